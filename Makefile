@@ -11,7 +11,7 @@ REPRODUCE_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup audit test test-rest test-all lint types bench reproduce clean
+.PHONY: help setup audit flower-demo test test-rest test-all lint types bench reproduce clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -28,6 +28,9 @@ $(READY): pyproject.toml constraints.txt
 
 audit: $(READY)  ## Attack every algorithm under every defence on real digits; writes audit-report/audit.html
 	$(BIN)/securefed audit --out $(AUDIT_OUT) $(AUDIT_ARGS)
+
+flower-demo: $(READY)  ## One Flower app on this machine, plain and secured, with a SuperNode that dies (some minutes)
+	$(BIN)/python -m examples.flower_demo
 
 test: $(READY)  ## What a change must pass: a sample of all combinations, the notebooks (about 6 minutes on 2 cores)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "not exhaustive" --hypothesis-profile quick \

@@ -20,6 +20,7 @@ NAMES = (
     "parties",
     "flower_run",
     "masked_all_reduce",
+    "flower_strategy",
     "paillier",
     "privacy",
     "paillier_threshold",

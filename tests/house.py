@@ -17,6 +17,7 @@ WIDTH = 34
 OTHERS = {
     "examples": "Whole small applications that sum updates securely, each started by one command and run by the tests.",
     "extension_templates": "Commented examples to start your own algorithm, attack, transform and aggregation from.",
+    "examples/flower_demo": "`make flower-demo`: one Flower app, plain and secured, with a SuperNode that dies.",
     "notebooks": "Notebooks that attack and defend real data; their outputs are kept.",
     "docs": "Pages for users, and the generated pages of figures.",
     "benchmarks/peers": "Benchmarks of speed and accuracy beside other libraries, one command each.",

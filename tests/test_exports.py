@@ -51,6 +51,9 @@ _NAMES = {
     "securefed.recording": """
         FlowerRecording Recording
     """,
+    "securefed.flower": """
+        SecureRound SecureStrategy SitePolicy client_app secure_mod serve
+    """,
     "securefed.parties": """
         SumClient SumHelper SumResult SumServer SumTerms SummedTensor
     """,

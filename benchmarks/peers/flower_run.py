@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -29,6 +30,8 @@ from securefed._tensors import decode
 
 APP = Path(__file__).parent / "flower_app"
 BIN = Path(sys.executable).parent
+LINK = "here"
+"""Name of the SuperLink in Flower's own configuration."""
 STAGES = (4, 2)
 """Exchanges with the clients in the first round and in later ones: keys, shares, upload, unmask; upload, unmask."""
 
@@ -47,15 +50,11 @@ def main(arguments: list[str] | None = None) -> None:
 def measure(folder: Path, clients: int, rounds: int, limit: float) -> list[Row]:
     """Run the app and compare."""
     out = folder / "result.safetensors"
-    environment = os.environ | {
-        "FLWR_HOME": str(folder), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
+    environment = flower_environment(folder)
     begun = time.monotonic()
-    with deployment(folder, clients, environment) as link:
+    with deployment(folder, clients, environment):
         config = f'clients={clients} rounds={rounds} out="{out}"'
-        command = [BIN / "flwr", "run", APP, link, "--stream", "--run-config", config]
-        subprocess.run(command, check=True, timeout=limit, env=environment, stdout=subprocess.DEVNULL, cwd=folder)
+        submit(APP, config, folder, environment, limit)
     seconds = time.monotonic() - begun
     output, header = decode(out.read_bytes())
     same = _agrees(output, clients, rounds)
@@ -83,25 +82,66 @@ def _agrees(output: dict[str, np.ndarray], clients: int, rounds: int) -> bool:
     return set(output) == set(expected) and all(np.array_equal(output[name], expected[name]) for name in expected)
 
 
+def flower_environment(folder: Path) -> dict[str, str]:
+    """Environment of Flower's commands, which keep what they store in a folder."""
+    return os.environ | {
+        "FLWR_HOME": str(folder), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+
+
+def submit(app: Path, config: str, folder: Path, environment: dict[str, str], limit: float) -> None:
+    """Run an app on the deployment in a folder, until it ends."""
+    command = [BIN / "flwr", "run", app, LINK, "--stream", "--run-config", config]
+    with (folder / "run.log").open("wb") as log:
+        subprocess.run(
+            command, check=True, timeout=limit, env=environment, stdout=log, stderr=subprocess.STDOUT, cwd=folder
+        )
+
+
 @contextmanager
-def deployment(folder: Path, clients: int, environment: dict[str, str]) -> Iterator[str]:
-    """A SuperLink and its SuperNodes, stopped at the end; yields the connection's name for `flwr run`."""
+def deployment(
+    folder: Path, clients: int, environment: dict[str, str], more: Callable[[int], str] = lambda client: ""
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """A SuperLink and its SuperNodes, stopped at the end; yields the SuperNodes.
+
+    Args:
+        folder: where their logs lie: 0.log of the SuperLink, then one for each SuperNode.
+        clients: number of SuperNodes; their partition-id is their number.
+        environment: of the processes.
+        more: by client, further entries of its node config.
+    """
     link, *nodes = free_ports(clients + 1)
-    (folder / "config.toml").write_text(f'[superlink.here]\naddress = "127.0.0.1:{link}"\ninsecure = true\n')
+    (folder / "config.toml").write_text(f'[superlink.{LINK}]\naddress = "127.0.0.1:{link}"\ninsecure = true\n')
     commands = [["flower-superlink", "--insecure", "--disable-runtime-dependency-installation", "--port", link]]
     for client, port in enumerate(nodes):
-        config = f"partition-id={client}"
+        config = f"partition-id={client} {more(client)}".strip()
         node = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{link}", "--port", port]
         commands.append([*node, "--node-config", config])
     with ExitStack() as stack:
+        started = []
         for number, (name, *rest) in enumerate(commands):
             log = stack.enter_context((folder / f"{number}.log").open("wb"))
             command = [str(BIN / name), *map(str, rest)]
-            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=folder)
-            stack.callback(_end, process)
+            process = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=folder, start_new_session=True
+            )
+            started.append(process)
+            stack.callback(stop, process)
             if not number:
                 _await(link, process)
-        yield "here"
+        yield started[1:]
+
+
+def stop(process: subprocess.Popen[bytes], sign: int = signal.SIGTERM) -> None:
+    """End a SuperLink or SuperNode and the processes that it started."""
+    if process.poll() is None:
+        os.killpg(process.pid, sign)
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def free_ports(count: int) -> list[int]:
@@ -121,15 +161,6 @@ def _await(port: int, process: subprocess.Popen[bytes], seconds: float = 60.0) -
                 return
         time.sleep(0.2)
     raise RuntimeError(f"the SuperLink does not listen on port {port}")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(30)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 if __name__ == "__main__":

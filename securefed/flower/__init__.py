@@ -1,24 +1,46 @@
-"""Runs over Flower: `serve` in a ServerApp, `client_app` on every SuperNode.
+"""Flower: `SecureStrategy` and `secure_mod` around a Flower app; `serve` and `client_app` for algorithms of ours.
 
-    # app.py, the same file everywhere
-    def terms(config):                                        # what all parties agree on
-        public = Public(clients=3, cohort=3, features=30, rows=(190, 190, 189), classes=2, feature_bound=1.0)
-        return Terms.of(algorithm, public, chain(secure_aggregation(pipelined=True)), seed=int(config["seed"]))
+    # ServerApp: the strategy as it was, behind a sum
+    strategy = SecureStrategy(FedAvg(), secure_aggregation(), evaluate_metrics=("eval_loss",))
+
+    # ClientApp: `@app.train` and `@app.evaluate` as they were
+    app = ClientApp(mods=[secure_mod])
+
+Algorithms of this package run without a Flower strategy:
 
     client = client_app(lambda context: terms(context.run_config), rows)     # rows(context): this node's own data
 
-    server = ServerApp()
     @server.main()
     def main(grid, context):
         result = serve(grid, terms(context.run_config), rounds=20)
 
-Needs the extra `flower`. The protocol's messages, checks and refusals are those of a run in one process; between two
-messages a client's state lies frozen in its SuperNode (`freeze`), as Flower answers every message in a
-process of its own.
+Needs the extra `flower`. Between two messages a client's state lies frozen in its SuperNode, as Flower answers every
+message in a process of its own.
 """
 
-import securefed.flower._grid  # noqa: F401 - first, as it names the extra where that is missing
-from securefed.flower._client import client_app
-from securefed.flower._server import serve
+from __future__ import annotations
 
-__all__ = ["client_app", "serve"]
+from typing import TYPE_CHECKING, Final
+
+import securefed.flower._grid  # noqa: F401 - first, as it names the extra where that is missing
+from securefed._lazy import export_lazily
+
+if TYPE_CHECKING:
+    from securefed.flower._client import client_app
+    from securefed.flower._mod import secure_mod
+    from securefed.flower._server import serve
+    from securefed.flower._site import SitePolicy
+    from securefed.flower._strategy import SecureStrategy
+    from securefed.flower._sum_grid import SecureRound
+
+__all__ = ["SecureRound", "SecureStrategy", "SitePolicy", "client_app", "secure_mod", "serve"]
+
+EXPORTS: Final = {
+    "securefed.flower._strategy": "SecureStrategy",
+    "securefed.flower._mod": "secure_mod",
+    "securefed.flower._site": "SitePolicy",
+    "securefed.flower._sum_grid": "SecureRound",
+    "securefed.flower._server": "serve",
+    "securefed.flower._client": "client_app",
+}
+export_lazily(__name__, EXPORTS)

@@ -29,6 +29,7 @@ from securefed.parties._update import is_local, model_digest, read_update
 
 Update = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 """Arrays or tensors by name, or a function that computes them when they are due."""
+Weight = float | Callable[[], float]
 _KIND: Final = "client's state of a sum"
 _NO_DATA: Final = Dataset(np.zeros((1, 1)))
 
@@ -105,7 +106,7 @@ class SumClient:
         request: bytes,
         update: Update | None = None,
         *,
-        weight: float = 1.0,
+        weight: Weight = 1.0,
         metrics: Mapping[str, float] | None = None,
         base: Mapping[str, Any] | None = None,
     ) -> bytes:
@@ -115,7 +116,8 @@ class SumClient:
             request: the bytes from the server.
             update: arrays or tensors by name, or a function that computes them, called only when they are due. Further
                 tensors that the terms keep local may be among them. Not looked at by requests that do not need it.
-            weight: the update's weight, at least 0 (number of rows).
+            weight: the update's weight, at least 0 (number of rows), or a function that returns it, called after the
+                update was computed.
             metrics: by name, this client's metrics; all that the terms name.
             base: the model that the update was computed from, where the terms bind one.
 
@@ -175,7 +177,7 @@ class SumClient:
         return Message.decode(unwrap(self.terms.digest, request, SERVER), claimed_sender=SERVER)
 
     def _contribute(
-        self, node: ClientNode, message: Message, update: Update | None, weight: float, metrics: Mapping[str, float],
+        self, node: ClientNode, message: Message, update: Update | None, weight: Weight, metrics: Mapping[str, float],
         base: Mapping[str, Any] | None,
     ) -> Message:  # fmt: skip
         if update is None:
@@ -191,7 +193,7 @@ class SumClient:
         return node.finish(begun, self._computed(node, begun, update, weight, metrics, model))
 
     def _computed(
-        self, node: ClientNode, pending: PendingUpload, update: Update, weight: float, metrics: Mapping[str, float],
+        self, node: ClientNode, pending: PendingUpload, update: Update, weight: Weight, metrics: Mapping[str, float],
         base: Mapping[str, Array] | None,
     ) -> tuple[Any, Tensors] | Exception:  # fmt: skip
         """Build the contribution; an exception stands for a client that has none, and sits out."""
@@ -199,9 +201,10 @@ class SumClient:
             return pending.fault
         try:
             given = self._structure(update() if callable(update) else update)
-            if not 0 <= weight < math.inf:
-                raise DataError(f"weight must be finite and at least 0; got {weight!r}")
-            relative = weight / self.terms.largest_weight if self.terms.weighted else 1.0
+            count = weight() if callable(weight) else weight
+            if not 0 <= count < math.inf:
+                raise DataError(f"weight must be finite and at least 0; got {count!r}")
+            relative = count / self.terms.largest_weight if self.terms.weighted else 1.0
             out: dict[str, Array] = {}
             for name, value in given.items():
                 begin = base[name] if self.terms.differences and base is not None else None

@@ -26,13 +26,13 @@ class SumResult:
 
     Attributes:
         mean: by name, the weighted mean of the survivors' updates: float64, integers rounded to nearest (beyond 2^53,
-            float64 does not hold every integer). Under noise the sum over a fixed divisor, the planned cohort, whoever took part. Where differences are summed, the base
-            plus the mean difference.
+            float64 does not hold every integer). Under noise the sum over a fixed divisor, the planned cohort, whoever
+            took part. Where differences are summed, the base plus the mean difference.
         total: by name, the sum of weight times update (of the differences, where these are summed).
         weight: total weight of the survivors; under noise the fixed divisor.
         metrics: by name, the sum of the survivors' metrics.
-        error: by name, bound on the fixed-point error of an entry of `mean`, before integers are rounded; times `weight`,
-            of `total`. It grows where weights are small against `terms.largest_weight`. Zero in the clear.
+        error: by name, bound on the fixed-point error of an entry of `mean`, before integers are rounded; times
+            `weight`, of `total`. It grows where weights are small against `terms.largest_weight`. Zero in the clear.
         noise: by name, standard deviation of the noise in an entry of `total`; empty without noise.
         survivors: clients in the sum.
         round: number of the round, from 0.

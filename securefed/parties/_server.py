@@ -84,7 +84,7 @@ class SumServer:
 
     @property
     def round(self) -> int:
-        """Number of completed rounds."""
+        """Number of rounds that ended, void and abandoned ones included."""
         return len(self._engine.history)
 
     @property
@@ -157,6 +157,11 @@ class SumServer:
             return {}
         requests = self._exchange.outgoing
         return Requests(requests, lambda party: wrap(self.terms.digest, requests[party]))
+
+    @property
+    def wants_updates(self) -> bool:
+        """Whether the requests of this stage ask for the clients' contributions."""
+        return self._exchange is not None and self._exchange.stage == self.terms.defense.aggregation.upload
 
     def receive(self, replies: Mapping[PartyId, bytes], *, more: bool = False) -> SumResult | None:
         """Take replies; then end the stage, so that `outgoing` holds the next stage's requests or `result` is there.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 from collections.abc import Callable, Iterable
@@ -37,12 +38,14 @@ class Node:
 class LocalGrid:
     """What `serve` uses of a grid.
 
-    Hands messages to the nodes when replies are pulled; those that `lose` picks never arrive.
+    Hands messages to the nodes when replies are pulled; those that `lose` picks never arrive, and of those that
+    `lose_reply` picks the answer does not.
     As in the deployment engine, an app that raises answers with an error and the exception's text.
     """
 
     nodes: dict[int, Node]
     lose: Callable[[Message], bool] = lambda _: False
+    lose_reply: Callable[[Message], bool] = lambda _: False
     inbox: dict[str, Message] = field(default_factory=dict)
     numbers: Any = field(default_factory=lambda: itertools.count(1))
     errors: list[str] = field(default_factory=list)
@@ -67,9 +70,21 @@ class LocalGrid:
                 continue
             node = self.nodes[message.metadata.dst_node_id]
             try:
-                reply = node.app(message, node.context)
+                reply = node.app(arrived(message), node.context)
             except Exception as error:
                 self.errors.append(repr(error))
                 reply = Message(Error(code=2, reason=f"{type(error)}:<'{error}'>"), reply_to=message)
-            replies.append(reply)
+            if not self.lose_reply(message):
+                replies.append(reply)
         return replies
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """What a strategy without `SecureStrategy` calls."""
+        return self.pull_messages(self.push_messages(messages))
+
+
+def arrived(message: Message) -> Message:
+    """The message as a node gets it: what the node takes out of its content stays in the sender's."""
+    twin = copy.copy(message)
+    twin.__dict__["_content"] = RecordDict(dict(message.content))
+    return twin

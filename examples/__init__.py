@@ -1,0 +1,1 @@
+"""Whole programs around the library."""

@@ -1,0 +1,252 @@
+"""The mod of a ClientApp: it answers the stages of a sum, and calls the app only when its update is due."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol, overload
+
+import numpy as np
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
+
+from securefed._messages import SERVER
+from securefed.errors import ConfigError, ContradictionError, DataError, MessageRefused, StorageError
+from securefed.flower._grid import from_record, to_record
+from securefed.flower._site import SitePolicy
+from securefed.flower._sum_messages import (
+    ARRAY,
+    CONTENT,
+    METRIC,
+    TRAIN,
+    SumRequest,
+    base_of,
+    content_digest,
+    digest_array,
+    model_of,
+    party_content,
+    phase_of,
+    reply_content,
+)
+from securefed.parties._client import SumClient
+from securefed.parties._terms import SumTerms
+
+_STATE: Final = "securefed.sum."
+_STANDING: Final = "securefed.standing."
+_LOG = logging.getLogger("securefed.flower")
+App = Callable[[Message, Context], Message]
+
+
+class Mod(Protocol):
+    """A mod of a Flower ClientApp."""
+
+    def __call__(self, message: Message, context: Context, call_next: App, /) -> Message:
+        """Answer a message; `call_next` calls the next mod or the app."""
+        ...
+
+
+@overload
+def secure_mod(message: Message, context: Context, call_next: App, /) -> Message: ...
+@overload
+def secure_mod(site: SitePolicy, /) -> Mod: ...
+
+
+def secure_mod(first: Message | SitePolicy, context: Context | None = None, call_next: App | None = None, /) -> Any:
+    """Let a ClientApp take part in the sums of a `SecureStrategy`.
+
+        app = ClientApp(mods=[secure_mod])                 # the site's rules: --node-config 'securefed="site.toml"'
+        app = ClientApp(mods=[secure_mod(SitePolicy(...))])    # the rules stand in the app, which the site wrote
+
+    The functions of the app stay as they are. The mod stands first in the list, so that other mods (such as Flower's
+    `fixedclipping_mod`) change an update before it is protected. Between two messages the client's state lies in the
+    context's state, where the app does not see it, or in the site's folder.
+
+    Guarantees: those of the defence in the terms, which the site's rules allowed (`SitePolicy`). The server reads none
+    of the app's replies: an update leaves this SuperNode only inside the protected upload, and a message that is not
+    one of a `SecureStrategy` is refused. Each request is answered at most once. Texts of errors reach the server only
+    where they are about its own messages or terms.
+    Not guaranteed: anything against the app's own code, which reads the data and the state. Who may start apps on a
+    SuperNode is Flower's to decide (`--trusted-entities`).
+    """
+    if isinstance(first, SitePolicy):
+        site = first
+
+        def configured(message: Message, context: Context, call_next: App) -> Message:
+            return _answer(message, context, call_next, lambda: site)
+
+        return configured
+    if context is None or call_next is None:
+        raise ConfigError("secure_mod takes a SitePolicy; or give it to a ClientApp as it is: mods=[secure_mod]")
+    found = context
+    return _answer(first, found, call_next, lambda: SitePolicy.of(found))
+
+
+def _answer(message: Message, context: Context, call_next: App, site: Callable[[], SitePolicy]) -> Message:
+    """Answer one message; errors about this site's data, disk or app appear in its own log only."""
+    try:
+        return _Turn(site(), message, context, call_next).answer()
+    except (_TermsRefused, MessageRefused) as error:
+        _LOG.warning("a request is refused: %s", error)
+        return Message(Error(code=ErrorCode.MOD_FAILED_PRECONDITION, reason=str(error)), reply_to=message)
+    except Exception:
+        _LOG.exception("a message is not answered")
+        reason = "this SuperNode cannot answer; its own log gives the reason"
+        return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message)
+
+
+class _TermsRefused(ConfigError):
+    """This site does not allow the terms; the text is about the terms and the site's public rules."""
+
+
+@dataclass
+class _Turn:
+    """One message and its answer.
+
+    Attributes:
+        site: the site's rules.
+        message: the message; the request's records are removed from it.
+        context: the SuperNode's context.
+        call_next: calls the app.
+        failed: whether the app failed, or gave an update that does not fit the terms.
+        weight: the weight that the app gave.
+    """
+
+    site: SitePolicy
+    message: Message
+    context: Context
+    call_next: App
+    failed: bool = False
+    weight: float = 1.0
+    request: SumRequest = field(init=False)
+    phase: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.request = SumRequest.take(self.message)
+        self.phase = phase_of(self.message)
+
+    def answer(self) -> Message:
+        if self.request.asks_for_party:
+            if self.site.party is None:
+                raise _TermsRefused("the terms pin identities, and this site has none")
+            return Message(party_content(self.site.party), reply_to=self.message)
+        terms = self._accepted_terms()
+        client = self._client(terms)
+        own = self._put_away()
+        try:
+            reply = self._receive(client, terms)
+        finally:
+            self._bring_back(own)
+            self._keep(client, terms)
+        if self.failed and self.site.announce_errors:
+            raise RuntimeError("the app failed, as its own log says; this site announces such failures")
+        return Message(reply_content(reply), reply_to=self.message)
+
+    def _accepted_terms(self) -> SumTerms:
+        try:
+            terms = SumTerms.from_bytes(self.request.terms)
+            self.site.check(terms, self.request.party)
+        except (ConfigError, DataError) as error:
+            raise _TermsRefused(str(error)) from error
+        if not 0 <= self.request.party < terms.clients:
+            raise _TermsRefused(
+                f"the terms are for {terms.clients} clients, and this one is called {self.request.party}"
+            )
+        if not terms.base or CONTENT not in terms.shapes:  # else clients that were told different things are summed
+            raise _TermsRefused("the terms do not bind updates to what the request holds; use SecureStrategy")
+        standing = self.context.state.config_records.get(_STANDING + self.phase)
+        if standing is not None and dict(standing) != self._standing(terms):
+            raise ContradictionError(
+                SERVER, f"this SuperNode takes part in this run as client {standing['party']!r} under terms with the "
+                f"digest {str(standing['terms'])[:16]}, and the request says otherwise; start a new Flower run"
+            )  # fmt: skip
+        return terms
+
+    def _standing(self, terms: SumTerms) -> dict[str, str | int]:
+        return {"terms": terms.digest.hex(), "party": self.request.party}
+
+    def _client(self, terms: SumTerms) -> SumClient:
+        party, site = self.request.party, self.site
+        if site.folder is None:
+            kept = self.context.state.array_records.get(_STATE + self.phase)
+            frozen = b"" if kept is None else from_record(kept)
+            return SumClient.thaw(terms, party, frozen, identity=site.identity, ledger=site.ledger)
+        name = f"{self.phase}-{party}-{terms.digest.hex()[:16]}-run-{self.context.run_id}.state"
+        place = Path(site.folder) / name
+        if _STANDING + self.phase in self.context.state and not place.exists():
+            raise StorageError(f"{place} is gone, and this client has answered in this run; start a new Flower run")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        return SumClient(terms, party, identity=site.identity, ledger=site.ledger, file=place, seal=site.seal)
+
+    def _keep(self, client: SumClient, terms: SumTerms) -> None:
+        if client.run is None:
+            return
+        self.context.state[_STANDING + self.phase] = ConfigRecord(dict(self._standing(terms)))
+        if self.site.folder is None:
+            self.context.state[_STATE + self.phase] = to_record(client.freeze())
+
+    def _put_away(self) -> RecordDict:
+        """Take this mod's records out of the context, so that the app sees its own state alone."""
+        state = self.context.state
+        own = RecordDict({name: state[name] for name in state if name.startswith((_STATE, _STANDING))})
+        for name in own:
+            del state[name]
+        return own
+
+    def _bring_back(self, own: RecordDict) -> None:
+        for name, record in own.items():
+            self.context.state[name] = record
+
+    def _receive(self, client: SumClient, terms: SumTerms) -> bytes:
+        data = self.request.data
+        if not client.wants_update(data):
+            return client.receive(data)
+        digest = content_digest(self.message, self.request.weighted_by)
+        _, model = model_of(self.message, self.phase)
+        metrics = [name.removeprefix(METRIC) for name in terms.shapes if name.startswith(METRIC)]
+
+        def update() -> Mapping[str, Any]:
+            try:
+                return self._update(terms, metrics, digest)
+            except Exception:
+                self.failed = True
+                _LOG.exception("the app gave no update; this client sits out of the attempt")
+                raise
+
+        base = base_of(model, metrics, digest)
+        return client.receive(data, update, weight=lambda: self.weight, base=base)
+
+    def _update(self, terms: SumTerms, metrics: list[str], digest: bytes) -> Mapping[str, Any]:
+        """Call the app, and return what of its reply is summed."""
+        reply = self.call_next(self.message, self.context)
+        if reply.has_error():
+            raise DataError(f"the app replied with an error: {reply.error.reason}")
+        given: dict[str, Any] = {CONTENT: digest_array(digest)}
+        if self.phase == TRAIN:
+            [record] = _only(reply.content.array_records, "ArrayRecord, the updated model")
+            given |= {f"{ARRAY}{name}": np.asarray(value.numpy()) for name, value in record.items()}
+        if not (terms.weighted or metrics):
+            return given
+        [found] = _only(reply.content.metric_records, "MetricRecord, with the weight and the metrics")
+        if terms.weighted:
+            self.weight = _number(found, self.request.weighted_by)
+        given |= {f"{METRIC}{name}": np.asarray(_number(found, name)) for name in metrics}
+        if private := sorted(set(found) - set(metrics) - {self.request.weighted_by}):
+            _LOG.info("metrics that the terms do not sum stay here: %s", ", ".join(private))
+        return given
+
+
+def _only(records: Mapping[str, Any], what: str) -> list[Any]:
+    """Return the values of a mapping that must hold exactly one; raise `DataError` otherwise."""
+    if len(records) != 1:
+        raise DataError(f"the app's reply must hold one {what}; got {len(records)}")
+    return list(records.values())
+
+
+def _number(metrics: Mapping[str, Any], name: str) -> float:
+    if name not in metrics:
+        raise DataError(f"the app's metrics lack {name!r}, which the terms name; they hold {sorted(metrics)}")
+    if not isinstance(value := metrics[name], int | float):
+        raise DataError(f"the metric {name!r} must be one number; got {type(value).__name__}")
+    return float(value)

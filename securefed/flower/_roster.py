@@ -1,0 +1,59 @@
+"""Which client each SuperNode is: the server numbers them, or asks the sites where the terms pin identities."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+_LOG = logging.getLogger("securefed.flower")
+
+
+class Roster:
+    """Numbers of SuperNodes as clients 0 to N - 1.
+
+    A number passes to a new SuperNode only when the one that had it is no longer connected: a SuperNode that was
+    restarted comes back under a new id of Flower's.
+    """
+
+    def __init__(self, clients: int) -> None:
+        self.clients = clients
+        self._nodes: dict[int, int] = {}
+
+    def party(self, node: int) -> int | None:
+        """Return the number of a SuperNode; `None` for one that has none."""
+        return next((party for party, own in self._nodes.items() if own == node), None)
+
+    def node(self, party: int) -> int:
+        """Return the SuperNode that has a number."""
+        return self._nodes[party]
+
+    def unknown(self, nodes: Iterable[int]) -> list[int]:
+        """Return those SuperNodes that have no number."""
+        return [node for node in nodes if self.party(node) is None]
+
+    def number(self, nodes: Sequence[int], connected: Iterable[int]) -> None:
+        """Give numbers to SuperNodes in their order; those for which none is free get none, which is logged.
+
+        Args:
+            nodes: SuperNodes without a number.
+            connected: all SuperNodes that are connected now.
+        """
+        alive = set(connected)
+        free = [party for party in range(self.clients) if party not in self._nodes]
+        free += [party for party, node in sorted(self._nodes.items()) if node not in alive]
+        for node, party in zip(nodes, free, strict=False):
+            self._nodes[party] = node
+        if late := nodes[len(free) :]:
+            _LOG.warning(
+                "SuperNodes %s take no part: the terms are for %d clients, and all of them are connected; give "
+                "SecureStrategy a larger `clients`",
+                list(late), self.clients,
+            )  # fmt: skip
+
+    def name(self, node: int, party: int, connected: Iterable[int]) -> None:
+        """Take down the number that a site gave; a number that a connected SuperNode has is not given away."""
+        holder = self._nodes.get(party)
+        if not 0 <= party < self.clients or (holder not in (None, node) and holder in set(connected)):
+            _LOG.warning("SuperNode %d says that it is client %d, which is taken or outside the terms", node, party)
+            return
+        self._nodes[party] = node

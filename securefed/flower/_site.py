@@ -1,0 +1,160 @@
+"""What a site allows: the rules by which a SuperNode accepts or refuses the terms that a server proposes."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final, Self
+
+from flwr.app import Context
+
+from securefed._persistence.sealing import Seal
+from securefed._runtime.ledger import Ledger, Limits
+from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
+from securefed.errors import ConfigError, StorageError
+from securefed.parties._terms import SumTerms
+
+NODE_CONFIG: Final = "securefed"
+"""Key of the SuperNode's `--node-config` that names the site's file."""
+_LEAST: Final = 2
+"""The smallest number of clients whose sum is not one client's own update; three clients, the fewest that secure
+aggregation accepts, open sums of two."""
+
+
+@dataclass(frozen=True)
+class SitePolicy:
+    """Rules of one site, and what it keeps for itself. A SuperNode refuses terms that they do not allow.
+
+    Attributes:
+        least: smallest number of clients that a sum may be opened over (the plan's threshold).
+        defense: name of the aggregation that the terms must have, such as "secure_aggregation" ("plain" allows sums in
+            the clear); by default any that hides single uploads from the server.
+        terms: digests in hexadecimal of the only terms that are allowed (`SumTerms.digest`); any if empty.
+        party: number of this client; by default the server gives one. Needed with identities.
+        identity: this client's private identity, 32 bytes (`new_identity`).
+        identities: the public identities of all clients; the terms must pin exactly these.
+        ledger: counts the use of this site's data over all runs, and refuses exchanges beyond the site's limits.
+        folder: where the state of each sum is kept, so that a SuperNode that was killed answers nothing twice. Without
+            one, the state lies in Flower's context.
+        seal: encrypts the files in the folder, which hold secrets.
+        announce_errors: whether the server reads that the app failed, so that the round goes on without this client. By
+            default the client sits out: the round is repeated, and the server does not learn because of which client.
+
+    Raises:
+        ConfigError: identities without this client's own, or the reverse.
+    """
+
+    least: int = _LEAST
+    defense: str | None = None
+    terms: tuple[str, ...] = ()
+    party: int | None = None
+    identity: bytes | None = None
+    identities: Mapping[int, bytes] | None = None
+    ledger: Ledger | None = None
+    folder: Path | None = None
+    seal: Seal | None = None
+    announce_errors: bool = False
+
+    def __post_init__(self) -> None:
+        if type(self.least) is not int or self.least < 1:
+            raise ConfigError(f"least must be a whole number of clients from 1; got {self.least!r}")
+        if (self.identity is None) != (self.identities is None) or (self.identities and self.party is None):
+            raise ConfigError(
+                "identity (private, this site's), identities (public, all clients') and party (this site's number) "
+                "belong together; give all three or none"
+            )
+
+    @classmethod
+    def load(cls, path: Path | str) -> Self:
+        """Read a site's file in TOML. Paths in it are relative to its folder.
+
+            least = 3
+            defense = "secure_aggregation"
+            party = 0
+            identity = "own.identity"          # file: the 32 bytes of new_identity()
+            folder = "states"
+            seal = "seal.key"
+            ledger = "data.ledger"
+            [limits]                           # of the ledger: exchanges, epsilon, delta, unit
+            exchanges = 2000
+            [identities]                       # public identities in hexadecimal
+            0 = "..."
+
+        Raises:
+            ConfigError: an entry that is not known, or of another type.
+            StorageError: a file that cannot be read.
+        """
+        place = Path(path)
+        try:
+            given = tomllib.loads(place.read_text())
+            limits = Limits(**given.pop("limits", {}))
+            read = _readers(place.parent, limits)
+            known = {field.name for field in fields(cls)}
+            if unknown := sorted(set(given) - known):
+                raise ConfigError(
+                    f"{place} has the entries {unknown}, which no site policy has; known: {sorted(known)}"
+                )
+            return cls(**{name: read[name](value) if name in read else value for name, value in given.items()})
+        except OSError as error:
+            if isinstance(error, StorageError):
+                raise
+            raise StorageError(f"the site's file {place} or one that it names cannot be read: {error}") from error
+        except (TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"the site's file {place} holds an entry that cannot be used: {error}") from error
+
+    @classmethod
+    def of(cls, context: Context) -> Self:
+        """Return the policy of a SuperNode: its file, if `--node-config` names one, or else the defaults."""
+        path = context.node_config.get(NODE_CONFIG)
+        return cls() if path is None else cls.load(str(path))
+
+    def check(self, terms: SumTerms, party: int) -> None:
+        """Raise `ConfigError`, whose text the server may read, unless this site allows the terms."""
+        aggregation, plan = terms.defense.aggregation, terms.plan
+        if aggregation.beside:
+            raise ConfigError(f"{terms.defense.name} needs a key holder, which a Flower strategy has no place for")
+        if self.defense is None and not aggregation.hides:
+            raise ConfigError(f"this site uploads under a defence that hides single uploads; {aggregation} does not")
+        if self.defense is not None and aggregation.name != self.defense:
+            raise ConfigError(f"this site uploads under {self.defense} only, and the terms say {aggregation}")
+        if plan.threshold < self.least:
+            raise ConfigError(
+                f"this site takes part in sums over at least {self.least} clients, and these terms open sums over "
+                f"{plan.threshold}"
+            )
+        if self.terms and terms.digest.hex() not in self.terms:
+            raise ConfigError(f"this site does not allow the terms {terms.digest.hex()[:16]}")
+        if self.party is not None and party != self.party:
+            raise ConfigError(f"this site is client {self.party}, and the server takes it for client {party}")
+        self._check_identities(terms)
+
+    def _check_identities(self, terms: SumTerms) -> None:
+        aggregation = terms.defense.aggregation
+        named = aggregation.identities if isinstance(aggregation, SecureAggregation) else None
+        mine = None if self.identities is None else dict(self.identities)
+        if (None if named is None else dict(named.public)) != mine:
+            raise ConfigError(
+                "the identities that the terms pin are not those that this site pins"
+                if mine is not None
+                else "the terms pin identities, and this site pins none"
+            )
+
+
+def _readers(folder: Path, limits: Limits) -> dict[str, Any]:
+    """Return, by entry of a site's file, the function that reads its value."""
+
+    def seal(value: str) -> Seal:
+        return Seal.from_file(folder / value, make=False)
+
+    return {
+        "terms": tuple,
+        "identity": lambda value: (folder / value).read_bytes(),
+        "identities": lambda value: {int(number): bytes.fromhex(key) for number, key in value.items()},
+        "ledger": lambda value: Ledger.open(folder / value, limits),
+        "folder": lambda value: folder / value,
+        "seal": seal,
+    }

@@ -1,0 +1,260 @@
+"""A Flower strategy whose server sees sums only: any strategy that works on the mean, behind a secure sum."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp import strategy as flower
+from flwr.serverapp.strategy import Result, Strategy
+
+from securefed._tensors import Array, Ring
+from securefed.defenses._chain import Link, as_defense
+from securefed.defenses._transform import ChainStage
+from securefed.errors import ConfigError
+from securefed.flower._sum_grid import SecureRound, SumGrid
+from securefed.flower._sum_messages import ARRAY, CONTENT, DIGEST_ENTRY, EVALUATE, TRAIN
+from securefed.parties._terms import SumTerms
+
+_MAX_VOID: Final = 3
+"""Attempts at one sum. Each takes two exchanges or more, seconds each over Flower; at twice as many, a client that
+always fails costs a round twice the time, and at one, a value out of range costs its round at once."""
+_REFUSED: Final = {
+    "FedMedian": "takes the median of single updates",
+    "FedTrimmedAvg": "leaves out the largest and smallest entries of single updates",
+    "Krum": "compares single updates with each other",
+    "MultiKrum": "compares single updates with each other",
+    "Bulyan": "compares single updates with each other",
+    "QFedAvg": "weights each update by the loss that its own client reports",
+    "FedXgbBagging": "collects the trees of single clients",
+    "FedXgbCyclic": "passes one client's trees to the next",
+    "DifferentialPrivacyServerSideFixedClipping": "clips single updates at the server; let the clients clip, with "
+    "chain(clip(...), skellam(...), secure_aggregation()) as the defence",
+    "DifferentialPrivacyServerSideAdaptiveClipping": "clips single updates at the server; let the clients clip, with "
+    "chain(clip(...), skellam(...), secure_aggregation()) as the defence",
+    "DifferentialPrivacyClientSideAdaptiveClipping": "counts the clients whose single updates were clipped; use "
+    "chain(adaptive_clip(...), ...) as the defence",
+}
+"""Flower's strategies that need single replies, and what for."""
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What the terms are made with; see `SecureStrategy`."""
+
+    defense: Link
+    metrics: Mapping[str, tuple[str, ...]]
+    clients: int | None
+    bounds: float | Mapping[str, float] | None
+    largest_weight: float
+    local: tuple[str, ...]
+    rounds: int | None
+    epsilon: float | None
+    ring: Ring
+    max_void: int
+
+    @property
+    def clips(self) -> bool:
+        return any(transform.stage == ChainStage.CLIP for transform in as_defense(self.defense).transforms)
+
+    def terms(self, phase: str, base: Mapping[str, Array], sampled: int, connected: int) -> SumTerms:
+        """Make the terms of a phase from the base of its first round."""
+        bounds: dict[str, float] = {CONTENT: DIGEST_ENTRY}
+        if isinstance(self.bounds, Mapping):
+            bounds |= {f"{ARRAY}{name}": bound for name, bound in self.bounds.items() if phase == TRAIN}
+        elif self.bounds is not None:
+            bounds |= {name: self.bounds for name in base if name.startswith(ARRAY)}
+        local = tuple(f"{ARRAY}{pattern}" for pattern in self.local)
+        bounds = {name: bound for name, bound in bounds.items() if name in base}
+        clients = max(self.clients or 0, connected, sampled)
+        return SumTerms.like(
+            base, clients=clients, defense=self.defense, cohort=sampled, bounds=bounds,
+            largest_weight=self.largest_weight, local=local, rounds=self.rounds, epsilon=self.epsilon, ring=self.ring,
+            max_void=self.max_void,
+        )  # fmt: skip
+
+
+class SecureStrategy(Strategy):
+    """Runs a Flower strategy so that its server sees sums of the clients' updates, and no single one.
+
+        strategy = SecureStrategy(FedAvg(), secure_aggregation(), evaluate_metrics=("eval_loss",))    # ServerApp
+        app = ClientApp(mods=[secure_mod])                                                           # ClientApp
+
+    The strategy itself stays as it is: it samples nodes, makes messages and gets one reply a phase, the weighted mean
+    of the updates and of the named metrics. So strategies that work on the mean give the same model as without
+    (FedAvg, FedProx, FedAvgM, FedAdam, FedYogi, FedAdagrad, client-side fixed clipping); those that need single
+    replies are refused by name. A function that aggregates metrics also gets that one reply. One Flower run has one
+    `SecureStrategy`, which may be started several times; clients refuse the messages of another.
+
+    Args:
+        strategy: Flower's strategy.
+        defense: how the sum is made: `secure_aggregation()`, or a chain that also clips and adds noise.
+        train_metrics: names of the metrics of `@app.train` that are summed, beside the weight; others stay with their
+            client. The weight is the strategy's `weighted_by_key`.
+        evaluate_metrics: likewise of `@app.evaluate`; a strategy that evaluates at the clients needs at least one.
+        clients: largest number of SuperNodes in the run; by default those that are connected when it begins.
+        bounds: largest absolute entry of one client's updated model, one number or by name (default 2^20).
+        largest_weight: largest weight of one client.
+        local: patterns of arrays that stay with their client, such as `*running_mean`; the server keeps its own.
+        rounds: rounds at most; clients refuse further ones.
+        epsilon: privacy budget of a defence that adds noise.
+        ring: width in bits of the sums: 64, or 32 for half the bytes where bounds are declared.
+        max_void: attempts at one sum.
+        poll: seconds between two looks for replies.
+        patience: seconds to wait for the replies of a stage in which clients do not train. The stage with the updates
+            waits as long as `start(timeout=...)` says.
+
+    Attributes:
+        history: what became of each phase so far: exchanges, SuperNodes in the sum, seconds, refusals.
+
+    Raises:
+        ConfigError: a strategy that needs single replies, or an evaluation at the clients without metrics.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        defense: Link,
+        *,
+        train_metrics: Iterable[str] = (),
+        evaluate_metrics: Iterable[str] = (),
+        clients: int | None = None,
+        bounds: float | Mapping[str, float] | None = None,
+        largest_weight: float = 2.0**20,
+        local: Iterable[str] = (),
+        rounds: int | None = None,
+        epsilon: float | None = None,
+        ring: Ring = 64,
+        max_void: int = _MAX_VOID,
+        poll: float = 0.5,
+        patience: float = 120.0,
+    ) -> None:
+        inner = _checked(strategy)
+        if as_defense(defense).aggregation.beside:
+            raise ConfigError(
+                f"{as_defense(defense).name} needs a key holder beside the server, and a Flower strategy "
+                "has no place for one; use secure_aggregation(), or serve and client_app with a key holder"
+            )
+        self.strategy = strategy
+        metrics = {TRAIN: _names(train_metrics), EVALUATE: _names(evaluate_metrics)}
+        self._wanted = _Wanted(
+            defense, metrics, clients, bounds, largest_weight, _names(local), rounds, epsilon, ring, max_void
+        )
+        self._check_metrics(inner)
+        self._poll, self._patience = poll, patience
+        self._weighted_by = str(getattr(inner, "weighted_by_key", "num-examples"))
+        self._secured: SumGrid | None = None
+        self.history: list[SecureRound] = []
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run the strategy; arguments and result as of Flower's `Strategy.start`.
+
+        Raises:
+            ConfigError: SuperNodes do not accept the terms, or arguments that do not fit together.
+            BudgetSpent: the privacy budget allows no further round.
+            RangeRefused: a client's values stay out of range however often the range is doubled.
+        """
+        if self._secured is None or self._secured.grid is not grid:
+            self._secured = SumGrid(
+                grid, self._wanted.terms, self._weighted_by, self._wanted.metrics, self._poll, self._patience,
+                self.history,
+            )  # fmt: skip
+        logging.getLogger("securefed.flower").info("replies are summed under %s", as_defense(self._wanted.defense).name)
+        return self.strategy.start(
+            self._secured, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn
+        )
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the strategy's messages for a round of training."""
+        return self.strategy.configure_train(server_round, arrays, config, _outermost(grid))
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Return what the strategy makes of the mean."""
+        return self.strategy.aggregate_train(server_round, replies)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the strategy's messages for an evaluation."""
+        return self.strategy.configure_evaluate(server_round, arrays, config, _outermost(grid))
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Return what the strategy makes of the mean metrics."""
+        return self.strategy.aggregate_evaluate(server_round, replies)
+
+    def summary(self) -> None:
+        """Log the strategy's settings."""
+        self.strategy.summary()
+
+    def _check_metrics(self, inner: Strategy) -> None:
+        metrics, clips = self._wanted.metrics, self._wanted.clips
+        evaluates = getattr(inner, "fraction_evaluate", 0.0) > 0
+        if clips and (evaluates or metrics[TRAIN] or metrics[EVALUATE]):
+            raise ConfigError(
+                f"{as_defense(self._wanted.defense).name} bounds all that one client contributes, so metrics cannot "
+                "travel beside the update; leave them out, set fraction_evaluate=0.0 in the strategy, and evaluate at "
+                "the server (evaluate_fn)"
+            )
+        if evaluates and not metrics[EVALUATE]:
+            raise ConfigError(
+                "the strategy evaluates at the clients, and no metric is named to be summed; give SecureStrategy "
+                'evaluate_metrics=("eval_loss", ...), or the strategy fraction_evaluate=0.0'
+            )
+
+
+def _names(given: Iterable[str]) -> tuple[str, ...]:
+    """Return names as a tuple; raise `ConfigError` for one text, whose letters would be taken for names."""
+    if isinstance(given, str):
+        raise ConfigError(f"expected a tuple of names, such as ({given!r},); got the text {given!r}")
+    return tuple(given)
+
+
+def _checked(strategy: Strategy) -> Strategy:
+    """Check a strategy and those inside it; return the innermost.
+
+    Raises:
+        ConfigError: one that needs single replies.
+    """
+    if not isinstance(strategy, Strategy):
+        raise ConfigError(f"SecureStrategy takes a strategy of flwr.serverapp.strategy; got {type(strategy).__name__}")
+    for name, why in _REFUSED.items():
+        if isinstance(strategy, getattr(flower, name)):
+            raise ConfigError(f"{name} needs the single replies that a secure sum hides: it {why}")
+    if getattr(strategy, "accountant", None) is not None:
+        raise ConfigError(
+            f"{type(strategy).__name__} with an accountant discards every round whose number of replies is not the "
+            "sampled number, and a secure sum gives one reply; leave the accountant out, or use chain(clip(...), "
+            "skellam(...), secure_aggregation()) as the defence, which accounts for itself"
+        )
+    inner = getattr(strategy, "strategy", None)
+    return strategy if inner is None else _checked(inner)
+
+
+def _outermost(grid: Grid) -> SumGrid:
+    """Return the grid if its replies are summed.
+
+    Raises:
+        ConfigError: another one: a strategy around `SecureStrategy` would send messages past the sum.
+    """
+    if not isinstance(grid, SumGrid):
+        raise ConfigError(
+            "SecureStrategy stands outermost and is started itself: SecureStrategy(Wrapper(FedAvg()), ...)"
+        )
+    return grid

@@ -1,0 +1,295 @@
+"""The grid that a strategy under `SecureStrategy` runs against: replies come back as one reply, the mean."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+
+from securefed._tensors import Array as NumPyArray
+from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
+from securefed.errors import ConfigError, MalformedError, RoundVoid
+from securefed.flower._grid import replies
+from securefed.flower._roster import Roster
+from securefed.flower._sum_messages import (
+    ARRAY,
+    METRIC,
+    TRAIN,
+    SumRequest,
+    base_of,
+    content_digest,
+    model_of,
+    party_named,
+    phase_of,
+    reply_data,
+)
+from securefed.parties._result import SumResult
+from securefed.parties._server import SumServer
+from securefed.parties._terms import SumTerms
+
+_SMALLEST_COHORT: Final = 3
+"""Fewest clients that secure aggregation plans for. Where SuperNodes died before the first evaluation, its terms are
+made for as many, and it is opened over those that are left, as a round of training would be."""
+_LOG = logging.getLogger("securefed.flower")
+
+
+@dataclass(frozen=True)
+class SecureRound:
+    """What became of one phase of a round.
+
+    Attributes:
+        phase: `train` or `evaluate`.
+        exchanges: number of times that the server sent messages to its clients and waited for their replies.
+        survivors: ids of the SuperNodes in the sum; empty where the round was void.
+        seconds: time that it took.
+        void: why attempts at the sum were void.
+        refusals: by SuperNode, why its message was refused.
+        error: largest rounding error of an entry of the mean that the plan allows; 0 where the round was void.
+    """
+
+    phase: str
+    exchanges: int
+    survivors: tuple[int, ...]
+    seconds: float
+    void: tuple[str, ...] = ()
+    refusals: Mapping[int, str] = field(default_factory=dict)
+    error: float = 0.0
+
+
+@dataclass
+class SumGrid(Grid):
+    """Sends a strategy's messages through a secure sum.
+
+    Attributes:
+        grid: the ServerApp's grid.
+        make_terms: function that makes the terms of a phase from its base, its number of messages and the number of
+            connected SuperNodes.
+        weighted_by: name of the metric that weights updates.
+        metrics: by phase, names of the metrics that are summed.
+        poll: seconds between two looks for replies.
+        patience: seconds to wait for the replies of a stage in which clients do not train.
+        rounds: what became of each phase so far.
+    """
+
+    grid: Grid
+    make_terms: Callable[[str, Mapping[str, NumPyArray], int, int], SumTerms]
+    weighted_by: str
+    metrics: Mapping[str, tuple[str, ...]]
+    poll: float
+    patience: float
+    rounds: list[SecureRound]
+    _sums: dict[str, SumServer] = field(default_factory=dict)
+    _terms: dict[str, bytes] = field(default_factory=dict)
+    _roster: Roster | None = None
+    _exchanges: int = 0
+    _refused: dict[int, str] = field(default_factory=dict)
+
+    def set_run(self, run: Any) -> None:
+        """Set the run, as the ServerApp's grid does."""
+        self.grid.set_run(run)
+
+    @property
+    def run(self) -> Any:
+        """The run, of the ServerApp's grid."""
+        return self.grid.run
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        """Make a message, as the ServerApp's grid does."""
+        return self.grid.create_message(*args, **kwargs)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the ids of the connected SuperNodes."""
+        return self.grid.get_node_ids()
+
+    def get_nodes(self) -> Iterable[Any]:
+        """Return the connected SuperNodes."""
+        return self.grid.get_nodes()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Raise `ConfigError`: replies to single messages are what a sum hides."""
+        raise ConfigError("under SecureStrategy a strategy sends with grid.send_and_receive, which sums the replies")
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Raise `ConfigError`: replies to single messages are what a sum hides."""
+        raise ConfigError("under SecureStrategy a strategy sends with grid.send_and_receive, which sums the replies")
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Run all stages of a sum; return one reply, the mean, or no reply where the round was void.
+
+        Args:
+            messages: the strategy's messages, of one type and with one content.
+            timeout: seconds to wait for the updates.
+
+        Raises:
+            ConfigError: messages that differ from each other, or that most SuperNodes do not accept.
+            BudgetSpent: the privacy budget allows no further round.
+            RangeRefused: a client's values stay out of range however often the range is doubled.
+        """
+        given = list(messages)
+        if not given:
+            return []
+        phase, digest = phase_of(given[0]), self._common_digest(given)
+        record, model = model_of(given[0], phase)
+        begun, before = time.monotonic(), self._exchanges
+        base = base_of(model, self.metrics[phase], digest)
+        server = self._server(phase, base, len(given))
+        result: SumResult | None = None
+        void: tuple[str, ...] = ()
+        cohort = self._cohort([message.metadata.dst_node_id for message in given], given[0], server.terms)
+        try:
+            server.open(base, cohort=cohort)
+            result = self._run(server, given[0], phase, timeout)
+            void = result.void
+        except RoundVoid as error:
+            void = (str(error),)
+            _LOG.warning("%s, round void, nothing was learned and the model stays as it is: %s", phase, error)
+        self._note(phase, before, begun, result, void)
+        if result is None or not result.weight > 0:
+            return []
+        return [self._mean(result, given[0], record, base)]
+
+    def _common_digest(self, messages: list[Message]) -> bytes:
+        """Return the digest of the content that all messages have."""
+        first = messages[0]
+        digest = content_digest(first, self.weighted_by)
+        for message in messages[1:]:
+            if message.content is not first.content and content_digest(message, self.weighted_by) != digest:
+                raise ConfigError(
+                    "the strategy sends different messages to different SuperNodes, and a sum is bound to one content; "
+                    "send all of them the same"
+                )
+        return digest
+
+    def _server(self, phase: str, base: Mapping[str, NumPyArray], sampled: int) -> SumServer:
+        """Return the phase's sum; its terms are made from the first round's messages."""
+        if phase not in self._sums:
+            connected = len(list(self.grid.get_node_ids()))
+            if self._roster is not None and connected < self._roster.clients:
+                sampled = max(sampled, min(_SMALLEST_COHORT, self._roster.clients))
+            terms = self.make_terms(phase, base, sampled, connected if self._roster is None else self._roster.clients)
+            _LOG.info("%s, terms %s: %s", phase, terms.digest.hex()[:16], terms.plan)
+            self._sums[phase], self._terms[phase] = SumServer(terms), terms.to_bytes()
+            self._roster = self._roster or Roster(terms.clients)
+        return self._sums[phase]
+
+    def _cohort(self, nodes: list[int], message: Message, terms: SumTerms) -> list[int]:
+        """Return the numbers of the sampled SuperNodes."""
+        roster, connected = self._known_roster, list(self.grid.get_node_ids())
+        if new := roster.unknown(nodes):
+            aggregation = terms.defense.aggregation
+            if isinstance(aggregation, SecureAggregation) and aggregation.identities is not None:
+                for node, named in self._ask(new, message):
+                    roster.name(node, named, connected)
+            else:
+                roster.number(new, connected)
+        parties = [party for party in map(roster.party, nodes) if party is not None]
+        if len(parties) > terms.cohort:
+            _LOG.warning("%d SuperNodes are sampled, and the terms plan for %d", len(parties), terms.cohort)
+        if not parties:
+            self._refuse(self._refused)
+        return parties[: terms.cohort]
+
+    @property
+    def _known_roster(self) -> Roster:
+        assert self._roster is not None
+        return self._roster
+
+    def _ask(self, nodes: list[int], message: Message) -> Iterator[tuple[int, int]]:
+        """Ask sites for their numbers."""
+        contents = {node: SumRequest(-1).content() for node in nodes}
+        for node, content in self._carry(contents, message.metadata, self.patience):
+            if (party := party_named(content)) is not None:
+                yield node, party
+
+    def _run(self, server: SumServer, message: Message, phase: str, timeout: float | None) -> SumResult:
+        """Carry the stages of a round until its result is there."""
+        roster = self._known_roster
+        while server.result is None:
+            requests, uploads = server.outgoing, server.wants_updates
+            wait = timeout if uploads else self.patience if timeout is None else min(timeout, self.patience)
+            numbers = {roster.node(party): party for party in requests}
+            contents = {
+                roster.node(party): SumRequest(party, self.weighted_by, self._terms[phase], data).content(
+                    message.content if uploads else None
+                )
+                for party, data in requests.items()
+            }
+            missing, needed = set(requests), server.terms.plan.threshold
+            for node, content in self._carry(contents, message.metadata, wait):
+                party = numbers[node]
+                try:
+                    data = reply_data(content, party)
+                except MalformedError as error:
+                    self._refused[node] = str(error)
+                    _LOG.warning("SuperNode %d dropped out: %s", node, error)
+                    continue
+                missing.discard(party)
+                server.receive({party: data}, more=bool(missing))
+            refusing = set(self._refused) & set(contents)
+            if refusing and server.round == 0 and len(contents) - len(refusing) < needed:
+                server.abandon()
+                self._refuse(self._refused)
+            if missing:
+                server.receive({})
+        return server.result
+
+    def _refuse(self, refused: Mapping[int, str]) -> None:
+        node, reason = next(iter(refused.items()), (0, "none of them answered"))
+        raise ConfigError(
+            f"too few SuperNodes take part: {len(refused)} refuse, for instance {node}: {reason}; let the site's "
+            "file (SitePolicy) allow these terms, or propose others"
+        )
+
+    def _carry(
+        self, contents: Mapping[int, RecordDict], like: Any, wait: float | None
+    ) -> Iterator[tuple[int, RecordDict]]:
+        """Send contents to SuperNodes, and yield the contents of their replies as they arrive."""
+        self._exchanges += 1
+        sent = [
+            Message(content, node, like.message_type, ttl=wait, group_id=like.group_id)
+            for node, content in contents.items()
+        ]
+        waiting: dict[str, int] = {}
+        for message in sent:  # one by one: a message that Flower cannot take is then one client's loss alone
+            number = next(iter(self.grid.push_messages([message])), None)
+            if number:
+                waiting[number] = message.metadata.dst_node_id
+        for number, reply in replies(self.grid, waiting, wait, self.poll):
+            node = waiting[number]
+            if not reply.has_error():
+                self._refused.pop(node, None)
+                yield node, reply.content
+                continue
+            _LOG.warning("SuperNode %d dropped out: %.300s", node, reply.error.reason)
+            if reply.error.code == ErrorCode.MOD_FAILED_PRECONDITION:
+                self._refused[node] = str(reply.error.reason)
+
+    def _note(self, phase: str, before: int, begun: float, result: SumResult | None, void: tuple[str, ...]) -> None:
+        roster, exchanges, seconds = self._known_roster, self._exchanges - before, time.monotonic() - begun
+        survivors = () if result is None else tuple(roster.node(party) for party in result.survivors)
+        refusals = {} if result is None else {roster.node(p): text for p, text in result.refusals.items()}
+        error = 0.0
+        if result is not None and result.weight > 0:
+            terms = self._sums[phase].terms
+            scale = terms.largest_weight if terms.weighted else 1.0
+            error = max(tensor.error for tensor in result.plan.tensors) * scale / result.weight
+        self.rounds.append(SecureRound(phase, exchanges, survivors, seconds, void, refusals, error))
+        _LOG.info("%s: sum of %d clients after %d exchanges, %.1f s", phase, len(survivors), exchanges, seconds)
+
+    def _mean(self, result: SumResult, message: Message, record: str, base: Mapping[str, NumPyArray]) -> Message:
+        """Return the reply of all clients together."""
+        content = RecordDict()
+        if phase_of(message) == TRAIN:
+            example = {name: value for name, value in base.items() if name.startswith(ARRAY)}
+            mean = result.like(example)
+            content[record] = ArrayRecord({n.removeprefix(ARRAY): Array(np.asarray(v)) for n, v in mean.items()})
+        metrics = {n.removeprefix(METRIC): float(v) for n, v in result.mean.items() if n.startswith(METRIC)}
+        content["metrics"] = MetricRecord({**metrics, self.weighted_by: float(result.weight)})
+        return Message(content, reply_to=message)

@@ -1,0 +1,178 @@
+"""What the messages between `SecureStrategy` and `secure_mod` hold beside the strategy's own records.
+
+A request holds the terms, the number of the client it is for, the name of the metric that weights updates, and one
+message of the sum. The request for the upload also holds the strategy's own records, which the app is called with.
+All parties bind the round to a digest of these records (`content_digest`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+
+from securefed._messages import SERVER
+from securefed._tensors import Array
+from securefed.errors import ConfigError, MalformedError
+from securefed.flower._grid import from_record, to_record
+
+TRAIN, EVALUATE = "train", "evaluate"
+ARRAY, METRIC, CONTENT = "arrays/", "metrics/", "content"
+"""Names in the terms: the prefix of the model's arrays, that of metrics, and the digest of the request's records."""
+DIGEST_ENTRY: Final = 256.0
+"""Bound of an entry of the digest, which is a byte."""
+_FACTS: Final = "securefed.request"
+_TERMS: Final = "securefed.terms"
+_DATA: Final = "securefed.message"
+_PARTY: Final = "party"
+_WEIGHTED_BY: Final = "weighted-by"
+
+
+@dataclass(frozen=True)
+class SumRequest:
+    """What a SuperNode is asked.
+
+    Attributes:
+        party: number of the client that the server takes the SuperNode for; -1 where it asks for the number.
+        weighted_by: name of the metric that weights this client's update.
+        terms: the terms, as `SumTerms.to_bytes` wrote them.
+        data: the message of the sum.
+    """
+
+    party: int
+    weighted_by: str = ""
+    terms: bytes = b""
+    data: bytes = b""
+
+    @property
+    def asks_for_party(self) -> bool:
+        """Whether the server asks which client the SuperNode is."""
+        return self.party < 0
+
+    def content(self, original: RecordDict | None = None) -> RecordDict:
+        """Return the content of a Flower message; `take` reads it.
+
+        Args:
+            original: the strategy's own records, where the request is for an upload.
+        """
+        content = RecordDict({} if original is None else dict(original))
+        content[_FACTS] = ConfigRecord({_PARTY: self.party, _WEIGHTED_BY: self.weighted_by})
+        if not self.asks_for_party:
+            content[_TERMS], content[_DATA] = to_record(self.terms), to_record(self.data)
+        return content
+
+    @classmethod
+    def take(cls, message: Message) -> SumRequest:
+        """Read a request and remove its records from the message, so that the strategy's own records are left.
+
+        Raises:
+            MalformedError: the message holds no request: its server runs without `SecureStrategy`.
+        """
+        content = message.content
+        facts = content.config_records.get(_FACTS)
+        try:
+            if facts is None:
+                raise ValueError("no request of a SecureStrategy")
+            party, weighted_by = facts[_PARTY], facts[_WEIGHTED_BY]
+            if type(party) is not int or type(weighted_by) is not str:
+                raise ValueError("a request whose fields have other types")
+            if party < 0:
+                return cls(party)
+            terms, data = (from_record(content.array_records.get(name)) for name in (_TERMS, _DATA))
+        except (ValueError, KeyError) as error:
+            raise MalformedError(
+                SERVER,
+                f"the message holds {error}, and this SuperNode answers no other: it never uploads in the clear; run "
+                "the server's strategy as SecureStrategy(strategy, defense)",
+            ) from error
+        for name in (_FACTS, _TERMS, _DATA):
+            del content[name]
+        return cls(party, weighted_by, terms, data)
+
+
+def reply_content(data: bytes) -> RecordDict:
+    """Return the content of the answer to a message of the sum; `reply_data` reads it."""
+    return RecordDict({_DATA: to_record(data)})
+
+
+def reply_data(content: RecordDict, party: int) -> bytes:
+    """Read what `reply_content` wrote; raise `MalformedError` that names the party for any other content."""
+    try:
+        return from_record(content.array_records.get(_DATA))
+    except ValueError as error:
+        raise MalformedError(party, f"its reply holds {error}; does its app have secure_mod among its mods?") from error
+
+
+def party_content(party: int) -> RecordDict:
+    """Return the content of the answer to the question which client a SuperNode is; `party_named` reads it."""
+    return RecordDict({_FACTS: ConfigRecord({_PARTY: party})})
+
+
+def party_named(content: RecordDict) -> int | None:
+    """Read what `party_content` wrote; `None` for any other content."""
+    facts = content.config_records.get(_FACTS)
+    party = None if facts is None else facts.get(_PARTY)
+    return party if type(party) is int and party >= 0 else None
+
+
+def phase_of(message: Message) -> str:
+    """Return the phase that a message belongs to: `train` or `evaluate`.
+
+    Raises:
+        ConfigError: another one.
+    """
+    phase: str = message.metadata.message_type.partition(".")[0]
+    if phase not in (TRAIN, EVALUATE):
+        raise ConfigError(f"a message of type {message.metadata.message_type!r}; only train and evaluate are summed")
+    return phase
+
+
+def content_digest(message: Message, weighted_by: str) -> bytes:
+    """Compute SHA-256 of what a client's update follows from: type of the message, weight's name and all records."""
+    digest = hashlib.sha256()
+
+    def add(part: bytes) -> None:
+        digest.update(len(part).to_bytes(8, "little") + part)
+
+    add(json.dumps(["securefed content 1", message.metadata.message_type, weighted_by]).encode())
+    for name, record in sorted(message.content.items()):
+        add(json.dumps([name, type(record).__name__]).encode())
+        if isinstance(record, ArrayRecord):
+            for key, array in sorted(record.items()):
+                add(json.dumps([key, array.dtype, list(array.shape), array.stype]).encode())
+                add(bytes(array.data))
+        else:
+            add(json.dumps(sorted(record.items()), default=lambda data: ["bytes", data.hex()]).encode())
+    return digest.digest()
+
+
+def model_of(message: Message, phase: str) -> tuple[str, dict[str, Array]]:
+    """Return the name of the record that holds the model, and its arrays; no arrays in an evaluation.
+
+    Raises:
+        ConfigError: a training message that does not hold exactly one record of arrays.
+    """
+    if phase == EVALUATE:
+        return "", {}
+    records = list(message.content.array_records.items())
+    if len(records) != 1:
+        raise ConfigError(f"a training message must hold one ArrayRecord, the model; got {len(records)}")
+    [(name, record)] = records
+    return name, {key: np.asarray(value.numpy()) for key, value in record.items()}
+
+
+def base_of(model: Mapping[str, Array], metrics: Sequence[str], digest: bytes) -> dict[str, Array]:
+    """Return the base of a round: the model, zeros for the metrics, and the digest of the request's records."""
+    base: dict[str, Array] = {f"{ARRAY}{name}": value for name, value in model.items()}
+    base |= {f"{METRIC}{name}": np.zeros(()) for name in metrics}
+    return base | {CONTENT: digest_array(digest)}
+
+
+def digest_array(digest: bytes) -> Array:
+    """Return a digest as the tensor that is bound to the round and equal in all updates."""
+    return np.frombuffer(digest, np.uint8).astype(np.float64)
