@@ -231,7 +231,17 @@ def _exchange(folder: Path, terms: Path, state: Path, seal_key_file: Path | None
         agreed = SumTerms.from_bytes(terms.read_bytes())
     except OSError as error:
         raise StorageError(f"cannot read the terms {terms}: {error.strerror}") from error
+    _check_no_key_holder(agreed.defense)
     return Exchange(agreed, folder, state, seal)
+
+
+def _check_no_key_holder(defense: Defense) -> None:
+    from securefed.errors import ConfigError  # noqa: PLC0415
+
+    if defense.aggregation.beside:
+        raise ConfigError(
+            f"{defense.name} needs a key holder, which has no command; use securefed.parties.SumHelper in Python"
+        )
 
 
 def _defense(name: str, settings: dict[str, object], identity: list[str]) -> Defense:
@@ -246,8 +256,7 @@ def _defense(name: str, settings: dict[str, object], identity: list[str]) -> Def
     from securefed.errors import ConfigError  # noqa: PLC0415
 
     made = as_defense(build(defenses, name, settings))
-    if made.aggregation.beside:
-        raise ConfigError(f"{name} needs a key holder, which has no command; use securefed.parties.SumHelper in Python")
+    _check_no_key_holder(made)
     if not identity:
         return made
     if not isinstance(made.aggregation, SecureAggregation):
