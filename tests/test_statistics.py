@@ -175,9 +175,7 @@ def test_the_error_bounds_what_any_errors_of_the_sums_do(name: str) -> None:
     """Random errors up to their bounds, of the count too: it is not exact under CKKS with many rows declared."""
     statistic, parties, expected = CASES[name]
     rng = np.random.default_rng(3)
-    summands = [
-        statistic.summand(*party) if isinstance(party, tuple) else statistic.summand(party) for party in parties
-    ]
+    summands = [statistic.summand(*(party if isinstance(party, tuple) else (party,))) for party in parties]
     sums = {key: np.sum([summand[key] for summand in summands], axis=0) for key in summands[0]}
     for size in (1e-9, 1e-3, 0.5, 3.0):
         for _ in range(200):

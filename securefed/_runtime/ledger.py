@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -29,16 +29,12 @@ from typing import Final
 from securefed._messages import SERVER
 from securefed._persistence import container
 from securefed._persistence.sealing import Seal
+from securefed._persistence.state_file import locked
 from securefed._runtime.ledger_entries import DataUsage, LedgerEntries
 from securefed._runtime.privacy_cost import PrivacyCost
 from securefed.defenses._base import Unit
 from securefed.defenses._differential_privacy.accountant import DELTA
 from securefed.errors import BudgetSpent, ConfigError, ContradictionError, LedgerLost, StorageError
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - Windows
-    fcntl = None  # type: ignore[assignment]
 
 _KIND: Final = "ledger"
 _LOG = logging.getLogger("securefed.client")
@@ -247,17 +243,15 @@ class Ledger:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the file's lock, so that no other process charges it. The operating system frees it with the process."""
-        if self.path is None or fcntl is None:
-            yield
-            return
-        try:
-            file = self.path.with_name(f".{self.path.name}.lock").open("ab")
-        except OSError as error:
-            self._check_there(self.path)
-            raise StorageError(f"cannot lock {_KIND} {self.path}: {error.strerror}") from error
-        with file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        """Hold the file's lock, so that no other process charges it."""
+        with ExitStack() as held:
+            try:
+                if self.path is not None:
+                    held.enter_context(locked(self.path))
+            except OSError as error:
+                assert self.path is not None
+                self._check_there(self.path)
+                raise StorageError(f"cannot lock {_KIND} {self.path}: {error.strerror}") from error
             yield
 
 

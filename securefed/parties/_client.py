@@ -11,9 +11,9 @@ from typing import Any, Final, Self
 import numpy as np
 
 from securefed._messages import SERVER, ClientId, Message
-from securefed._persistence import container
 from securefed._persistence.packing import from_bytes
 from securefed._persistence.sealing import Seal
+from securefed._persistence.state_file import StateFile
 from securefed._runtime.client import ClientNode
 from securefed._runtime.client_freezing import freeze, thaw
 from securefed._runtime.client_state import ClientNodeState, PendingUpload
@@ -43,11 +43,13 @@ class SumClient:
         identity: this client's private identity (`new_identity`), where the terms pin identities.
         ledger: counts the use of this client's data over all runs. Without one, `terms.epsilon` limits this run only.
         file: where the state is kept: written before anything is computed and after every answer, so that the client
-            may be another process for every message. An existing file is continued.
+            may be another process for every message. An existing file is continued. Of two processes that read the
+            same state, one answers; the other gets a `StorageError`.
         seal: encrypts the file, which holds secrets; without one only its owner may read it.
 
-    The client belongs to the run of the first request that it receives, and refuses messages of other runs. Make a new
-    one for every run.
+    The client belongs to the run of the first request that it accepts, and refuses messages of other runs. Make a new
+    one for every run: a server that is given fresh clients gets answers in as many runs as there are of them, so give
+    all of them one `ledger`, which limits their number.
 
     Guarantees: those of the defence (`terms.plan`). Whether it answers, and what it refuses, does not depend on the
     update's values: an update that is not finite or beyond its bound, or a function that fails, makes the client sit
@@ -74,14 +76,13 @@ class SumClient:
             raise ConfigError(f"party must be a whole number from 0 to {terms.clients - 1}; got {party!r}")
         self.terms, self.party = terms, party
         self._defense = terms.for_party(party, identity)
-        self._file, self._seal = None if file is None else Path(file), seal
+        self._file = None if file is None else StateFile(file, _KIND, seal)
         self._own_ledger = ledger is None and terms.epsilon is not None
         self._ledger = self._limited(None) if self._own_ledger else ledger
         self._node: ClientNode | None = None
         self._base: bytes | None = None
-        if self._file is not None and self._file.exists():
-            _, tensors = container.load(self._file, _KIND, seal)
-            self._restore(tensors["state"].tobytes())
+        if self._file is not None and (frozen := self._file.read()) is not None:
+            self._restore(frozen)
 
     @property
     def run(self) -> str | None:
@@ -137,7 +138,10 @@ class SumClient:
             reply = node.handle(message)
         else:
             reply = self._contribute(node, message, update, weight, dict(metrics or {}), base)
-        self._save()
+        if node.state.last_round < 0:  # it refused the message and opened no exchange: it belongs to no run yet
+            self._node = None
+        else:
+            self._save()
         return wrap(self.terms.digest, reply.encode())
 
     def prepare(self) -> None:
@@ -252,7 +256,7 @@ class SumClient:
 
     def _save(self) -> None:
         if self._file is not None:
-            container.save(self._file, _KIND, {}, {"state": from_bytes(self.freeze())}, self._seal)
+            self._file.write(self.freeze())
 
     def _restore(self, frozen: bytes) -> None:
         try:

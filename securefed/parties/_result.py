@@ -32,7 +32,8 @@ class SumResult:
         weight: total weight of the survivors; under noise the fixed divisor.
         metrics: by name, the sum of the survivors' metrics.
         error: by name, bound on the fixed-point error of an entry of `mean`, before integers are rounded; times
-            `weight`, of `total`. It grows where weights are small against `terms.largest_weight`. Zero in the clear.
+            `weight`, of an entry of `total`. It grows where weights are small against `terms.largest_weight`, and is
+            zero in the clear.
         noise: by name, standard deviation of the noise in an entry of `total`; empty without noise.
         survivors: clients in the sum.
         round: number of the round, from 0.

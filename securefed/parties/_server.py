@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from securefed._messages import ClientId, PartyId, Transcript
-from securefed._persistence import container
 from securefed._persistence.packing import from_bytes, nest, unnest
 from securefed._persistence.sealing import Seal
+from securefed._persistence.state_file import StateFile
 from securefed._runtime.client_sampling import uniform
 from securefed._runtime.engine_freezing import freeze_engine, thaw_engine
 from securefed._runtime.exchange_header import TRAIN
@@ -64,7 +64,7 @@ class SumServer:
         self.terms = terms
         self._keep = keep_transcript
         self._invited: tuple[ClientId, ...] | None = None
-        self._file, self._seal = None if file is None else Path(file), seal
+        self._file = None if file is None else StateFile(file, _KIND, seal)
         self._engine = self._make(run)
         self._pending: PendingSum | None = None
         self._exchange: OpenExchange | None = None
@@ -73,9 +73,8 @@ class SumServer:
         self._summed: CompletedSum | None = None
         self.result: SumResult | None = None
         """The result of the last round; `None` while a round is being made, and before the first."""
-        if self._file is not None and self._file.exists():
-            _, tensors = container.load(self._file, _KIND, seal)
-            self._restore(tensors["state"].tobytes())
+        if self._file is not None and (frozen := self._file.read()) is not None:
+            self._restore(frozen)
 
     @property
     def run(self) -> str:
@@ -309,7 +308,7 @@ class SumServer:
 
     def _save(self) -> None:
         if self._file is not None:
-            container.save(self._file, _KIND, {}, {"state": from_bytes(self.freeze())}, self._seal)
+            self._file.write(self.freeze())
 
     def _restore(self, frozen: bytes) -> None:
         try:

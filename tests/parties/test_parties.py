@@ -11,6 +11,7 @@ import torch
 from dp_accounting import pld
 
 from securefed import Seal, chain
+from securefed._messages import SERVER, Message
 from securefed.defenses import (
     Identities,
     adaptive_clip,
@@ -36,6 +37,7 @@ from securefed.errors import (
     VersionRefused,
 )
 from securefed.parties import SumClient, SumHelper, SumServer, SumTerms, _envelope
+from securefed.parties._envelope import unwrap, wrap
 from securefed.parties._external import base_array
 from securefed.parties._update import model_digest
 from tests.parties.helpers import play
@@ -557,12 +559,8 @@ def test_terms_that_were_edited_by_hand_are_read_or_refused_by_name(field: str, 
     content["terms"]["largest_weight"] = 2**20  # an integer for a float: the same terms
     assert SumTerms.from_bytes(json.dumps(content).encode()).digest == private_terms(rounds=3, epsilon=1e3).digest
     place, _, key = field.rpartition("/")
-    holder = {
-        "": content["terms"],
-        "tensors": content["terms"]["tensors"][0],
-        "defense": content["terms"]["defense"][-1],
-    }
-    holder[place][key] = value
+    facts = content["terms"]
+    {"": facts, "tensors": facts["tensors"][0], "defense": facts["defense"][-1]}[place][key] = value
     with pytest.raises((ConfigError, DataError)):
         SumTerms.from_bytes(json.dumps(content).encode())
 
@@ -630,3 +628,16 @@ def test_any_real_type_is_summed_and_a_mean_that_its_type_does_not_hold_is_named
         assert found["short"].tolist() == [-128, 127]
     with pytest.raises(DataError, match="uint64"):
         replace(result, mean={"n": np.array([2.0**64])}).like({"n": np.zeros(1, np.uint64)})
+
+
+@pytest.mark.parametrize("change", [{"receiver": 1}, {"round": -1}, {"stage": "nonsense"}, {"body": {}}])
+def test_a_stray_message_does_not_bind_a_client_to_its_run(change: Any, tmp_path) -> None:
+    terms = terms_of(secure_aggregation())
+    members, server = parties(terms), SumServer(terms)
+    members[0] = SumClient(terms, 0, file=tmp_path / "client")
+    request = Message.decode(unwrap(terms.digest, SumServer(terms).open(BASE)[0], SERVER))
+    assert b"refusal" in members[0].receive(wrap(terms.digest, replace(request, **change).encode()))
+    assert members[0].run is None
+    members[0] = SumClient(terms, 0, file=tmp_path / "client")
+    check(play(server, members, given(), base=BASE), range(CLIENTS))
+    assert members[0].run == server.run

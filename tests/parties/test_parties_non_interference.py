@@ -62,8 +62,8 @@ class PartyNode(ClientNode):
         name = next(name for name in DEFENSES if sum_terms(name).core.defense == defense)
         self.terms_of_sum, self.data = sum_terms(name), data
         self.inner = SumClient(self.terms_of_sum, client)
-        if self.node is not None:
-            self.inner._node = self.node(client, run, schema, data, defense, *args, **settings)
+        if (node := self.node) is not None:
+            self.inner._enrol = lambda run: node(client, run, schema, data, defense, *args, **settings)  # type: ignore[method-assign]
 
     def handle(self, message: Message) -> Message:
         digest, more = self.terms_of_sum.digest, {}

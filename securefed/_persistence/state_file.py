@@ -1,0 +1,101 @@
+"""Keep the state of a party in a file that one process at a time goes on with."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from securefed._persistence import container
+from securefed._persistence.packing import from_bytes
+from securefed._persistence.sealing import Seal
+from securefed.errors import StorageError
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - Windows
+    fcntl = None  # type: ignore[assignment]
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file, so that no other process writes it. The operating system frees it with the process.
+
+    Not promised: anything on a system without `fcntl` (Windows).
+
+    Raises:
+        OSError: the lock beside the file cannot be made.
+    """
+    if os.name != "posix":
+        yield
+        return
+    with path.with_name(f".{path.name}.lock").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+class StateFile:
+    """A file with one state, written whole each time.
+
+    Two processes that read the same state must not both answer from it. So a write is refused where the file is not
+    the one that this object read or wrote last.
+
+    Args:
+        path: the file.
+        kind: what it is, for errors.
+        seal: encrypts the file; without one only its owner may read it.
+    """
+
+    def __init__(self, path: Path | str, kind: str, seal: Seal | None = None) -> None:
+        self._path, self._kind, self._seal = Path(path), kind, seal
+        self._last = b""
+
+    def read(self) -> bytes | None:
+        """Return the state; `None` where there is no file yet.
+
+        Raises:
+            StorageError: the file cannot be read, was altered, or is sealed otherwise.
+        """
+        with self._locked():
+            self._last = self._digest()
+            if not self._last:
+                return None
+            _, tensors = container.load(self._path, self._kind, self._seal)
+        if "state" not in tensors:
+            raise StorageError(f"{self._kind} {self._path} holds no state; restore it from a copy")
+        return tensors["state"].tobytes()
+
+    def write(self, state: bytes) -> None:
+        """Put the state on disk in place of the last one.
+
+        Raises:
+            StorageError: the file cannot be written, or another process has written it or taken it away.
+        """
+        with self._locked():
+            if self._digest() != self._last:
+                raise StorageError(
+                    f"{self._kind} {self._path} is not as this process left it: another process has gone on with it, "
+                    "or it was taken away; go on in one process, with the newest file"
+                )
+            container.save(self._path, self._kind, {}, {"state": from_bytes(state)}, self._seal)
+            self._last = self._digest()
+
+    def _digest(self) -> bytes:
+        try:
+            return hashlib.sha256(self._path.read_bytes()).digest()
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise StorageError(f"cannot read {self._kind} {self._path}: {error.strerror}") from error
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with ExitStack() as held:
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                held.enter_context(locked(self._path))
+            except OSError as error:
+                raise StorageError(f"cannot lock {self._kind} {self._path}: {error.strerror}") from error
+            yield
