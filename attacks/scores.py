@@ -1,8 +1,9 @@
 """Score an attack: errors, their baselines, and leakage = 1 - error / baseline.
 
-Two secrets are reported: CLIENT (one client's Gram matrix or samples; the
-baseline knows the pooled data scaled by the public number of rows, or the mean image) and FEDERATION (the pooled
-secret; the baseline is the best guess from the final model and public sizes).
+An error is the distance of an estimate from the secret, relative to the secret; the baseline is the error of a guess
+without the attack. Two secrets are reported: one client's (its Gram matrix or samples; the guess is the pooled matrix
+scaled by the public number of rows, or the mean sample), and the federation's (the pooled Gram matrix; the guess is the
+best one from the final model and public sizes).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def relative_error(estimate: Array, truth: Array) -> float:
 
 
 def leakage(error: float, baseline: float) -> float:
-    """Compute 1 - error / baseline: 1 is exact, 0 no better than the baseline, negative worse (kept signed).
+    """Compute 1 - error / baseline: 1 if the attack is exact, 0 if no better than the baseline, negative if worse.
 
     Where the baseline is exact an attack cannot add anything: the leakage is 0 for any error.
     """
@@ -29,13 +30,14 @@ def leakage(error: float, baseline: float) -> float:
 
 
 def subspace_baseline(gram: Array, basis: Array) -> float:
-    """Compute the error of the best guess from a subspace alone: c Z Z^T with the best scale c.
+    """Compute the relative error of the best guess c Z Z^T of a Gram matrix S from a subspace Z alone.
+
+    The scale c is chosen with knowledge of S, so that the baseline is the strongest of this form. Its error is
+    sqrt(||S||^2 - tr(Z^T S Z)^2 / p) / ||S||.
 
     Args:
-        gram: (features, features) the secret S.
-        basis: (features, p) orthonormal Z.
-
-    The scale is chosen with knowledge of S, so that the baseline is the strongest of this form.
+        gram: the secret S, (features, features).
+        basis: orthonormal Z, (features, p).
     """
     overlap = float(np.trace(basis.T @ gram @ basis))
     energy = float(np.sum(gram * gram))
@@ -49,9 +51,9 @@ def match(estimate: Array, truth: Array) -> Array:
     """
     cost = ((truth[:, None, :] - estimate[None, :, :]) ** 2).sum(axis=2)
     rows, columns = linear_sum_assignment(cost)
-    out = np.broadcast_to(estimate.mean(axis=0), truth.shape).copy()
-    out[rows] = estimate[columns]
-    return out
+    matched = np.broadcast_to(estimate.mean(axis=0), truth.shape).copy()
+    matched[rows] = estimate[columns]
+    return matched
 
 
 def sample_error(estimate: Array, truth: Array) -> float:

@@ -1,7 +1,9 @@
-"""Derive the views of attackers from the recorded transcript alone.
+"""Derive what each kind of attacker observes (its view) from the recorded transcript of a run.
 
-Each view reduces every training exchange to one observation for its target: the message of the smallest set of
-clients that the attacker can isolate. Collusion views read the colluders' own contributions, never the target's.
+An attacker is a server, a server that sees sums only, colluding clients, or an outside observer. Its view holds, for
+every training exchange, the broadcast and one message: the sum over the smallest set of clients around the target that
+this attacker can isolate, in real units. Collusion views subtract the colluders' own contributions; none reads the
+target's contribution unless the attacker received it.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ from securefed.defenses._base import without_indicator_tensor
 from securefed.errors import TranscriptError
 
 Opener = Callable[[Tensors], Tensors]
-"""Turns one recorded upload into the encoded contribution (decryption with a key the viewer holds)."""
+"""Turns one recorded upload into the encoded contribution; for ciphertexts, by a key that the attacker holds."""
 
 
+# Names of the views, as audits and attacks use them.
 SERVER_VIEW: Final = "server"
 SUM_ONLY: Final = "sum only"
 KEY_HOLDER_VIEW: Final = "server + key holder"
@@ -41,14 +44,24 @@ def server(transcript: Transcript, target: ClientId) -> View:
 
 
 def opened(transcript: Transcript, target: ClientId, opener: Opener, name: str) -> View:
-    """View of an attacker that decrypts: the target's own messages, as `opener` decrypts them."""
+    """View of an attacker that decrypts the target's own messages.
+
+    Args:
+        transcript: the recorded run.
+        target: the client attacked.
+        opener: decrypts an upload.
+        name: name of the view.
+
+    Raises:
+        TranscriptError: an upload was not kept, or is not in the clear after `opener`.
+    """
     uploads = {
         sent.message.round: sent.message.body
         for sent in transcript.sent
         if sent.message.sender == target and sent.message.stage == "upload" and sent.message.receiver == SERVER
     }
     rounds = []
-    for record, followed in _training(transcript):
+    for record, following in _training(transcript):
         if target not in record.survivors:
             continue
         if record.round not in uploads:
@@ -58,14 +71,18 @@ def opened(transcript: Transcript, target: ClientId, opener: Opener, name: str) 
             raise TranscriptError(
                 f"exchange {record.round}: client {target}'s upload is not in the clear; use another view"
             )
-        rounds.append(_observation(transcript, record, followed, encoded, frozenset({target})))
+        rounds.append(_observation(transcript, record, following, encoded, frozenset({target})))
     return View(name, target, tuple(rounds), transcript.output)
 
 
 def sum_only(transcript: Transcript, target: ClientId | None) -> View:
-    """View of a server that learns sums only; rounds without the target are kept, since survivors may change."""
+    """View of a server that learns sums only.
+
+    Rounds without the target are kept, since sums over changing survivors can be subtracted.
+    """
     rounds = tuple(
-        _observation(transcript, r, after, r.encoded, frozenset(r.survivors)) for r, after in _training(transcript)
+        _observation(transcript, record, following, record.encoded, frozenset(record.survivors))
+        for record, following in _training(transcript)
     )
     return View(SUM_ONLY, target, rounds, transcript.output)
 
@@ -74,22 +91,22 @@ def released(transcript: Transcript, target: ClientId | None) -> View:
     """View of an observer outside the aggregator: the sums after the server's noise."""
     rounds = tuple(
         RoundView(
-            r.round,
-            r.broadcast,
-            r.released,
-            frozenset(r.survivors),
-            frozenset(r.survivors),
-            after,
-            clips=r.distortion.clips,
-            noise=r.distortion.released,
+            record.round,
+            record.broadcast,
+            record.released,
+            frozenset(record.survivors),
+            frozenset(record.survivors),
+            following,
+            clips=record.distortion.clips,
+            noise=record.distortion.released,
         )
-        for r, after in _training(transcript)
+        for record, following in _training(transcript)
     )
     return View(RELEASED, target, rounds, transcript.output)
 
 
 def collusion(transcript: Transcript, target: ClientId, colluders: Iterable[ClientId]) -> View:
-    """View of colluding clients: the sums minus their own contributions, exact to the bit in a ring.
+    """View of colluding clients: the sums minus their own contributions, without rounding where sums are in a ring.
 
     Raises:
         TranscriptError: the target is among the colluders, or their contributions were not kept.
@@ -98,26 +115,26 @@ def collusion(transcript: Transcript, target: ClientId, colluders: Iterable[Clie
     if target in colluding:
         raise TranscriptError(f"client {target} cannot be both the target and a colluder")
     rounds = []
-    for record, followed in _training(transcript):
+    for record, following in _training(transcript):
         encoded: Mapping[str, Array] = record.encoded
-        present = colluding & set(record.survivors)
-        for client in sorted(present):
+        colluding_survivors = colluding & set(record.survivors)
+        for client in sorted(colluding_survivors):
             try:
                 encoded = subtract(encoded, transcript.contributions[record.round, client])
             except KeyError as error:
                 raise TranscriptError(
                     f"exchange {record.round}: colluder {client}'s contribution was not kept"
                 ) from error
-        members = frozenset(record.survivors) - present
+        members = frozenset(record.survivors) - colluding_survivors
         if members:
-            rounds.append(_observation(transcript, record, followed, encoded, members))
+            rounds.append(_observation(transcript, record, following, encoded, members))
     return View(f"collusion({len(colluding)})", target, tuple(rounds), transcript.output)
 
 
 def holders_collusion(
     transcript: Transcript, target: ClientId, colluders: Iterable[ClientId], threshold: int, opener: Opener
 ) -> View:
-    """View of colluding share holders: every upload from `threshold` colluders on, only sums below.
+    """View of colluding share holders: the target's uploads if they are at least `threshold`, else as `collusion`.
 
     Args:
         transcript: the recorded run.
@@ -158,9 +175,9 @@ class Packet:
 
 
 def traffic(transcript: Transcript) -> tuple[Packet, ...]:
-    """Return what an eavesdropper sees: sizes, directions and order; no content, no stage, no output.
+    """Return what an eavesdropper on encrypted connections observes: sizes, directions and order of the messages.
 
-    Times are not recorded. Participation and dropouts are visible.
+    It observes no content, no stage and no output; times are not recorded. Participation and dropouts are visible.
     """
     return tuple(
         Packet(place, sent.message.sender, sent.message.receiver, sent.nbytes)
@@ -169,7 +186,7 @@ def traffic(transcript: Transcript) -> tuple[Packet, ...]:
 
 
 def eavesdropper(transcript: Transcript, target: ClientId | None) -> View:
-    """View of an eavesdropper for attacks on content: no round and no output, so that none applies."""
+    """View of an eavesdropper for attacks on content: it holds no round and no output, so that no attack applies."""
     return View(EAVESDROPPER, target, (), {})
 
 
@@ -184,27 +201,27 @@ def shuffled(observed: View, rng: np.random.Generator) -> View:
     partner = np.empty(count, dtype=np.int64)
     partner[order] = np.roll(order, 1)  # one cycle: no message keeps its round
     rounds = tuple(
-        replace(own, message=_permuted(observed.rounds[other].message, rng))
-        for own, other in zip(observed.rounds, partner, strict=True)
+        replace(observation, message=_permuted(observed.rounds[other].message, rng))
+        for observation, other in zip(observed.rounds, partner, strict=True)
     )
     return replace(observed, rounds=rounds)
 
 
 def _permuted(message: Tensors, rng: np.random.Generator) -> dict[str, Array]:
-    """Permute entries tensor by tensor, sorted by name: the draw must not depend on the order of the tensors."""
+    """Permute entries tensor by tensor, in order of the names, so that draws do not depend on the tensors' order."""
     values = {name: np.asarray(message[name]) for name in sorted(message)}
     return {name: rng.permutation(value.reshape(-1)).reshape(value.shape) for name, value in values.items()}
 
 
 def _training(transcript: Transcript) -> list[tuple[RoundRecord, Tensors]]:
-    """Return the training exchanges, each with the broadcast that followed from it."""
+    """Return the training exchanges, each with the broadcast that followed from it; for the last one, the output."""
     records = [record for record in transcript.records if record.kind == "train"]
-    after = [record.broadcast for record in records[1:]] + [transcript.output]
-    return list(zip(records, after, strict=False))
+    following = [record.broadcast for record in records[1:]] + [transcript.output]
+    return list(zip(records, following, strict=False))
 
 
 def _observation(
-    transcript: Transcript, record: RoundRecord, followed: Tensors, encoded: Tensors, members: frozenset[ClientId]
+    transcript: Transcript, record: RoundRecord, following: Tensors, encoded: Tensors, members: frozenset[ClientId]
 ) -> RoundView:
     message, step, distortion = decode(encoded, record.step), record.step, record.distortion
     if order := transcript.meta.get(ROTATED):
@@ -212,11 +229,11 @@ def _observation(
     if distortion.units:
         message = {name: np.asarray(value * distortion.units.get(name, 1.0)) for name, value in message.items()}
         step = {name: unit * distortion.units.get(name, 1.0) for name, unit in step.items()}
-    share = math.sqrt(len(members) / len(record.survivors))  # of the noise, which every survivor adds alike
-    noise = {name: share * deviation for name, deviation in distortion.noise.items()}
+    noise_share = math.sqrt(len(members) / len(record.survivors))  # of the noise, which every survivor adds alike
+    noise = {name: noise_share * deviation for name, deviation in distortion.noise.items()}
     survivors = frozenset(record.survivors)
     return RoundView(
-        record.round, record.broadcast, message, members, survivors, followed, step, distortion.clips, noise
+        record.round, record.broadcast, message, members, survivors, following, step, distortion.clips, noise
     )
 
 

@@ -80,6 +80,7 @@ def _positive_gram(edges: Edges, distances: Array, nugget: float) -> Array:
 
 
 def _log_determinant(matrix: Array) -> float:
+    """Return log det of a positive definite matrix; minus infinity where it is not positive definite."""
     try:
         return 2 * float(np.log(np.diag(np.linalg.cholesky(matrix))).sum())
     except LinAlgError:
@@ -87,7 +88,14 @@ def _log_determinant(matrix: Array) -> float:
 
 
 def _newton(edges: Edges, distances: Array, free: Array, determined: Array, nugget: float) -> tuple[Array, float]:
-    """Return the distances after one damped Newton step by conjugate gradients, and the predicted gain."""
+    """Take one damped Newton step on the log-determinant over the free distances, by conjugate gradients.
+
+    With P the inverse of the matrix on the complement of 1, the derivative by the distance of vertices i and j is
+    -P_ij, and the curvature along a change C of D is P C P / 2 at the free entries.
+
+    Returns:
+        The distances after the step, and the gain that it predicted.
+    """
     size, heads, tails = edges.vertices, edges.ends[0][free], edges.ends[1][free]
     matrix = _positive_gram(edges, distances, nugget)
     inverse = np.linalg.inv(matrix) - np.ones((size, size)) / (size * (1 + nugget / 2))

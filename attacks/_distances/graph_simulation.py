@@ -2,8 +2,12 @@
 
 A client learns a graph on d vertices from its data, whose columns are the vertices' signals; the data enter only
 through z_e / N, the squared distance between the signals at the ends of edge e over the number N of rows. In each round
-it takes some projected gradient steps on its edge weights w and sends w, weighted; the algorithm's own code is called
-for them. The members are the clients whose sum the attacker observes. A member's graph depends only on its own
+it takes some projected gradient steps on its edge weights w,
+
+    w <- max(0, v - eta [z / N - S^T(alpha / (S v + zeta)) + 4 beta v + pull (v - consensus)]),
+
+where v is w with momentum and S v are the degrees, and sends w or a multiple of it; the algorithm's own code is called
+for the steps. The members are the clients whose sum the attacker observes. A member's graph depends only on its own
 distances, so one simulation with a leading axis of directions yields the derivatives of all members by all their
 distances. Derivatives are computed by complex steps: f'(x) = Im f(x + i h) / h for a tiny h. This works because the
 steps are analytic where they are smooth, and because NumPy orders complex numbers by their real parts first, so that

@@ -53,13 +53,8 @@ def starting_points(system: GraphSimulation, rng: np.random.Generator) -> Iterat
     while True:
         difference = rng.normal(size=equal_members.shape)
         difference -= difference.mean(axis=0)
-        yield (
-            equal_members
-            + _RANDOM_DIFFERENCE
-            * np.linalg.norm(equal_members)
-            / max(float(np.linalg.norm(difference)), 1e-300)
-            * difference
-        )
+        size = _RANDOM_DIFFERENCE * np.linalg.norm(equal_members) / max(float(np.linalg.norm(difference)), 1e-300)
+        yield equal_members + size * difference
 
 
 def pooled(system: GraphSimulation) -> Array:
@@ -77,9 +72,8 @@ def pooled(system: GraphSimulation) -> Array:
         stationary - (first_round.total[: system.edges] / weight - method.start_weight) / total_step, 0.0
     )
     member = first_round.members[:1]
-    share = float(system.sent(system.stationary)[0][0, 0]) / float(
-        weight[0] * method.start_weight
-    )  # its part of the sum
+    # a member's part of the sum
+    share = float(system.sent(system.stationary)[0][0, 0]) / float(weight[0] * method.start_weight)
     single = replace(
         system, rounds=(replace(first_round, total=share * first_round.total, members=member),), members=member
     )

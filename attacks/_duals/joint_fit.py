@@ -1,9 +1,11 @@
 """Recover each client's Gram matrix S_i from sums of FedPG's or FedPE's messages, by one fit of all clients.
 
 Client i sends M_i = U_i + Y_i / rho, its iterate after the local steps plus its scaled dual variable, and on receiving
-the next consensus Z sets Y_i = rho (M_i - Z). It starts at U_i = Z, Y_i = 0. A sum of messages gives no single iterate.
-But each client's messages are a known function of S_i and of the broadcasts, and a non-linear one, so that the sums
-depend on every S_i. All clients are therefore simulated from the start, and their S_i fitted to the sums together.
+the next consensus Z sets Y_i = rho (M_i - Z). It starts at U_i = Z, Y_i = 0. A local step moves U_i against the
+gradient of ||(I - U_i U_i^T) A_i||^2 + <Y_i, U_i - Z> + rho/2 ||U_i - Z||^2, with S_i = A_i A_i^T (`local_steps`). A
+sum of messages gives no single iterate. But each client's messages are a known function of S_i and of the broadcasts,
+and a non-linear one, so that the sums depend on every S_i. All clients are therefore simulated from the start, and
+their S_i fitted to the sums together.
 """
 
 from __future__ import annotations

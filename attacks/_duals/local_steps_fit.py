@@ -128,4 +128,5 @@ class LocalStepsProblem:
 
 
 def _start_of(step: ObservedStep) -> LocalStart:
+    """Return the inputs of a round."""
     return LocalStart(step.start, step.linear, step.constraint_dual)

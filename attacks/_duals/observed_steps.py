@@ -21,7 +21,7 @@ from securefed.attacks._base import RoundView
 from securefed.attacks._precision import rounding
 
 _ORTHONORMAL = 1e-6
-"""Largest ||U^T U - I|| at which an iterate counts as orthonormal; messages of fewer than about 6 digits exceed it."""
+"""Largest ||U^T U - I|| at which an iterate counts as orthonormal. Messages of fewer than six digits exceed it."""
 
 
 @dataclass(frozen=True)

@@ -147,10 +147,12 @@ class EntryPosterior:
 
     @property
     def _ratio(self) -> float:
+        """Return the ridge, the variance of the noise over that of the prior."""
         return (self.noise / self.size) ** 2
 
     @property
     def _variances(self) -> Array:
+        """Return the posterior variance along each direction, (r,)."""
         return np.asarray(self.noise**2 / (self.singular**2 + self._ratio))
 
 
@@ -166,7 +168,7 @@ def _log_odds(unconstrained: EntryPosterior, diagonal: Array) -> float:
     variances, vectors = np.linalg.eigh(centre @ unconstrained.covariance(diagonal) @ centre)
     variances = np.maximum(variances[1:], count * np.finfo(float).eps * unconstrained.size**2)  # the first is that of c
     means = vectors[:, 1:].T @ centre @ unconstrained.mean[diagonal]
-    precision = np.maximum(1 / variances - unconstrained.size**-2, 0.0)  # without the prior of `free`
+    precision = np.maximum(1 / variances - unconstrained.size**-2, 0.0)  # without the prior
     weighted_means = means / variances  # precision times what the messages alone say
     gain = precision * _DIAGONAL_DEVIATION**2
     return float(np.sum(np.log1p(gain) - weighted_means**2 * _DIAGONAL_DEVIATION**2 / (1 + gain)) / 2)

@@ -40,15 +40,15 @@ def minimum_counts(sums: Array, error: float = 0.0) -> Array:
     return np.asarray(np.maximum(np.ceil(-sums - max(_ROUND_OFF, error)), 0), np.int64)
 
 
-def nearest_counts(values: Array, least: Array, total: int) -> Iterator[Array]:
-    """Generate all counts (classes,) >= `least` that sum to `total`, in the order of their distance from `values`.
+def nearest_counts(values: Array, lower_bound: Array, total: int) -> Iterator[Array]:
+    """Generate all counts >= `lower_bound` with the given total, in the order of their distance from `values`.
 
     Args:
         values: (classes,) real numbers.
-        least: (classes,) integers whose sum is at most `total`.
+        lower_bound: (classes,) integers whose sum is at most `total`.
         total: sum of each count.
     """
-    nearest = np.array(least, np.int64)
+    nearest = np.array(lower_bound, np.int64)
     for _ in range(total - int(nearest.sum())):
         nearest[np.argmax(values - nearest)] += 1
     heap: list[tuple[float, tuple[int, ...], Iterator[Array]]] = []
@@ -68,12 +68,12 @@ def nearest_counts(values: Array, least: Array, total: int) -> Iterator[Array]:
         candidate = np.array(key, np.int64)
         yield candidate
         queue(siblings)
-        queue(_neighbours(candidate, values, least))
+        queue(_neighbours(candidate, values, lower_bound))
 
 
-def _neighbours(counts: Array, values: Array, least: Array) -> Iterator[Array]:
+def _neighbours(counts: Array, values: Array, lower_bound: Array) -> Iterator[Array]:
     """Generate the counts with one row moved to another class, in the order of their distance from `values`."""
-    excess, givers = counts - values, np.flatnonzero(counts > least)
+    excess, givers = counts - values, np.flatnonzero(counts > lower_bound)
     for index in np.argsort(
         excess - excess[givers, None], axis=None
     ):  # half the increase of the squared distance, minus 1
@@ -94,6 +94,6 @@ def round_to_total(values: Array, total: int) -> Array:
         values = np.ones(len(values))
     values = total * (values / values.sum())
     floor = np.floor(values).astype(np.int64)
-    rest = np.argsort(values - floor)[::-1][: total - floor.sum()]
-    floor[rest] += 1
+    largest_remainders = np.argsort(values - floor)[::-1][: total - floor.sum()]
+    floor[largest_remainders] += 1
     return floor

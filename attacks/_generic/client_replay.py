@@ -1,7 +1,7 @@
-"""Compute what hypothetical clients would have sent in the observed rounds, by running the client step again.
+"""Compute what clients with hypothetical rows would have sent in the observed rounds, by running the client step again.
 
 The attacker knows the algorithm, its public hyper-parameters, every broadcast and each client's number of rows, so that
-it can run `enroll`, `contribute` and `commit` on rows of its own. Generic attacks need no more.
+it can run the client's code (`enroll`, `contribute`, `commit`) on rows of its own. Generic attacks need no more.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from securefed.datasets._base import Dataset
 from securefed.defenses._differential_privacy.clip import clipped
 from securefed.errors import SecureFedError, TranscriptError
 
-_LIKELY, _DRAWS = 3, 8
+_UNIT_ROWS, _UNIT_DRAWS = 3, 8
 """Numbers of hypothetical rows and of random draws by which messages' units are estimated."""
-_AGREES = 0.1
-"""Relative difference up to which a torch derivative agrees with a finite difference."""
-_ADDED = 1e-9
-"""Relative difference up to which draws count as added to a message."""
+_AGREEMENT = 0.1
+"""Relative difference up to which a torch derivative agrees with a finite difference; wrong ones differ by about 1."""
+_ADDITIVE = 1e-9
+"""Relative difference, a margin above round-off, up to which random draws count as added to a message."""
 _MOST_BYTES = 2**30
 """Largest number of bytes of the hypothetical rows."""
 
@@ -164,13 +164,13 @@ class Replay:
         """Units of differences between messages, from the messages alone if the client step fails on all tried rows."""
         rng = np.random.default_rng([self.seed, 7])
         try:
-            rows = [self.likely(rng) for _ in range(_LIKELY)]
-            likely = [self(own) for own in rows]
-            drawn = [self(rows[0], seed=1 + k) for k in range(0 if self.deterministic else _DRAWS)]
-            one = self.alone(0, self._split(rows[0])[0])
+            rows = [self.likely(rng) for _ in range(_UNIT_ROWS)]
+            of_rows = [self(rows_tried) for rows_tried in rows]
+            of_draws = [self(rows[0], seed=1 + k) for k in range(0 if self.deterministic else _UNIT_DRAWS)]
+            one_client = self.alone(0, self._split(rows[0])[0])
         except SecureFedError:
-            likely, drawn, one = [self.messages], [], self.messages
-        return MessageUnits.of(self.messages, list(self.blocks()), likely, drawn, one, self.noise)
+            of_rows, of_draws, one_client = [self.messages], [], self.messages
+        return MessageUnits.of(self.messages, list(self.blocks()), of_rows, of_draws, one_client, self.noise)
 
     def with_messages(self, message: Array) -> View:
         """Return the view with the observed messages replaced by these entries (equations,)."""
@@ -209,7 +209,7 @@ class Replay:
         Raises:
             SecureFedError: the client step fails on such rows, or the budget is spent.
         """
-        parts = [self.alone(index, own, seed) for index, own in enumerate(self._split(rows, labels))]
+        parts = [self.alone(index, member_rows, seed) for index, member_rows in enumerate(self._split(rows, labels))]
         return np.asarray(np.sum(parts, axis=0))
 
     def alone(self, index: int, data: Dataset, seed: int | None = None) -> Array:
@@ -217,31 +217,34 @@ class Replay:
         client, (algorithm, public) = self.members[index], (self.target.algorithm, self.target.public)
         if self.budget is not None:
             self.budget.check()
-        streams = self.seed if seed is None else seed
+        stream_seed = self.seed if seed is None else seed
         state: Any = None
-        out = []
+        parts = []
         for observation in self.observed.rounds:
             if client not in observation.members:
-                out.append(np.zeros(sum(np.size(value) for value in observation.message.values())))
+                parts.append(np.zeros(sum(np.size(value) for value in observation.message.values())))
                 continue
-            rng = np.random.default_rng([streams, 17, client, observation.round])
+            rng = np.random.default_rng([stream_seed, 17, client, observation.round])
             with _named():
                 if state is None:
                     state = algorithm.enroll(data, public, rng)
                 tentative, sent = algorithm.contribute(state, observation.broadcast, rng)
                 state = algorithm.commit(tentative, RoundOutcome(True, observation.followed or None))
-                passed = sent if self.through is None else self.through(sent, observation.round)
+                clipped_message = sent if self.through is None else self.through(sent, observation.round)
                 for names, norm in observation.clips if self.through is None else ():
-                    passed = {**passed, **clipped({name: passed[name] for name in names if name in passed}, norm)}
-            out.append(_like(passed, observation.message))
-        return np.concatenate(out)
+                    clipped_message = {
+                        **clipped_message,
+                        **clipped({name: clipped_message[name] for name in names if name in clipped_message}, norm),
+                    }
+            parts.append(_like(clipped_message, observation.message))
+        return np.concatenate(parts)
 
     @property
     def calls(self) -> int:
         """Number of client steps for one Jacobian by finite differences."""
-        taken = {client: sum(client in o.members for o in self.observed.rounds) for client in self.members}
+        participations = {client: sum(client in o.members for o in self.observed.rounds) for client in self.members}
         sizes = zip(self.members, self.sizes, strict=True)
-        return 2 * self.features * sum(size * taken[client] for client, size in sizes)
+        return 2 * self.features * sum(size * participations[client] for client, size in sizes)
 
     def residual(self, rows: Array) -> float:
         """Return the distance of what `rows` would have sent from what was sent; infinite if the step fails."""
@@ -270,8 +273,8 @@ class Replay:
             first, second = (self(some, seed=k) - self(others, seed=k) for k in (1, 2))
         except SecureFedError:
             return False
-        moved = np.abs(self(some, seed=1)) + np.abs(self(others, seed=2))
-        return bool(np.all(np.abs(first - second) <= _ADDED * (moved + np.abs(first))))
+        size = np.abs(self(some, seed=1)) + np.abs(self(others, seed=2))
+        return bool(np.all(np.abs(first - second) <= _ADDITIVE * (size + np.abs(first))))
 
     @cached_property
     def repeatable(self) -> bool:
@@ -298,7 +301,7 @@ class Replay:
         except (SecureFedError, RuntimeError, TypeError, ValueError, AttributeError):
             return False
         size = float(np.linalg.norm(slope / self.units.unit))
-        return float(np.linalg.norm((slope - exact) / self.units.unit)) <= _AGREES * size
+        return float(np.linalg.norm((slope - exact) / self.units.unit)) <= _AGREEMENT * size
 
     def sample(self, rng: np.random.Generator) -> Array:
         """Draw rows that are uniform within the public bound."""
@@ -321,13 +324,13 @@ class Replay:
             return self._autodiff(self.target.algorithm, rows)
         columns = []
         for member, data in enumerate(self._split(rows)):
-            for place in np.ndindex(data.x.shape):
-                step = self.units.step * max(abs(float(data.x[place])), self.target.public.feature_bound)
+            for entry in np.ndindex(data.x.shape):
+                step = self.units.step * max(abs(float(data.x[entry])), self.target.public.feature_bound)
                 ends = []
                 for sign in (1, -1):
-                    moved = data.x.copy()
-                    moved[place] += sign * step
-                    ends.append(self.alone(member, Dataset(moved, data.y)))
+                    shifted = data.x.copy()
+                    shifted[entry] += sign * step
+                    ends.append(self.alone(member, Dataset(shifted, data.y)))
                 columns.append((ends[0] - ends[1]) / (2 * step))
         return np.stack(columns, axis=1)
 
@@ -335,27 +338,28 @@ class Replay:
         import torch  # noqa: PLC0415 - only for algorithms written in it
 
         bounds = np.cumsum((0, *self.sizes))
-        place = {client: slice(bounds[i], bounds[i + 1]) for i, client in enumerate(self.members)}
+        places = {client: slice(bounds[i], bounds[i + 1]) for i, client in enumerate(self.members)}
 
         def messages(point: Any) -> Any:
             parts = []
             for observation in self.observed.rounds:
                 sums: dict[str, Any] = {}
                 for client in sorted(observation.members):
-                    own = None if self.labels is None else self.labels[place[client]]
-                    sent = algorithm.torch_messages(point[place[client]], own, observation.broadcast)
+                    labels = None if self.labels is None else self.labels[places[client]]
+                    sent = algorithm.torch_messages(point[places[client]], labels, observation.broadcast)
                     sums = {name: value + sums.get(name, 0) for name, value in sent.items()}
                 parts += [sums[name].reshape(-1) for name in sorted(observation.message)]
             return torch.cat(parts)
 
         point = torch.tensor(rows, dtype=torch.float64)
-        found = torch.func.jacrev(messages)(point)
-        return np.asarray(found.detach().numpy(), np.float64).reshape(-1, rows.size)
+        jacobian = torch.func.jacrev(messages)(point)
+        return np.asarray(jacobian.detach().numpy(), np.float64).reshape(-1, rows.size)
 
     def _split(self, rows: Array, labels: Array | None = None) -> list[Dataset]:
+        """Split all members' rows and labels into each member's data."""
         ends = np.cumsum(self.sizes)[:-1]
-        known = self.labels if labels is None else labels
-        split = [None] * len(self.sizes) if known is None else np.split(known, ends)
+        all_labels = self.labels if labels is None else labels
+        split = [None] * len(self.sizes) if all_labels is None else np.split(all_labels, ends)
         return [Dataset(x, y) for x, y in zip(np.split(np.asarray(rows), ends), split, strict=True)]
 
 
@@ -373,6 +377,7 @@ def _named() -> Iterator[None]:
 
 
 def _like(sent: Tensors, message: Tensors) -> Array:
+    """Return the entries of a contribution that match the observed message's tensors, as one vector."""
     for name, value in message.items():
         if name not in sent or np.shape(sent[name]) != np.shape(value):
             raise TranscriptError(

@@ -1,8 +1,9 @@
 """Estimate how many rows of each class a client has, by regression on the messages of simulated clients.
 
-Messages of a supervised method often tell the classes of a client's rows even where they hide the rows (Zhao et al.
-2020, iDLG; Ma et al. 2023, iLRG). The attacks on rows get the labels as an input; this attack estimates them from the
-messages.
+Messages of a supervised method often show the classes of a client's rows even where they hide the rows (Zhao et al.
+2020, iDLG; Ma et al. 2023, iLRG). The attacker simulates clients with rows and labels like those it has, and learns the
+numbers of rows of each class as a function of the messages, by kernel ridge regression or by the nearest simulated
+message. The attacks on rows get the labels as an input; this attack estimates them.
 """
 
 from __future__ import annotations
@@ -24,18 +25,20 @@ from securefed.errors import TranscriptError
 _MOST_CLASSES = 100
 """Largest number of classes."""
 _MOST_NUMBERS, _MOST_TENSORS = 16, 32
-"""Size of a tensor, and number of tensors, in which the nearest simulated client is sought."""
+"""Largest size of a tensor, and largest number of tensors, in which the nearest simulated client is sought. It is meant
+for values that are coded in a few numbers.
+"""
 
 
 @dataclass(frozen=True)
 class RegressCounts:
     """Regress the number of all members' rows of each class on all messages, by kernel ridge regression.
 
-    Guarantee and limits are those of `RegressRows`, for clients whose rows are drawn with their labels from the pool.
-    For a client with a single class the estimate extrapolates.
+    Simulated clients draw their rows together with their labels from the prior, so the estimate is no worse than the
+    prior's class shares for clients like these. For a client with a single class it extrapolates.
 
     Attributes:
-        clients: number of simulated clients and limit of client steps; see `RegressRows`.
+        clients: limits on the simulated clients and client steps; see `RegressRows`.
     """
 
     clients: RegressRows = RegressRows()
@@ -96,13 +99,13 @@ class LearnedCounts:
 class NearestClient:
     """Predict the values of the simulated client whose message is nearest in one tensor of one round.
 
-    This reads values that are coded in a number, such as several counts in the digits of one weight, which no quadratic
-    function of the number gives. The audit's self-check plants such a leak.
+    It recovers values that are coded in one number, such as several counts in the digits of one weight, which no
+    quadratic function of that number gives. The audit's self-check plants such a leak.
 
     Attributes:
         known: the tensor of each simulated client, (clients, numbers).
         values: values of each simulated client, (clients, values).
-        place: positions of the tensor.
+        place: positions of the tensor's entries in all messages.
         expected: leave-one-out error of a client's values, relative to their spread.
     """
 
@@ -116,14 +119,14 @@ class NearestClient:
         """Choose the tensor with the smallest leave-one-out error; `None` if all are too large to be tried."""
         best: NearestClient | None = None
         variance = float(np.mean((values - values.mean(axis=0)) ** 2)) or 1.0
-        for place in islice((block for block in blocks if block.stop - block.start <= _MOST_NUMBERS), _MOST_TENSORS):
-            known = sent[:, place]
-            distance = cdist(known, known)
+        for block in islice((block for block in blocks if block.stop - block.start <= _MOST_NUMBERS), _MOST_TENSORS):
+            tensors = sent[:, block]
+            distance = cdist(tensors, tensors)
             np.fill_diagonal(distance, np.inf)
-            left = np.mean((values[distance.argmin(axis=1)] - values) ** 2)
-            expected = float(np.sqrt(left / variance))
+            squared_error = np.mean((values[distance.argmin(axis=1)] - values) ** 2)
+            expected = float(np.sqrt(squared_error / variance))
             if best is None or expected < best.expected:
-                best = cls(known, values, place, expected)
+                best = cls(tensors, values, block, expected)
         return best
 
     def __call__(self, message: Array) -> Array:

@@ -1,9 +1,9 @@
 """Read data from the last digits of messages whose values look like noise.
 
-A number can carry rows behind a larger part that does not depend on them, such as noise rounded to three digits and
-rows times 1e-6. No fit and no regression of the whole number finds them. This attack cuts every number off at several
-places, decimal and binary, and learns rows from the remainder, as `RegressRows` does. The audit's self-check plants
-such leaks.
+A number can carry rows in its last digits, behind a larger part that does not depend on them: for instance noise
+rounded to three digits, plus the rows times 1e-6. No fit and no regression of the whole number finds them. This attack
+cuts every number off at several decimal and binary digits, and learns the rows from the remainders by kernel ridge
+regression on simulated clients, as `RegressRows` does from whole numbers. The audit's self-check plants such leaks.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from securefed.errors import TranscriptError
 
 DECIMALS: Final = tuple(range(0, 13))
 BITS: Final = (8, 12, 16, 20, 24, 28, 32, 40)
-_CHANCE: Final = 1e-6
-"""Probability of taking digits that say nothing for ones that depend on the rows."""
-_MORE: Final = 0.2
-"""Share of variance that digits must explain beyond the whole number."""
+_ERROR_PROBABILITY: Final = 1e-6
+"""Probability of mistaking digits that do not depend on the rows for ones that do, over all cuts and entries."""
+_LEAST_GAIN: Final = 0.2
+"""Share of the rows' variance that digits must explain beyond what whole numbers explain; below, the regression on
+whole numbers is the better attack.
+"""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class DigitCut:
     """Place at which numbers are cut off.
 
     Attributes:
-        place: number of decimals before the cut, or number of last bits of a double's mantissa behind it.
+        place: number of decimals before the cut, or number of last bits of a double's mantissa after it.
         binary: whether `place` counts bits.
     """
 
@@ -75,13 +77,13 @@ class LowDigits:
             TranscriptError: no last digits depend on the rows more than the whole numbers do.
         """
         best: tuple[float, DigitCut] | None = None
-        whole = _explained(sent, rows)
+        whole_numbers = _explained(sent, rows)
         for cut in _cuts():
-            share = _explained(cut(sent), rows)
-            chance = 2 * np.log(2 * share.size * (len(DECIMALS) + len(BITS)) / _CHANCE) / len(rows)
-            better = float(np.max(np.where(share > whole + _MORE, share, 0.0), initial=0.0))
-            if better > chance and (best is None or better > best[0]):
-                best = better, cut
+            explained = _explained(cut(sent), rows)
+            chance = 2 * np.log(2 * explained.size * (len(DECIMALS) + len(BITS)) / _ERROR_PROBABILITY) / len(rows)
+            best_entry = float(np.max(np.where(explained > whole_numbers + _LEAST_GAIN, explained, 0.0), initial=0.0))
+            if best_entry > chance and (best is None or best_entry > best[0]):
+                best = best_entry, cut
         if best is None:
             raise TranscriptError("no last digits of the messages move with the rows")
         return cls(KernelRidge.of(best[1](sent), rows), best[1])
@@ -109,11 +111,12 @@ def _cuts() -> Iterator[DigitCut]:
 
 def _explained(sent: Array, values: Array) -> Array:
     """Return squared correlations, (equations, values)."""
-    first, second = (_standard(part) for part in (sent, values))
-    return np.asarray((first.T @ second / len(sent)) ** 2)
+    standard_messages, standard_values = (_standard(part) for part in (sent, values))
+    return np.asarray((standard_messages.T @ standard_values / len(sent)) ** 2)
 
 
 def _standard(values: Array) -> Array:
+    """Return columns with mean 0 and standard deviation 1; constant columns become 0."""
     centred = values - values.mean(axis=0)
-    spread = centred.std(axis=0)
-    return np.asarray(centred / np.where(spread > 0, spread, 1.0))
+    deviation = centred.std(axis=0)
+    return np.asarray(centred / np.where(deviation > 0, deviation, 1.0))

@@ -1,7 +1,8 @@
-"""Measure differences between messages in units of how much each entry can vary.
+"""Measure differences between messages in units of how much each entry varies between clients.
 
 A message holds tensors of very different sizes, for instance a count of 60 000 beside a gradient of 1e-3. One norm over
-all of them would depend on the largest only. So each tensor of each round has its own unit.
+all of them would depend on the largest only. So each tensor of each round has its own unit: the root mean square by
+which its entries vary between simulated clients with different rows and different random draws.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import numpy as np
 from securefed._tensors import Array
 
 _CONSTANT = 1e4
-"""Variation, in units of round-off, up to which a tensor counts as constant."""
-_COARSE = (np.float16, np.float32)
+"""Variation, in units of round-off, up to which a tensor counts as constant: sums of many rows gather round-off."""
+_COARSE_TYPES = (np.float16, np.float32)
 _EPS = float(np.finfo(np.float64).eps)
 _DOMINANT = 0.5
-"""Noise, relative to the change that other rows cause, from which on the message no longer distinguishes rows."""
+"""Noise, relative to the change that other rows cause, from which on a message is taken not to distinguish rows."""
 
 
 @dataclass(frozen=True)
@@ -49,46 +50,52 @@ class MessageUnits:
         cls,
         observed: Array,
         blocks: Sequence[slice],
-        likely: Sequence[Array],
-        drawn: Sequence[Array],
-        one: Array,
-        added: Array,
+        messages_of_rows: Sequence[Array],
+        messages_of_draws: Sequence[Array],
+        one_client: Array,
+        added_noise: Array,
     ) -> MessageUnits:
         """Derive the units from simulated messages of hypothetical rows.
 
         Args:
             observed: observed messages, (equations,).
             blocks: positions of each tensor of each round.
-            likely: simulated messages of different rows under one seed.
-            drawn: simulated messages of the same rows under different seeds.
-            one: message of one client, whose digits show in which precision (half, single, double) clients compute.
-            added: (equations,) standard deviation of the noise that a defence adds.
+            messages_of_rows: simulated messages of different rows under one seed.
+            messages_of_draws: simulated messages of the same rows under different seeds.
+            one_client: message of one client, whose digits show the precision (half, single, double) of the clients.
+            added_noise: (equations,) standard deviation of the noise that a defence adds.
         """
         unit, digits = np.ones(len(observed)), np.full(len(observed), _EPS)
         coarsest = _EPS
         for block in blocks:
             size = _rms(observed[block])
-            varies = _rms(np.stack([m[block] for m in likely]) - np.mean([m[block] for m in likely], axis=0))
-            noise = _deviation([m[block] for m in drawn])
-            eps = _digits(one[block])
+            varies = _rms(
+                np.stack([m[block] for m in messages_of_rows]) - np.mean([m[block] for m in messages_of_rows], axis=0)
+            )
+            noise = _deviation([m[block] for m in messages_of_draws])
+            eps = _digits(one_client[block])
             # a tensor that varies by less than its rounding error counts as constant: it does not depend on the rows
             constant = varies <= _CONSTANT * _EPS * size
-            unit[block] = np.hypot(0.0 if constant else np.hypot(varies, _rms(added[block])), noise) or size
+            unit[block] = np.hypot(0.0 if constant else np.hypot(varies, _rms(added_noise[block])), noise) or size
             digits[block] = eps
             coarsest = coarsest if constant else max(coarsest, eps)
         unit[unit == 0] = float(np.linalg.norm(observed)) or 1.0
         unit *= np.sqrt(len(observed))
         rounding = float(np.linalg.norm(digits * np.abs(observed) / unit))
-        noise = max((float(np.linalg.norm((m - drawn[0]) / unit)) for m in drawn[1:]), default=0.0)
-        noise = float(np.hypot(noise, np.linalg.norm(added / unit)))
+        noise = max(
+            (float(np.linalg.norm((m - messages_of_draws[0]) / unit)) for m in messages_of_draws[1:]), default=0.0
+        )
+        noise = float(np.hypot(noise, np.linalg.norm(added_noise / unit)))
         return cls(unit, rounding, noise, coarsest ** (1 / 3))
 
 
 def _rms(values: Array) -> float:
+    """Return the root mean square of all entries."""
     return float(np.sqrt(np.mean(values**2))) if values.size else 0.0
 
 
 def _deviation(draws: Sequence[Array]) -> float:
+    """Return the root mean square deviation of several draws from their mean; 0 for fewer than two."""
     return _rms(np.stack(draws) - np.mean(draws, axis=0)) if len(draws) > 1 else 0.0
 
 
@@ -96,7 +103,7 @@ def _digits(values: Array) -> float:
     """Return the relative rounding error of numbers in half, single or double precision; integers count as exact."""
     if np.array_equal(values, np.round(values)):
         return _EPS
-    for kind in _COARSE:
+    for kind in _COARSE_TYPES:
         with np.errstate(over="ignore"):
             if np.array_equal(values, values.astype(kind)):
                 return float(np.finfo(kind).eps)

@@ -1,10 +1,11 @@
-"""Recover moments of rows from messages that are sums over rows of one quadratic function.
+"""Recover moments of clients' rows X from messages that are sums over rows of one quadratic function of each row.
 
-The code of the step need not be known. Such a client step is linear in the moments M = [1 X]^T [1 X]: the number of
-rows (public), their sum, and the Gram matrix S = X^T X. Its messages are L vec(M), with a matrix L that depends on the
-broadcasts only. The attack builds L column by column from probes with one row that is not zero, and solves L m = y over
-symmetric positive semidefinite matrices whose rank is at most the number of rows. Where the function depends on a row's
-class, every class has moments of its own; the numbers of rows by class are among them.
+Such a client step is linear in the moments M = [1 X]^T [1 X]: the number of rows (public), their sum, and the Gram
+matrix S = X^T X. Its messages are y = L vec(M), with a matrix L that depends on the broadcasts only. The attack runs
+the client step as a black box: it computes L column by column, from the messages of clients of which one row is not
+zero (`moment_map`). It solves L m = y by least squares, and by alternating projections finds a solution that is a
+positive semidefinite matrix of rank at most the number of rows. Where the function depends on a row's class, every
+class has moments of its own, among them its number of rows.
 """
 
 from __future__ import annotations
@@ -23,16 +24,18 @@ from securefed.attacks._gram.linear import nearest_psd
 from securefed.errors import TranscriptError
 
 _TAU = 1e-12
-"""Relative size from which on a singular value of L counts."""
-_ROUNDED, _NOISE = 100.0, 10.0
-"""Multiples of the messages' rounding: for the departure from linearity, and for singular values of L."""
+"""Singular values of L below this share of the largest count as zero."""
+_DEPARTURE_ROUNDING, _SINGULAR_ROUNDING = 100.0, 10.0
+"""Multiples of the messages' rounding error up to which a departure from linearity, and a relative singular value of L,
+count as rounding.
+"""
 _MOST_UNKNOWNS = 2200
-"""Largest number of unknowns."""
+"""Largest number of unknowns; each takes about two runs of the client step."""
 _MOST_PROJECTIONS = 300
 """Largest number of alternating projections; none are needed where the rounds determine M."""
 _CONVERGED = 1e-14
 """Relative change at which the projections stop."""
-_LEAST = 1e-3
+_LEAST_DEVIATION = 1e-3
 """Spread assumed for a feature that does not vary in the prior, relative to the bound."""
 
 
@@ -77,13 +80,13 @@ class ProbeGram:
 
         Args:
             replay: the observed rounds.
-            rng: of the rows that are tried.
-            prior: rows like the members' that the attacker has; what the rounds leave open is taken from them.
-            labels: theirs, where the attacker has them; rows can have these labels and the members' own.
+            rng: generator of the rows that are tried.
+            prior: rows like the members' that the attacker has; what the rounds leave open is taken from their moments.
+            labels: labels of the prior's rows, where the attacker has them.
             counted: whether the attacker knows how many of the members' rows have each label.
 
         Returns:
-            What follows from them: the Gram matrix, the rows, the numbers of rows by class.
+            The moments, from which the Gram matrix, the rows and the numbers of rows by class are computed.
 
         Raises:
             TranscriptError: the messages are not linear in M, or M has too many entries to be probed.
@@ -97,24 +100,26 @@ class ProbeGram:
                 f"{step.kinds * size * (size + 1) // 2} unknowns, moments of {step.kinds} classes, are more than the "
                 f"{_MOST_UNKNOWNS} that are probed; audit fewer columns or classes"
             )
-        off = step.departure(rng)
-        tolerance = max(LINEAR, _ROUNDED * replay.units.rounding)
-        if not off <= tolerance:
-            raise TranscriptError(f"the messages are not linear in the rows' moments: off by {off:.1e} of their size")
+        departure = step.departure(rng)
+        tolerance = max(LINEAR, _DEPARTURE_ROUNDING * replay.units.rounding)
+        if not departure <= tolerance:
+            raise TranscriptError(
+                f"the messages are not linear in the rows' moments: off by {departure:.1e} of their size"
+            )
         probes = MomentSystem.of(step, counted=counted)
         constant, matrix = probes.constant, probes.matrix
         sent = probes.messages - constant
         U, s, Vt = np.linalg.svd(matrix, full_matrices=False)
-        kept = s > max(_TAU, _NOISE * replay.units.rounding) * s[0]
+        significant = s > max(_TAU, _SINGULAR_ROUNDING * replay.units.rounding) * s[0]
         if not s[0] > 0:
             raise TranscriptError("one row alone changes no message, so that nothing can be solved for")
-        U, s, Vt = U[:, kept], s[kept], Vt[kept]
+        U, s, Vt = U[:, significant], s[significant], Vt[significant]
         guess = np.zeros(matrix.shape[1])
         if prior is not None:
             guess = probes.moments(prior, labels, step, counted=counted)
-        found = guess + Vt.T @ ((U.T @ (sent - matrix @ guess)) / s)
-        beside = float(np.linalg.norm(sent - U @ (U.T @ sent)))  # what no M would have sent
-        moments = self._complete(found, Vt, step, probes, counted=counted)
+        least_squares = guess + Vt.T @ ((U.T @ (sent - matrix @ guess)) / s)
+        unexplained = float(np.linalg.norm(sent - U @ (U.T @ sent)))  # the part of the messages that no M would give
+        moments = self._complete(least_squares, Vt, step, probes, counted=counted)
         return RecoveredMoments(
             tuple(moments),
             step,
@@ -123,38 +128,46 @@ class ProbeGram:
             rank=len(s),
             unknowns=matrix.shape[1],
             condition=float(s[0] / s[-1]),
-            off=off,
-            explained=beside <= tolerance * float(np.linalg.norm(sent)),
+            off=departure,
+            explained=unexplained <= tolerance * float(np.linalg.norm(sent)),
         )
 
     def _complete(
-        self, found: Array, directions: Array, step: ScaledClientStep, probes: MomentSystem, *, counted: bool
+        self, least_squares: Array, directions: Array, step: ScaledClientStep, probes: MomentSystem, *, counted: bool
     ) -> list[Array]:
-        """Return positive semidefinite matrices that agree with the messages, of rank at most the number of rows."""
-        most = [step.replay.rows] * step.kinds
+        """Project in turn onto the solutions and onto positive semidefinite matrices of bounded rank.
+
+        Args:
+            least_squares: packed moments that solve the system.
+            directions: orthonormal rows in which the messages determine the moments.
+            step: the client step.
+            probes: the linear system.
+            counted: whether the numbers of rows of each class, which bound the ranks, are known.
+        """
+        largest_ranks = [step.replay.rows] * step.kinds
         if counted:
-            most = [int(count) for count in np.bincount(step.known, minlength=step.kinds)]
-        current, known = found, directions @ found
-        scale = float(np.linalg.norm(found)) or 1.0
+            largest_ranks = [int(count) for count in np.bincount(step.known, minlength=step.kinds)]
+        current, observed = least_squares, directions @ least_squares
+        scale = float(np.linalg.norm(least_squares)) or 1.0
 
         def nearest(moments: Array) -> list[Array]:
-            pairs = zip(probes.unpacked(moments), most, strict=True)
+            pairs = zip(probes.unpacked(moments), largest_ranks, strict=True)
             return [nearest_psd(part, rank) if rank else np.zeros_like(part) for part, rank in pairs]
 
         for _ in range(_MOST_PROJECTIONS if len(directions) < directions.shape[1] else 0):
             cone = probes.packed(nearest(current))
-            moved = cone + directions.T @ (known - directions @ cone)
-            done = float(np.linalg.norm(moved - current)) <= _CONVERGED * scale
-            current = moved
-            if done:
+            next_point = cone + directions.T @ (observed - directions @ cone)
+            converged = float(np.linalg.norm(next_point - current)) <= _CONVERGED * scale
+            current = next_point
+            if converged:
                 break
-        ended = nearest(current)
-        off = float(np.linalg.norm(directions @ probes.packed(ended) - known))
-        if (step.classes or step.response) and off > LINEAR * float(np.linalg.norm(known)):
+        projected = nearest(current)
+        disagreement = float(np.linalg.norm(directions @ probes.packed(projected) - observed))
+        if (step.classes or step.response) and disagreement > LINEAR * float(np.linalg.norm(observed)):
             return probes.unpacked(
                 current
             )  # it agrees with the messages; with few rows, the projection onto the cone does not
-        return ended
+        return projected
 
 
 @dataclass(frozen=True)
@@ -211,29 +224,31 @@ class RecoveredMoments:
         Args:
             prior: rows like the members'.
         """
-        known, out = self.step.known, np.empty((self.step.replay.rows, self.step.replay.features))
+        kind_of_row, estimates = self.step.known, np.empty((self.step.replay.rows, self.step.replay.features))
         for kind, part in enumerate(self.parts):
-            mine = known == kind
-            if mine.any():
-                out[mine] = self._mean(part, int(mine.sum()), prior)
-        return self._reconstruction("samples", out)
+            of_kind = kind_of_row == kind
+            if of_kind.any():
+                estimates[of_kind] = self._mean(part, int(of_kind.sum()), prior)
+        return self._reconstruction("samples", estimates)
 
     def _mean(self, part: Array, count: int, prior: Array) -> Array:
+        """Return the estimated mean of the rows of one class, (features,)."""
         features, bound = self.step.replay.features, self.step.replay.target.public.feature_bound
         if self.sums:
             return np.asarray(part[0, 1 : 1 + features] * bound / count)
         gram, mean = self._second(part), prior.mean(axis=0)
-        spread = np.maximum(prior.var(axis=0), (_LEAST * bound) ** 2)
-        towards = gram @ (mean / spread)
-        length = float(np.sqrt(max(mean / spread @ towards, 0.0)))
+        variance = np.maximum(prior.var(axis=0), (_LEAST_DEVIATION * bound) ** 2)
+        direction = gram @ (mean / variance)
+        length = float(np.sqrt(max(mean / variance @ direction, 0.0)))
         if not length > 0:
             return np.zeros(features)
-        return np.asarray(_resultant(np.sqrt(count) * length, count) * towards / (length * np.sqrt(count)))
+        return np.asarray(_resultant(np.sqrt(count) * length, count) * direction / (length * np.sqrt(count)))
 
     def _second(self, part: Array) -> Array:
+        """Return the Gram matrix of one class, in the data's own units."""
         begin, features = int(self.sums), self.step.replay.features
-        own = part[begin : begin + features, begin : begin + features]
-        return np.asarray(own * self.step.replay.target.public.feature_bound**2)
+        block = part[begin : begin + features, begin : begin + features]
+        return np.asarray(block * self.step.replay.target.public.feature_bound**2)
 
     def _reconstruction(self, secret: str, value: Array) -> Reconstruction:
         return Reconstruction(

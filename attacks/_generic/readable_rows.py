@@ -1,4 +1,9 @@
-"""Read rows that stand in a message as they are, or as a ratio of two tensors; nothing is fitted."""
+"""Read rows that a message contains as they are, or as a ratio of two tensors; nothing is fitted.
+
+Every tensor as wide as the data is taken as rows, also divided by any tensor with one entry a row, as the gradients of
+a linear layer's weight and bias are. Each candidate is replayed, and the one that explains the messages best is
+returned.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +19,7 @@ from securefed.attacks._generic.client_replay import Replay
 from securefed.errors import TranscriptError
 
 _TINY = 1e-12
+"""Relative size up to which a residual counts as zero, and a divisor as too small to divide by."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +56,14 @@ class ClearRows:
         Raises:
             TranscriptError: no tensor of the messages is as wide as the data.
         """
-        found: list[tuple[float, int, Array]] = []
+        attempts: list[tuple[float, int, Array]] = []
         for observation in replay.observed.rounds:
             for rows in candidates(observation.message, replay.features):
                 residual = replay.residual(rows) if len(rows) == replay.rows else float("inf")
-                found.append((residual, abs(len(rows) - replay.rows), rows))
-        if not found:
+                attempts.append((residual, abs(len(rows) - replay.rows), rows))
+        if not attempts:
             raise TranscriptError("no tensor of the messages is as wide as the data")
-        residual, _, rows = min(found, key=lambda item: item[:2])
+        residual, _, rows = min(attempts, key=lambda item: item[:2])
         if replay.prior is not None and len(rows) < replay.rows:
             guess = np.broadcast_to(replay.prior.mean(axis=0), (replay.rows - len(rows), replay.features))
             rows = np.concatenate([rows, guess])
@@ -70,7 +76,7 @@ class ClearRows:
             residual=residual if np.isfinite(residual) else float("nan"),
             unknowns=replay.rows * replay.features,
             members=frozenset(replay.members),
-            diagnostics={"candidates": len(found)},
+            diagnostics={"candidates": len(attempts)},
         )
 
 
@@ -92,6 +98,7 @@ def candidates(message: Tensors, features: int) -> Iterator[Array]:
 
 
 def _shaped(value: Array, features: int) -> Iterator[Array]:
+    """Yield the ways to read a tensor as a (k, features) matrix."""
     if value.ndim == 2 and value.shape[1] == features:
         yield value
     elif value.ndim == 2 and value.shape[0] == features:

@@ -1,7 +1,9 @@
-"""Fit rows to everything that was observed, by simulating the client step on hypothetical rows.
+"""Fit all members' rows to all observed messages, by running the client step on hypothetical rows.
 
-Levenberg-Marquardt minimises ||messages(rows) - observed||, with derivatives from torch or from finite differences,
-from several starts; rows that stand in a message are among these. The order of the rows is not determined.
+Levenberg-Marquardt minimises ||(messages(rows) - observed) / unit||, where messages(rows) runs the algorithm's own
+client step (`Replay`) and the units are how much messages vary between clients. Derivatives come from torch or from
+finite differences. The search has several starts, among them rows that a message contains as they are. The order of the
+rows is not determined.
 """
 
 from __future__ import annotations
@@ -20,22 +22,26 @@ from securefed.attacks._generic.client_replay import Replay
 from securefed.attacks._generic.readable_rows import candidates
 from securefed.errors import SecureFedError, TranscriptError
 
-_RANK = 1e-9
-"""Relative size from which on a singular value counts for the rank."""
+_RANK_TOLERANCE = 1e-9
+"""Singular values of the Jacobian below this share of the largest do not count for the rank; finite differences have
+errors of about this size.
+"""
 _FEWEST_STEPS = 8
-"""Number of steps below which a fit with derivatives from differences is refused."""
+"""Number of steps below which a fit with derivatives from differences is refused, since it would hardly converge."""
 _READ_STARTS = 2
 """Starts allowed beside the random ones, for rows that were read off a message and for the prior."""
 _PRIOR_SPREAD = 0.1
-"""Spread of the start around the prior's mean, relative to the prior's own."""
-_ENOUGH, _EXPLAINED = 1e-5, 1e-4
+"""Standard deviation of the start around the prior's mean, relative to the prior's own."""
+_GOOD_WITH_PRIOR, _EXPLAINED = 1e-5, 1e-4
 """Residual at which no further start is tried if there is a prior, and up to which messages count as explained."""
-_SOLVED, _DRAWN = 3.0, 1.5
-"""Residual up to which messages count as explained too, in multiples of the goal and of the clients' own noise."""
-_LEAST = 1e-3
-"""Spread assumed for a feature that does not vary in the prior, relative to the bound."""
+_GOAL_FACTOR, _NOISE_FACTOR = 3.0, 1.5
+"""Messages also count as explained up to these multiples of the goal and of the noise of the clients' own draws."""
+_LEAST_DEVIATION = 1e-3
+"""Standard deviation assumed for a feature that does not vary in the prior, relative to the bound; it keeps the penalty
+finite.
+"""
 _SPREADS = (0.1, 0.5, 0.02, 1.0)
-"""Spreads of the random starts, relative to the bound."""
+"""Standard deviations of the random starts, relative to the bound, used in turn."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +54,9 @@ class FitRows:
     Attributes:
         starts: number of random starts beside those read off the messages.
         steps: largest number of Jacobians for each start.
-        calls: largest number of client steps, where derivatives are differences. Starts and steps are reduced to it;
-            the attack refuses if fewer than 8 steps are left.
+        calls: largest number of runs of a client step, where derivatives are finite differences. Starts and steps are
+            reduced to fit; the attack refuses if fewer than 8 steps are possible. To allow more, write
+            `audit_algorithm(..., fit=FitRows(calls=100_000))`.
         most: largest number of unknowns (rows x features); the attack refuses if there are more.
         goal: residual that counts as solved, in units of how much the messages vary, or the rounding of the messages
             if that is larger.
@@ -104,13 +111,13 @@ class FitRows:
                 "the clients' random draws change a message as much as their rows do, so that any rows would explain "
                 "it; use generic/regression instead"
             )
-        allowed, steps = self._effort(replay)
+        starts_allowed, steps = self._effort(replay)
         best: LeastSquaresFit | None = None
-        tried = 0
+        starts_tried = 0
         for start in self._starts(replay, rng):
-            if tried >= allowed:
+            if starts_tried >= starts_allowed:
                 break
-            tried += 1
+            starts_tried += 1
             try:
                 fit = self._search(replay, start, steps)
             except (SecureFedError, ArithmeticError, ValueError):
@@ -119,11 +126,11 @@ class FitRows:
                 continue
             if best is None or fit.norm < best.norm:
                 best = fit
-            if best.norm <= self._goal(replay) or (replay.prior is not None and best.norm <= _ENOUGH):
+            if best.norm <= self._goal(replay) or (replay.prior is not None and best.norm <= _GOOD_WITH_PRIOR):
                 break
         if best is None or not np.isfinite(best.norm):
             raise TranscriptError("the client step refused every start of the fit")
-        return self._finish(replay, best, tried)
+        return self._finish(replay, best, starts_tried)
 
     def _effort(self, replay: Replay) -> tuple[int, int]:
         """Return the numbers of starts and steps that `calls` allows."""
@@ -133,11 +140,13 @@ class FitRows:
         if steps < _FEWEST_STEPS:
             raise TranscriptError(
                 f"{_FEWEST_STEPS} steps of the fit would take {_FEWEST_STEPS * replay.calls} client steps, more than "
-                f"{self.calls}; raise `calls`, write the step in torch, or audit smaller clients"
+                f"{self.calls}; allow them by audit_algorithm(..., fit=FitRows(calls={_FEWEST_STEPS * replay.calls})) "
+                "with FitRows from securefed.attacks._generic, write the step in torch, or audit smaller clients"
             )
         return max(1, self.calls // (replay.calls * steps)), steps
 
     def _goal(self, replay: Replay) -> float:
+        """Return the residual that counts as solved: `goal`, or the rounding of the messages if that is larger."""
         return max(self.goal, replay.units.rounding)
 
     def _search(self, replay: Replay, start: Array, steps: int) -> LeastSquaresFit:
@@ -163,6 +172,7 @@ class FitRows:
         return levenberg_marquardt(linearised, start, steps=steps, goal=self._goal(replay), patience=StallLimit(1e-3))
 
     def _starts(self, replay: Replay, rng: np.random.Generator) -> Iterator[Array]:
+        """Yield starts: near the prior's mean, rows that the first message contains, then random rows."""
         shape, bound = (replay.rows, replay.features), replay.target.public.feature_bound
         if replay.prior is not None:  # near the best guess, so that what the rounds leave open stays at it
             spread = _PRIOR_SPREAD * replay.prior.std(axis=0)
@@ -173,7 +183,8 @@ class FitRows:
         for index in range(self.starts):
             yield rng.normal(scale=_SPREADS[index % len(_SPREADS)] * bound, size=shape)
 
-    def _finish(self, replay: Replay, best: LeastSquaresFit, tried: int) -> Reconstruction:
+    def _finish(self, replay: Replay, best: LeastSquaresFit, starts_tried: int) -> Reconstruction:
+        """Return the best fit as a reconstruction; rows of a failed fit are clipped to the public bound."""
         bound = replay.target.public.feature_bound
         rows = best.point.reshape(replay.rows, replay.features) * bound
         if best.norm > self._goal(replay):
@@ -181,33 +192,34 @@ class FitRows:
         values = np.zeros(0)
         if best.jacobian.size and np.isfinite(best.jacobian).all():
             values = np.linalg.svd(best.jacobian[: len(replay.messages)], compute_uv=False)
-        kept = values[values > _RANK * values.max(initial=0.0)]
+        significant = values[values > _RANK_TOLERANCE * values.max(initial=0.0)]
         return Reconstruction(
             self.secret,
             rows,
             residual=best.norm,
-            rank=len(kept),
+            rank=len(significant),
             unknowns=rows.size,
-            condition=float(kept[0] / kept[-1]) if kept.size else float("nan"),
+            condition=float(significant[0] / significant[-1]) if significant.size else float("nan"),
             members=frozenset(replay.members),
             diagnostics={
-                "starts": tried,
+                "starts": starts_tried,
                 "steps": best.steps,
                 "client step draws at random": not replay.deterministic,
-                "explained": best.norm <= max(_EXPLAINED, _SOLVED * self._goal(replay), _DRAWN * replay.units.noise),
+                "explained": best.norm
+                <= max(_EXPLAINED, _GOAL_FACTOR * self._goal(replay), _NOISE_FACTOR * replay.units.noise),
             },
         )
 
 
 def _guess(replay: Replay) -> tuple[Array, Array]:
-    """Return the prior mean of the rows, in units of the public bound, and the weight of the distance from it.
+    """Return the prior's mean of each entry in units of the public bound, and the weight of the distance from it.
 
-    Both have shape (rows * features,).
+    Both have shape (rows * features,). The weight is the noise's standard deviation over the prior's.
     """
     bound, size = replay.target.public.feature_bound, (replay.rows, replay.features)
     mean, spread = np.zeros(replay.features), np.full(replay.features, 1 / np.sqrt(3))
     if replay.prior is not None:
         mean = replay.prior.mean(axis=0) / bound
-        spread = np.maximum(replay.prior.std(axis=0) / bound, _LEAST)
+        spread = np.maximum(replay.prior.std(axis=0) / bound, _LEAST_DEVIATION)
     noise = float(np.sqrt(np.mean((replay.noise / replay.units.unit) ** 2)))
     return np.broadcast_to(mean, size).ravel(), np.broadcast_to(noise / spread, size).ravel()

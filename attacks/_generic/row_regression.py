@@ -1,11 +1,11 @@
 """Estimate rows from messages, by a regression that is trained on simulated clients.
 
-This is for steps that no fit can follow: clients that draw at random, where only the sum of a known and a random part
-is observed, or messages that are step functions of the rows, so that derivatives are zero. The attacker draws rows like
-those of the prior, draws where the clients draw, runs the client step, and learns rows as a function of messages by
-kernel ridge regression. The kernel (linear or quadratic) and the ridge are those with the smallest leave-one-out error.
-The result is the best linear (or quadratic) estimate of the rows in the mean square; where messages say nothing, it is
-the prior's mean.
+This is for client steps that no fit can follow: clients that draw at random, so that only the sum of a known and a
+random part is observed, or messages that are step functions of the rows, so that derivatives are zero. The attacker
+draws rows like those of the prior (rows of the same distribution that it has), runs the client step on them with random
+draws of its own, and learns rows as a function of messages by kernel ridge regression. The kernel (linear or quadratic)
+and the ridge are those with the smallest leave-one-out error. The result is the best linear (or quadratic) estimate of
+the rows in the mean square; where messages are independent of the rows, it is the prior's mean.
 
 Source: Saunders, Gammerman, Vovk, Ridge Regression Learning Algorithm in Dual Variables (1998); leave-one-out errors
 in closed form: Hastie, Tibshirani, Friedman, The Elements of Statistical Learning, 7.10.
@@ -26,12 +26,15 @@ from securefed.attacks._generic.client_replay import Replay
 from securefed.attacks._gram.linear import nearest_psd
 from securefed.errors import SecureFedError, TranscriptError
 
-_SMOOTH = 0.5
-"""Weight of the normal part of a simulated row beside a row of the prior."""
+_NORMAL_WEIGHT = 0.5
+"""A simulated row is the prior's mean plus sqrt(1 - w^2) times the deviation of a row of the prior plus w times a
+normal vector of the prior's covariance, with this w: it has the prior's mean and covariance, and is no row of the
+prior.
+"""
 _FEWEST = 50
-"""Smallest number of simulated clients."""
+"""Smallest number of simulated clients from which anything is learned."""
 _PER_EQUATION = 4
-"""Number of simulated clients for each equation, within the limits."""
+"""Number of simulated clients for each entry of the messages, within the limits `fewest` and `most`."""
 _RIDGES = np.logspace(-13, 2, 16)
 """Ridges that are tried, relative to the kernel's largest eigenvalue."""
 
@@ -46,8 +49,9 @@ class RegressRows:
 
     Attributes:
         fewest: smallest number of simulated clients.
-        most: largest number of simulated clients; between the two, four times the number of equations are simulated.
-        calls: largest number of client steps; the attack refuses if it is too small for 50 clients.
+        most: largest number of simulated clients; between the two, four for each entry of the messages are simulated.
+        calls: largest number of runs of a client step; the attack refuses if it is too small for 50 clients. An audit
+            takes it from the fitting attack: `audit_algorithm(..., fit=FitRows(calls=100_000))`.
     """
 
     fewest: int = 200
@@ -89,13 +93,14 @@ class RegressRows:
         count = min(self.most, max(self.fewest, _PER_EQUATION * len(replay.messages)), self.calls // max(steps, 1))
         if count < _FEWEST:
             raise TranscriptError(
-                f"{_FEWEST} simulated federations take {_FEWEST * steps} client steps, more than {self.calls}; raise "
-                "`calls`, or audit fewer clients or rounds"
+                f"{_FEWEST} simulated federations take {_FEWEST * steps} client steps, more than {self.calls}; allow "
+                f"them by audit_algorithm(..., fit=FitRows(calls={_FEWEST * steps})) with FitRows from "
+                "securefed.attacks._generic, or audit fewer clients or rounds"
             )
-        found = [client for client in _simulated(replay, rng, count, labels) if client is not None]
-        if len(found) < _FEWEST:
+        clients = [client for client in _simulated(replay, rng, count, labels) if client is not None]
+        if len(clients) < _FEWEST:
             raise TranscriptError("the client step fails on rows like those that the attacker has")
-        rows, drawn, sent = zip(*found, strict=True)
+        rows, drawn, sent = zip(*clients, strict=True)
         return np.stack(rows).reshape(len(rows), -1), np.stack(drawn), np.stack(sent)
 
 
@@ -103,8 +108,8 @@ class RegressRows:
 class LearnedRows:
     """Learned attack on rows; see `RegressRows`.
 
-    The residual of its results is the expected error: of simulated clients' rows predicted from all other clients',
-    relative to their spread; 1 where messages say nothing.
+    The residual of its results is the expected error: the leave-one-out error on the simulated clients' rows, relative
+    to their standard deviation; it is 1 where messages are independent of the rows.
 
     Attributes:
         model: regression of the rows on messages.
@@ -158,7 +163,7 @@ def _reconstruction(secret: str, value: Array, model: KernelRidge, replay: Repla
         diagnostics={
             "simulated clients": len(model.known),
             "kernel": "quadratic" if model.quadratic else "linear",
-            # where noise is added and any rows would explain the message, this attack sees all there is
+            # under added noise that dominates, this regression uses all the information of the messages
             **({"explained": replay.additive} if replay.units.noise_dominates else {}),
         },
     )
@@ -166,7 +171,7 @@ def _reconstruction(secret: str, value: Array, model: KernelRidge, replay: Repla
 
 @dataclass(frozen=True)
 class KernelRidge:
-    """Kernel ridge regression of values on messages, with each entry of a message in units of its spread.
+    """Kernel ridge regression of values on messages, with each entry of a message in units of its standard deviation.
 
     Attributes:
         weights: dual weights, (clients, values).
@@ -195,36 +200,38 @@ class KernelRidge:
         mean, spread = sent.mean(axis=0), sent.std(axis=0)
         varies = spread > np.finfo(np.float64).eps * np.abs(mean)
         unit = np.where(varies, spread, 1.0) * np.sqrt(max(int(varies.sum()), 1))
-        known, centre = _scaled(sent, (mean, unit, varies)), values.mean(axis=0)
-        found = [
-            (*_solved(_kernel(known, known, quadratic), values - centre), quadratic) for quadratic in (False, True)
+        scaled, centre = _in_units(sent, (mean, unit, varies)), values.mean(axis=0)
+        models = [
+            (*_best_ridge(_kernel(scaled, scaled, quadratic), values - centre), quadratic)
+            for quadratic in (False, True)
         ]
-        left, weights, quadratic = min(found, key=lambda model: model[0])
+        squared_error, weights, quadratic = min(models, key=lambda model: model[0])
         variance = float(np.mean((values - centre) ** 2)) or 1.0
-        return cls(weights, known, (mean, unit, varies), centre, float(np.sqrt(left / variance)), quadratic)
+        return cls(weights, scaled, (mean, unit, varies), centre, float(np.sqrt(squared_error / variance)), quadratic)
 
     def __call__(self, message: Array) -> Array:
         """Estimate the values (values,) of one client from its messages (equations,)."""
-        row = _kernel(_scaled(message, self.units)[None], self.known, self.quadratic)[0]
+        row = _kernel(_in_units(message, self.units)[None], self.known, self.quadratic)[0]
         return np.asarray(self.centre + row @ self.weights)
 
 
-def _scaled(sent: Array, units: tuple[Array, Array, Array]) -> Array:
+def _in_units(sent: Array, units: tuple[Array, Array, Array]) -> Array:
+    """Return messages less their mean in units of their deviation; entries that do not vary become 0."""
     mean, unit, varies = units
     return np.asarray(np.where(varies, sent - mean, 0.0) / unit)
 
 
-def _solved(kernel: Array, values: Array) -> tuple[float, Array]:
+def _best_ridge(kernel: Array, values: Array) -> tuple[float, Array]:
     """Return the mean squared leave-one-out error and the weights, for the ridge with the smallest error."""
     eigenvalues, vectors = np.linalg.eigh(kernel)
     eigenvalues = np.maximum(eigenvalues, 0.0)
-    turned, squared = vectors.T @ values, vectors**2
+    rotated, squared = vectors.T @ values, vectors**2
     best: tuple[float, Array] | None = None
     for ridge in _RIDGES * (float(eigenvalues[-1]) or 1.0):
-        weights = vectors @ (turned / (eigenvalues + ridge)[:, None])
-        left = float(np.mean((weights / (squared @ (1 / (eigenvalues + ridge)))[:, None]) ** 2))
-        if best is None or left < best[0]:
-            best = left, weights
+        weights = vectors @ (rotated / (eigenvalues + ridge)[:, None])
+        squared_error = float(np.mean((weights / (squared @ (1 / (eigenvalues + ridge)))[:, None]) ** 2))
+        if best is None or squared_error < best[0]:
+            best = squared_error, weights
     assert best is not None
     return best
 
@@ -246,18 +253,18 @@ def _simulated(
     for number in range(count):
         if failed > max(_FEWEST, number / 2):
             return
-        rows, places = _rows(replay, rng)
-        drawn = replay.labels if labels is None else labels[places]
+        rows, prior_rows = _rows(replay, rng)
+        labels_drawn = replay.labels if labels is None else labels[prior_rows]
         seed = None if replay.deterministic else int(rng.integers(2**62))
         try:
-            message = replay(rows, seed, drawn)
+            message = replay(rows, seed, labels_drawn)
             message = message + replay.noise * rng.normal(size=message.shape) if replay.noise.any() else message
         except SecureFedError:
             if replay.budget is not None:
                 replay.budget.check()
             message = np.full(1, np.nan)
         if np.isfinite(message).all():
-            yield rows, np.zeros(0) if drawn is None else drawn, message
+            yield rows, np.zeros(0) if labels_drawn is None else labels_drawn, message
         else:
             failed += 1
             yield None
@@ -268,9 +275,9 @@ def _rows(replay: Replay, rng: np.random.Generator) -> tuple[Array, Array]:
     if replay.prior is None:
         return replay.sample(rng), np.zeros(0, np.int64)
     centre = replay.prior.mean(axis=0)
-    apart = replay.prior - centre
-    places = rng.integers(len(apart), size=replay.rows)
-    normal = rng.normal(size=(replay.rows, len(apart))) @ apart / np.sqrt(len(apart))
+    deviations = replay.prior - centre
+    prior_rows = rng.integers(len(deviations), size=replay.rows)
+    normal = rng.normal(size=(replay.rows, len(deviations))) @ deviations / np.sqrt(len(deviations))
     bound = replay.target.public.feature_bound
-    mixed = centre + np.sqrt(1 - _SMOOTH**2) * apart[places] + _SMOOTH * normal
-    return np.asarray(np.clip(mixed, -bound, bound)), places
+    mixed = centre + np.sqrt(1 - _NORMAL_WEIGHT**2) * deviations[prior_rows] + _NORMAL_WEIGHT * normal
+    return np.asarray(np.clip(mixed, -bound, bound)), prior_rows

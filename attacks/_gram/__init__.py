@@ -1,4 +1,4 @@
-"""Reconstruct Gram matrices from products with them."""
+"""Reconstruct Gram matrices S = A A^T of clients' data A from the products with S that PCA methods send."""
 
 from __future__ import annotations
 

@@ -41,10 +41,10 @@ def deviations(
         The symmetric D_a, (groups, features, features), and the relative residual of the Y_k with them.
     """
     shares = np.array([rounds.clips.shares.max(axis=0)[list(group)].sum() for group in groups])
-    shown = np.stack([pooled.parts[:, list(group)].sum(axis=1) for group in groups])  # g_ka, (groups, K)
+    group_parts = np.stack([pooled.parts[:, list(group)].sum(axis=1) for group in groups])  # g_ka, (groups, K)
     remainder = rounds.products - pooled.parts.sum(axis=1)[:, None, None] * (pooled.gram @ rounds.bases)
-    weighted = (shown / np.sqrt(shares)[:, None])[:, :, None, None] * rounds.bases  # of D_a / sqrt(share_a)
-    design = np.concatenate([np.hstack(list(own)) for own in weighted])  # (groups features, K rank)
+    weighted = (group_parts / np.sqrt(shares)[:, None])[:, :, None, None] * rounds.bases  # of D_a / sqrt(share_a)
+    design = np.concatenate([np.hstack(list(group_bases)) for group_bases in weighted])  # (groups features, K rank)
     U, s, Vt = np.linalg.svd(design, full_matrices=False)
     projected = np.hstack(list(remainder)) @ Vt.T
     largest = shares.min() * (float(np.linalg.norm(pooled.gram)) / len(projected)) ** 2
@@ -54,26 +54,26 @@ def deviations(
     deviation = solution.reshape(len(solution), len(groups), -1).transpose(1, 0, 2) * np.sqrt(shares)[:, None, None]
     deviation = (deviation + deviation.mT) / 2
     residual = remainder - np.einsum(
-        "akxr->kxr", (shown / shares[:, None])[:, :, None, None] * (deviation[:, None] @ rounds.bases)
+        "akxr->kxr", (group_parts / shares[:, None])[:, :, None, None] * (deviation[:, None] @ rounds.bases)
     )
     return deviation, float(np.linalg.norm(residual) / (np.linalg.norm(rounds.products) or 1.0))
 
 
 def _likeliest(
-    s: Array, energies: Array, whole: float, entries: int, features: int, noise: float, largest: float
+    s: Array, energies: Array, total_energy: float, entries: int, features: int, noise: float, largest: float
 ) -> float:
     """Return the ratio of tau^2 to the variance of the noise that maximises the likelihood.
 
     Args:
         s: singular values of the regression's design matrix.
         energies: sum of squares of the observed entries along each singular direction, over `features` entries.
-        whole: sum of squares of all observed entries.
+        total_energy: sum of squares of all observed entries.
         entries: number of observed entries.
         features: number of features.
         noise: lower bound on the standard deviation of the noise.
         largest: upper bound on tau^2.
     """
-    outside = max(whole - float(energies.sum()), 0.0)
+    outside = max(total_energy - float(energies.sum()), 0.0)
     floor = max(noise**2, np.finfo(float).tiny)
 
     def negative_log_likelihood(ratio: float) -> float:

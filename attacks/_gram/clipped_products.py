@@ -62,15 +62,15 @@ class PerturbedSolution:
 
 @dataclass(frozen=True)
 class PerturbedProducts:
-    """Rounds of products S Z_k, and the clipping and noise that the defence applied to them.
+    """Observed products Y_k and traces of K rounds, and the clipping and noise that the defence applied to them.
 
     Attributes:
         bases: Z_k, (K, features, rank).
-        products: Y_k, (K, features, rank).
-        traces: tr(Z_k^T S Z_k), clipped as the products were, (K,); empty where they were clipped apart.
+        products: Y_k, f_k S Z_k with noise, (K, features, rank).
+        traces: f_k tr(Z_k^T S Z_k) with noise, (K,); empty where products and traces were clipped separately.
         noise: standard deviation of the defence's noise in an entry of the products, (K,).
-        trace_noise: the same of the traces, (K,).
-        clips: the clients of each sum, and how they were clipped.
+        trace_noise: standard deviation of the noise in the traces, (K,).
+        clips: the clients of each sum, their shares of S, and the clipping norms.
     """
 
     bases: Array
@@ -164,10 +164,12 @@ class PerturbedProducts:
 
     @property
     def _several(self) -> bool:
+        """Return whether the rounds are sums over several clients."""
         return bool(self.clips.shares.shape[1] > 1)
 
     @property
     def _present_shares(self) -> Array:
+        """Return the share of S that the clients of each round hold together, (K,)."""
         return np.asarray(self.clips.shares.sum(axis=1))
 
     def _single(self, rows: int) -> PerturbedSolution:
@@ -214,14 +216,14 @@ class PerturbedProducts:
         factors = parts.sum(axis=1)
         size = float(np.linalg.norm(self.products)) or 1.0
         residual = float(np.linalg.norm(self.products - factors[:, None, None] * (gram @ self.bases))) / size
-        known = float(np.sqrt(np.mean(self.noise**2)))
+        known_noise = float(np.sqrt(np.mean(self.noise**2)))
         from_asymmetry = self.asymmetry(factors) if self.may_be_clipped else 0.0
-        noise_part = known * float(np.sqrt(self.products.size)) / size
+        noise_part = known_noise * float(np.sqrt(self.products.size)) / size
         return PerturbedSolution(
             gram,
             parts,
             residual,
-            max(known, from_asymmetry),
+            max(known_noise, from_asymmetry),
             bool(residual <= max(_NOISE_FACTOR * noise_part, EXPLAINED)),
         )
 

@@ -82,15 +82,14 @@ class ClippedSums:
         norms = self.shares * sizes[:, None]
         expected = np.stack([np.minimum(size * norms, self.limits[:, None]).sum(axis=1) for size in _SIZES]) ** 2
         weights = 1 / (errors**2 + (2 * _MODEL * squares) ** 2)
-        # the sums are shorter by one share in all rounds, likely small and never negative
+        # each scale fits its own shortening of the sums, the same in all rounds, with a prior that favours none
         weighted, prior = expected * weights, (2 * _ALIKE) ** -2
         shrinkage = np.minimum((weighted @ squares + prior) / (np.sum(weighted * expected, axis=1) + prior), 1.0)
         cost = np.sum(weights * (shrinkage[:, None] * expected - squares) ** 2, axis=1) + prior * (1 - shrinkage) ** 2
         cost += np.log(_SIZES[:, 0] * trace / self.trace) ** 2
         likelihoods = np.exp((cost.min() - cost) / 2)
-        scale = float(
-            np.sum(likelihoods / _SIZES[:, 0]) / np.sum(likelihoods / _SIZES[:, 0] ** 2)
-        )  # of least relative error
+        # the posterior estimate of least expected squared relative error
+        scale = float(np.sum(likelihoods / _SIZES[:, 0]) / np.sum(likelihoods / _SIZES[:, 0] ** 2))
         return scale, np.minimum(self.shares, (self.limits / (scale * sizes))[:, None])
 
 
@@ -108,4 +107,5 @@ def clip_limit(observation: RoundView, tensors: Sequence[str]) -> float:
 
 
 def _norm(observation: RoundView, names: Sequence[str]) -> float:
+    """Return the norm of these tensors of a message together."""
     return float(np.sqrt(sum(np.sum(np.square(observation.message[name])) for name in names)))

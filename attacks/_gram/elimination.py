@@ -112,7 +112,7 @@ def solve_shifted(
     Args:
         eliminated: products of S with the probes, up to the shift.
         rows: upper bound on the rank of S; 0 for none.
-        trace: of S, where it is known.
+        trace: trace of S, where it is known.
         tau: smallest singular value of the probes that is used, relative to the largest.
 
     Returns:

@@ -1,9 +1,11 @@
-"""Fit several clients' Gram matrices to the sums of their messages, by simulating all clients at once.
+"""Fit several clients' Gram matrices S_i to the sums of their messages, by simulating all clients at once.
 
-Where messages are linear in S, their sum equals the message of one client with the pooled rows, so that only the sum of
-the matrices can be found. A sum of non-linear messages depends on each client's matrix, and with enough rounds its
-Jacobian with respect to all of them has full rank. If the clients do not differ in anything public, the sums cannot
-show which matrix belongs to which client.
+The residual is (sum_i message(S_i) - observed sums) / ||observed sums||, minimised by Levenberg-Marquardt over the
+parameters of all S_i; message() simulates one client over all rounds and is given by the caller. Where messages are
+linear in S_i, their sum equals the message of one client with the pooled rows, so that only the sum of the matrices can
+be found. A sum of non-linear messages depends on each client's matrix, and with enough rounds its Jacobian with respect
+to all of them has full rank. If the clients do not differ in anything public, the sums cannot show which matrix belongs
+to which client.
 """
 
 from __future__ import annotations
@@ -154,6 +156,7 @@ class _SumOfClients:
     scale: float
 
     def parts(self, x: Array) -> list[Array]:
+        """Split the parameters of all clients into each client's."""
         return np.split(x, np.cumsum([sender.count for sender in self.senders])[:-1])
 
     def residual(self, x: Array) -> Array:
@@ -169,13 +172,13 @@ class _SumOfClients:
 def _equal_clients(senders: Sequence[MemberSimulation], observed: Array, scale: float, first: Array) -> Array:
     """Fit one client to the mean of the clients' messages; return `first` where the fit fails."""
     count = len(senders)
-    one = _SumOfClients(senders[:1], observed / count, scale / count)
+    mean_client = _SumOfClients(senders[:1], observed / count, scale / count)
     fit = levenberg_marquardt(
-        one.linearised,
+        mean_client.linearised,
         first,
         steps=_EQUAL_CLIENT_JACOBIANS,
         goal=GOAL,
-        residual=one.residual,
+        residual=mean_client.residual,
         patience=StallLimit(0.0, far=5),
     )
     return fit.point if np.isfinite(fit.norm) else first

@@ -1,12 +1,13 @@
-"""Solve Y = S Z + noise for a symmetric, positive semidefinite S, given the probes Z and the products Y.
+"""Solve Y = S Z + noise for a Gram matrix S, symmetric and positive semidefinite, (features, features).
 
-With the singular value decomposition Z = U diag(s) V^T, B = Y V diag(1/s) estimates S U, column by column with noise
-of size 1 / s_i. The stacked bases of a converging iteration are numerically dependent, so the s_i span many decades.
-The noise (round-off, fixed point, differential privacy) is estimated from U^T B - (U^T B)^T, which vanishes without
-noise, and from the known precision of the messages' numbers. Directions that hold only noise are left out; Q is the
-rest of U. Q^T S Q is the average of U^T B and its transpose, weighted by precision, (I - Q Q^T) S Q is (I - Q Q^T) B,
-and the unobserved block (I - Q Q^T) S (I - Q Q^T) is completed by Nystrom's method, which is exact where S has at most
-the rank of Q^T S Q. The normal equations are never formed: they would square a condition number of up to 1e13.
+The probes Z and the products Y, (features, columns), are observed. With the singular value decomposition
+Z = U diag(s) V^T, B = Y V diag(1/s) estimates S U, column i with noise in proportion to 1 / s_i. The stacked bases of a
+converging iteration are numerically dependent, so the s_i span many decades. The noise (round-off, fixed point,
+differential privacy) is estimated from U^T B - (U^T B)^T, which vanishes without noise, and from the known precision of
+the messages' numbers. Directions that hold only noise are left out; Q is the rest of U. Q^T S Q is the average of U^T B
+and its transpose, weighted by precision, (I - Q Q^T) S Q is (I - Q Q^T) B, and the unobserved block (I - Q Q^T) S (I -
+Q Q^T) is completed by Nystrom's method, which is exact where S has at most the rank of Q^T S Q. The normal equations
+are never formed: they would square a condition number of up to 1e13.
 """
 
 from __future__ import annotations
@@ -158,6 +159,7 @@ def _direction_counts(directions: int, rows: int) -> tuple[int, ...]:
 
 
 def _solution(probe_span: ProbeSpan, probes: Array, products: Array, estimator: Estimator, rows: int) -> GramSolution:
+    """Assemble S from the span of the probes, with its residual and conditioning."""
     gram = _assemble(probe_span, estimator, rows)
     scale = float(np.linalg.norm(products)) or 1.0
     return GramSolution(

@@ -128,6 +128,7 @@ def _rounds(observed: View, members: frozenset[int], target: Target) -> list[Loc
 
 
 def _round(observation: RoundView, rows: int) -> LocalPowerRound:
+    """Read one message; keep at most `rows` columns of the product."""
     return LocalPowerRound(
         observation.broadcast[BASIS],
         observation.message[PRODUCT][:, :rows],

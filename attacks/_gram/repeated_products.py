@@ -101,8 +101,8 @@ def root(rounds: Sequence[LocalPowerRound], rows: int) -> Array:
         rounds: at least two rounds of one client, all with the same q.
         rows: upper bound on the rank of S.
     """
-    known = factors(rounds)
-    power = solve(np.hstack([r.start for r in rounds]), known.products, rows=rows).gram
+    triangular = factors(rounds)
+    power = solve(np.hstack([r.start for r in rounds]), triangular.products, rows=rows).gram
     values, vectors = np.linalg.eigh(power)
     S = (vectors * np.maximum(values, 0) ** (1 / rounds[0].steps)) @ vectors.T
     captured = sum(r.captured for r in rounds)
@@ -210,6 +210,7 @@ class RepeatedProducts:
         return V
 
     def _stack(self, S: Array, sent: Sequence[Array]) -> Array:
+        """Return the residuals of products `sent` and of the traces tr(Z^T S Z), in units of `scale`."""
         residuals = [(Y - r.product / self.scale).reshape(-1) for Y, r in zip(sent, self.rounds, strict=True)]
         scalars = [float(np.vdot(r.probe, S @ r.probe)) - r.captured / self.scale for r in self.rounds]
         return np.concatenate([*residuals, scalars])

@@ -108,7 +108,7 @@ def shrunk(
     point = dual = np.zeros_like(likelihood.right)
     if start is not None:
         point, dual = likelihood.scaled(start.gram), likelihood.scaled_dual(start.dual)
-    best, least = ShrinkageEstimate(np.zeros_like(point), np.zeros_like(point)), np.inf
+    best, least_square = ShrinkageEstimate(np.zeros_like(point), np.zeros_like(point)), np.inf
     for penalty in likelihood.penalties():
         for _ in range(steps):
             explained = likelihood.step(point - dual)
@@ -116,8 +116,8 @@ def shrunk(
             dual = dual + explained - point
         solution = ShrinkageEstimate(likelihood.gram(point), likelihood.dual(dual))
         square = observed.mean_square_residual(solution.gram)
-        if square < least or not relax:
-            best, least = solution, square
+        if square < least_square or not relax:
+            best, least_square = solution, square
         if square <= observed.noise_limit or not relax:
             break
     return best
@@ -165,8 +165,8 @@ class ProductLikelihood:
         direction the noise of that direction only.
         """
         for floor in _PENALTY_FLOORS:
-            level = np.sqrt(2 * len(self.precisions) * np.maximum(self.precisions, floor * self.precisions[-1]))
-            yield np.diag(_PENALTY_FACTOR * level * self.scales**2)
+            noise_level = np.sqrt(2 * len(self.precisions) * np.maximum(self.precisions, floor * self.precisions[-1]))
+            yield np.diag(_PENALTY_FACTOR * noise_level * self.scales**2)
 
     def step(self, point: Array) -> Array:
         """Return the X that minimises the negative log-likelihood + ||X - point||^2 / 2.

@@ -101,6 +101,7 @@ class DifferenceGram:
     def _exact(
         self, rounds: Sequence[RoundView], groups: Sequence[Members], index: int, target: Target
     ) -> Reconstruction:
+        """Solve by alternating projections from both starts, for sums without clipping or noise."""
         system = SurvivorSystem.of(rounds, groups, target.public)
         starts = system.differences(rounds, groups, target.public), system.shares()
         grams = np.mean([system.project(start, self.sweeps) for start in starts], axis=0)
@@ -214,8 +215,8 @@ class SurvivorSystem:
         """
         factor = np.linalg.cholesky(np.diag(self.share) + 10 * np.outer(self.share, self.share))
         design = ((factor.T @ self.present)[:, None, :] * self.probes).reshape(-1, self.probes.shape[1])
-        left, weights, right = _visible(design, self.products, self.noise)
-        flat = ((self.products @ right.T) / weights) @ left.T
+        left_vectors, singular_values, right_vectors = _visible(design, self.products, self.noise)
+        flat = ((self.products @ right_vectors.T) / singular_values) @ left_vectors.T
         return np.asarray(np.einsum("ab,xby->axy", factor, self._groups(flat)))
 
     def differences(self, rounds: Sequence[RoundView], groups: Sequence[Members], public: Public) -> Array:
@@ -238,6 +239,7 @@ class SurvivorSystem:
         return float(np.linalg.norm(self.products - self._predict(grams))) / scale
 
     def _predict(self, grams: Array) -> Array:
+        """Return [S_1 .. S_A] D."""
         return np.asarray(np.hstack(list(grams)) @ self.design)
 
     def _least(self, residual: Array) -> Array:
@@ -245,9 +247,11 @@ class SurvivorSystem:
         return self._groups(((residual @ self.right.T) / self.weights) @ self.left.T).transpose(1, 0, 2)
 
     def _cone(self, grams: Array) -> Array:
+        """Return the nearest positive semidefinite matrices of bounded rank."""
         return np.stack([nearest_psd(gram, rank) for gram, rank in zip(grams, self.ranks, strict=True)])
 
     def _groups(self, flat: Array) -> Array:
+        """Split [S_1 .. S_A], (features, groups features), into (features, groups, features)."""
         return np.asarray(flat.reshape(len(flat), len(self.ranks), -1))
 
 

@@ -1,4 +1,9 @@
-"""Simulate what a client sends, as a differentiable function of its rows: one gradient, or several local steps."""
+"""Simulate what a client sends, as a differentiable function of its rows: one gradient, or several local steps.
+
+With parameters w, rows x and targets y, `OneGradient` returns the mean gradient g(w; x, y), and `LocalSteps` returns
+w_T - w_0 with w_{t+1} = w_t - eta g(w_t; batch t). Gradient inversion searches for the rows whose simulated message
+equals the observed one.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +46,13 @@ class OneGradient:
 class LocalSteps:
     """The update (end minus start) of gradient descent on the client's rows.
 
-    Which rows a mini-batch held is the client's secret. Rows have no order of their own, so the first pass takes them
-    as they come; that later passes keep these batches is an assumption, and the residual shows what it costs.
+    The attacker does not know which rows each mini-batch held. The reconstructed rows may come in any order, so the
+    first pass takes them in theirs; that later passes keep these batches is an assumption, and the residual of the
+    inversion shows what it costs.
 
     Attributes:
         learning_rate: eta.
-        steps: T.
+        steps: T, the number of steps.
         batch_size: rows of a step; `None` takes all.
     """
 
@@ -63,10 +69,12 @@ class LocalSteps:
 
     def __call__(self, network: FlatNetwork, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Return the update (parameters,)."""
-        at = point
-        for part in batch_slices(len(x), self.batch_size, self.steps):
-            at = at - self.learning_rate * network.gradient(at, x[part], y[part], mean_weights(x[part]))
-        return at - point
+        parameters = point
+        for batch in batch_slices(len(x), self.batch_size, self.steps):
+            parameters = parameters - self.learning_rate * network.gradient(
+                parameters, x[batch], y[batch], mean_weights(x[batch])
+            )
+        return parameters - point
 
     def copies(self) -> int:
         """Return 1."""
@@ -77,8 +85,8 @@ def batch_slices(rows: int, size: int | None, steps: int) -> list[slice]:
     """Return the rows of each step: all, or whole batches in the rows' order, pass after pass."""
     if size is None or size >= rows:
         return [slice(None)] * steps
-    whole = rows // size
-    return [slice(size * (k % whole), size * (k % whole + 1)) for k in range(steps)]
+    batches = rows // size
+    return [slice(size * (k % batches), size * (k % batches + 1)) for k in range(steps)]
 
 
 def mean_gradient(simulation: OneGradient | LocalSteps, message: Tensor) -> Tensor:

@@ -1,8 +1,10 @@
 """Recover rows and their targets from the gradient of the linear layer that the rows enter.
 
-Once the rows X are known, the slopes D (B, out) of the loss at the layer's outputs follow from gW = D^T X / B by least
-squares. One pass of a row through the rest of the network gives the slope that it would have with a certain target; the
-target whose slope agrees is the row's own, whatever lies behind the layer and whatever the loss.
+For z = W x + b and a batch of B rows X, (B, features), the mean gradients are gW = D^T X / B and gb = D^T 1 / B, where
+D, (B, out), holds the slopes of each row's loss at the layer's outputs z. `row_separation` recovers X from them. Then D
+follows from gW by least squares. One pass of a row through the rest of the network gives the slope that it would have
+with a certain target; the target whose slope agrees best is the row's own, whatever lies behind the layer and whatever
+the loss.
 """
 
 from __future__ import annotations
@@ -19,23 +21,23 @@ from securefed._tensors import Array
 from securefed.attacks._networks.flat_network import FlatNetwork, LinearLayer
 from securefed.attacks._networks.row_separation import FirstLayerGradient, ratio, row_space, separate
 
-_NOTHING = 1e-30
-"""Entries below this share of the largest are rounding and become 0: as subnormal numbers in single precision they make
-products ten times as slow."""
-_TOGETHER = 2**22
+_ROUNDING = 1e-30
+"""Entries of recovered rows below this share of the largest are rounding and become 0: as subnormal numbers in single
+precision they make products ten times as slow."""
+_MOST_SLOPES = 2**22
 """Most entries of slopes that are held at a time (32 MiB in double precision)."""
 
 
 @dataclass(frozen=True)
 class FirstLayerEvidence:
-    """The first layer's part of a message; what follows from it is computed when asked for and kept.
+    """The first layer's part of a message; what follows from it is computed on first use and cached.
 
     Attributes:
         network: the model and its loss.
         point: (parameters,) where the message was computed.
         layer: names of the layer's parameters.
-        observed: the layer's part of the mean gradient. Where messages are read together, outputs of later points
-            follow those of the first.
+        observed: the layer's part of the mean gradient. Where several messages of the same rows are read together, the
+            gradients at the other points are stacked below the first as further outputs.
         count: B, the number of rows behind the message.
         rng: draws the trials of the separation.
     """
@@ -77,11 +79,11 @@ class FirstLayerEvidence:
 
     @cached_property
     def rows(self) -> Array | None:
-        """The rows (B, features) in any order, or `None` where they cannot be separated; likely, not certain."""
-        found = ratio(self.observed) if self.count == 1 else separate(self.observed, self.count, self.rng)
-        if found is None or not np.isfinite(found).all():
+        """The rows (B, features) in any order, `None` where they cannot be separated; a simulation must confirm it."""
+        rows = ratio(self.observed) if self.count == 1 else separate(self.observed, self.count, self.rng)
+        if rows is None or not np.isfinite(rows).all():
             return None
-        return np.where(np.abs(found) > _NOTHING * np.abs(found).max(), found, 0.0)
+        return np.where(np.abs(rows) > _ROUNDING * np.abs(rows).max(), rows, 0.0)
 
     @cached_property
     def row_space(self) -> Array:
@@ -101,14 +103,14 @@ class FirstLayerEvidence:
         Needs `rows`.
         """
         assert self.rows is not None
-        rows, observed = (torch.as_tensor(part, dtype=self.network.dtype) for part in (self.rows, self.slopes))
-        found, chunk = [], max(1, _TOGETHER // (observed.shape[1] * len(targets)))
-        for part in (slice(start, start + chunk) for start in range(0, len(rows), chunk)):
-            x = rows[part].repeat_interleave(len(targets), dim=0)
-            y = targets.repeat(len(rows[part]), *(1 for _ in targets.shape[1:]))
-            gap = self._simulated(x, y).reshape(-1, len(targets), observed.shape[1]) - observed[part, None]
-            found.append(gap.norm(dim=2) / observed[part].norm(dim=1, keepdim=True).clamp_min(1e-30))
-        return np.asarray(np.nan_to_num(torch.cat(found).double().numpy(), nan=1e30, posinf=1e30))
+        rows, observed = (torch.as_tensor(batch, dtype=self.network.dtype) for batch in (self.rows, self.slopes))
+        distances, chunk = [], max(1, _MOST_SLOPES // (observed.shape[1] * len(targets)))
+        for batch in (slice(start, start + chunk) for start in range(0, len(rows), chunk)):
+            x = rows[batch].repeat_interleave(len(targets), dim=0)
+            y = targets.repeat(len(rows[batch]), *(1 for _ in targets.shape[1:]))
+            difference = self._simulated(x, y).reshape(-1, len(targets), observed.shape[1]) - observed[batch, None]
+            distances.append(difference.norm(dim=2) / observed[batch].norm(dim=1, keepdim=True).clamp_min(1e-30))
+        return np.asarray(np.nan_to_num(torch.cat(distances).double().numpy(), nan=1e30, posinf=1e30))
 
     def _simulated(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the slope (B, out) of each row's loss at the layer's outputs: the gradient of a bias of its own."""
@@ -124,8 +126,8 @@ class FirstLayerEvidence:
             try:  # most linear layers add a bias (B, out) as they add one (out,)
                 total = value(bias, x, y, torch.ones(len(x), dtype=network.dtype))
             except RuntimeError:  # this one takes its rows in another shape
-                one = torch.ones(len(x), 1, dtype=network.dtype)
-                total = torch.func.vmap(value)(bias, x[:, None], y[:, None], one).sum()
+                weight = torch.ones(len(x), 1, dtype=network.dtype)
+                total = torch.func.vmap(value)(bias, x[:, None], y[:, None], weight).sum()
             return torch.autograd.grad(total, bias)[0]
 
     def ordered(self, targets: Tensor) -> Array:

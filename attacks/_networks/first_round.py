@@ -1,4 +1,9 @@
-"""Simulate the first round of a gradient method in torch, by calling the method's own `steps`."""
+"""Simulate the first round of a federated gradient method in torch, by calling the method's own `steps`.
+
+Inputs are the first round of a view (broadcast and sum of the members' messages) and the algorithm. In the first round
+the clients' memory (stored gradients, control variates) is still zero, so the sum is a known, differentiable function
+of the members' rows and targets. Network inversion searches for the rows for which it equals the observed sum.
+"""
 
 from __future__ import annotations
 
@@ -52,9 +57,9 @@ class FirstRoundSimulation:
         """Return the sum of the members' messages."""
         total, start = torch.zeros((), dtype=x.dtype), 0
         for size in self.sizes:
-            own = slice(start, start + size)
+            rows = slice(start, start + size)
             start += size
-            sent = self._member(network, point, x[own], y[own])
+            sent = self._member(network, point, x[rows], y[rows])
             total = total + torch.cat([sent[part] for part in self.method.sent])
         return total * self.matched
 
@@ -67,28 +72,32 @@ class FirstRoundSimulation:
         return total * self.matched
 
     def _member(self, network: FlatNetwork, point: Tensor, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        parts = batch_slices(len(x), getattr(self.method, "batch_size", None), self._count(len(x)))
+        """Return one member's message, by the method's name of each part."""
+        batches = batch_slices(len(x), getattr(self.method, "batch_size", None), self._count(len(x)))
 
-        def gradient(at: Tensor, step: int) -> Tensor:
-            own = x[parts[step]]
-            return network.gradient(at, own, y[parts[step]], mean_weights(own))
+        def gradient(parameters: Tensor, step: int) -> Tensor:
+            rows = x[batches[step]]
+            return network.gradient(parameters, rows, y[batches[step]], mean_weights(rows))
 
-        def anchor(at: Tensor) -> Tensor:
-            return network.gradient(at, x, y, mean_weights(x))
+        def anchor(parameters: Tensor) -> Tensor:
+            return network.gradient(parameters, x, y, mean_weights(x))
 
         return self._steps(point, self._work(len(x), gradient, anchor))
 
     def _count(self, rows: int) -> int:
+        """Return the number of local steps of a member with so many rows."""
         size, epochs = getattr(self.method, "batch_size", None), getattr(self.method, "local_epochs", None)
-        whole = 1 if size is None or size >= rows else -(-rows // size)
-        return local_steps(self.method) * (whole if epochs is not None else 1)
+        batches = 1 if size is None or size >= rows else -(-rows // size)
+        return local_steps(self.method) * (batches if epochs is not None else 1)
 
     def _work(self, rows: int, gradient: Any, anchor: Any) -> LocalTraining:
+        """Return the method's description of a member's local training, with these gradient functions."""
         steps = self._count(rows)
         size = float(min(getattr(self.method, "batch_size", None) or rows, rows))
         return LocalTraining(gradient, anchor, self.public, float(rows), (0,) * steps, (size,) * steps)
 
     def _steps(self, point: Tensor, work: LocalTraining) -> dict[str, Tensor]:
+        """Run the method's own local steps from zero memory."""
         received = {part: (point if part == "x" else value) for part, value in self.received.items()}
         memory = tuple(torch.zeros_like(point) for _ in range(self.memories))
         sent, _ = self.method.steps(cast(Any, received), cast(Any, memory), work)
@@ -112,12 +121,16 @@ class FirstRoundView:
     message: Tensor
 
     def gradient(self) -> Tensor:
-        """Return the members' mean gradient, averaged along their path; exact for one local step."""
-        without = self.simulation.with_constant_gradient(self.network, self.point, 0.0)
-        slope = self.simulation.with_constant_gradient(self.network, self.point, 1.0) - without
-        last = slice(-self.network.size, None)
-        safe = torch.where(slope[last] == 0, torch.ones_like(slope[last]), slope[last])
-        return (self.message[last] - without[last]) / safe
+        """Return the members' mean gradient, averaged along their path; exact for one local step.
+
+        Update rules are linear in the gradients, so a message is offset + slope * gradient, entry by entry, where all
+        gradients are equal; offset and slope follow from simulations with constant gradients 0 and 1.
+        """
+        offset = self.simulation.with_constant_gradient(self.network, self.point, 0.0)
+        slope = self.simulation.with_constant_gradient(self.network, self.point, 1.0) - offset
+        last_vector = slice(-self.network.size, None)
+        divisor = torch.where(slope[last_vector] == 0, torch.ones_like(slope[last_vector]), slope[last_vector])
+        return (self.message[last_vector] - offset[last_vector]) / divisor
 
 
 def network_of(problem: TorchProblem, public: Public) -> FlatNetwork:

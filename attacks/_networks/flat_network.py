@@ -1,4 +1,8 @@
-"""A network's loss as a function of one flat vector of parameters and of rows."""
+"""Treat a network's loss as a function of one flat vector of parameters and of rows, with gradients in torch.
+
+It also finds, by probing gradients, which parameters belong to the linear layer that the rows enter, and which to the
+linear layer that outputs the logits, so that attacks need no description of the network.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ Objective = Callable[[Mapping[str, Tensor], Tensor, Tensor, Tensor], Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(output of the module, target) -> (B,) losses of the rows."""
 
-_SAME = 1e-4
+_EQUAL = 1e-4
 """Relative difference below which two float32 vectors count as equal when layers are probed."""
 
 
@@ -40,7 +44,7 @@ class FlatNetwork:
     """A loss as a function of parameters and rows.
 
     Attributes:
-        shapes: of the parameters, by name, in the order in which they lie in a flat vector.
+        shapes: shapes of the parameters by name, in the order in which they lie in a flat vector.
         objective: see `Objective`; a regulariser may be part of it.
         dtype: precision of all computations.
         nested: whether `gradient` works inside the transforms of torch.func (vmap, jacfwd). Outside them plain autograd
@@ -102,35 +106,37 @@ class FlatNetwork:
         """
         for name, shape in self.shapes.items():
             require(name in tensors, f"the message lacks parameter {name!r}; it holds {sorted(tensors)[:8]}")
-            found = tuple(tensors[name].shape)
-            require(found == tuple(shape), f"{name!r} has shape {found} in the message, {tuple(shape)} in the model")
-        parts = [torch.as_tensor(tensors[name]).detach().reshape(-1).to(self.dtype) for name in self.shapes]
-        return torch.cat(parts)
+            received = tuple(tensors[name].shape)
+            require(
+                received == tuple(shape), f"{name!r} has shape {received} in the message, {tuple(shape)} in the model"
+            )
+        vectors = [torch.as_tensor(tensors[name]).detach().reshape(-1).to(self.dtype) for name in self.shapes]
+        return torch.cat(vectors)
 
     def gradient(self, point: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         """Return the gradient (size,) at the flat `point`; it is differentiable in `x` and `point`."""
         if not self.nested:
-            found = self.gradients(point, x, y, weights)
-            return torch.cat([found[name].reshape(-1) for name in self.shapes])
+            gradients = self.gradients(point, x, y, weights)
+            return torch.cat([gradients[name].reshape(-1) for name in self.shapes])
 
         def value(parameters: dict[str, Tensor]) -> Tensor:
             return self.objective(parameters, x, y, weights)
 
         # By tensor: through a flat vector every tensor's slope would be padded to the length of all and added up.
-        found = torch.func.grad(value)(self.split(point))
-        return torch.cat([found[name].reshape(-1) for name in self.shapes])
+        gradients = torch.func.grad(value)(self.split(point))
+        return torch.cat([gradients[name].reshape(-1) for name in self.shapes])
 
     def gradients(self, point: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> dict[str, Tensor]:
         """Return the gradient by name, by plain autograd: not for use inside torch.func's transforms."""
-        onward = torch.is_grad_enabled() and (x.requires_grad or point.requires_grad)
+        differentiable = torch.is_grad_enabled() and (x.requires_grad or point.requires_grad)
         with torch.enable_grad():
-            parts = self.split(point if point.requires_grad else point.detach())
-            leaves = {name: part if part.requires_grad else part.requires_grad_() for name, part in parts.items()}
-            value = self.objective(leaves, x, y, weights)
-            found = torch.autograd.grad(
-                value, list(leaves.values()), create_graph=onward, allow_unused=True, materialize_grads=True
+            tensors = self.split(point if point.requires_grad else point.detach())
+            parameters = {name: part if part.requires_grad else part.requires_grad_() for name, part in tensors.items()}
+            value = self.objective(parameters, x, y, weights)
+            slopes = torch.autograd.grad(
+                value, list(parameters.values()), create_graph=differentiable, allow_unused=True, materialize_grads=True
             )
-        return dict(zip(leaves, found, strict=True))
+        return dict(zip(parameters, slopes, strict=True))
 
     @cached_property
     def plain(self) -> FlatNetwork:
@@ -147,18 +153,21 @@ class FlatNetwork:
         """
         generator = torch.Generator().manual_seed(0)
         row = torch.rand(1, features, generator=generator, dtype=self.dtype)
-        found = self.gradients(point, row, target, torch.ones(1, dtype=self.dtype))
+        gradients = self.gradients(point, row, target, torch.ones(1, dtype=self.dtype))
         # Multiplying by a random vector shows whether a matrix is d x^T, at less cost than comparing all entries.
-        other = torch.randn(features, generator=generator, dtype=self.dtype)
+        random_vector = torch.randn(features, generator=generator, dtype=self.dtype)
         best: tuple[int, LinearLayer] | None = None
-        for name, gradient in found.items():
+        for name, gradient in gradients.items():
             if gradient.ndim != 2 or gradient.shape[1] != features:
                 continue
             slope = gradient @ row[0] / row[0].square().sum()
-            if slope.norm() == 0 or (gradient @ other - slope * (row[0] @ other)).norm() > _SAME * gradient.norm():
+            if (
+                slope.norm() == 0
+                or (gradient @ random_vector - slope * (row[0] @ random_vector)).norm() > _EQUAL * gradient.norm()
+            ):
                 continue
             bias = next(
-                (n for n, g in found.items() if g.shape == slope.shape and _close(g, slope) and g.ndim == 1), None
+                (n for n, g in gradients.items() if g.shape == slope.shape and _close(g, slope) and g.ndim == 1), None
             )
             if best is None or len(slope) > best[0]:
                 best = (len(slope), LinearLayer(name, bias))
@@ -174,22 +183,23 @@ class FlatNetwork:
             return None
         generator = torch.Generator().manual_seed(1)
         row = torch.rand(1, features, generator=generator, dtype=self.dtype)
-        one = torch.ones(1, dtype=self.dtype)
-        first, last = (self.gradients(point, row, torch.tensor([c]), one) for c in (0, classes - 1))
+        weight = torch.ones(1, dtype=self.dtype)
+        first, last = (self.gradients(point, row, torch.tensor([c]), weight) for c in (0, classes - 1))
         for name, slope in first.items():
             if slope.ndim != 1 or len(slope) < classes:
                 continue
             difference = torch.zeros_like(slope)
             difference[0], difference[classes - 1] = -1.0, 1.0
-            if not (_close(slope - last[name], difference) and abs(float(slope.sum())) < _SAME):
+            if not (_close(slope - last[name], difference) and abs(float(slope.sum())) < _EQUAL):
                 continue
-            for other, gradient in first.items():
+            for weight_name, gradient in first.items():
                 if gradient.ndim == 2 and len(gradient) == len(slope):
                     inner = slope @ gradient / slope.square().sum()
-                    if (gradient - slope[:, None] * inner).norm() <= _SAME * gradient.norm():
-                        return LinearLayer(other, name)
+                    if (gradient - slope[:, None] * inner).norm() <= _EQUAL * gradient.norm():
+                        return LinearLayer(weight_name, name)
         return None
 
 
 def _close(one: Tensor, other: Tensor) -> bool:
-    return bool((one - other).norm() <= _SAME * other.norm())
+    """Return whether two vectors are equal up to rounding in single precision."""
+    return bool((one - other).norm() <= _EQUAL * other.norm())

@@ -1,4 +1,8 @@
-"""Compute the distance between simulated and observed messages, and its gradient, for many candidate rows at a time."""
+"""Compute the objective of gradient matching, and its gradient, for many candidate batches of rows at a time.
+
+For rows x and targets y the objective is ||simulated(x, y) - observed||^2 / ||observed||^2, tensors optionally
+weighted, or 1 - cos(simulated(x, y), observed), plus a penalty on x. Sources: Zhu et al. 2019; Geiping et al. 2020.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +21,14 @@ from securefed.attacks._networks.row_parametrisations import RowParametrisation
 
 Distance = Literal["squared", "cosine"]
 
-TOGETHER = 2**20
+VMAP_ENTRIES = 2**20
 """Most gradient entries that one `vmap` computes: beyond, they leave the cache, and `vmap` loses to a loop (784-200-10,
 64 candidates: 70 ms in groups of this size, 108 one by one, 154 all together; `benchmarks.peers.attacks_networks`)."""
-WORTHWHILE = 4
+VMAP_CANDIDATES = 4
 """Fewest candidates that are computed by `vmap`: setting it up costs about what two evaluations cost."""
-_FAINT = 1e-6
-"""Smallest energy that weighs a tensor, as a share of the largest: a layer without a gradient must not decide."""
+_LEAST_ENERGY = 1e-6
+"""Smallest squared norm from which a tensor's weight is computed, as a share of the largest: otherwise a layer whose
+gradient is about zero would get a weight that dominates the objective."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ class GradientMatching:
         distance: squared error or cosine distance.
         balance: exponent b; the squared error of each tensor is weighted by (its squared norm)^-b. 0 leaves the message
             as it is; 1 counts all tensors alike, so that the small gradients of the first layers count more.
-        batched: whether candidates are computed by `vmap`; `None` decides by `TOGETHER` and `WORTHWHILE`.
+        batched: whether candidates are computed by `vmap`; `None` decides by `VMAP_ENTRIES` and `VMAP_CANDIDATES`.
     """
 
     def __init__(
@@ -116,27 +121,29 @@ class GradientMatching:
     def _parts(self, candidates: int) -> list[Array]:
         """Split the candidates into groups that are computed together."""
         if self._batched is None:
-            most = TOGETHER // max(self.network.size * self.simulation.copies(), 1)
-            together = most if min(most, candidates) >= WORTHWHILE else 1
+            largest_group = VMAP_ENTRIES // max(self.network.size * self.simulation.copies(), 1)
+            group = largest_group if min(largest_group, candidates) >= VMAP_CANDIDATES else 1
         else:
-            together = candidates if self._batched else 1
-        return np.array_split(np.arange(candidates), -(-candidates // together))
+            group = candidates if self._batched else 1
+        return np.array_split(np.arange(candidates), -(-candidates // group))
 
     def relative(self, rows: Array) -> float:
         """Return ||simulated - observed|| / ||observed|| of rows (B, features); infinite where the steps diverge."""
         problem = self.problem
         with torch.no_grad():
             x = torch.as_tensor(np.asarray(rows), dtype=self.network.dtype)
-            gap = self.simulation(self.network.plain, problem.point, x, problem.targets) - problem.message
-            value = _norm(gap) / max(_norm(problem.message), 1e-150)
+            difference = self.simulation(self.network.plain, problem.point, x, problem.targets) - problem.message
+            value = _norm(difference) / max(_norm(problem.message), 1e-150)
         return value if np.isfinite(value) else float("inf")
 
     def _value(self, network: FlatNetwork, unknowns: Tensor) -> Tensor:
+        """Return the objective of one candidate."""
         x = self.parametrisation.rows(unknowns)
         sent = self.simulation(network, self.problem.point, x, self.problem.targets)
         return self._distance(sent) + self.prior(x)
 
     def _one(self, point: Array) -> tuple[float, Array]:
+        """Return value and slope of one candidate, by plain autograd."""
         unknowns = torch.tensor(point.reshape(self.count, -1), dtype=self.network.dtype, requires_grad=True)
         with torch.enable_grad():
             value = self._value(self.network.plain, unknowns)
@@ -144,6 +151,7 @@ class GradientMatching:
         return float(value.detach()), slope.reshape(-1).numpy().astype(np.float64)
 
     def _several(self, points: Array) -> tuple[Array, Array]:
+        """Return values and slopes of several candidates, by `vmap`."""
         unknowns = torch.tensor(points.reshape(len(points), self.count, -1), dtype=self.network.dtype)
         unknowns.requires_grad_(True)
         with torch.enable_grad():
@@ -158,18 +166,20 @@ class GradientMatching:
             return torch.ones((), dtype=self.network.dtype)
         out = torch.ones_like(self.problem.message)
         shape = (-1, self.network.size)
-        for part, own in zip(self.problem.message.reshape(shape).unbind(), out.view(shape).unbind(), strict=True):
-            energy = {name: value.square().sum() for name, value in self.network.split(part).items()}
-            least = _FAINT * max(energy.values())
-            for name, place in self.network.places.items():
-                own[place] = energy[name].clamp_min(least).clamp_min(1e-30) ** (-0.5 * self._balance)
+        for vector, weights in zip(self.problem.message.reshape(shape).unbind(), out.view(shape).unbind(), strict=True):
+            energy = {name: value.square().sum() for name, value in self.network.split(vector).items()}
+            floor = _LEAST_ENERGY * max(energy.values())
+            for name, entries in self.network.places.items():
+                weights[entries] = energy[name].clamp_min(floor).clamp_min(1e-30) ** (-0.5 * self._balance)
         return out
 
     @cached_property
     def _energy(self) -> float:
+        """The squared norm of the weighted observed message."""
         return max(float((self.problem.message * self._weights).square().sum()), 1e-300)
 
     def _distance(self, sent: Tensor) -> Tensor:
+        """Return the distance of a simulated message from the observed one."""
         message = self.problem.message
         if self._weights.ndim:
             sent, message = sent * self._weights, message * self._weights
@@ -182,5 +192,5 @@ class GradientMatching:
 
 def _norm(vector: Tensor) -> float:
     """Return the norm, also of vectors in single precision, where squares of the entries may leave the range."""
-    found = float(vector.norm())
-    return found if 1e-15 < found < 1e15 else float(vector.double().norm())
+    norm = float(vector.norm())
+    return norm if 1e-15 < norm < 1e15 else float(vector.double().norm())

@@ -1,7 +1,7 @@
-"""Minimise by L-BFGS or by signed Adam, many starts at a time.
+"""Minimise a function by L-BFGS or by signed Adam, from many starts at a time.
 
-A search is a coroutine that yields a point and is sent the value and the slope there. It is written for one point;
-`run_searches` collects the points that all searches wait for, and has them evaluated together.
+Each search is a coroutine for one start: it yields a point and is sent the function's value and gradient (slope) there.
+`run_searches` collects the points of all searches and evaluates them in one call.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Evaluate = Callable[[Array], tuple[Array, Array]]
 
 _SUFFICIENT, _CURVATURE = 1e-4, 0.9
 """Constants of the strong Wolfe conditions, those that Nocedal and Wright recommend for quasi-Newton methods."""
-_LINE = 25
+_LINE_TRIALS = 25
 """Most trials of a line search. Bisection has reached 1e-7 of the first step by then."""
 _PATIENCE, _PROGRESS = 100, 0.99
 """L-BFGS ends if 100 steps lower the value by less than 1 %, so that stalled runs cost no more evaluations."""
@@ -46,7 +46,7 @@ class LinePoint:
 
     Attributes:
         along: distance from the start of the line, as a multiple of the search direction.
-        value: of the objective.
+        value: value of the objective.
         slope: (n,) gradient of the objective.
         descent: derivative along the line.
     """
@@ -69,13 +69,13 @@ def run_searches(
         budget: most evaluations of a search.
         goal: value at which a search ends.
     """
-    found = [BestPoint(start) for start in starts]
+    results = [BestPoint(start) for start in starts]
     waiting = {k: next(search) for k, search in enumerate(searches)}
     while waiting:
         indices = list(waiting)
         values, slopes = evaluate(np.stack([waiting[k] for k in indices]))
         for k, value, slope in zip(indices, values.tolist(), slopes, strict=True):
-            best, finite = found[k], np.isfinite(value) and bool(np.isfinite(slope).all())
+            best, finite = results[k], np.isfinite(value) and bool(np.isfinite(slope).all())
             best.evaluations += 1
             if finite and value < best.value:
                 best.point, best.value = waiting[k], value
@@ -86,7 +86,7 @@ def run_searches(
                 waiting[k] = searches[k].send((value if finite else np.inf, slope))
             except StopIteration:
                 del waiting[k]
-    return found
+    return results
 
 
 def lbfgs(start: Array, history: int = 100) -> Search:
@@ -101,31 +101,31 @@ def lbfgs(start: Array, history: int = 100) -> Search:
     """
     point = start
     value, slope = yield point
-    moves, changes = np.zeros((0, len(start))), np.zeros((0, len(start)))
-    mark, waited = value, 0
+    steps, changes = np.zeros((0, len(start))), np.zeros((0, len(start)))
+    value_at_progress, steps_since_progress = value, 0
     while np.isfinite(value):
-        direction = -_inverse_hessian(moves, changes, slope)
+        direction = -_inverse_hessian(steps, changes, slope)
         descent = float(direction @ slope)
         if not descent < 0.0:
-            if not len(moves):
+            if not len(steps):
                 return
-            moves, changes = moves[:0], changes[:0]
+            steps, changes = steps[:0], changes[:0]
             continue
-        first = 1.0 if len(moves) else min(1.0, 1.0 / max(float(np.abs(slope).sum()), 1e-300))
-        trial = yield from _line_search(point, direction, LinePoint(0.0, value, slope, descent), first)
+        first_length = 1.0 if len(steps) else min(1.0, 1.0 / max(float(np.abs(slope).sum()), 1e-300))
+        trial = yield from _line_search(point, direction, LinePoint(0.0, value, slope, descent), first_length)
         if trial is None:
-            if not len(moves):
+            if not len(steps):
                 return
-            moves, changes = moves[:0], changes[:0]  # once more from the steepest descent
+            steps, changes = steps[:0], changes[:0]  # once more from the steepest descent
             continue
-        move, change = trial.along * direction, trial.slope - slope
-        if float(move @ change) > 1e-300:
-            moves, changes = np.vstack([moves, move])[-history:], np.vstack([changes, change])[-history:]
-        point, value, slope = point + move, trial.value, trial.slope
-        waited += 1
-        if value < _PROGRESS * mark:
-            mark, waited = value, 0
-        elif waited >= _PATIENCE:
+        step, change = trial.along * direction, trial.slope - slope
+        if float(step @ change) > 1e-300:
+            steps, changes = np.vstack([steps, step])[-history:], np.vstack([changes, change])[-history:]
+        point, value, slope = point + step, trial.value, trial.slope
+        steps_since_progress += 1
+        if value < _PROGRESS * value_at_progress:
+            value_at_progress, steps_since_progress = value, 0
+        elif steps_since_progress >= _PATIENCE:
             return
 
 
@@ -143,6 +143,7 @@ def _inverse_hessian(S: Array, Y: Array, slope: Array) -> Array:
 
 
 def _solve_upper(R: Array, right: Array, *, transposed: bool = False) -> Array:
+    """Solve R x = right, or R^T x = right, for an upper triangular R."""
     from scipy.linalg import solve_triangular  # noqa: PLC0415 - `import securefed` does not load SciPy
 
     return np.asarray(solve_triangular(R, right, trans=1 if transposed else 0, check_finite=False))
@@ -153,7 +154,7 @@ def _line_search(
 ) -> Generator[Array, tuple[float, Array], LinePoint | None]:
     """Return a step with the strong Wolfe conditions, else the best that decreases enough, else `None`."""
     low, high = origin, None
-    for _ in range(_LINE):
+    for _ in range(_LINE_TRIALS):
         value, slope = yield point + along * direction
         trial = LinePoint(along, value, slope, float(slope @ direction) if np.isfinite(value) else np.inf)
         if not value <= origin.value + _SUFFICIENT * along * origin.descent or (
@@ -181,15 +182,15 @@ def _between(low: LinePoint, high: LinePoint) -> float:
     middle = low.along + 0.5 * width
     if not (np.isfinite(high.value) and np.isfinite(high.descent)):
         return low.along + 0.1 * width
-    first = low.descent + high.descent - 3.0 * (low.value - high.value) / (low.along - high.along)
-    square = first * first - low.descent * high.descent
+    slope_sum = low.descent + high.descent - 3.0 * (low.value - high.value) / (low.along - high.along)
+    square = slope_sum * slope_sum - low.descent * high.descent
     if square < 0.0:
         return middle
-    second = float(np.sign(width) * np.sqrt(square))
-    bottom = high.descent - low.descent + 2.0 * second
-    if bottom == 0.0:
+    root = float(np.sign(width) * np.sqrt(square))
+    denominator = high.descent - low.descent + 2.0 * root
+    if denominator == 0.0:
         return middle
-    along = high.along - width * (high.descent + second - first) / bottom
+    along = high.along - width * (high.descent + root - slope_sum) / denominator
     ends = sorted((low.along + 0.1 * width, high.along - 0.1 * width))
     return float(np.clip(along, ends[0], ends[1])) if np.isfinite(along) else middle
 
@@ -211,6 +212,6 @@ def signed_adam(start: Array, steps: int, rate: float, low: Array | float, high:
         _, slope = yield point
         sign = np.sign(np.nan_to_num(slope))
         first, second = 0.9 * first + 0.1 * sign, 0.999 * second + 0.001 * sign * sign
-        now = rate * 0.1 ** sum(k > steps * part / 8 for part in (3, 5, 7))
-        step = now * (first / (1 - 0.9**k)) / (np.sqrt(second / (1 - 0.999**k)) + 1e-8)
+        current_rate = rate * 0.1 ** sum(k > steps * part / 8 for part in (3, 5, 7))
+        step = current_rate * (first / (1 - 0.9**k)) / (np.sqrt(second / (1 - 0.999**k)) + 1e-8)
         point = np.clip(point - step, low, high)

@@ -73,9 +73,9 @@ def invert(
     network = FlatNetwork.of(model, loss, input_shape=tuple(row_shape) if len(row_shape) > 1 else None)
     simulation: LocalSteps | OneGradient = local or OneGradient()
     point = network.flatten(dict(model.named_parameters()))
-    sent = network.flatten(_named(network, message))
-    require(all(map(torch.isfinite, sent.aminmax())), "the message holds numbers that are not finite")
-    gradient = mean_gradient(simulation, sent)
+    vector = network.flatten(_named(network, message))
+    require(all(map(torch.isfinite, vector.aminmax())), "the message holds numbers that are not finite")
+    gradient = mean_gradient(simulation, vector)
     known_targets = _known_targets(rows, labels, targets)
     image = (row_shape[0], row_shape[1], row_shape[2]) if len(row_shape) == 3 else None
     columns = MixedColumns(features, tuple(tuple(group) for group in categories)) if categories else None
@@ -85,11 +85,11 @@ def invert(
     probe = torch.zeros(1, dtype=torch.int64) if known_targets is None else known_targets[:1]
     first = FirstLayerEvidence.of(network, point, gradient, probe, rows, features, rng)
     if known_targets is None:
-        found = invert_unlabelled(inversion, point, sent, gradient, first, rows, classes, rng)
+        recovered = invert_unlabelled(inversion, point, vector, gradient, first, rows, classes, rng)
     else:
-        found = inversion(InversionProblem(point, sent, known_targets), rng, first)
-    assert found.targets is not None
-    return replace(found, rows=found.rows.reshape(rows, *row_shape)), found.targets
+        recovered = inversion(InversionProblem(point, vector, known_targets), rng, first)
+    assert recovered.targets is not None
+    return replace(recovered, rows=recovered.rows.reshape(rows, *row_shape)), recovered.targets
 
 
 def invert_unlabelled(
@@ -126,9 +126,9 @@ def invert_unlabelled(
     if (
         first is not None
         and classes >= 2
-        and (read := inversion.from_first_layer(point, message, first, classes)) is not None
+        and (closed_form := inversion.from_first_layer(point, message, first, classes)) is not None
     ):
-        return read
+        return closed_form
     counted = count_labels(inversion.network, point, gradient, rows, inversion.features, classes)
     hypotheses = [
         InversionProblem(point, message, torch.as_tensor(labels)) for labels in islice(counted, inversion.effort.counts)
@@ -151,10 +151,10 @@ def count_labels(
         "entropy loss; pass labels, or the number of classes",
     )
     assert layer is not None and layer.bias is not None
-    observed, at = network.split(gradient), network.split(point)
-    parts = (observed[layer.weight], observed[layer.bias], at[layer.weight], at[layer.bias])
-    numbers = plausible_label_counts(rows, *(part.detach().double().numpy() for part in parts))
-    return (np.repeat(np.arange(len(number)), number) for number in numbers)
+    observed, parameters = network.split(gradient), network.split(point)
+    parts = (observed[layer.weight], observed[layer.bias], parameters[layer.weight], parameters[layer.bias])
+    counts = plausible_label_counts(rows, *(part.detach().double().numpy() for part in parts))
+    return (np.repeat(np.arange(len(count)), count) for count in counts)
 
 
 def _known_targets(rows: int, labels: Array | Sequence[int] | None, targets: Array | None) -> torch.Tensor | None:

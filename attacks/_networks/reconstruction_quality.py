@@ -18,8 +18,8 @@ def psnr(estimate: Array, truth: Array, *, span: float = 1.0) -> Array:
         truth: (m, ...) images.
         span: range of the pixels.
     """
-    one, other = _flat(estimate), _flat(truth)
-    errors = _matched(((other[:, None] - one[None]) ** 2).mean(axis=2))
+    estimates, truths = _flat(estimate), _flat(truth)
+    errors = _matched(((truths[:, None] - estimates[None]) ** 2).mean(axis=2))
     return np.asarray(-10.0 * np.log10(np.maximum(errors / span**2, 1e-20)))
 
 
@@ -37,20 +37,20 @@ def tabular_accuracy(
         categories: columns of each categorical feature.
         tolerance: share of a column's range.
     """
-    one, other = _flat(estimate), _flat(truth)
-    span = np.ptp(other, axis=0)
+    estimates, truths = _flat(estimate), _flat(truth)
+    span = np.ptp(truths, axis=0)
     span = np.where(span > 0, span, 1.0)
-    taken = {column for group in categories for column in group}
-    numbers = [column for column in range(other.shape[1]) if column not in taken]
-    right = [np.abs(one[None, :, c] - other[:, None, c]) <= tolerance * span[c] for c in numbers]
+    categorical = {column for group in categories for column in group}
+    numbers = [column for column in range(truths.shape[1]) if column not in categorical]
+    correct = [np.abs(estimates[None, :, c] - truths[:, None, c]) <= tolerance * span[c] for c in numbers]
     for group in categories:
         columns = list(group)
-        right.append(other[:, None, columns].argmax(axis=2) == one[None][:, :, columns].argmax(axis=2))
-    table = np.stack(right, axis=2)  # (true rows, estimates, features)
+        correct.append(truths[:, None, columns].argmax(axis=2) == estimates[None][:, :, columns].argmax(axis=2))
+    table = np.stack(correct, axis=2)  # (true rows, estimates, features)
     i, j = linear_sum_assignment(-table.mean(axis=2))
-    hits = np.zeros((len(other), table.shape[2]))
-    hits[i] = table[i, j]
-    return hits.mean(axis=0), float(hits.all(axis=1).mean())
+    matched = np.zeros((len(truths), table.shape[2]))
+    matched[i] = table[i, j]
+    return matched.mean(axis=0), float(matched.all(axis=1).mean())
 
 
 def _flat(rows: Array) -> Array:
@@ -60,6 +60,6 @@ def _flat(rows: Array) -> Array:
 def _matched(cost: Array) -> Array:
     """Return the cost (m,) of each row's partner; rows without one take their cheapest."""
     i, j = linear_sum_assignment(cost)
-    out = cost.min(axis=1)
-    out[i] = cost[i, j]
-    return np.asarray(out)
+    matched = cost.min(axis=1)
+    matched[i] = cost[i, j]
+    return np.asarray(matched)

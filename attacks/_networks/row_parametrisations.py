@@ -1,4 +1,8 @@
-"""Map the unknowns of a search to rows: all entries, coordinates in a known space, or columns of mixed types."""
+"""Map the unknowns of a search to candidate rows, in torch, so that a search may use fewer or freer unknowns.
+
+The unknowns are all entries of the rows, coordinates in a known subspace, scores of one-hot coded columns, or the
+continuous columns beside known categories.
+"""
 
 from __future__ import annotations
 
@@ -83,8 +87,8 @@ class MixedColumns:
     @property
     def continuous(self) -> list[int]:
         """The columns that belong to no group."""
-        taken = {column for group in self.groups for column in group}
-        return [column for column in range(self.features) if column not in taken]
+        categorical = {column for group in self.groups for column in group}
+        return [column for column in range(self.features) if column not in categorical]
 
     def rows(self, unknowns: Tensor) -> Tensor:
         """Return rows whose groups hold shares that sum to 1."""
@@ -125,8 +129,8 @@ class ContinuousColumns:
 
     def rows(self, unknowns: Tensor) -> Tensor:
         """Return the known rows with these numbers in the continuous columns."""
-        known = torch.as_tensor(self.known, dtype=unknowns.dtype)
-        return known.index_copy(-1, torch.tensor(list(self.columns)), unknowns)
+        known_rows = torch.as_tensor(self.known, dtype=unknowns.dtype)
+        return known_rows.index_copy(-1, torch.tensor(list(self.columns)), unknowns)
 
     def unknowns(self, rows: Array) -> Array:
         """Return the continuous columns."""

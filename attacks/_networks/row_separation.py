@@ -1,11 +1,14 @@
-"""Recover rows from the gradient of the first linear layer, without optimisation.
+"""Recover a batch's rows from the gradient of the linear layer that they enter, without optimisation.
 
-For z = W x + b the gradients of one batch are gW = D^T X and gb = D^T 1, with D (B, out) the slopes d loss / d z. So
+For z = W x + b and B rows X, (B, features), the gradients are gW = D^T X and gb = D^T 1, where D, (B, out), holds the
+slopes d loss / d z. Three cases:
 
-  one row:        gW = d x^T, gb = d: the ratio, by least squares over all outputs (Phong et al. 2017);
-  ReLU:           gW = L R of rank B and D^T = L Q. ReLU cuts rows off from outputs, so L q has many zeros where q is a
-                  column of Q: it is the null vector of any B - 1 rows of L at which its row is cut off (Dimitrov et
-                  al. 2024, SPEAR). gb gives the lengths of the columns;
+  one row:        gW = d x^T and gb = d; x is their ratio, by least squares over all outputs (Phong et al. 2017).
+  ReLU after z:   gW = L R of rank B, with known L (out, B) and R (B, features), and D^T = L Q with an unknown Q (B, B).
+                  A ReLU that is inactive for a row makes that row's slope 0, so L q has many zeros for each column q of
+                  Q: q is the null vector of any B - 1 rows of L whose outputs are inactive for its row. Random sets of
+                  B - 1 rows are tried, and null vectors with many further zeros are kept (Dimitrov et al. 2024, SPEAR).
+                  gb = L Q lengths gives the lengths of the columns, and X = (Q diag(lengths))^-1 R.
   any activation: the rows of gW span those of X, so that only B coordinates of each row remain unknown.
 """
 
@@ -18,21 +21,25 @@ import numpy as np
 from securefed._tensors import Array
 
 _ROUND_OFF = 10.0
-"""Singular values below this many times the first one that rounding makes are noise."""
-_SPARE = 10
+"""Singular values below this multiple of the first one beyond the rank B, which rounding makes, count as noise."""
+_OVERSAMPLING = 10
 """Further directions of the randomised range finder; Halko et al. recommend 5 to 10."""
-_SURE, _VAIN = 3, 30
-"""Trials without a better direction, in units of those until the last one, after which the set counts as complete, and
-after which an incomplete set is given up."""
+_COMPLETE_AFTER, _GIVE_UP_AFTER = 3, 30
+"""The search has found all directions when the trials reach this multiple of those at which the last direction was
+found; with the second multiple it ends also where directions are dependent."""
 _ZEROS = 0.05
 """Share of the outputs at which a direction must vanish, beyond those that it was solved for; at least 4 outputs."""
 _SHARE = 0.2
-"""A direction that vanishes at fewer outputs than this share of the best one mixes rows. At .5 rows that are seldom cut
-off are refused (FLAME, 3 and 6 digits behind 32 units: two batches that .2 and .1 find)."""
-_CROWD = 3
-"""Directions that are kept, in units of the rows: more are mixtures of rows, and the worst are dropped."""
+"""A direction that vanishes at fewer outputs than this share of the best one is taken for a mixture of rows. At .5,
+rows for which few outputs are inactive are refused (FLAME, 3 and 6 digits behind 32 units: two batches that .2 and .1
+find).
+"""
+_MOST_DIRECTIONS = 3
+"""Directions that are kept, in multiples of B; further ones are mixtures of rows, and those with fewest zeros are
+dropped.
+"""
 _MOST_ROWS = 24
-"""About 2^B / B^2 trials find a row: 3e4 for 24 rows, 1e5 are made at most."""
+"""Largest batch. About 2^B / B^2 trials find a row: 3e4 for 24 rows, 1e5 are made at most."""
 _SAMPLE, _SAMPLE_ZEROS = 64, 2
 """Outputs on which a direction is tried first, and the zeros there without which it is dropped; it saves time only."""
 _FIRST_CHUNK, _CHUNK = 128, 2048
@@ -54,17 +61,18 @@ class FirstLayerGradient:
     def factors(self, rows: int) -> tuple[Array, Array, Array]:
         """Return the leading singular triples, exact for a matrix of rank `rows` (Halko et al. 2011, algorithm 4.4)."""
         weight = np.asarray(self.weight)
-        reached = weight.any(axis=0)  # images have margins
-        if reached.all() or reached.sum() <= rows:
+        nonzero = weight.any(axis=0)  # images have margins
+        if nonzero.all() or nonzero.sum() <= rows:
             return self._factors(weight, rows)
-        left, values, inner = self._factors(weight[:, reached], rows)
+        left, values, inner = self._factors(weight[:, nonzero], rows)
         right = np.zeros((len(inner), weight.shape[1]))
-        right[:, reached] = inner
+        right[:, nonzero] = inner
         return left, values, right
 
     @staticmethod
     def _factors(weight: Array, rows: int) -> tuple[Array, Array, Array]:
-        width = rows + _SPARE
+        """Return the leading singular triples by a randomised range finder; of small matrices, all."""
+        width = rows + _OVERSAMPLING
         if 3 * width >= min(weight.shape):
             return np.linalg.svd(weight.astype(np.float64), full_matrices=False)
         probe = np.random.default_rng(0).normal(size=(weight.shape[1], width)).astype(weight.dtype)
@@ -92,8 +100,8 @@ def ratio(observed: FirstLayerGradient) -> Array | None:
 def row_space(observed: FirstLayerGradient, rows: int) -> Array:
     """Return orthonormal rows (at most `rows`, features) that span those of the batch, as far as rounding allows."""
     _, values, directions = observed.factors(rows)
-    kept = int(np.sum(values[:rows] > observed.floor(values, rows)))
-    return directions[: max(kept, 1)]
+    rank = int(np.sum(values[:rows] > observed.floor(values, rows)))
+    return directions[: max(rank, 1)]
 
 
 def separate(
@@ -120,8 +128,8 @@ def separate(
     if values[rows - 1] <= floor:
         return None  # the rows are dependent, or their slopes are
     left, right = left[:, :rows] * values[:rows], right[:rows]
-    alive = np.linalg.norm(left, axis=1) > floor
-    left, bias = left[alive], np.asarray(observed.bias, np.float64)[alive]
+    active = np.linalg.norm(left, axis=1) > floor
+    left, bias = left[active], np.asarray(observed.bias, np.float64)[active]
     columns = _Columns(left, rows, floor / _ROUND_OFF)
     Q = columns.search(rng, trials) if len(left) > rows else None
     if Q is None:
@@ -134,7 +142,15 @@ def separate(
 
 @dataclass
 class _Columns:
-    """The search for directions q with many zeros in L q, L (outputs, rows)."""
+    """The search for directions q, (rows,), with many zeros in L q.
+
+    Attributes:
+        left: L, (outputs, rows).
+        rows: B.
+        noise: size of the rounding errors in L.
+        tolerance: largest entry of L q that counts as zero.
+        needed: number of zeros that a direction must have; it grows with the best direction found.
+    """
 
     left: Array
     rows: int
@@ -149,71 +165,75 @@ class _Columns:
     def search(self, rng: np.random.Generator, trials: int) -> Array | None:
         """Return (rows, rows) with one direction in each column, or `None`."""
         # A null vector is solved for with its last entry 1; after a random rotation no entry of a direction is 0.
-        turn, _ = np.linalg.qr(rng.normal(size=(self.rows, self.rows)))
-        turned = self.left @ turn
-        turned = turned / np.linalg.norm(turned, axis=1, keepdims=True)
-        found: list[tuple[Array, Array]] = []  # direction, its zeros
+        rotation, _ = np.linalg.qr(rng.normal(size=(self.rows, self.rows)))
+        rotated = self.left @ rotation
+        rotated = rotated / np.linalg.norm(rotated, axis=1, keepdims=True)
+        directions: list[tuple[Array, Array]] = []  # direction, its zeros
         sample = rng.permutation(len(self.left))[:_SAMPLE]
-        tried, changed, chunk = 0, 0, _FIRST_CHUNK
-        while tried < trials and (len(found) < self.rows or tried < _VAIN * changed):
+        tried, trials_at_change, chunk = 0, 0, _FIRST_CHUNK
+        while tried < trials and (len(directions) < self.rows or tried < _GIVE_UP_AFTER * trials_at_change):
             tried, chunk = tried + chunk, min(2 * chunk, _CHUNK)
-            picked = np.sort(rng.integers(0, len(turned), (chunk, self.rows - 1)), axis=1)
-            parts = turned[picked[(np.diff(picked, axis=1) > 0).all(axis=1)]]
+            subsets = np.sort(rng.integers(0, len(rotated), (chunk, self.rows - 1)), axis=1)
+            systems = rotated[subsets[(np.diff(subsets, axis=1) > 0).all(axis=1)]]
             # Outputs that one row alone reaches are parallel: without this noise such systems would be singular.
-            parts = parts + rng.normal(scale=1e-13, size=parts.shape)
-            nulls = _null_vectors(parts) @ turn.T
+            systems = systems + rng.normal(scale=1e-13, size=systems.shape)
+            nulls = _null_vectors(systems) @ rotation.T
             nulls /= np.linalg.norm(nulls, axis=1, keepdims=True)
-            few = np.abs(nulls @ self.left[sample].T) <= 3.0 * self.tolerance
-            nulls = nulls[few.sum(axis=1) >= _SAMPLE_ZEROS]
+            sample_zeros = np.abs(nulls @ self.left[sample].T) <= 3.0 * self.tolerance
+            nulls = nulls[sample_zeros.sum(axis=1) >= _SAMPLE_ZEROS]
             zeros = np.abs(nulls @ self.left.T) <= 3.0 * self.tolerance
             counts = zeros.sum(axis=1)
             for i in np.argsort(-counts):
                 if counts[i] < self.needed:
                     break
-                changed = tried if self._add(found, zeros[i]) else changed
-                if len(found) > _CROWD * self.rows:
-                    found = sorted(found, key=lambda item: -np.count_nonzero(item[1]))[: self.rows]
-                    self.needed = max(self.needed, int(np.count_nonzero(found[-1][1])))
-            if len(found) >= self.rows and tried >= _SURE * changed and (best := self._best(found)) is not None:
+                trials_at_change = tried if self._add(directions, zeros[i]) else trials_at_change
+                if len(directions) > _MOST_DIRECTIONS * self.rows:
+                    directions = sorted(directions, key=lambda item: -np.count_nonzero(item[1]))[: self.rows]
+                    self.needed = max(self.needed, int(np.count_nonzero(directions[-1][1])))
+            if (
+                len(directions) >= self.rows
+                and tried >= _COMPLETE_AFTER * trials_at_change
+                and (best := self._best(directions)) is not None
+            ):
                 return best
-        return self._best(found) if len(found) >= self.rows else None
+        return self._best(directions) if len(directions) >= self.rows else None
 
-    def _best(self, found: list[tuple[Array, Array]]) -> Array | None:
+    def _best(self, directions: list[tuple[Array, Array]]) -> Array | None:
         """Return (rows, rows) the directions with most zeros, `None` where they depend on each other."""
-        most = sorted(found, key=lambda item: -item[1].sum())[: self.rows]
-        best = np.stack([q for q, _ in most], axis=1)
+        leading = sorted(directions, key=lambda item: -item[1].sum())[: self.rows]
+        best = np.stack([q for q, _ in leading], axis=1)
         return best if np.linalg.cond(best) < 1e7 else None
 
-    def _add(self, found: list[tuple[Array, Array]], rough: Array) -> bool:
-        """Refine a direction on its zeros and keep it, unless it mixes rows.
+    def _add(self, kept: list[tuple[Array, Array]], approximate_zeros: Array) -> bool:
+        """Refine a direction on its approximate zeros and keep it, unless it is a mixture of rows.
 
-        A mixture of rows k and l is zero where both are cut off: its zeros lie within those of k alone, but for the few
-        outputs that it was solved for.
+        A mixture of rows k and l is zero where outputs are inactive for both: its zeros lie within those of k alone,
+        except for the few outputs that it was solved for.
         """
-        if any(self._within(rough, known) for _, known in found):
+        if any(self._within(approximate_zeros, others) for _, others in kept):
             return False
-        _, values, directions = np.linalg.svd(np.linalg.qr(self.left[rough], mode="r"))
+        _, values, directions = np.linalg.svd(np.linalg.qr(self.left[approximate_zeros], mode="r"))
         direction = directions[-1]
-        if self.rows > 1 and values[-2] <= 10.0 * self.tolerance * np.sqrt(np.count_nonzero(rough)):
-            return False  # outputs of fewer rows, parallel: many directions vanish on them
+        if self.rows > 1 and values[-2] <= 10.0 * self.tolerance * np.sqrt(np.count_nonzero(approximate_zeros)):
+            return False  # these outputs are active for fewer rows, so that many directions vanish on them
         zeros = np.abs(self.left @ direction) <= self.tolerance
-        if zeros.sum() < self.needed or any(self._within(zeros, known) for _, known in found):
+        if zeros.sum() < self.needed or any(self._within(zeros, others) for _, others in kept):
             return False
-        found[:] = [(q, known) for q, known in found if not self._within(known, zeros)] + [(direction, zeros)]
-        # All rows are cut off about as often: what vanishes on far fewer outputs mixes rows.
+        kept[:] = [(q, others) for q, others in kept if not self._within(others, zeros)] + [(direction, zeros)]
+        # All rows have about as many inactive outputs: a direction with far fewer zeros is a mixture.
         self.needed = max(self.needed, int(_SHARE * np.count_nonzero(zeros)))
         return True
 
-    def _within(self, one: Array, other: Array) -> bool:
-        """Return whether zeros lie within others, but for the outputs that a mixture was solved for."""
-        return int(np.count_nonzero(one & ~other)) < self.rows
+    def _within(self, zeros: Array, others: Array) -> bool:
+        """Return whether `zeros` lie within `others`, except for the outputs that a mixture was solved for."""
+        return int(np.count_nonzero(zeros & ~others)) < self.rows
 
 
-def _null_vectors(parts: Array) -> Array:
+def _null_vectors(systems: Array) -> Array:
     """Return (k, n) null vectors of (k, n - 1, n) matrices, their last entry 1; singular systems are left out."""
     try:
-        found = np.linalg.solve(parts[:, :, :-1], -parts[:, :, -1:])[..., 0]
+        solutions = np.linalg.solve(systems[:, :, :-1], -systems[:, :, -1:])[..., 0]
     except np.linalg.LinAlgError:
-        parts = parts[np.linalg.det(parts[:, :, :-1]) != 0.0]
-        found = np.linalg.solve(parts[:, :, :-1], -parts[:, :, -1:])[..., 0]
-    return np.concatenate([found, np.ones((len(found), 1))], axis=1)
+        systems = systems[np.linalg.det(systems[:, :, :-1]) != 0.0]
+        solutions = np.linalg.solve(systems[:, :, :-1], -systems[:, :, -1:])[..., 0]
+    return np.concatenate([solutions, np.ones((len(solutions), 1))], axis=1)

@@ -69,15 +69,15 @@ class RowSpaceFit:
             rng: generator of the random starts.
             rows: (B, features) rows that are almost right, in place of the first random start.
         """
-        sure = min(self.solved, float(torch.finfo(self.network.dtype).eps) ** 0.5)
+        rounding = min(self.solved, float(torch.finfo(self.network.dtype).eps) ** 0.5)
         best = self._fit(which, self._random(rng) if rows is None else rows, _STEPS)
-        spent = best.steps
+        jacobians = best.steps
         for _ in range(1, self.fits):
-            if best.norm <= sure:
+            if best.norm <= rounding:
                 break
             other = self._fit(which, self._random(rng), _STEPS)
-            best, spent = min(best, other, key=lambda fit: fit.norm), spent + other.steps
-        return LeastSquaresFit(best.point, best.norm, spent, best.linearised)
+            best, jacobians = min(best, other, key=lambda fit: fit.norm), jacobians + other.steps
+        return LeastSquaresFit(best.point, best.norm, jacobians, best.linearised)
 
     def choose_hypothesis(self, rng: np.random.Generator) -> tuple[int, int]:
         """Choose a hypothesis by a few steps of a fit under each.
@@ -86,36 +86,38 @@ class RowSpaceFit:
             The index of the first hypothesis with a small residual, else of the one with the smallest; and the number
             of steps taken.
         """
-        spent, norms = 0, []
+        jacobians, norms = 0, []
         for which in range(len(self.hypotheses)):
             trial = self._fit(which, self._random(rng), _FIRST_STEPS)
-            spent += trial.steps
+            jacobians += trial.steps
             norms.append(trial.norm)
             if trial.norm <= _NEAR:
                 break
-        return int(np.argmin(norms)), spent
+        return int(np.argmin(norms)), jacobians
 
     def rows(self, fit: LeastSquaresFit) -> Array:
         """Return the rows (B, features) of a fit."""
         return np.asarray(self.space.rows(torch.as_tensor(fit.point.reshape(len(self.hypotheses[0].targets), -1))))
 
     def _random(self, rng: np.random.Generator) -> Array:
+        """Draw rows (B, features) that are uniform in the public range."""
         shape = (len(self.hypotheses[0].targets), self.space.basis.shape[1])
         return rng.uniform(self.prior.low, self.prior.high, shape)
 
     def _fit(self, which: int, rows: Array, steps: int) -> LeastSquaresFit:
+        """Fit the rows under one hypothesis by Levenberg-Marquardt, from these rows."""
         problem = self.hypotheses[which]
 
-        def gap(flat: Tensor) -> Tensor:
+        def difference(flat: Tensor) -> Tensor:
             x = self.space.rows(flat.reshape(len(rows), -1))
             sent = self.simulation(self.network, problem.point, x, problem.targets)
             return (sent - problem.message) / self._scale
 
-        jacobian = torch.func.jacfwd(gap)
+        jacobian = torch.func.jacfwd(difference)
 
         def residual(flat: Array) -> Array:
             with torch.no_grad():
-                return np.asarray(gap(torch.as_tensor(flat, dtype=self.network.dtype)).double())
+                return np.asarray(difference(torch.as_tensor(flat, dtype=self.network.dtype)).double())
 
         def linearised(flat: Array) -> tuple[Array, Array]:
             with torch.no_grad():

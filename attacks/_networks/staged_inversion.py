@@ -40,12 +40,12 @@ from securefed.attacks._networks.row_parametrisations import (
 from securefed.attacks._networks.row_space_fit import RowSpaceFit
 from securefed.attacks._networks.smoothed_relu import SmoothedReLU, has_relu
 
-_RACE = 2
-"""Widths at which all starts run; then the best start goes on alone. On LeNet (digits) starts that end in a wrong
-minimum show it after two; each further width costs an evaluation of every start for one of the best."""
-_JACOBIAN = 2**25
+_RACE_WIDTHS = 2
+"""Number of widths at which all starts run; after these the best start goes on alone. On LeNet (digits) starts that end
+in a wrong minimum show it after two; each further width would spend evaluations on all starts instead of the best."""
+_JACOBIAN_BYTES = 2**25
 """Most bytes of a Jacobian of the fit in the row space; beyond, L-BFGS fits the coordinates instead."""
-_ALMOST = 0.1
+_NEARLY_SOLVED = 0.1
 """Relative residual below which rows of a closed form are the first start of the fit in the row space."""
 _HISTORY = 100
 """Steps that L-BFGS remembers; the memory grows with it. With 100 and 2000 steps, 7 of 8 rows of a sigmoid batch of
@@ -72,7 +72,7 @@ class InversionEffort:
         fits: most starts of the fit in the row space.
         counts: most label counts that this fit tries, where the labels are not known.
         memory: most bytes that a search may take; larger searches are refused before anything is allocated.
-        batched: whether starts are computed together; `None` decides by the size (`gradient_matching.TOGETHER`).
+        batched: whether starts are computed together; `None` decides by the size (`gradient_matching.VMAP_ENTRIES`).
     """
 
     exact: bool = True
@@ -107,7 +107,7 @@ class RecoveredRows:
         residual: relative residual of the message under `rows`, 0 if exact. It stays large where nothing was found, and
             where the simulation is wrong (other hyper-parameters than the client's).
         stage: the stage that found them: "ratio", "separation", "coordinates", "descent", "smoothed" or "cosine".
-        evaluations: of the objective, all starts together.
+        evaluations: number of evaluations of the objective, all starts together.
         seconds: wall-clock time of the whole inversion.
         targets: (B, ...) what the rows were compared with, in their order.
     """
@@ -153,18 +153,18 @@ class StagedInversion:
         Raises:
             ConfigError: the searches need more memory than `effort.memory`.
         """
-        begun = time.perf_counter()
+        started = time.perf_counter()
         self.require_memory(len(problem.targets))
-        found = self._exact(problem, first, rng)
-        if not found.residual <= self.effort.solved:
-            found = self._descend(problem, found, rng)
-        return replace(found, seconds=time.perf_counter() - begun, targets=problem.targets.numpy())
+        recovered = self._exact(problem, first, rng)
+        if not recovered.residual <= self.effort.solved:
+            recovered = self._descend(problem, recovered, rng)
+        return replace(recovered, seconds=time.perf_counter() - started, targets=problem.targets.numpy())
 
     def from_first_layer(
         self, point: torch.Tensor, message: torch.Tensor, first: FirstLayerEvidence, classes: int
     ) -> RecoveredRows | None:
         """Return rows and labels in closed form from the first layer; `None` unless they explain the message."""
-        begun = time.perf_counter()
+        started = time.perf_counter()
         labelled = first.labelled(classes) if self.effort.exact else None
         if labelled is None:
             return None
@@ -172,7 +172,7 @@ class StagedInversion:
         residual = self._matching(InversionProblem(point, message, torch.as_tensor(labels))).relative(rows)
         if not residual <= self.effort.solved:
             return None
-        return RecoveredRows(rows, residual, first.stage, seconds=time.perf_counter() - begun, targets=labels)
+        return RecoveredRows(rows, residual, first.stage, seconds=time.perf_counter() - started, targets=labels)
 
     def with_unknown_labels(
         self, hypotheses: Sequence[InversionProblem], rng: np.random.Generator, first: FirstLayerEvidence | None
@@ -182,12 +182,12 @@ class StagedInversion:
         A few steps of the fit in the row space choose the hypothesis: the first with a small residual. Where that fit
         cannot be used, the first hypothesis is taken.
         """
-        begun, which, spent = time.perf_counter(), 0, 0
+        started, which, evaluations = time.perf_counter(), 0, 0
         if len(hypotheses) > 1 and (fits := self._row_space_fit(hypotheses, first)) is not None:
-            which, spent = fits.choose_hypothesis(rng)
-        found = self(hypotheses[which], rng, first)
-        seconds = time.perf_counter() - begun
-        return replace(found, evaluations=found.evaluations + spent, seconds=seconds)
+            which, evaluations = fits.choose_hypothesis(rng)
+        recovered = self(hypotheses[which], rng, first)
+        seconds = time.perf_counter() - started
+        return replace(recovered, evaluations=recovered.evaluations + evaluations, seconds=seconds)
 
     def require_memory(self, rows: int) -> None:
         """Refuse a search that would not fit into memory, before it is allocated.
@@ -224,7 +224,7 @@ class StagedInversion:
             rows = space.rows(torch.as_tensor(end.point.reshape(count, -1))).numpy()
             fitted = RecoveredRows(rows, matching.relative(rows), "coordinates", _spent(ends))
         else:
-            fit = fits(0, rng, best.rows if best.residual <= _ALMOST else None)
+            fit = fits(0, rng, best.rows if best.residual <= _NEARLY_SOLVED else None)
             fitted = RecoveredRows(fits.rows(fit), fit.norm, "coordinates", fit.steps)
         return min((best, fitted), key=lambda item: item.residual)
 
@@ -244,7 +244,7 @@ class StagedInversion:
         if first is None or not self.effort.exact:
             return None
         space, effort = RowSpace(first.row_space), self.effort
-        if 8 * first.count * space.width * len(hypotheses[0].message) > min(effort.memory, _JACOBIAN):
+        if 8 * first.count * space.width * len(hypotheses[0].message) > min(effort.memory, _JACOBIAN_BYTES):
             return None
         return RowSpaceFit(self.network, self.simulation, hypotheses, space, self.prior, effort.fits, effort.solved)
 
@@ -259,11 +259,11 @@ class StagedInversion:
         best = self._better(problem, best, ends, parametrisation, stage)
         if best.residual <= 10.0 * self.effort.solved or not self.effort.signed_steps:
             return best
-        rough = self._search(
+        coarse = self._search(
             problem, parametrisation, self._starts(parametrisation, len(problem.targets), rng), "cosine"
         )
-        best = self._better(problem, best, rough, parametrisation, "cosine")
-        polished = self._search(problem, parametrisation, np.stack([end.point for end in rough]))
+        best = self._better(problem, best, coarse, parametrisation, "cosine")
+        polished = self._search(problem, parametrisation, np.stack([end.point for end in coarse]))
         return self._better(problem, best, polished, parametrisation, "cosine")
 
     def _starts(self, parametrisation: RowParametrisation, count: int, rng: np.random.Generator) -> Array:
@@ -310,17 +310,18 @@ class StagedInversion:
         self, problem: InversionProblem, parametrisation: RowParametrisation, starts: Array
     ) -> list[BestPoint]:
         """Run L-BFGS at ever smaller widths, each from where the last one ended, then on the network itself."""
-        spent, part = 0, -(-self.effort.evaluations // (1 + len(self.effort.widths)))
+        evaluations, share = 0, -(-self.effort.evaluations // (1 + len(self.effort.widths)))
         for k, width in enumerate((*self.effort.widths, 0.0)):
-            ends = self._search(problem, parametrisation, starts, width=width, evaluations=part)
-            spent += _spent(ends)
-            if k + 1 == _RACE:
+            ends = self._search(problem, parametrisation, starts, width=width, evaluations=share)
+            evaluations += _spent(ends)
+            if k + 1 == _RACE_WIDTHS:
                 ends = [min(ends, key=lambda end: end.value)]
             starts = np.stack([end.point for end in ends])
-        ends[0].evaluations += spent - _spent(ends)
+        ends[0].evaluations += evaluations - _spent(ends)
         return ends
 
     def _has_relu(self, problem: InversionProblem) -> bool:
+        """Return whether the network computes a ReLU that can be smoothed."""
         network, row = self.network, torch.zeros(1, self.features, dtype=self.network.dtype)
         return has_relu(network.objective, network.split(problem.point), row, problem.targets[:1])
 
@@ -333,29 +334,30 @@ class StagedInversion:
         stage: str,
     ) -> RecoveredRows:
         """Return the best of the rows so far and those at the ends of a search."""
-        matching, spent = self._matching(problem), best.evaluations + _spent(ends)
+        matching, evaluations = self._matching(problem), best.evaluations + _spent(ends)
         # The search's own value ranks its ends, until categories are rounded.
-        likely = ends if self.columns is not None else [min(ends, key=lambda end: end.value)]
-        for end in likely:
+        candidates = ends if self.columns is not None else [min(ends, key=lambda end: end.value)]
+        for end in candidates:
             rows = parametrisation.rows(torch.as_tensor(end.point.reshape(len(problem.targets), -1))).numpy()
             if self.columns is not None:
                 rows = self._categorical(problem, self.columns, rows)
             residual = matching.relative(rows)
             if residual < best.residual or best.stage == "none":
                 best = RecoveredRows(rows, residual, stage)
-        return replace(best, evaluations=spent)
+        return replace(best, evaluations=evaluations)
 
     def _categorical(self, problem: InversionProblem, columns: MixedColumns, rows: Array) -> Array:
         """Round the categories to their likeliest values, and fit the continuous columns to the message again."""
-        rounded, free = columns.rounded(rows), columns.continuous
-        if not free:
+        rounded, continuous = columns.rounded(rows), columns.continuous
+        if not continuous:
             return rounded
-        rest = ContinuousColumns(rounded, free)
-        start = rest.unknowns(rounded).reshape(1, -1)
-        matching = GradientMatching(self.network, self.simulation, problem, rest, self.prior)
+        parametrisation = ContinuousColumns(rounded, continuous)
+        start = parametrisation.unknowns(rounded).reshape(1, -1)
+        matching = GradientMatching(self.network, self.simulation, problem, parametrisation, self.prior)
         end = run_searches([lbfgs(start[0], _HISTORY)], start, matching, self.effort.evaluations // 4, 0.0)[0]
-        return np.asarray(rest.rows(torch.as_tensor(end.point.reshape(len(rounded), -1))).numpy())
+        return np.asarray(parametrisation.rows(torch.as_tensor(end.point.reshape(len(rounded), -1))).numpy())
 
 
 def _spent(ends: Sequence[BestPoint]) -> int:
+    """Return the number of evaluations of all searches together."""
     return sum(end.evaluations for end in ends)

@@ -1,4 +1,9 @@
-"""Attack a recorded view of a gradient method that trains a network."""
+"""Reconstruct clients' rows and labels from the first round of a federated gradient method that trains a torch network.
+
+The attack reads the broadcast parameters and the sum of the members' messages from a recorded view. It simulates the
+members' local steps on candidate rows, and searches for the rows that send the observed sum: closed forms from the
+first layer's gradient first, then fits (`staged_inversion`).
+"""
 
 from __future__ import annotations
 
@@ -15,20 +20,21 @@ from securefed.attacks._requirements import too_long, why_incomplete
 from securefed.errors import ConfigError, TranscriptError
 
 _VECTORS = 16
-"""Gradients and messages that a search holds at a time, beside its own."""
+"""Vectors of the network's size that a search holds at a time, for the estimate of its memory."""
 _WIDTHS = (0.3, 0.1, 0.03, 0.01, 0.001)
-"""Widths of the smoothed ReLUs: five, as 300 evaluations shared by thirteen are too few for each. They found all of 20
-single digits behind LeNet with 2000 evaluations."""
+"""Widths of the smoothed ReLUs. `invert` has thirteen; the 300 evaluations of this attack, shared by thirteen, would be
+too few for each. These five found all of 20 single digits behind LeNet with 2000 evaluations."""
 _COUNTS = 20
 """Label counts that are tried, a third of `invert`'s: an audit runs this attack once for each seed and view."""
 
 
 @dataclass(frozen=True)
 class NetworkInversion:
-    """Reconstruct rows and labels from the members' first round: closed forms, then a fit of local steps.
+    """Reconstruct rows and labels from the members' first round: closed forms, then fits of simulated local steps.
 
-    Labels are read off the last layer. Mini-batches are the clients' secret: batches in the rows' order stand in for
-    them, and the residual shows what that costs. In a sum each member's steps are simulated.
+    Labels are recovered with the rows from the first layer, or counted from the last layer's gradient. The attacker
+    does not know the clients' mini-batches and takes batches in the rows' order instead; the residual shows what that
+    costs. Behind a sum each member's steps are simulated.
 
     Attributes:
         restarts: random starts of each descent.
@@ -104,22 +110,26 @@ class NetworkInversion:
             inversion.require_memory(rows)
             first = FirstLayerEvidence.of(network, point, gradient, probe, rows, public.features, rng)
             if known_targets is None:
-                found = invert_unlabelled(inversion, point, message, gradient, first, rows, public.classes, rng)
+                recovered = invert_unlabelled(inversion, point, message, gradient, first, rows, public.classes, rng)
             else:
-                found = inversion(InversionProblem(point, message, known_targets), rng, first)
+                recovered = inversion(InversionProblem(point, message, known_targets), rng, first)
         except ConfigError as error:
             raise TranscriptError(str(error)) from error
-        value = np.nan_to_num(found.rows)
-        if not found.residual <= effort.solved:
+        value = np.nan_to_num(recovered.rows)
+        if not recovered.residual <= effort.solved:
             value = np.clip(value, -public.feature_bound, public.feature_bound)
         return Reconstruction(
             "samples",
             value,
-            labels=found.targets if known_targets is None else None,
-            residual=float(found.residual),
+            labels=recovered.targets if known_targets is None else None,
+            residual=float(recovered.residual),
             unknowns=value.size,
             members=observed.rounds[0].members,
-            diagnostics={"stage": found.stage, "evaluations": found.evaluations, "seconds": round(found.seconds, 3)},
+            diagnostics={
+                "stage": recovered.stage,
+                "evaluations": recovered.evaluations,
+                "seconds": round(recovered.seconds, 3),
+            },
         )
 
 
@@ -129,8 +139,8 @@ def _has_labels(problem: Any) -> bool:
 
 
 def _companions(problem: Any, rows: int, rng: np.random.Generator) -> Any:
-    """Return what stands beside rows without labels: nothing, or codes of the problem's own distribution."""
+    """Return the targets of a problem without labels: empty, or codes drawn from the problem's own distribution."""
     import torch  # noqa: PLC0415
 
-    beside = problem.companions(rng.random((rows, 1)), np.empty((rows, 0)))
-    return torch.as_tensor(np.asarray(beside), dtype=getattr(torch, problem.precision))
+    companions = problem.companions(rng.random((rows, 1)), np.empty((rows, 0)))
+    return torch.as_tensor(np.asarray(companions), dtype=getattr(torch, problem.precision))

@@ -14,7 +14,7 @@ from securefed.attacks import views
 from securefed.attacks._base import Target
 from securefed.attacks._generic import ClearRows, FitRows, ProbeGram, RegressCounts, RegressRows, Replay
 from securefed.attacks._generic.moment_map import ScaledClientStep
-from securefed.attacks._generic.row_regression import KernelRidge, _rows, _solved
+from securefed.attacks._generic.row_regression import KernelRidge, _best_ridge, _rows
 from securefed.attacks.scores import match, relative_error
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, TranscriptError
@@ -117,7 +117,7 @@ def test_errors_left_out_are_those_of_models_without_that_client() -> None:
     values -= values.mean(0)
     for quadratic in (False, True):
         kernel = (1 + known @ known.T) ** 2 if quadratic else known @ known.T
-        error, weights = _solved(kernel, values)
+        error, weights = _best_ridge(kernel, values)
         # the ridge that was chosen: (K + ridge) weights = values
         ridge = np.linalg.lstsq(weights.reshape(-1, 1), (values - kernel @ weights).reshape(-1, 1))[0].item()
         left = []

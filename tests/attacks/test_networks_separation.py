@@ -113,7 +113,7 @@ def test_labels_are_counted(labels: list[int]) -> None:
 
 
 def test_rows_found_by_the_last_trial_count_though_the_search_is_not_sure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_separation, "_SURE", 10**9)
+    monkeypatch.setattr(row_separation, "_COMPLETE_AFTER", 10**9)
     seen, x = entering(9, 150, seed=1)
     found = separate(seen, 9, np.random.default_rng(0), trials=5000)
     assert found is not None

@@ -1,9 +1,14 @@
 """Compare a simulated FAPS client's messages with the observed ones, as functions of its Gram matrix S.
 
-A FAPS client sends, in each round, a product Y_k that depends non-linearly on S and on the broadcast basis Z_k
-(`simulated_client` has the equations), the scalar tr(Z_k^T S Z_k), and through beta its largest eigenvalue lambda_1(S).
-The residuals below are the differences of all of these, simulated less observed. Where FAPS stops its inner iterations
-by a rule, each round's number of inner iterations (inner count) is a further unknown, a real number.
+The client receives the basis Z_k, orthonormal (features, rank), and keeps a subspace X_k, with X_0 = Z_0. In round k it
+iterates V <- orth(H V), c_k times from V = X = X_{k-1}, and the last V is X_k:
+
+    H = S + X W^T + W X^T + beta Z_k Z_k^T,   W = -(I - X X^T) S X,   beta = beta_scale lambda_1(S),
+    it sends  Y_k = beta X_k X_k^T Z_k - X_k W_k^T Z_k - W_k X_k^T Z_k  and  tr(Z_k^T S Z_k),  with W_k the W at X_k.
+
+The residuals are the simulated less the observed Y_k, relative to the latter, the same of the scalars, and of
+lambda_1(S). Where FAPS stops its inner iterations by a rule, each c_k (inner count) is a further unknown, a real
+number.
 """
 
 from __future__ import annotations
@@ -167,6 +172,7 @@ class ClientEquations:
         return received_rounds(self.probes[:count], self.algorithm)
 
     def _scalars_and_slopes(self, x: Array, count: int) -> tuple[Array, Array]:
+        """Return tr(Z_k^T S Z_k) of each round, then lambda_1(S), and their derivatives by the parameters of S."""
         S, directions = self.parametrisation.matrix(x), self.parametrisation.at(x)
         values, vectors = np.linalg.eigh(S)
         slopes = [directions.slopes(Z @ Z.T) for Z in self.probes[:count]]
@@ -175,9 +181,11 @@ class ClientEquations:
         return np.array([*captured, values[-1]]), np.stack(slopes)
 
     def _scalar_residuals(self, scalars: Array) -> Array:
+        """Return the simulated less the observed scalars; lambda_1(S) is 1 in these units."""
         observed = self.captured[: len(scalars) - 1]
         return np.append(scalars[:-1] - observed, _EIGENVALUE_WEIGHT * (scalars[-1] - 1))
 
     def _relative(self, sent: Sequence[Array]) -> list[Array]:
+        """Return the simulated less the observed messages, each over the norm of the latter."""
         messages = zip(sent, self.products, self.norms, strict=False)
         return [((Y - observed) / norm).reshape(-1) for Y, observed, norm in messages]

@@ -1,7 +1,9 @@
 """Reconstruct a FAPS client's Gram matrix S by fitting a simulated client to its first messages.
 
-The residuals are those of `client_equations`. The unknowns are S and, where the inner iterations stop by a rule, their
-number in each round (inner count), taken as a real number. A start near the truth (`near_consensus`,
+In round k the client moves its subspace X by c_k subspace iterations with H = S + X W^T + W X^T + beta Z Z^T, where Z
+is the broadcast basis and W = -(I - X X^T) S X, and sends Y = beta X X^T Z - X W^T Z - W X^T Z at the new X. The
+unknowns are S and, where the inner iterations stop by a rule, their numbers c_k (inner counts), taken as real numbers;
+the residuals are the simulated less the observed Y (`client_equations`). A start near the truth (`near_consensus`,
 `low_rank_estimate`) is improved in one of two ways: by fitting more and more rounds, or by multiple shooting.
 Gauss-Newton steps then bring the residuals of all rounds to round-off. A residual at round-off is a proof where the
 Jacobian has full rank and is well enough conditioned for that residual. A small residual alone is no proof: residuals
@@ -66,8 +68,9 @@ _LARGEST_HIDDEN = 1e-2
 """
 _MOST_UNEVEN, _FARTHEST, _MOST_NOISE = 4.0, 0.5, 10.0
 """Residuals are taken for errors of the messages under three conditions: no round's residual deviates from the others'
-by more than _UNEVEN standard deviations, the relative distance of S from the near-consensus estimate is at most _FAR,
-and the residuals are at most _MORE times the first message's errors. Wrong minima of the fit violate one of them.
+by more than _MOST_UNEVEN standard deviations, the relative distance of S from the near-consensus estimate is at most
+_FARTHEST, and the residuals are at most _MOST_NOISE times the first message's errors. Wrong minima of the fit violate
+one of them.
 """
 
 
@@ -266,22 +269,22 @@ def _noise_weighted(
     """
     fitted, first_noise = rounds[: len(equations.probes)], first_message_noise(rounds[0])
     gram, counts = equations.gram_and_counts(x)
-    likely = most_likely(fitted, equations.algorithm, rows, gram, counts, estimate)
-    if likely is None or likely.unevenness > _MOST_UNEVEN:
+    weighted = most_likely(fitted, equations.algorithm, rows, gram, counts, estimate)
+    if weighted is None or weighted.unevenness > _MOST_UNEVEN:
         return None
-    if first_noise is not None and likely.noise > _MOST_NOISE * first_noise:
+    if first_noise is not None and weighted.noise > _MOST_NOISE * first_noise:
         return None
-    if np.linalg.norm(likely.gram - estimate) > _FARTHEST * np.linalg.norm(estimate):
+    if np.linalg.norm(weighted.gram - estimate) > _FARTHEST * np.linalg.norm(estimate):
         return None
-    noise = {} if likely.residual < proof else {"noise": likely.noise}
+    noise = {} if weighted.residual < proof else {"noise": weighted.noise}
     return FAPSSolution(
-        likely.gram,
+        weighted.gram,
         "fit to noise, not proven" if noise else "exact fit",
-        likely.residual,
-        likely.rank,
-        likely.unknowns,
-        likely.condition,
-        _notes(likely.residual, likely.counts, likely.error, starts) | noise,
+        weighted.residual,
+        weighted.rank,
+        weighted.unknowns,
+        weighted.condition,
+        _notes(weighted.residual, weighted.counts, weighted.error, starts) | noise,
     )
 
 

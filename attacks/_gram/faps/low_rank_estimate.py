@@ -81,6 +81,7 @@ class _NearConsensusEquations:
         )
 
     def linearised(self, x: Array) -> tuple[Array, Array]:
+        """Return the residuals and their derivative by the parameters of S."""
         S, directions = self.parametrisation.matrix(x), self.parametrisation.at(x)
         values, vectors = np.linalg.eigh(S)
         size = len(S)

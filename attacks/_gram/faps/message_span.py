@@ -79,4 +79,5 @@ def span_basis(rounds: Sequence[RoundView], rows: int) -> Array:
 
 
 def _unit(Y: Array) -> Array:
+    """Return a message divided by its norm."""
     return np.asarray(Y, float) / (float(np.linalg.norm(Y)) or 1.0)

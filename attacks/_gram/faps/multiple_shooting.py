@@ -1,9 +1,10 @@
 """Find a start for the fit of a simulated FAPS client by multiple shooting: S and inner counts from messages Y_k.
 
-A client with Gram matrix S moves its subspace X_k, orthonormal (features, rank), by c_k inner iterations from X_{k-1}
-(c_k is the inner count), and sends a message Y_k that depends on S and X_k; `simulated_client` has the equations. A fit
-of S alone simulates all rounds one after the other. Where the inner iterations converge slowly, a small change of S
-turns later subspaces by much, so that few starts succeed. Here S and every X_k are unknown. The residuals are
+A client with Gram matrix S moves its subspace from X = X_{k-1} to X_k, orthonormal (features, rank), by c_k iterations
+V <- orth(H V) (c_k is the inner count), H = S + X W^T + W X^T + beta Z Z^T, W = -(I - X X^T) S X, with Z the broadcast
+basis. It sends Y_k = beta X X^T Z - X W^T Z - W X^T Z at X = X_k. A fit of S alone simulates all rounds one after the
+other. Where the inner iterations converge slowly, a small change of S turns later subspaces by much, so that few starts
+succeed. Here S and every X_k are unknown. The residuals are
 
     Y(S, X_k) - Y_k  for each message, and  X_k - (X_{k-1} after the inner iterations of round k)  for each link,
 
@@ -145,10 +146,10 @@ class MultipleShooting:
             rows.append(self._jacobian_rows(dY / self._norms[k], k))
             if k:
                 H = self._operator(S, subspaces, masks, k)
-                moved = InnerOperatorDerivative(H, dXs[k - 1], d_masks[k - 1], directions)
+                operator_derivative = InnerOperatorDerivative(H, dXs[k - 1], d_masks[k - 1], directions)
                 V, dV = subspaces[k - 1], dXs[k - 1]
                 for _ in range(int(counts[k - 1])):
-                    V, dV = horizontal(H.times(V), moved.times(V, dV))
+                    V, dV = horizontal(H.times(V), operator_derivative.times(V, dV))
                 weight = _weight(counts[k - 1])
                 gaps.append(weight * (self._coordinates_of(k, V) - self._block(point, k)))
                 link = self._jacobian_rows(self._coordinate_tangents(k, V, dV), k - 1)
@@ -162,6 +163,7 @@ class MultipleShooting:
         )
 
     def _of_gram(self, x: Array) -> tuple[Array, Array]:
+        """Return the residuals of the scalars that depend on S alone, and their derivative by its parameters."""
         return self._equations.scalar_residuals_and_slopes(x, len(self._received.probes))
 
     @property
@@ -171,6 +173,7 @@ class MultipleShooting:
         return int((features - rank) * rank)
 
     def _columns(self, k: int) -> slice:
+        """Return the positions of T_k in the parameter vector."""
         start = self._coordinates.count + (k - 1) * self._moves
         return slice(start, start + self._moves)
 
@@ -183,10 +186,10 @@ class MultipleShooting:
         probes = self._received.probes
         try:
             S = self._coordinates.matrix(point[: self._coordinates.count])
-            rest = [orth(Z + self._bases[k] @ self._block(point, k)) for k, Z in enumerate(probes) if k]
+            later_subspaces = [orth(Z + self._bases[k] @ self._block(point, k)) for k, Z in enumerate(probes) if k]
         except (LinAlgError, DivergenceError):
             return None, []
-        return (S if np.isfinite(S).all() else None), [probes[0], *rest]
+        return (S if np.isfinite(S).all() else None), [probes[0], *later_subspaces]
 
     def _subspace_tangents(self, point: Array, k: int) -> Array:
         """Return dX_k by the parameters of S (zero) and by its own parameters T_k, of which X_0 has none."""
@@ -224,6 +227,7 @@ class MultipleShooting:
         return InnerOperator(S, subspaces[k - 1], masks[k - 1], self._received.betas[k], self._received.probes[k])
 
     def _relative_residuals(self, subspaces: Sequence[Array], masks: Sequence[Array]) -> list[Array]:
+        """Return the simulated less the observed messages, each over the norm of the latter."""
         received = self._received
         sent = [product(*all_) for all_ in zip(subspaces, masks, received.betas, received.probes, strict=True)]
         return [
@@ -231,6 +235,7 @@ class MultipleShooting:
         ]
 
     def _stack(self, residuals: Sequence[Array], scalars: Array, gaps: Sequence[Array]) -> Array:
+        """Join the residuals of messages, scalars and links into one vector."""
         flat = [part.reshape(-1) for part in residuals] + [scalars] + [gap.reshape(-1) for gap in gaps]
         return np.concatenate(flat)
 

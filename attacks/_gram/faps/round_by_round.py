@@ -211,7 +211,7 @@ class _OneStepEquations:
 
     @classmethod
     def of(cls, solved: Sequence[SolvedSubspace], observation: RoundView, beta: float) -> _OneStepEquations:
-        known = [
+        solved_before = [
             (subspace.X, subspace.X @ subspace.inside + subspace.G)
             for subspace in solved
             if subspace.inside is not None
@@ -223,8 +223,8 @@ class _OneStepEquations:
             Z=observation.broadcast[BASIS],
             Y=observation.message[PRODUCT],
             beta=beta,
-            probes=np.hstack(empty + [X for X, _ in known]),
-            products=np.hstack(empty + [SX for _, SX in known]),
+            probes=np.hstack(empty + [X for X, _ in solved_before]),
+            products=np.hstack(empty + [SX for _, SX in solved_before]),
             trace=solved[0].trace if len(solved) == 1 else None,
         )
 
@@ -358,10 +358,10 @@ class _StationarityEquations:
 
     def linearised(self, x: Array) -> tuple[Array, Array]:
         """Return `residual` and its derivative (equations, parameters)."""
-        beside, (others, rank) = self.beside, (self.beside.shape[1], self.start.shape[1])
-        moves = np.zeros((len(beside), others, rank, rank))
-        moves[:, :, np.arange(rank), np.arange(rank)] = beside[:, :, None]
-        X, dX = horizontal(self.start + beside @ x.reshape(others, rank), moves.reshape(len(beside), -1, rank))
+        complement, (others, rank) = self.beside, (self.beside.shape[1], self.start.shape[1])
+        moves = np.zeros((len(complement), others, rank, rank))
+        moves[:, :, np.arange(rank), np.arange(rank)] = complement[:, :, None]
+        X, dX = horizontal(self.start + complement @ x.reshape(others, rank), moves.reshape(len(complement), -1, rank))
         RX, RZ, t, dt = self.R @ X, self.R @ self.Z, X.T @ self.Z, crossed(dX, self.Z)
         a, RXt = X.T @ RZ, RX @ t
         d_inside = crossed(dX, RXt) + left(RX.T, right(dX, t)) + left(X.T @ RX, dt)  # d(X^T) R X t + X^T R d(X t)
@@ -386,8 +386,8 @@ def _by_differences(residual: ResidualFunction) -> ResidualAndJacobian:
     """Return the residual with its derivative by finite differences, one by one for the few unknowns."""
 
     def linearised(x: Array) -> tuple[Array, Array]:
-        here = residual(x)
-        columns = [(residual(x + step) - here) / _DIFFERENCE for step in _DIFFERENCE * np.eye(len(x))]
-        return here, np.stack(columns, axis=1)
+        value = residual(x)
+        columns = [(residual(x + step) - value) / _DIFFERENCE for step in _DIFFERENCE * np.eye(len(x))]
+        return value, np.stack(columns, axis=1)
 
     return linearised

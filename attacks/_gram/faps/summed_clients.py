@@ -1,8 +1,10 @@
 """Reconstruct the single clients' Gram matrices S_i from sums of FAPS' masked products.
 
-A client's message is a non-linear function of S_i (`simulated_client` has the equations), so a sum of messages depends
-on every S_i and not only on their sum. With a fixed number of inner steps this function is known. All clients are
-therefore simulated, and their S_i fitted to the sums (`joint_fit`).
+A client keeps a subspace X, moves it by some subspace iterations (inner steps) with H = S_i + X W^T + W X^T + beta Z
+Z^T, W = -(I - X X^T) S_i X, and sends Y = beta X X^T Z - X W^T Z - W X^T Z, with Z the broadcast basis. This is not
+linear in S_i, so a sum of messages depends on every S_i and not only on their sum. With a fixed number of inner steps
+the client's messages are a known function of S_i. All clients are therefore simulated, and their S_i fitted to the sums
+(`joint_fit`).
 """
 
 from __future__ import annotations
