@@ -68,8 +68,10 @@ def test_an_example_is_small_and_has_a_page(folder: str) -> None:
     assert 15 < len((EXAMPLES / folder / "README.md").read_text().splitlines()) < 60
 
 
-def test_there_are_four_examples() -> None:
-    assert FOLDERS == ["files", "http", "pipes", "sklearn"]
+def test_the_page_lists_every_example() -> None:
+    page = (EXAMPLES / "README.md").read_text()
+    assert FOLDERS == ["files", "flower_demo", "http", "pipes", "sklearn"]
+    assert all(f"[{folder}]({folder})" in page for folder in FOLDERS)
 
 
 @pytest.mark.exhaustive

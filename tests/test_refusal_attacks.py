@@ -146,9 +146,7 @@ class Indicator:
         number, self.exchanges = self.exchanges, self.exchanges + 1
         header = ExchangeHeader(COHORT, TRAIN, 0, (), number // 8, number % 8)
         try:
-            summed = self.world.coordinator.exchange(
-                number, header, broadcast, CountedExchanges.of(COHORT, {}, None), (), lambda _: {}
-            )
+            summed = self.world.exchange(number, header, broadcast, CountedExchanges.of(COHORT, {}, None), {})
         except ClientOut:
             self.out += 1
             return True

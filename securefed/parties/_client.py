@@ -188,7 +188,7 @@ class SumClient:
             raise ConfigError("this request asks for the contribution; give the update: receive(request, update, ...)")
         model = self._model(base)
         self._base = None if model is None else model_digest(model)
-        weight, metrics = _number(weight, "weight"), self._metrics(metrics)
+        weight, metrics = weight if callable(weight) else _number(weight, "weight"), self._metrics(metrics)
         if not callable(update):
             update = self._structure(update)
         begun = node.begin(message)
@@ -205,7 +205,7 @@ class SumClient:
             return pending.fault
         try:
             given = self._structure(update() if callable(update) else update)
-            count = weight() if callable(weight) else weight
+            count = _number(weight(), "weight") if callable(weight) else weight
             if not 0 <= count < math.inf:
                 raise DataError(f"weight must be finite and at least 0; got {count!r}")
             relative = count / self.terms.largest_weight if self.terms.weighted else 1.0

@@ -211,18 +211,22 @@ class World:
         self, number: int, header: ExchangeHeader, broadcast: Tensors, counted: CountedExchanges, body: Tensors
     ) -> ExchangeResult | None:
         """One exchange to its end; `None` where it was void."""
+        try:
+            return self.exchange(number, header, broadcast, counted, body)
+        except SecureFedError:
+            return None
+
+    def exchange(
+        self, number: int, header: ExchangeHeader, broadcast: Tensors, counted: CountedExchanges, body: Tensors
+    ) -> ExchangeResult:
+        """One exchange to its end; what it precomputed is used by the next one."""
         content = ExchangeContent(header, broadcast, counted, lambda client: body)
         prepared, self.prepared = self.prepared, None
-        try:
-            exchange = open_exchange(
-                self.terms.defense, self.terms.schema.layouts, PUBLIC.cohort, number, content, self.log, (), prepared
-            )
-        except SecureFedError:
-            return None
+        exchange = open_exchange(
+            self.terms.defense, self.terms.schema.layouts, PUBLIC.cohort, number, content, self.log, (), prepared
+        )
         try:
             return self.coordinator.exchange(exchange)
-        except SecureFedError:
-            return None
         finally:
             self.prepared = exchange.prepared
 
