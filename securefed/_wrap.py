@@ -23,6 +23,7 @@ from securefed.parties._update import like
 
 T = TypeVar("T")
 _LARGEST = 1e300
+"""Largest entry of an update; beyond it a sum of updates may overflow float64."""
 _SMALLEST = float(np.finfo(np.float32).tiny)
 
 
@@ -40,7 +41,7 @@ def secure_mean(
         updates: one mapping for each client, of NumPy arrays or torch tensors (bfloat16 and float16 too): same names
             and shapes.
         weights: one number >= 0 for each client (sample counts); all equal by default. They are summed inside the
-            defence: the server learns their total only. A defence that clips or adds noise allows none.
+            defence: the server learns their total only. A defence that clips or adds noise allows only equal ones.
         defense: how the sum is made, for instance `secure_aggregation()`; in the clear without one.
         bound: largest absolute entry of a tensor in any update, a public fact of your training (a clipping norm): by
             the tensors' names, or one number for all. Exact defences round each tensor by its own bound, so that
@@ -57,7 +58,7 @@ def secure_mean(
     Raises:
         DataError: no updates, other names or shapes, entries that are not finite, complex numbers, or other types than
             real numbers.
-        ConfigError: weights of a wrong number, negative, or all zero; weights or integers under a clip; bounds of other
+        ConfigError: weights of a wrong number (`DataError` for what is no number), negative, or all zero; weights or integers under a clip; bounds of other
             names than the tensors', or not positive; a ring of another width; or what is no defence.
         RangeRefused: an entry beyond its bound.
         RoundVoid: fewer updates than the defence needs.

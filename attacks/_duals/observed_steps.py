@@ -2,8 +2,10 @@
 
 In each round the client sends M = U + Y / rho: its iterate U, (features, rank), after the local steps, plus its dual
 variable Y over the penalty parameter rho. On receiving the next consensus Z+ it sets Y = rho (M - Z+). Both M and Z+
-are observed, and Y = 0 at first, so Y is known in every round, and with it U = M - Y / rho. FedPE's multiplier T of the
-constraint on U^T U grows by rho B*B a round, B = max(0, U^T U - I), and is known as well.
+are observed, and Y = 0 at first, so Y follows, and with it U = M - Y / rho. FedPE's multiplier T of the constraint on
+U^T U grows by rho B*B a round, B = max(0, U^T U - I), and is known as well. The observed Z+ is not the one that the
+client received where it missed rounds in between and no record of what followed is kept. One wrong Z+ spoils one
+round: the next Y does not depend on the last one.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ class ObservedStep:
     Attributes:
         start: U_i before the local steps, (features, rank).
         end: U_i after them, (features, rank).
-        linear: Y_i - rho Z, the known part of the gradient.
-        constraint_dual: T_i of FedPE, (rank, rank); zero up to round-off where every U_i is orthonormal.
+        linear: Y_i - rho Z, the part of the augmented Lagrangian's gradient that does not depend on U.
+        constraint_dual: T_i of FedPE, (rank, rank).
         error: standard deviation of the rounding error of a message's entry.
     """
 
@@ -53,16 +55,16 @@ def observed_steps(rounds: Sequence[RoundView], rho: float, *, orthonormal: bool
     Args:
         rounds: the client's rounds, from the first on.
         rho: penalty parameter of the algorithm.
-        orthonormal: whether every U_i is orthonormal.
+        orthonormal: whether U_i is known to be orthonormal: True for FedPG, False for FedPE.
     """
     steps = []
     error = float(np.sqrt(np.mean(rounding(np.stack([o.message[POINT] for o in rounds])) ** 2)))
-    start: Array | None = orth(rounds[0].broadcast[BASIS])  # U_i^0 = Z^0
+    start: Array | None = orth(rounds[0].broadcast[BASIS])  # U_i^0 = Z^0, which the client orthonormalises
     dual = np.zeros_like(rounds[0].broadcast[BASIS])  # Y_i^0 = 0
     constraint_dual = np.zeros((dual.shape[1], dual.shape[1]))  # T_i^0 = 0
     for index, observation in enumerate(rounds):
-        point = observation.message[POINT]
-        end = point - dual / rho  # U_i = M_i - Y_i / rho
+        sent = observation.message[POINT]
+        end = sent - dual / rho  # U_i = M_i - Y_i / rho
         if orthonormal and not _is_orthonormal(end):
             start = None
         elif start is not None:
@@ -70,11 +72,12 @@ def observed_steps(rounds: Sequence[RoundView], rho: float, *, orthonormal: bool
             start = end
         else:
             start = end
+        # Z+: what followed this round's sum if that is recorded, else what the client received in its next round
         followed = observation.followed or (rounds[index + 1].broadcast if index + 1 < len(rounds) else {})
         if not followed:
             break
-        dual = rho * (point - followed[BASIS])
-        constraint_dual = constraint_dual + rho * excess(end) ** 2  # (10)
+        dual = rho * (sent - followed[BASIS])
+        constraint_dual = constraint_dual + rho * excess(end) ** 2  # FedPE, eq. (10)
     return steps
 
 

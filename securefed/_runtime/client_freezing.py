@@ -4,8 +4,8 @@
     thaw(node, data)                            # a node made anew with the client's data, before the next message
 
 The bytes hold the secrets of the current exchange and the client's learned state. Keep them on the client's machine,
-and seal them (`Seal`) where others can read the disk. Never reuse a state that answered a request for an
-upload: freeze after every answer and keep only the newest.
+and seal them (`Seal`) where others can read the disk. Never go on from a state that is older than an answer
+to a request for an upload: the client would mask two uploads alike. Freeze after every answer, and keep the newest only.
 """
 
 from __future__ import annotations

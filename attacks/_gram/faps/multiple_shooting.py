@@ -1,12 +1,17 @@
 """Find a start for the fit of a simulated FAPS client by multiple shooting: S and inner counts from messages Y_k.
 
-A client with Gram matrix S moves its subspace from X = X_{k-1} to X_k, orthonormal (features, rank), by c_k iterations
-V <- orth(H V) (c_k is the inner count), H = S + X W^T + W X^T + beta Z Z^T, W = -(I - X X^T) S X, with Z the broadcast
-basis. It sends Y_k = beta X X^T Z - X W^T Z - W X^T Z at X = X_k. A fit of S alone simulates all rounds one after the
-other. Where the inner iterations converge slowly, a small change of S turns later subspaces by much, so that few starts
+FAPS is federated PCA whose clients mask what they send. A client with Gram matrix S moves its subspace from
+X = X_{k-1} to X_k, orthonormal (features, rank), by c_k iterations V <- orth(H V) (c_k is the inner count),
+
+    H = S + X W^T + W X^T + beta Z Z^T,   W = -(I - X X^T) S X,   Z the broadcast basis,
+
+and sends Y_k = beta X X^T Z - X W^T Z - W X^T Z at X = X_k. A fit of S alone simulates all rounds one after the other.
+Where the inner iterations converge slowly, a small change of S turns later subspaces by much, so that few starts
 succeed. Here S and every X_k are unknown. The residuals are
 
-    Y(S, X_k) - Y_k  for each message, and  X_k - (X_{k-1} after the inner iterations of round k)  for each link,
+    Y(S, X_k) - Y_k for each message, over the norm of Y_k,
+    (X_{k-1} after the inner iterations of round k) - X_k for each link between two rounds, in the coordinates T_k below,
+    tr(Z_k^T S Z_k) and lambda_1(S) less what the client's scalars say of them,
 
 so that links need not hold before the end of the search. Where the inner counts follow FAPS' stop rule, the rule is
 applied again after every step, to the S and X_{k-1} of that step.
@@ -71,7 +76,7 @@ class ShootingResult:
 
 
 class MultipleShooting:
-    """Residuals of the first rounds with S and every subspace unknown, in units of lambda_1(S).
+    """Residuals of the first rounds with S and every subspace unknown.
 
     The parameter vector holds the parameters of S, then those of X_1, X_2, ...: T_k in X_k = orth(Z_k + B_k T_k), where
     Z_k is the broadcast basis and B_k an orthonormal basis of its complement. X_0 = Z_0.
@@ -88,8 +93,12 @@ class MultipleShooting:
         self._norms = equations.norms
 
     def search(self, x: Array, steps: int) -> ShootingResult:
-        """Search from S(x) and X_k = Z_k; the rule gives the inner counts anew at every step."""
-        point = np.concatenate([x, np.zeros((len(self._received.probes) - 1) * self._moves)])
+        """Search from S(x) and X_k = Z_k.
+
+        After every step the inner counts are computed again, which may raise the norm; the search goes on from there,
+        and returns its last point.
+        """
+        point = np.concatenate([x, np.zeros((len(self._received.probes) - 1) * self._subspace_size)])
         counts = self.counts(point)
         norm = best = float(np.linalg.norm(self.residual(point, counts)))
         steps_taken = steps_waited = 0
@@ -118,7 +127,7 @@ class MultipleShooting:
         if S is None:
             return np.full(1, np.nan)
         try:
-            masks = [-off(X, S @ X) for X in subspaces]
+            masks = [-off(X, S @ X) for X in subspaces]  # W = -(I - X X^T) S X
             gaps = []
             for k in range(1, len(subspaces)):
                 V, H = subspaces[k - 1], self._operator(S, subspaces, masks, k)
@@ -153,7 +162,7 @@ class MultipleShooting:
                 weight = _weight(counts[k - 1])
                 gaps.append(weight * (self._coordinates_of(k, V) - self._block(point, k)))
                 link = self._jacobian_rows(self._coordinate_tangents(k, V, dV), k - 1)
-                link[:, self._columns(k)] -= np.eye(self._moves)
+                link[:, self._columns(k)] -= np.eye(self._subspace_size)
                 links.append(weight * link)
         scalars, slopes = self._of_gram(point[:size])
         scalar_rows = np.zeros((len(slopes), len(point)))
@@ -167,15 +176,15 @@ class MultipleShooting:
         return self._equations.scalar_residuals_and_slopes(x, len(self._received.probes))
 
     @property
-    def _moves(self) -> int:
+    def _subspace_size(self) -> int:
         """Return the number of parameters of one subspace."""
         features, rank = self._received.probes[0].shape
         return int((features - rank) * rank)
 
     def _columns(self, k: int) -> slice:
         """Return the positions of T_k in the parameter vector."""
-        start = self._coordinates.count + (k - 1) * self._moves
-        return slice(start, start + self._moves)
+        start = self._coordinates.count + (k - 1) * self._subspace_size
+        return slice(start, start + self._subspace_size)
 
     def _block(self, point: Array, k: int) -> Array:
         """Return T_k, (features - rank, rank)."""
@@ -192,21 +201,22 @@ class MultipleShooting:
         return (S if np.isfinite(S).all() else None), [probes[0], *later_subspaces]
 
     def _subspace_tangents(self, point: Array, k: int) -> Array:
-        """Return dX_k by the parameters of S (zero) and by its own parameters T_k, of which X_0 has none."""
+        """Return the derivative of X_k by the parameters of S, which is zero, and by T_k; X_0 = Z_0 has none."""
         Z, size = self._received.probes[k], self._coordinates.count
         if not k:
             return np.zeros((len(Z), size, Z.shape[1]))
         B, rank = self._bases[k], Z.shape[1]
-        d = np.zeros((len(Z), size + self._moves, rank))
-        own_columns = d[:, size:].reshape(len(Z), B.shape[1], rank, rank)
-        own_columns[:, :, np.arange(rank), np.arange(rank)] = B[:, :, None]
+        d = np.zeros((len(Z), size + self._subspace_size, rank))
+        # a view: writing the derivative of column j of X by column j of T_k fills d
+        diagonal_view = d[:, size:].reshape(len(Z), B.shape[1], rank, rank)
+        diagonal_view[:, :, np.arange(rank), np.arange(rank)] = B[:, :, None]
         return horizontal(Z + B @ self._block(point, k), d)[1]
 
     def _jacobian_rows(self, tangents: Array, k: int) -> Array:
         """Return tangents (rows, parameters of S and X_k, columns) as rows of the whole Jacobian."""
         size = self._coordinates.count
         flat = tangents.transpose(0, 2, 1).reshape(-1, tangents.shape[1])
-        out = np.zeros((len(flat), size + (len(self._received.probes) - 1) * self._moves))
+        out = np.zeros((len(flat), size + (len(self._received.probes) - 1) * self._subspace_size))
         out[:, :size] = flat[:, :size]
         if k:
             out[:, self._columns(k)] = flat[:, size:]
@@ -229,7 +239,8 @@ class MultipleShooting:
     def _relative_residuals(self, subspaces: Sequence[Array], masks: Sequence[Array]) -> list[Array]:
         """Return the simulated less the observed messages, each over the norm of the latter."""
         received = self._received
-        sent = [product(*all_) for all_ in zip(subspaces, masks, received.betas, received.probes, strict=True)]
+        each_round = zip(subspaces, masks, received.betas, received.probes, strict=True)
+        sent = [product(X, W, beta, Z) for X, W, beta, Z in each_round]
         return [
             (Y - observed) / norm for Y, observed, norm in zip(sent, self._equations.products, self._norms, strict=True)
         ]
@@ -240,17 +251,20 @@ class MultipleShooting:
         return np.concatenate(flat)
 
     def counts(self, point: Array) -> Array:
-        """Return the inner counts of rounds 1, 2, ... by the rule, with this S and these subspaces."""
+        """Return the inner counts of rounds 1, 2, ...: FAPS' fixed number where it has one, else by its stop rule.
+
+        Where the parameters give no S, the counts are 1: the residual is NaN then, and the step is refused.
+        """
         S, subspaces = self._gram_and_subspaces(point)
         rounds = range(1, len(self._received.probes))
         if self._received.steps is not None or S is None:
             return np.full(len(rounds), self._received.steps or 1)
-        masks = [-off(X, S @ X) for X in subspaces]
+        masks = [-off(X, S @ X) for X in subspaces]  # W = -(I - X X^T) S X
         return np.array(
             [iterate_by_rule(self._operator(S, subspaces, masks, k), self._equations.algorithm)[0] for k in rounds]
         )
 
 
 def _weight(count: float) -> float:
-    """Return the weight of a link of so many inner steps."""
+    """Return the weight of a link of `count` inner iterations."""
     return float(_LINK_WEIGHT * min(1.0, (_QUICK / count) ** _SLOWNESS))
