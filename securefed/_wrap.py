@@ -52,13 +52,14 @@ def secure_mean(
 
     Returns:
         The mean, in the updates' own types, dtypes and devices; integer tensors (counters) rounded to nearest.
-        In the clear exact to float64 rounding; under an exact defence within `TensorPlan.error` of that. Under a clip
-        or noise, the sum of the clipped updates and the noise over the number of clients.
+        In the clear exact to float64 rounding; under an exact defence within 6 times `TensorPlan.error` of that (the
+        weights are rounded too, and the mean divides by their sum). Under a clip or noise, the sum of the clipped
+        updates and the noise over the number of clients.
 
     Raises:
         DataError: no updates, other names or shapes, entries that are not finite, complex numbers, or other types than
-            real numbers.
-        ConfigError: weights of a wrong number (`DataError` for what is no number), negative, or all zero; weights or integers under a clip; bounds of other
+            real numbers; or a mean or sum that an update's integer type does not hold.
+        ConfigError: weights of a wrong number, negative, or all zero; weights or integers under a clip; bounds of other
             names than the tensors', or not positive; a ring of another width; or what is no defence.
         RangeRefused: an entry beyond its bound.
         RoundVoid: fewer updates than the defence needs.

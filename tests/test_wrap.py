@@ -9,6 +9,7 @@ from securefed.defenses import clip, gaussian, skellam
 from securefed.defenses._homomorphic import InsecurePaillier
 from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, DataError, RangeRefused
+from securefed.parties import SumTerms
 
 RNG = np.random.default_rng(0)
 UPDATES = [{"w": RNG.normal(size=(3, 2)), "b": RNG.normal(size=2)} for _ in range(4)]
@@ -148,3 +149,31 @@ def test_noise_and_clips_work_on_equal_weights(noise) -> None:
     np.testing.assert_allclose(found["w"], expected, atol=0.1)
     with pytest.raises(ConfigError, match="leave the weights out"):
         secure_mean(UPDATES, WEIGHTS, defense)
+
+
+def test_the_error_of_a_mean_is_within_six_times_the_plan_s_error_and_can_exceed_it() -> None:
+    """One heavy client and light ones: every rounding counts, and the sum is divided by little more than one weight."""
+    rng, worst = np.random.default_rng(0), 0.0
+    for _ in range(60):
+        weights = np.concatenate([[1.000001], rng.uniform(0, 1e-6, 7)])
+        updates = [{"x": rng.uniform(-1, 1, 50)} for _ in weights]
+        found = secure_mean(updates, weights.tolist(), secure_aggregation(), bound=1.0, ring=32)["x"]
+        expected = np.average([update["x"] for update in updates], axis=0, weights=weights)
+        planned = SumTerms.like(
+            updates[0],
+            clients=8,
+            defense=secure_aggregation(),
+            bounds=1.0,
+            largest_weight=1.000001,
+            base=False,
+            ring=32,
+        ).plan
+        error = next(tensor.error for tensor in planned.tensors if tensor.name == "update.x")
+        worst = max(worst, float(np.abs(found - expected).max()) / error)
+    assert 1 < worst <= 6
+
+
+def test_a_sum_that_its_type_does_not_hold_is_named() -> None:
+    with pytest.raises(DataError, match="300, which int8 does not"):
+        secure_sum([{"n": np.array([100], np.int8)}] * 3, secure_aggregation())
+    assert secure_sum([{"n": np.array([42], np.int8)}] * 3, secure_aggregation())["n"] == 126

@@ -1,6 +1,8 @@
 """Compute dot products modulo p = 2^61 - 1, without a Python step per entry.
 
-(Also modulo 2^b - 1 for smaller b, so that tests can measure what has probability 2^-60 at full size.)
+The tags by which clients check an announced sum are such products (`verification`). Smaller moduli 2^b - 1 are for
+tests: there the chance of an undetected change, 2^-60 at full size, is large enough to be measured.
+
 Both factors are cut into limbs of at most 21 and 16 bits. A product of limbs is below 2^37, so a sum of 2^15 of them
 is below 2^52: exact in float64, where NumPy multiplies matrices fastest.
 """
@@ -15,18 +17,20 @@ from securefed._tensors import Array
 
 BITS: Final = 61
 CHUNK: Final = 1 << 15
+"""Products of limbs in one float64 sum, which is then exact."""
 _WORD_LIMBS: Final = ((0, 21), (21, 20), (41, 20))  # first bit and length: the lower 61 bits of a word
 _VALUE_LIMB: Final = 16
 _NARROW: Final = 2**31
+"""Values from -2^31 to 2^31 - 1 need two limbs, others four."""
 
 
 def dot(words: Array, values: Array, bits: int = BITS) -> int:
-    """Compute sum_j a_j x_j mod 2^bits - 1.
+    """Compute sum_j a_j x_j mod (2^bits - 1).
 
     Args:
         words: a_j is the lower `bits` bits of a word (uint64).
-        values: x_j (int64), as many.
-        bits: 61 outside tests.
+        values: x_j (int64, signed), as many as words.
+        bits: 61; smaller in tests, never larger.
     """
     if bits < BITS:
         words = words & np.uint64(2**bits - 1)

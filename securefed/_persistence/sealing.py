@@ -49,8 +49,8 @@ class Seal:
 
     Attributes:
         key: 32 secret bytes, from the operating system's generator.
-        anchor: a small file that remembers the generation written last, in another place than the sealed files: older
-            files are refused.
+        anchor: a small file that remembers the generation written last, one for each sealed file and in another place:
+            older files are refused.
 
     Raises:
         ConfigError: the key is not 32 bytes.
@@ -99,6 +99,7 @@ class Seal:
         """Encrypt `data` as a file of this kind, of the generation after the newest one."""
         salt = os.urandom(_SALT)
         header = _HEADER.pack(MARK, VERSION, self._fingerprint, self.newest() + 1, len(data), salt)
+        # a nonce of zeros, for the key is fresh
         cipher = Cipher(algorithms.AES(self._derive(b"file", salt)), modes.GCM(bytes(12))).encryptor()
         cipher.authenticate_additional_data(header + kind.encode())
         parts = [header, *(cipher.update(part) for part in _slices(data)), cipher.finalize(), cipher.tag]

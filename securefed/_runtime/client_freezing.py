@@ -4,8 +4,9 @@
     thaw(node, data)                            # a node made anew with the client's data, before the next message
 
 The bytes hold the secrets of the current exchange and the client's learned state. Keep them on the client's machine,
-and seal them (`Seal`) where others can read the disk. Never go on from a state that is older than an answer
-to a request for an upload: the client would mask two uploads alike. Freeze after every answer, and keep the newest only.
+and seal them (`Seal`) where others can read the disk. Never go on from a state that is older than an
+answer to a request for an upload: the client would mask two uploads alike. Freeze after every answer, and keep only the
+newest.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def freeze(node: ClientNode, *, learned: bool = False) -> bytes:
 
     Args:
         node: the client.
-        learned: leave out the current exchange with its secrets, for a file that outlives it.
+        learned: write only what was learned: leave out the current exchange with its secrets, for a file that outlives it.
     """
     state = node.state
     header: dict[str, Any] = {"version": VERSION, "run": node.run, "client": node.client, "terms": node.terms}

@@ -265,6 +265,12 @@ class OpenExchange:
         """True if all parties that were asked have replied."""
         return self._open.replied >= set(self._open.outgoing)
 
+    @property
+    def opens(self) -> bool:
+        """True in the stages after the upload, whose replies open the sum."""
+        stages, upload = self.session.plan.stages, self._protocol.upload
+        return upload in stages and self.stage in stages[stages.index(upload) + 1 :]
+
     def freeze(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the exchange in progress as JSON values and tensors, secrets included; `thaw` restores it."""
         stage = self._open

@@ -23,7 +23,8 @@ class RunOptions:
         seal: encrypts the checkpoint; without one it is in the clear, readable by its owner only.
         keep_transcript: whether the transcript keeps all messages. Attacks and audits need it; it grows with rounds x
             clients x tensors. By default a simulation keeps it, and a run over Flower does not.
-        max_void: attempts at one sum before the run stops with `RoundVoid`.
+        max_void: attempts at one sum before the run stops with `RoundVoid`; an attempt is void where too few clients
+            reply, or one of them sat out.
         timeout: seconds that the server waits for the replies of one stage; clients that reply later count as dropped
             out. A simulation in one process never waits.
         budget: privacy budget of the defence's noise (`CentralGaussian.budget`). The server charges it before every

@@ -54,6 +54,9 @@ class SumClient:
     Guarantees: those of the defence (`terms.plan`). Whether it answers, and what it refuses, does not depend on the
     update's values: an update that is not finite or beyond its bound, or a function that fails, makes the client sit
     out, and the round is repeated without the server learning which client it was (under a defence that hides uploads).
+    A client that sat out of 8 exchanges of a run declines all others, which the server sees: that bounds what the
+    server learns by asking in several rounds with other cohorts, and one broken update in a round of 8 attempts
+    exhausts it.
     Not guaranteed: that another client's update is honest. That a state which answered a request is not used again,
     where the caller restores an old copy of it: one upload may then be masked twice alike.
 

@@ -48,6 +48,8 @@ class SumHelper:
             MessageRefused: a request that it must not answer, or of another run than its first one.
         """
         message = Message.decode(unwrap(self.terms.digest, request, SERVER), claimed_sender=SERVER)
+        if not message.run:
+            raise BindingError(SERVER, "the request names no run")
         if self.run not in ("", message.run):
             raise BindingError(
                 SERVER, f"this key holder belongs to run {self.run}, and the request is of {message.run}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
@@ -28,6 +29,7 @@ from securefed.parties._terms import SumTerms
 from securefed.parties._update import model_digest, read_update
 
 _KIND: Final = "server's state of a sum"
+_LOG = logging.getLogger("securefed.server")
 
 
 class SumServer:
@@ -41,9 +43,9 @@ class SumServer:
         terms: what all parties agreed on.
         run: identifier of the run; a fresh one by default.
         keep_transcript: keep all messages in `transcript`, for an audit. It grows with rounds x clients x tensors.
-        file: where the state is kept, written at every new stage, so that a server that was killed goes on. An existing
-            file is continued: where a round is open, `outgoing` holds its requests, and where one was completed,
-            `result` is there again.
+        file: where the state is kept, written at every new stage and before a sum is opened, so that a server that was
+            killed goes on. An existing file is continued: where a round is open, `outgoing` holds its requests, and
+            where one was completed, `result` is there again.
         seal: encrypts the file; without one only its owner may read it.
 
     Raises:
@@ -193,6 +195,8 @@ class SumServer:
                 exchange.refusals[party] = str(error)
         if more and not exchange.complete_stage:
             return None
+        if exchange.opens:
+            self._save()  # a sum that is opened is never lost: to open one over fewer clients instead would leak
         return self._close_stage(exchange)
 
     def abandon(self) -> None:
@@ -221,6 +225,8 @@ class SumServer:
 
         Replies that arrived after `freeze` are lost: their senders answer no request twice, so they count as dropped
         out of the attempt, which is repeated if too few are left.
+        Without identities, a sum that was opened after `freeze` may then be made again over fewer clients, and the two
+        subtract; `file` prevents that.
 
         Raises:
             StorageError: these bytes are no state of a server of these terms.
@@ -327,3 +333,8 @@ class SumServer:
         except (KeyError, TypeError, ValueError, DataError) as error:
             raise StorageError(f"these bytes are no state of a server: {error!r}") from error
         self._pending, self._exchange = thaw_engine(self._engine, engine)
+        if self._exchange is not None and self._exchange.opens and self._exchange.complete_stage:
+            try:
+                self._close_stage(self._exchange)
+            except SecureFedError as error:
+                _LOG.warning("the round that was open is given up: %s", error)

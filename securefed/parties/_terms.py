@@ -34,7 +34,7 @@ UPDATE, WEIGHT, METRIC = "update.", "weight", "metric."
 _FORMAT: Final = 1
 _LARGEST_ENTRY: Final = 2.0**20
 """Bound of an entry, a weight or a metric where the caller declares none. In a ring of 64 bits and for 1000 clients the
-rounding error of an entry is then 6e-11; at half the bound it is half as large."""
+rounding error of an entry is then 6e-11 where weights are near the largest; at half the bound it is half as large."""
 
 
 @dataclass(frozen=True)
@@ -189,9 +189,11 @@ class SumTerms:
             defense: how the sum is made; in the clear without one.
             cohort: clients planned for one round; all by default.
             bounds: largest absolute entry of one client's update, one number or by name (others keep the default,
-                2^20). Never clipped: a client beyond it sits out, and the round is repeated with the bound doubled.
+                2^20). Never clipped: a client beyond it sits out, and the round is repeated with all bounds doubled,
+                which they stay for the rest of the run: each doubling doubles the rounding error (`SumResult.error`).
             metrics: names of the metrics, or names with the largest absolute value of one client's (default 2^20).
-            largest_weight: largest weight of one client.
+            largest_weight: largest weight of one client. Weights far below it lose digits: the rounding error of a mean
+                grows with `largest_weight` over the mean weight (`SumResult.error`).
             base: whether rounds begin with a model that all parties hold.
             differences: whether update minus base is summed; by default where the defence clips.
             local: patterns of tensors that stay with their client.

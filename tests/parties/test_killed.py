@@ -17,8 +17,8 @@ from securefed.parties._envelope import unwrap
 from tests.parties.killed_run import CLIENTS, UPDATES, run, terms_in
 
 ROOT = Path(__file__).parents[2]
-WRITES = 2 * (1 + CLIENTS * 6) + 4
-"""About the writes of two rounds: a client writes once a stage and once before its upload, the server once a stage."""
+WRITES = 2 * (1 + CLIENTS * 6)
+"""Two rounds have a few more: a client writes once a stage and once before its upload, the server once a stage."""
 
 
 @pytest.mark.parametrize("half", ["half", "renamed"])

@@ -641,3 +641,35 @@ def test_a_stray_message_does_not_bind_a_client_to_its_run(change: Any, tmp_path
     members[0] = SumClient(terms, 0, file=tmp_path / "client")
     check(play(server, members, given(), base=BASE), range(CLIENTS))
     assert members[0].run == server.run
+
+
+def test_a_server_that_dies_while_it_opens_a_sum_opens_the_same_sum_again(tmp_path) -> None:
+    """Not one of the same updates over fewer clients, which subtracts: without identities no client would refuse it."""
+    terms = terms_of(secure_aggregation(), base=False)
+    members, server, mine = parties(terms), SumServer(terms, file=tmp_path / "server"), given(base=None)
+    server.open()
+    for _ in range(3):
+        server.receive({i: members[i].receive(request, **mine[i]) for i, request in server.outgoing.items()})
+    replies = {i: members[i].receive(request) for i, request in server.outgoing.items()}
+    server._close_stage = lambda exchange: None  # type: ignore[method-assign] - killed after the sum, before its write
+    server.receive(replies)
+    server = SumServer(terms, file=tmp_path / "server")
+    assert not server.outgoing
+    assert server.result is not None
+    check(server.result, range(CLIENTS))
+    assert server.round == 1
+
+
+def test_a_key_holder_answers_in_one_run_and_an_empty_name_is_none() -> None:
+    terms = terms_of(InsecurePaillier(bits=512))
+    helper = SumHelper(terms)
+
+    def ask(run: str) -> bytes:
+        return helper.receive(wrap(terms.digest, Message(run, 0, "key", SERVER, helper.party, {}).encode()))
+
+    with pytest.raises(MessageRefused, match="names no run"):
+        ask("")
+    assert ask("first")  # the control
+    for other in ("second", ""):
+        with pytest.raises(MessageRefused):
+            ask(other)

@@ -10,7 +10,7 @@ Where the inner iterations converge slowly, a small change of S turns later subs
 succeed. Here S and every X_k are unknown. The residuals are
 
     Y(S, X_k) - Y_k for each message, over the norm of Y_k,
-    (X_{k-1} after the inner iterations of round k) - X_k for each link between two rounds, in the coordinates T_k below,
+    (X_{k-1} after the inner iterations of round k) - X_k for each link between rounds, in the coordinates T_k below,
     tr(Z_k^T S Z_k) and lambda_1(S) less what the client's scalars say of them,
 
 so that links need not hold before the end of the search. Where the inner counts follow FAPS' stop rule, the rule is

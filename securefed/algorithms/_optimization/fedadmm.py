@@ -29,7 +29,7 @@ DualSteps = Literal["each", "last"]
     "optimization/fedadmm",
     summary="Linearised consensus ADMM with a regulariser at the server",
     source="LoSAC (Liu et al.), appendix E, (74)-(84), Algorithm 3; Zhou and Li 2022 (arXiv:2204.10607)",
-    transmits="change of the dual plus rho times the local model",
+    transmits="change of (the dual plus rho times the local model)",
 )
 @dataclass(frozen=True, kw_only=True)
 class CompositeFedADMM(SteppingMethod):
@@ -40,18 +40,19 @@ class CompositeFedADMM(SteppingMethod):
         X_i  <- (rho eta Z - eta pi_i + X_i - eta grad f_i(X_i)) / (1 + rho eta)     (83)
         pi_i <- pi_i + rho (X_i - Z)                                                 (84)
 
-    v_i = pi_i + rho X_i; the client sends v_i+ - v_i. Server (82), H the clients heard so far:
+    v_i = pi_i + rho X_i; the client sends v_i+ - v_i. Server (82), H the number of clients heard so far:
     Z = argmin sum_i (rho/2) ||Z - v_i / rho||^2 + Psi(Z) = prox_{Psi / (rho H)}(sum_i v_i / (rho H)).
 
     Algorithm 3 leaves X_i^0 and pi_i^0 open. Here a client starts at X_i = Z (the first that it receives) and
-    pi_i = 0, so v_i = rho Z, which the server adds for it; clients never heard of are no part of (82). With all
+    pi_i = 0, so v_i = rho Z, which the server adds for it; clients not heard yet are no part of (82). With all
     clients in every round this is Algorithm 3 started at X_i^0 = Z^0.
 
-    Invariant: `sum` = sum of the v_i of the clients heard. It is a running sum: `dv` travels in the 64-bit ring. Its
-    bound is practical: beyond it clients refuse and it doubles.
+    Invariant: `sum` = sum of the v_i of the clients heard. It is a running sum, in which rounding errors add up, so
+    `dv` travels in the 64-bit ring. The bound of `dv` is a heuristic: where a client's exceeds it, the round is repeated
+    with twice the bound.
     With full batches a fixed point is the optimum of sum_i f_i + Psi; it is reached for T = 1. For T > 1 Algorithm 3
     often diverges, on strongly convex problems too: T dual steps against one Z act as one of T rho, where ADMM allows
-    1.6 rho. `dual_steps="last"` is the remedy.
+    (1 + sqrt 5) / 2 rho. `dual_steps="last"` is the remedy.
 
     Attributes:
         rho: penalty of the distance between X_i and Z, positive.
