@@ -48,7 +48,8 @@ def freeze(node: ClientNode, *, learned: bool = False) -> bytes:
 
     Args:
         node: the client.
-        learned: write only what was learned: leave out the current exchange with its secrets, for a file that outlives it.
+        learned: leave out the current exchange with its secrets, so that only what was learned is written: for a file
+            that outlives the exchange.
     """
     state = node.state
     header: dict[str, Any] = {"version": VERSION, "run": node.run, "client": node.client, "terms": node.terms}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from securefed._messages import SERVER, ClientId, Message, PartyId
-from securefed._runtime.open_exchange import ExchangeResult, MessageLog, OpenExchange
+from securefed._runtime.message_log import MessageLog
+from securefed._runtime.open_exchange import ExchangeResult, OpenExchange
 from securefed._tensors import Tensors
 from securefed._transports.base import Transport, arrivals
 from securefed.defenses._base import Helper

@@ -20,12 +20,11 @@ from securefed._messages import (
     Message,
     PartyId,
     RoundRecord,
-    SentMessage,
-    Transcript,
 )
 from securefed._persistence.packing import from_bytes, nest, pack, restore, unnest
 from securefed._runtime.exchange_context import CountedExchanges, exchange_context, tensors_digest
 from securefed._runtime.exchange_header import ExchangeHeader
+from securefed._runtime.message_log import MessageLog
 from securefed._runtime.refusals import read_refusal
 from securefed._tensors import Array, Layout, Tensors
 from securefed.defenses._base import (
@@ -68,28 +67,6 @@ class ExchangeResult:
     plan: Plan
     refusals: Mapping[PartyId, str]
     announced: Tensors
-
-
-@dataclass
-class MessageLog:
-    """Records the run's messages in its transcript, and counts their bytes.
-
-    Attributes:
-        transcript: the transcript.
-        keep: whether it keeps the messages and sums; sizes are counted either way.
-        up: bytes received so far, void exchanges included.
-        down: bytes sent so far, likewise.
-    """
-
-    transcript: Transcript
-    keep: bool = True
-    up: int = 0
-    down: int = 0
-
-    def note(self, message: Message, nbytes: int) -> None:
-        """Keep one message that was sent or accepted."""
-        if self.keep:
-            self.transcript.sent.append(SentMessage(message, nbytes))
 
 
 @dataclass(frozen=True)

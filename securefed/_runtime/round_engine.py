@@ -26,7 +26,8 @@ from securefed._runtime.client_sampling import (
 from securefed._runtime.counted_clients import CountedClients
 from securefed._runtime.exchange_header import EVALUATE, MAX_DOUBLINGS, TRAIN, ExchangeHeader
 from securefed._runtime.history import RoundHistory
-from securefed._runtime.open_exchange import ExchangeContent, ExchangeResult, MessageLog, OpenExchange, open_exchange
+from securefed._runtime.message_log import MessageLog
+from securefed._runtime.open_exchange import ExchangeContent, ExchangeResult, OpenExchange, open_exchange
 from securefed._runtime.privacy_checks import check_privacy
 from securefed._runtime.run_options import RunOptions
 from securefed._runtime.terms import Terms, new_run

@@ -21,8 +21,9 @@ from securefed._runtime.client import ClientNode
 from securefed._runtime.exchange import Coordinator, HelperNode
 from securefed._runtime.exchange_context import CountedExchanges, tensors_digest
 from securefed._runtime.exchange_header import EVALUATE, TRAIN, ExchangeHeader
+from securefed._runtime.message_log import MessageLog
 from securefed._runtime.message_schema import MessageSchema
-from securefed._runtime.open_exchange import ExchangeContent, ExchangeResult, MessageLog, open_exchange
+from securefed._runtime.open_exchange import ExchangeContent, ExchangeResult, open_exchange
 from securefed._runtime.terms import Terms
 from securefed._tensors import Tensors
 from securefed.datasets._base import Dataset

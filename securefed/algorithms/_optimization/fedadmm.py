@@ -48,7 +48,7 @@ class CompositeFedADMM(SteppingMethod):
     clients in every round this is Algorithm 3 started at X_i^0 = Z^0.
 
     Invariant: `sum` = sum of the v_i of the clients heard. It is a running sum, in which rounding errors add up, so
-    `dv` travels in the 64-bit ring. The bound of `dv` is a heuristic: where a client's exceeds it, the round is repeated
+    `dv` travels in the 64-bit ring. The bound of `dv` is a heuristic: where a client exceeds it, the round is repeated
     with twice the bound.
     With full batches a fixed point is the optimum of sum_i f_i + Psi; it is reached for T = 1. For T > 1 Algorithm 3
     often diverges, on strongly convex problems too: T dual steps against one Z act as one of T rho, where ADMM allows

@@ -13,7 +13,8 @@ from securefed._persistence.packing import pack, unnest
 from securefed._runtime.exchange import Coordinator
 from securefed._runtime.exchange_context import CountedExchanges, exchange_context, tensors_digest
 from securefed._runtime.exchange_header import ExchangeHeader
-from securefed._runtime.open_exchange import ExchangeContent, MessageLog, open_exchange
+from securefed._runtime.message_log import MessageLog
+from securefed._runtime.open_exchange import ExchangeContent, open_exchange
 from securefed._tensors import Layout, TensorSpec
 from securefed.defenses._base import INDICATOR, Session, UploadContext
 from securefed.defenses._capabilities import SupportsStreaming

@@ -1,0 +1,84 @@
+"""Sums with noise: divisor, epsilon, budgets, clips."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting import pld
+
+from securefed import chain
+from securefed.defenses import (
+    adaptive_clip,
+    clip,
+    gaussian,
+    secure_aggregation,
+)
+from securefed.errors import (
+    BudgetSpent,
+)
+from securefed.parties import SumClient, SumServer, SumTerms
+from tests.parties.helpers import play
+from tests.parties.sums import (
+    BASE,
+    CLIENTS,
+    UPDATES,
+    parties,
+    private_terms,
+)
+
+
+def test_under_noise_the_mean_difference_has_a_fixed_divisor_and_both_sides_count_epsilon() -> None:
+    terms = private_terms(rounds=3)
+    members, server = parties(terms), SumServer(terms)
+    mine = {i: {"update": UPDATES[i], "base": BASE} for i in range(CLIENTS)}
+    result = play(server, members, mine, base=BASE, lost=lambda stage, party: stage == 0 and party == 0)
+    assert result.survivors == (1, 2, 3, 4)
+    assert result.weight == CLIENTS
+    assert np.abs(result.mean["w"] - BASE["w"]).max() < 3  # a mean of differences of norm 1 at most, and noise
+    assert server.epsilon == pytest.approx(dict(terms.plan.epsilon)[1])
+    twice = play(server, members, mine, base=BASE)
+    assert twice.round == 1
+    assert server.epsilon > dict(terms.plan.epsilon)[1]
+
+
+def test_a_budget_stops_the_run_on_both_sides_and_survives_a_restart(tmp_path) -> None:
+    once = dict(private_terms().plan.epsilon)[1]
+    terms = private_terms(epsilon=1.8 * once)
+    members, server = parties(terms), SumServer(terms, file=tmp_path / "server")
+    mine = {i: {"update": UPDATES[i], "base": BASE} for i in range(CLIENTS)}
+    rounds = 0
+    while True:
+        try:
+            play(server, members, mine, base=BASE)
+        except BudgetSpent:
+            break
+        rounds += 1
+        members = {i: SumClient.thaw(terms, i, client.freeze()) for i, client in members.items()}
+        server = SumServer(terms, file=tmp_path / "server")
+    assert rounds >= 1
+    assert server.epsilon <= 1.8 * once < terms.epsilon_after(rounds + 1)
+    fresh = SumServer(replace(terms, epsilon=None), run=server.run)  # a server without the budget's scruples
+    assert fresh.terms.digest != terms.digest  # and clients refuse its terms
+    assert members[0].spent.epsilon == pytest.approx(terms.epsilon_after(rounds))
+
+
+def test_epsilon_is_that_of_an_independent_accountant() -> None:
+    """dp_accounting's privacy loss distributions, within .01."""
+    defense = chain(clip(1.0), gaussian(1.1), secure_aggregation())
+    terms = SumTerms.like(BASE, clients=CLIENTS, defense=defense, local=("seen",))
+    for rounds in (1, 10, 100):
+        accountant = pld.PLDAccountant()
+        accountant.compose(dp_accounting.GaussianDpEvent(1.1), rounds)
+        assert terms.epsilon_after(rounds) == pytest.approx(accountant.get_epsilon(1e-5), abs=0.01)
+
+
+def test_an_adaptive_clip_learns_from_round_to_round_and_both_sides_plan_alike() -> None:
+    defense = chain(adaptive_clip(0.5, initial=0.01), gaussian(0.1), secure_aggregation())
+    terms = SumTerms.like(BASE, clients=CLIENTS, defense=defense, local=("seen",))
+    members, server = parties(terms), SumServer(terms)
+    mine = {i: {"update": UPDATES[i], "base": BASE} for i in range(CLIENTS)}
+    norms = [play(server, members, mine, base=BASE).plan.learned[0] for _ in range(3)]
+    assert norms[0] < norms[1] < norms[2]

@@ -1,0 +1,225 @@
+"""Sums whose parties stop, restart, give up a round or hold odd values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from securefed import Seal
+from securefed.defenses import (
+    secure_aggregation,
+)
+from securefed.defenses._homomorphic import InsecurePaillier
+from securefed.errors import (
+    ConfigError,
+    DataError,
+    MessageRefused,
+    RoundVoid,
+    StorageError,
+)
+from securefed.parties import SumClient, SumHelper, SumServer, SumTerms
+from tests.parties.helpers import play
+from tests.parties.sums import (
+    BASE,
+    CLIENTS,
+    DEFENSES,
+    UPDATES,
+    check,
+    given,
+    parties,
+    private_terms,
+    terms_of,
+)
+
+
+@pytest.mark.parametrize("name", ["plain", "masks", "masks, active", "paillier"])
+def test_both_sides_freeze_between_any_two_messages(name: str) -> None:
+    terms = terms_of(DEFENSES[name])
+    terms_again = terms if name == "paillier" else SumTerms.from_bytes(terms.to_bytes())
+    assert terms_again.digest == terms.digest
+    members, server = parties(terms), SumServer(terms)
+    for _ in range(2):
+        server.open(BASE)
+        while server.result is None:
+            for party, request in server.outgoing.items():
+                reply = members[party].receive(request, **(given()[party] if party >= 0 else {}))
+                if party >= 0:
+                    members[party] = SumClient.thaw(terms, party, members[party].freeze())
+                else:
+                    members[party] = SumHelper(terms, members[party].freeze())
+                asked = len(server.outgoing)
+                server.receive({party: reply}, more=True)
+                if server.result is None:
+                    server = SumServer.thaw(terms, server.freeze())
+                    assert len(server.outgoing) in (asked - 1, CLIENTS, CLIENTS + 1, 1)
+        check(server.result, range(CLIENTS))
+
+
+def test_a_server_that_is_killed_at_a_random_moment_gives_the_same_sum_or_a_named_void(tmp_path) -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        terms = terms_of(secure_aggregation())
+        file = tmp_path / f"server-{seed}"
+        members, server = parties(terms), SumServer(terms, file=file)
+        server.open(BASE)
+        killed, dies = False, int(rng.integers(1, 4 * CLIENTS))
+        messages, result = 0, None
+        try:
+            while result is None:
+                for party, request in list(server.outgoing.items()):
+                    messages += 1
+                    if messages == dies and not killed:
+                        killed = True
+                        server = SumServer(terms, file=file)  # nothing of the old process is left
+                        break
+                    result = server.receive({party: members[party].receive(request, **given()[party])}, more=True)
+                else:
+                    result = result or (server.receive({}) if server._exchange is not None else server.result)
+        except RoundVoid:
+            continue
+        assert killed
+        assert len(result.survivors) >= 3
+        check(result, result.survivors)
+
+
+def test_state_files_are_sealed_and_belong_to_one_client(tmp_path) -> None:
+    terms = terms_of(secure_aggregation())
+    seal = Seal.from_file(tmp_path / "key")
+    client = SumClient(terms, 0, file=tmp_path / "state", seal=seal)
+    client.receive(SumServer(terms).open(BASE)[0])
+    assert SumClient(terms, 0, file=tmp_path / "state", seal=seal).run == client.run
+    with pytest.raises(StorageError):
+        SumClient(terms, 0, file=tmp_path / "state")
+    with pytest.raises(StorageError):
+        SumClient(terms, 1, file=tmp_path / "state", seal=seal)
+
+
+def test_an_update_that_is_not_finite_never_reaches_the_sum() -> None:
+    terms = terms_of(secure_aggregation(), max_void=2)
+    bad = given()
+    bad[4]["update"] = UPDATES[4] | {"w": UPDATES[4]["w"] * np.nan}
+    with pytest.raises(RoundVoid):
+        play(SumServer(terms), parties(terms), bad, base=BASE)
+    with pytest.raises(MessageRefused):
+        SumHelper(terms_of(InsecurePaillier(bits=512))).receive(b"x" * 60)
+
+
+@pytest.mark.parametrize("base", [True, False])
+@pytest.mark.parametrize("how", ["void", "abandoned", "void, server restarted"])
+def test_a_round_that_was_given_up_does_not_end_the_run(how: str, base: bool, tmp_path) -> None:
+    """Clients answer no attempt twice and `max_void` attempts at most, so the next round has to be another one."""
+    terms = terms_of(secure_aggregation(), max_void=2, base=base)
+    model = BASE if base else None
+    members, server = parties(terms), SumServer(terms, file=tmp_path / "server")
+    mine, opened = given(base=model), {"base": model} if base else {}
+    for _ in range(2):
+        if how == "abandoned":
+            server.open(**opened)
+            server.receive({i: members[i].receive(request) for i, request in server.outgoing.items()})
+            server.abandon()
+            continue
+        with pytest.raises(RoundVoid):
+            play(server, members, mine, lost=lambda stage, party: party > 0, **opened)
+        if "restarted" in how:
+            server = SumServer(terms, file=tmp_path / "server")
+    result = play(server, members, mine, **opened)
+    check(result, range(CLIENTS))
+    assert (result.round, server.round) == (0, 1)
+
+
+def test_rounds_that_were_given_up_count_among_the_rounds_of_the_terms() -> None:
+    terms = terms_of(secure_aggregation(), rounds=2)
+    members, server = parties(terms), SumServer(terms)
+    server.open(BASE)
+    server.abandon()
+    check(play(server, members, given(), base=BASE), range(CLIENTS))
+    with pytest.raises(ConfigError, match="complete or given up"):
+        server.open(BASE)
+
+
+@pytest.mark.parametrize("name", ["plain", "masks", "ckks"])
+def test_the_error_bounds_the_mean_and_total_whatever_the_weights(name: str) -> None:
+    for weight in (1e-3, 1.0, 2.0**20):
+        terms = terms_of(DEFENSES[name], bounds=64.0)
+        result = play(SumServer(terms), parties(terms), given(weight=weight), base=BASE)
+        for key in ("w", "b"):
+            expected = np.mean([update[key] for update in UPDATES.values()], axis=0)
+            assert np.abs(result.mean[key] - expected).max() <= result.error[key] + 1e-15
+            total = np.abs(result.total[key] - expected * weight * CLIENTS).max()
+            assert total <= result.error[key] * result.weight + 1e-9
+        assert (result.error["w"] == 0) == (name == "plain")
+
+
+@pytest.mark.parametrize("name", ["plain", "masks"])
+def test_weights_that_sum_to_zero_have_no_mean_and_the_run_goes_on(name: str) -> None:
+    terms = terms_of(DEFENSES[name])
+    members, server = parties(terms), SumServer(terms)
+    with pytest.raises(DataError, match="there is no mean"):
+        play(server, members, given(weight=0.0), base=BASE)
+    check(play(server, members, given(), base=BASE), range(CLIENTS))
+
+
+@pytest.mark.parametrize("name", ["plain", "masks", "noise"])
+def test_a_server_that_dies_after_its_last_write_still_has_the_result(name: str, tmp_path) -> None:
+    terms = private_terms() if name == "noise" else terms_of(DEFENSES[name], bounds={"b": 1e-2})
+    mine = {i: {"update": UPDATES[i], "base": BASE} for i in range(CLIENTS)} if name == "noise" else given()
+    found = play(SumServer(terms, file=tmp_path / "server"), parties(terms), mine, base=BASE)
+    again = SumServer(terms, file=tmp_path / "server").result
+    assert again is not None
+    for field in ("weight", "metrics", "error", "noise", "survivors", "round", "plan", "void", "refusals"):
+        assert getattr(again, field) == getattr(found, field), field
+    for key in found.mean:
+        np.testing.assert_array_equal(again.mean[key], found.mean[key])
+        np.testing.assert_array_equal(again.total[key], found.total[key])
+
+
+@pytest.mark.parametrize("defense", [None, secure_aggregation()])
+def test_any_real_type_is_summed_and_a_mean_that_its_type_does_not_hold_is_named(defense: Any) -> None:
+    example: dict[str, Any] = {
+        "wide": np.zeros(2, np.longdouble), "big": np.zeros((2, 3), ">f4"), "half": np.zeros(3, np.float16),
+        "empty": np.zeros((0, 2)), "scalar": np.float32(0), "flags": np.zeros(2, bool), "short": np.zeros(2, np.int8),
+    }  # fmt: skip
+    base = {name: np.ones_like(value) for name, value in example.items()}
+    terms = SumTerms.like(example, clients=3, defense=defense, differences=True, largest_weight=1)
+    rng = np.random.default_rng(0)
+    updates = [{name: np.asarray(2 * rng.random(np.shape(v))).astype(v.dtype).T.copy().T for name, v in base.items()}
+               for _ in range(3)]  # fmt: skip
+    server, members = SumServer(terms), parties(terms)
+    weight = [torch.tensor(1.0), np.float32(1), 1]
+    mine = {i: {"update": u, "weight": weight[i], "base": base} for i, u in enumerate(updates)}
+    result = play(server, members, mine, base=base)
+    assert SumServer.thaw(terms, server.freeze()).result is not None
+    for name, value in result.like(example).items():
+        expected = np.mean([np.asarray(update[name], np.float64) for update in updates], axis=0)
+        assert np.asarray(value).dtype == np.asarray(example[name]).dtype
+        assert isinstance(result.mean[name], np.ndarray)
+        if name not in ("flags", "short", "half"):
+            np.testing.assert_allclose(np.asarray(value, np.float64), expected, atol=1e-6)
+    for narrow in (np.zeros(2, np.int8), torch.zeros(2, dtype=torch.int8)):
+        with pytest.raises(DataError, match="int8"):
+            replace(result, mean={"short": np.array([1.0, 128.0])}).like({"short": narrow})
+        found = replace(result, mean={"short": np.array([-128.0, 127.0])}).like({"short": narrow})
+        assert found["short"].tolist() == [-128, 127]
+    with pytest.raises(DataError, match="uint64"):
+        replace(result, mean={"n": np.array([2.0**64])}).like({"n": np.zeros(1, np.uint64)})
+
+
+def test_a_server_that_dies_while_it_opens_a_sum_opens_the_same_sum_again(tmp_path) -> None:
+    """Not one of the same updates over fewer clients, which subtracts: without identities no client would refuse it."""
+    terms = terms_of(secure_aggregation(), base=False)
+    members, server, mine = parties(terms), SumServer(terms, file=tmp_path / "server"), given(base=None)
+    server.open()
+    for _ in range(3):
+        server.receive({i: members[i].receive(request, **mine[i]) for i, request in server.outgoing.items()})
+    replies = {i: members[i].receive(request) for i, request in server.outgoing.items()}
+    server._close_stage = lambda exchange: None  # type: ignore[method-assign] - killed after the sum, before its write
+    server.receive(replies)
+    server = SumServer(terms, file=tmp_path / "server")
+    assert not server.outgoing
+    assert server.result is not None
+    check(server.result, range(CLIENTS))
+    assert server.round == 1

@@ -1,0 +1,198 @@
+"""What parties agree on before a sum, and whom they refuse."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from securefed import chain
+from securefed._messages import SERVER, Message
+from securefed.defenses import (
+    Identities,
+    clip,
+    new_identity,
+    public_identity,
+    secure_aggregation,
+    skellam,
+)
+from securefed.defenses._homomorphic import InsecurePaillier
+from securefed.errors import (
+    ConfigError,
+    DataError,
+    MalformedError,
+    MessageRefused,
+    PlanError,
+    TermsDiffer,
+    VersionRefused,
+)
+from securefed.parties import SumClient, SumHelper, SumServer, SumTerms, _envelope
+from securefed.parties._envelope import unwrap, wrap
+from tests.parties.helpers import play
+from tests.parties.sums import (
+    BASE,
+    CLIENTS,
+    check,
+    given,
+    parties,
+    private_terms,
+    terms_of,
+)
+
+
+def test_messages_of_other_versions_terms_and_runs_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    terms = terms_of(secure_aggregation())
+    client, server = SumClient(terms, 0), SumServer(terms)
+    request = server.open(BASE)[0]
+    with pytest.raises(MalformedError, match="no message of securefed"):
+        client.receive(b"hello")
+    with pytest.raises(TermsDiffer, match="give all parties the same SumTerms"):
+        SumClient(terms_of(secure_aggregation(), rounds=3), 0).receive(request)
+    monkeypatch.setattr(_envelope, "PROTOCOL_VERSION", 2)
+    with pytest.raises(VersionRefused, match="speaks version 1"):
+        client.receive(request)
+    server.receive({0: request}, more=True)
+    assert "speaks version 1" in server._exchange.refusals[0]  # type: ignore[union-attr]
+    monkeypatch.undo()
+    client.receive(request)  # positive control, and the client now belongs to this run
+    assert b"refusal" in client.receive(SumServer(terms).open(BASE)[0])
+
+
+def test_identities_are_given_by_the_site_and_rotate_between_runs() -> None:
+    keys = {i: new_identity() for i in range(CLIENTS)}
+    public = Identities({i: public_identity(key) for i, key in keys.items()})
+    terms = terms_of(secure_aggregation(identities=public))
+    members = {i: SumClient(terms, i, identity=key) for i, key in keys.items()}
+    check(play(SumServer(SumTerms.from_bytes(terms.to_bytes())), members, given(), base=BASE), range(CLIENTS))
+    with pytest.raises(ConfigError, match="give client 0 its private identity"):
+        SumClient(terms, 0)
+    with pytest.raises(ConfigError, match="not that of its public identity"):
+        SumClient(terms, 0, identity=keys[1])
+    with pytest.raises(ConfigError, match="no public identities"):
+        SumClient(terms_of(secure_aggregation()), 0, identity=keys[0])
+    keys[0] = new_identity()  # a new run with new terms
+    rotated = terms_of(secure_aggregation(identities=Identities({i: public_identity(k) for i, k in keys.items()})))
+    assert rotated.digest != terms.digest
+    members = {i: SumClient(rotated, i, identity=key) for i, key in keys.items()}
+    check(play(SumServer(rotated), members, given(), base=BASE), range(CLIENTS))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"largest_weight": 0}, "largest_weight"),
+        ({"bounds": {"x": 1.0}}, "no summed tensors"),
+        ({"local": ("*",)}, "at least one tensor"),
+        ({"cohort": 9}, "cohort"),
+        ({"base": False, "differences": True}, "differences"),
+        ({"epsilon": 1.0}, "adds none"),
+        ({"defense": chain(clip(1.0), skellam(1.0), secure_aggregation())}, "leave them out"),
+    ],
+)
+def test_terms_that_do_not_fit_together_are_refused(settings: Any, words: str) -> None:
+    settings = {"defense": secure_aggregation()} | settings
+    with pytest.raises((ConfigError, DataError), match=words):
+        terms_of(**settings).plan  # noqa: B018
+
+
+def test_the_plan_says_what_no_model_means() -> None:
+    assert "different models is not noticed" in str(terms_of(secure_aggregation(), base=False).plan)
+    assert "different models is not noticed" not in str(terms_of(secure_aggregation()).plan)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("rounds", value) for value in (float("nan"), 2.5, "3", True, -1)],
+        *[("max_void", value) for value in (float("inf"), float("nan"), 0, "8", None)],
+        *[("epsilon", value) for value in (float("nan"), "1", 0.0)],
+        *[("base", value) for value in ("no", 0, None)],
+        *[("differences", "no"), ("weighted", "no"), ("clients", "5"), ("cohort", 2.5), ("largest_weight", "1")],
+        *[("metrics", 1), ("metrics", [["loss", "1"]]), ("local", [1]), ("no_such_key", 1)],
+        *[("tensors/shape", value) for value in ([-1], "3", [2.5])],
+        *[("tensors/bound", value) for value in ("1", None, float("nan"))],
+        *[("tensors/ring", "64"), ("tensors/integer", "no"), ("tensors/name", 3), ("tensors/no_such_key", 1)],
+        *[
+            ("local", "seen"),
+            ("metrics", "loss"),
+            ("tensors", {}),
+            ("defense/verify", "no"),
+            ("defense/no_such_key", 1),
+        ],
+    ],
+)
+def test_terms_that_were_edited_by_hand_are_read_or_refused_by_name(field: str, value: Any) -> None:
+    content = json.loads(private_terms(rounds=3, epsilon=1e3).to_bytes())
+    assert SumTerms.from_bytes(json.dumps(content).encode()).digest == private_terms(rounds=3, epsilon=1e3).digest
+    content["terms"]["largest_weight"] = 2**20  # an integer for a float: the same terms
+    assert SumTerms.from_bytes(json.dumps(content).encode()).digest == private_terms(rounds=3, epsilon=1e3).digest
+    place, _, key = field.rpartition("/")
+    facts = content["terms"]
+    {"": facts, "tensors": facts["tensors"][0], "defense": facts["defense"][-1]}[place][key] = value
+    with pytest.raises((ConfigError, DataError)):
+        SumTerms.from_bytes(json.dumps(content).encode())
+
+
+def test_bytes_that_are_no_terms_are_refused_by_name() -> None:
+    for data in (b"", b"\xff", b"null", b"[" * 100_000, b'{"format": 1}'):
+        with pytest.raises(DataError):
+            SumTerms.from_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"bounds": 0.0},
+        {"bounds": "3"},
+        {"largest_weight": "x"},
+        {"largest_weight": 1e308},
+        {"local": "seen"},
+        {"metrics": "loss"},
+        {"clients": 2.5},
+        {"rounds": 1.5},
+    ],
+)
+def test_settings_of_another_type_are_named(settings: Any) -> None:
+    with pytest.raises(ConfigError):
+        SumTerms.like(BASE, **{"clients": 5} | settings)
+
+
+def test_numpy_s_numbers_make_the_same_terms() -> None:
+    ours = SumTerms.like(BASE, clients=5, rounds=2, bounds=3.0, metrics={"loss": 2.0})
+    numpy_s = SumTerms.like(
+        BASE, clients=np.int64(5), rounds=np.int32(2), bounds=np.float32(3), metrics={"loss": np.float32(2)}
+    )
+    assert SumTerms.from_bytes(numpy_s.to_bytes()).digest == ours.digest
+    with pytest.raises(PlanError, match="at least 3"):
+        SumTerms.like(BASE, clients=2, defense=secure_aggregation())
+
+
+@pytest.mark.parametrize("change", [{"receiver": 1}, {"round": -1}, {"stage": "nonsense"}, {"body": {}}])
+def test_a_stray_message_does_not_bind_a_client_to_its_run(change: Any, tmp_path) -> None:
+    terms = terms_of(secure_aggregation())
+    members, server = parties(terms), SumServer(terms)
+    members[0] = SumClient(terms, 0, file=tmp_path / "client")
+    request = Message.decode(unwrap(terms.digest, SumServer(terms).open(BASE)[0], SERVER))
+    assert b"refusal" in members[0].receive(wrap(terms.digest, replace(request, **change).encode()))
+    assert members[0].run is None
+    members[0] = SumClient(terms, 0, file=tmp_path / "client")
+    check(play(server, members, given(), base=BASE), range(CLIENTS))
+    assert members[0].run == server.run
+
+
+def test_a_key_holder_answers_in_one_run_and_an_empty_name_is_none() -> None:
+    terms = terms_of(InsecurePaillier(bits=512))
+    helper = SumHelper(terms)
+
+    def ask(run: str) -> bytes:
+        return helper.receive(wrap(terms.digest, Message(run, 0, "key", SERVER, helper.party, {}).encode()))
+
+    with pytest.raises(MessageRefused, match="names no run"):
+        ask("")
+    assert ask("first")  # the control
+    for other in ("second", ""):
+        with pytest.raises(MessageRefused):
+            ask(other)
