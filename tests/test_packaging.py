@@ -1,4 +1,4 @@
-"""What an installed securefed looks like to somebody else's project."""
+"""Test securefed as another project installs it."""
 
 from __future__ import annotations
 

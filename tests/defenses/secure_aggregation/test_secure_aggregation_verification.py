@@ -134,7 +134,7 @@ def test_other_members_tags_fields_and_exchanges_are_refused(net) -> None:
 
 
 def test_the_server_and_one_client_together_announce_what_they_like(net) -> None:
-    """What is not promised: whoever knows the key makes tags."""
+    """Not promised: a party that knows the key can make tags."""
     out, announced, check = exchange(net)
     key, plan = out.clients[3].sum_key, out.server.session.plan
     wrong = {t.name: altered(announced[f"sum/{t.name}"], 7) if t.size else announced["sum/empty"] for t in plan.tensors}
