@@ -70,7 +70,7 @@ def test_an_example_is_small_and_has_a_page(folder: str) -> None:
 
 def test_the_page_lists_every_example() -> None:
     page = (EXAMPLES / "README.md").read_text()
-    assert FOLDERS == ["files", "flower_demo", "http", "pipes", "sklearn"]
+    assert FOLDERS == ["files", "flower_demo", "http", "pipes", "private", "sklearn"]
     assert all(f"[{folder}]({folder})" in page for folder in FOLDERS)
 
 
@@ -104,6 +104,14 @@ def test_three_hospitals_sum_files_and_one_is_lost() -> None:
     facts = json.loads(shown[shown.index("== The result") :].partition("\n")[2])
     assert facts["survivors"] == [0, 2]
     assert "Client 1 left out." in shown
+
+
+def test_a_private_loop_stops_at_its_budget_and_learns() -> None:
+    """Accuracy was .889 to .917 in five runs, and .907 without noise."""
+    clipped, *_, private = start(*command_of("private")).splitlines()
+    assert numbers(clipped)[0] == pytest.approx(0.9068, abs=0.01)
+    assert "after 20 rounds, epsilon 8.0000" in private
+    assert numbers(private)[0] > 0.8
 
 
 def test_estimators_are_averaged_to_the_same_weights() -> None:
