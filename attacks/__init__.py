@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from securefed.attacks._duals.fedpg import FedPGDuals
     from securefed.attacks._duals.joint_fit import JointDuals
     from securefed.attacks._duals.pooled_client import PooledDuals
+    from securefed.attacks._generic.row_fit import FitRows
     from securefed.attacks._gradient_inversion.dlg import DLG
     from securefed.attacks._gradient_inversion.naive_descent import NaiveDescent
     from securefed.attacks._gradient_inversion.sample_fit import SampleFit
@@ -60,6 +61,7 @@ __all__ = [
     "FLAMERowFit",
     "FedPEDuals",
     "FedPGDuals",
+    "FitRows",
     "InversionEffort",
     "JointDuals",
     "JointGram",
@@ -102,6 +104,7 @@ EXPORTS = {
     "securefed.attacks._duals.joint_fit": "JointDuals",
     "securefed.attacks._duals.pooled_client": "PooledDuals",
     "securefed.attacks._distances.distance_fit": "DistanceFit",
+    "securefed.attacks._generic.row_fit": "FitRows",
     "securefed.attacks._gradient_inversion.dlg": "DLG",
     "securefed.attacks._gradient_inversion.naive_descent": "NaiveDescent",
     "securefed.attacks._gradient_inversion.telescoping_fit": "TelescopingFit",

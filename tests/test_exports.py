@@ -31,7 +31,7 @@ _NAMES = {
     """,
     "securefed.attacks": """
         ADMMRecursion Attack ConfirmationAttack ConsensusGram DLG DifferenceGram DistanceFit ESTIMATORS
-        FLAMENetworkInversion FLAMERowFit FedPEDuals FedPGDuals InversionEffort JointDuals JointGram
+        FLAMENetworkInversion FLAMERowFit FedPEDuals FitRows FedPGDuals InversionEffort JointDuals JointGram
         LocalPowerGram LocalSteps MembershipAttack NaiveDescent NetworkInversion ParticipationMatrix
         PersonalModelReplay PooledDuals PowerGram Reconstruction RecoveredRows RoundView SampleFit
         ShadowMembership Target TelescopingFit View attacks disaggregate invert isolate membership_rates psnr

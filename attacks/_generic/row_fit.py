@@ -141,7 +141,7 @@ class FitRows:
             raise TranscriptError(
                 f"{_FEWEST_STEPS} steps of the fit would take {_FEWEST_STEPS * replay.calls} client steps, more than "
                 f"{self.calls}; allow them by audit_algorithm(..., fit=FitRows(calls={_FEWEST_STEPS * replay.calls})) "
-                "with FitRows from securefed.attacks._generic, write the step in torch, or audit smaller clients"
+                "with FitRows from securefed.attacks, write the step in torch, or audit smaller clients"
             )
         return max(1, self.calls // (replay.calls * steps)), steps
 

@@ -95,7 +95,7 @@ class RegressRows:
             raise TranscriptError(
                 f"{_FEWEST} simulated federations take {_FEWEST * steps} client steps, more than {self.calls}; allow "
                 f"them by audit_algorithm(..., fit=FitRows(calls={_FEWEST * steps})) with FitRows from "
-                "securefed.attacks._generic, or audit fewer clients or rounds"
+                "securefed.attacks, or audit fewer clients or rounds"
             )
         clients = [client for client in _simulated(replay, rng, count, labels) if client is not None]
         if len(clients) < _FEWEST:
