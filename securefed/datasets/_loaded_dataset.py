@@ -25,8 +25,8 @@ class LoadedDataset:
         features: the names of the columns, empty where they have none.
 
     Raises:
-        DataError: an entry lies beyond the declared range, the test rows have another number of features, or a fact
-            does not have one value for each row.
+        DataError: an entry lies beyond the declared range or is not a number, the test rows have another number of
+            features, a fact does not have one value for each row, or there is not one name for each column.
     """
 
     data: Dataset
@@ -45,10 +45,10 @@ class LoadedDataset:
             if part.features != self.data.features:
                 raise DataError(f"{self.name}: test rows have {part.features} features, not {self.data.features}")
             largest = max(float(part.x.max()), -float(part.x.min()))
-            if largest > self.feature_bound:
+            if not largest <= self.feature_bound:  # NaN too
                 raise DataError(
                     f"{self.name}: an entry of size {largest:g} lies beyond the declared range {self.feature_bound:g}; "
-                    "are the files the set's own?"
+                    "were the files replaced or altered?"
                 )
         for fact, values in self.groups.items():
             if values.shape != (self.data.rows,):
@@ -61,6 +61,7 @@ class LoadedDataset:
     def column(self, feature: str) -> int:
         """Return the index of a named column; raise `DataError` for a name that the data set does not have."""
         if feature not in self.features:
-            known = ", ".join(self.features) or f"the numbers 0 to {self.data.features - 1}"
-            raise DataError(f"{self.name} has no column {feature!r}; its columns are {known}")
+            numbers = f"its columns have no names, but the numbers 0 to {self.data.features - 1}"
+            known = f"its columns are {', '.join(self.features)}" if self.features else numbers
+            raise DataError(f"{self.name} has no column {feature!r}; {known}")
         return self.features.index(feature)

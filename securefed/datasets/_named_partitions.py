@@ -12,28 +12,35 @@ from securefed.datasets._loaded_dataset import LoadedDataset
 from securefed.errors import ConfigError, UnknownNameError
 
 PartitionFunction = Callable[[LoadedDataset, int, np.random.Generator, str], list[Dataset]]
-"""(rows, clients, generator, the text after `=`)."""
+"""(data set, number of clients, generator, the text after `=`)."""
 
 
 def _number(text: str, example: str, default: float | None = None) -> float:
-    """Read the value behind `=`, or take the default where there is none; `example` is for the error."""
+    """Read the value after `=`, or take the default where there is none; `example` is for the error."""
     try:
         return float(text) if text or default is None else default
     except ValueError:
         name = example.partition("=")[0]
-        raise ConfigError(f"partition {name} must have a number behind `=`; got {text!r}. Write {example}.") from None
+        raise ConfigError(f"partition {name} must have a number after `=`; got {text!r}. Write {example}.") from None
 
 
 def _integer(text: str, example: str, default: int | None = None) -> int:
     number = float(_number(text, example, default))
     if not number.is_integer():
         name = example.partition("=")[0]
-        raise ConfigError(f"partition {name} must have an integer behind `=`; got {text!r}. Write {example}.")
+        raise ConfigError(f"partition {name} must have an integer after `=`; got {text!r}. Write {example}.")
     return int(number)
 
 
+def _alone(source: LoadedDataset, name: str, text: str) -> Dataset:
+    """Return the rows of a data set; raise `ConfigError` where a partition without a value is given one."""
+    if text:
+        raise ConfigError(f"partition {name} takes no value; got {text!r}. Write {name}.")
+    return source.data
+
+
 def _by_feature(source: LoadedDataset, clients: int, rng: np.random.Generator, text: str) -> list[Dataset]:
-    column = int(text) if text.isdigit() else source.column(text)
+    column = int(text) if text.isdecimal() else source.column(text)
     return partition.by_feature(source.data, clients, column)
 
 
@@ -46,12 +53,12 @@ def _by_group(source: LoadedDataset, clients: int, rng: np.random.Generator, tex
 
 
 PARTITIONS: dict[str, PartitionFunction] = {
-    "iid": lambda s, n, rng, text: partition.iid(s.data, n, rng),
+    "iid": lambda s, n, rng, text: partition.iid(_alone(s, "iid", text), n, rng),
     "power_law": lambda s, n, rng, text: partition.power_law(
         s.data, n, rng, exponent=_number(text, "power_law=1", 1.0)
     ),
     "one_small": lambda s, n, rng, text: partition.one_small(s.data, n, _integer(text, "one_small=20"), rng),
-    "by_label": lambda s, n, rng, text: partition.by_label(s.data, n),
+    "by_label": lambda s, n, rng, text: partition.by_label(_alone(s, "by_label", text), n),
     "shards": lambda s, n, rng, text: partition.shards(s.data, n, rng, per_client=_integer(text, "shards=2", 2)),
     "partly_sorted": lambda s, n, rng, text: partition.partly_sorted(
         s.data, n, rng, share=_number(text, "partly_sorted=0.5")
@@ -67,9 +74,10 @@ def partitioned(source: LoadedDataset, how: str, clients: int, rng: np.random.Ge
 
     Args:
         source: the data set.
-        how: `NAME` or `NAME=VALUE` of `PARTITIONS`. The value is the exponent of `power_law`, the rows of the small
-            client in `one_small`, the shards of a client in `shards`, the sorted share in `partly_sorted`, alpha in
-            `dirichlet`, a column in `by_feature`, a group in `by_group`.
+        how: `NAME` or `NAME=VALUE` of `PARTITIONS`. The value is the exponent of the clients' sizes in `power_law`, the
+            rows of the small client in `one_small`, the shards of a client in `shards`, the sorted share in
+            `partly_sorted`, alpha in `dirichlet`, a column in `by_feature`, the name of a grouping in `by_group`. Test
+            rows are not split.
         clients: number of clients.
         rng: generator of everything random.
 

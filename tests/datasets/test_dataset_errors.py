@@ -82,9 +82,12 @@ def test_impossible_partitions_are_refused_with_what_is_possible(split, says):
     [
         ("dirichlet", "got ''. Write dirichlet=0.3"),
         ("shards=x", "got 'x'. Write shards=2"),
-        ("one_small=2.5", "an integer behind `=`; got '2.5'. Write one_small=20"),
+        ("one_small=2.5", "an integer after `=`; got '2.5'. Write one_small=20"),
         ("by_group=subject", "it has no groups; choose another partition"),
-        ("by_feature=name", "its columns are the numbers 0 to 63"),
+        ("by_feature=name", "have no names, but the numbers 0 to 63"),
+        ("by_feature=\u00b2", "have no names, but the numbers 0 to 63"),
+        ("iid=5", "takes no value"),
+        ("by_label=x", "takes no value"),
         ("idd", "the nearest known one is 'iid'"),
     ],
 )
