@@ -160,10 +160,8 @@ def _thousand() -> list[Row]:
     peak, degree = _large(trace=True)[3:]
     allowed = 3 * 8 * ENTRIES + SHARE_BYTES * LARGE * degree
     return [
-        row("a round, wall, one party after the other", setting, [wall], "s"),
-        row(
-            "a round, all parties", setting, [server + clients], "s CPU", target="<= 60 s", met=server + clients <= 60
-        ),
+        row("a round, wall, one party after the other", setting, [wall], "s", target="<= 60 s", met=wall <= 60),
+        row("a round, all parties", setting, [server + clients], "s CPU"),
         row("a round, server", setting, [server], "s CPU"),
         row("a round, a client", setting, [1e3 * clients / LARGE], "ms CPU"),
         row(
