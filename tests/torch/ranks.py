@@ -23,9 +23,16 @@ Worker = Callable[[int], Found]
 
 
 def spawn(worker: Worker, ranks: int, folder: Path, *, leaves: bool = False) -> list[Found]:
-    """What `worker(rank)` returned on each of `ranks` gloo processes; `leaves`: a rank may end early."""
+    """What `worker(rank)` returned on each of `ranks` gloo processes; `leaves`: a rank may end early.
+
+    A process that ends badly after it wrote its result (gloo may abort where a peer is gone) has done its work.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    multiprocessing.spawn(_process, (worker, ranks, str(folder), leaves), ranks)
+    started = multiprocessing.spawn(_process, (worker, ranks, str(folder), leaves), ranks, join=False)
+    for process in started.processes:
+        process.join(240)
+    if not all((folder / f"{rank}.npz").exists() for rank in range(ranks)):
+        started.join(1)  # raises what went wrong
     return [dict(np.load(folder / f"{rank}.npz")) for rank in range(ranks)]
 
 
