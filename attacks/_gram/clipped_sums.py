@@ -37,7 +37,7 @@ bounds the weight of rounds whose noise is small or zero.
 
 @dataclass(frozen=True)
 class ClippedSums:
-    """What is publicly known of the clipped sums of K rounds.
+    """Public facts about the clipped sums of K rounds.
 
     Attributes:
         limits: clipping norm C of the tensors that are used, (K,); infinite without clipping.

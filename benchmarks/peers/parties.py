@@ -1,4 +1,4 @@
-"""What `securefed.parties` adds to a training loop, and a round of 1000 clients: `python -m benchmarks.peers.parties`.
+"""Time what `securefed.parties` adds to a training loop, and a round of 1000 clients: `python -m benchmarks parties`.
 
 A client's share of a round of protection, all messages encoded and decoded and every stage included, beside one epoch
 of the training that it protects, in one process and in CPU time; transports are left out. Then one round of 1000

@@ -1,4 +1,4 @@
-"""What the audit runs for each registered algorithm: hyper-parameters, data, rounds, secret, clip and utility.
+"""Read the audit's run of each registered algorithm: hyper-parameters, data, rounds, secret, clip and utility.
 
 Each algorithm's class holds them as `audit_case`, by names; `case` resolves the names. They are the settings in which
 the published attacks were measured, and the report prints every one.

@@ -32,7 +32,7 @@ audit of registered algorithms). The others state the kind itself (an audit of a
 POOLED: Final[tuple[Secret, ...]] = ("pooled gram", "pooled samples")
 """The data of all clients together, which sums may give away where they hide every single client."""
 GATED: Final[tuple[Secret, ...]] = ("gram", "samples", "labels", "membership", *POOLED)
-"""What a gate checks by default. `confirmation` is left out: an adversary who guesses all of a client's data can
+"""Secrets that a gate checks by default. Not `confirmation`: an adversary who guesses all of a client's data can
 confirm the guess against any message without noise, so that only differential privacy passes it."""
 SECRETS: Final[tuple[Secret, ...]] = (*GATED, "confirmation")
 NOT_COVERED: Final = "not covered"
