@@ -117,7 +117,14 @@ def test_a_crash_between_file_and_anchor_leaves_a_file_that_opens(
     with monkeypatch.context() as patch:
         patch.setattr(Seal, "remember", lambda *_: None)
         container.save(path, "state", {"number": 1}, {}, anchored)
+    newer = path.read_bytes()
+    assert anchored.newest() == 1  # positive control: the crash left the anchor behind
     assert container.load(path, "state", anchored)[0] == {"number": 1}
+    assert anchored.newest() == 2  # else the next write would have the number of this one, and either would open
+    container.save(path, "state", {"number": 2}, {}, anchored)
+    path.write_bytes(newer)
+    with pytest.raises(RolledBackError, match="3 was written since"):
+        container.load(path, "state", anchored)
 
 
 def test_an_anchor_is_bound_to_its_key_and_cannot_be_written_without_it(tmp_path: Path) -> None:

@@ -38,29 +38,29 @@ def isolate(
     contributions: Mapping[ClientId, Tensors],
     victim: ClientId,
     *,
-    company: int = 0,
+    also_kept: int = 0,
     stage: str | None = None,
 ) -> IsolationResult:
-    """Run one exchange in which all clients but the victim (and `company` others) drop out.
+    """Run one exchange in which all clients but the victim (and `also_kept` others) drop out.
 
     Args:
         defense: the defence under attack.
         layout: names and shapes of the contributions.
         contributions: what each client sends.
         victim: the client to isolate.
-        company: other clients that the server keeps.
+        also_kept: number of other clients whose uploads the server keeps, those with the smallest ids.
         stage: protocol stage at which the others drop out; the upload by default.
 
     Raises:
-        ConfigError: unknown victim, or `company` is not between 0 and the number of other clients.
+        ConfigError: unknown victim, or `also_kept` is not between 0 and the number of other clients.
     """
     others = [client for client in sorted(contributions) if client != victim]
-    if victim not in contributions or not 0 <= company <= len(others):
+    if victim not in contributions or not 0 <= also_kept <= len(others):
         raise ConfigError(
-            f"victim must be one of {sorted(contributions)} and company between 0 and {len(others)}; "
-            f"got {victim} and {company}"
+            f"victim must be one of {sorted(contributions)} and also_kept between 0 and {len(others)}; "
+            f"got {victim} and {also_kept}"
         )
-    lost = tuple(others[company:])
+    lost = tuple(others[also_kept:])
     where = stage or defense.aggregation.upload
 
     def drop(at: str, party: int) -> bool:

@@ -6,8 +6,9 @@ eliminated: two kinds of linear equations for the Theta_k alone follow from it.
     symmetry of S:                   U_j^T G_k + U_j^T U_k Theta_k = (U_k^T G_j + U_k^T U_j Theta_j)^T   for j < k
     null vectors of [U_1 .. U_K]:    sum_k (G_k + U_k Theta_k) N_k = 0   where   sum_k U_k N_k = 0
 
-They hold for S + c I as for S, so c must be found otherwise: from equations of the Theta_k themselves, from the trace
-of S, or from the least trace of a positive semidefinite completion. With all S U_k known, S follows by `linear.solve`.
+S + c I satisfies them for every number c (the shift), because the blocks G_k do not change with c. So c must be found
+otherwise: from equations of the Theta_k themselves, from the trace of S, or from the least trace of a positive
+semidefinite completion. With all S U_k known, S follows by `linear.solve`.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class EliminatedProducts:
 
     Attributes:
         probes: [U_1 .. U_K], (features, K p).
-        products: [S U_1 .. S U_K], up to c times the probes.
+        products: [S U_1 .. S U_K], plus c times the probes.
         rank: rank of the linear system for the Theta_k, with c fixed.
         unknowns: number of unknowns of that system.
         condition: condition number of that system.
@@ -121,6 +122,7 @@ def solve_shifted(
     shift = least_trace_shift(eliminated, tau)
     solution = solve(eliminated.probes, eliminated.at(shift), tau=tau, rows=rows)
     if trace is not None and solution.rank == len(eliminated.probes):
+        # The probes span all features, so S follows from the products alone and a bound on its rank adds nothing.
         shift += (trace - float(np.trace(solution.gram))) / len(eliminated.probes)
         solution = solve(eliminated.probes, eliminated.at(shift), tau=tau)
     return solution, shift

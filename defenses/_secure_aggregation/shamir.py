@@ -6,8 +6,8 @@ the other points y. Fewer than t shares are independent of s. All arithmetic is 
 The polynomials of all secrets are evaluated together: each takes its own range of bytes (a lane) of one long integer,
 wide enough for its values before they are reduced modulo the prime.
 
-Not promised: constant time (Python integers), or the detection of a wrong share: it leads to a wrong secret, which the
-caller recognises by the commitment to the right one.
+Not promised: constant time (Python integers). Nor is a wrong share detected here: it leads to a wrong secret, and the
+caller compares the secret with a commitment that its owner published.
 """
 
 from __future__ import annotations
@@ -96,4 +96,4 @@ class PrimeField:
 
 
 FIELD = PrimeField(2**255 - 19)
-"""Shares of an X25519 key take its own 32 bytes. (Any prime of that size would do.)"""
+"""Its elements take 32 bytes, as long as the X25519 keys that are shared. (Any prime of that size would do.)"""

@@ -116,7 +116,7 @@ class Seal:
         Raises:
             WrongKeyError: sealed under another key.
             RolledBackError: older than the newest that the anchor remembers.
-            StorageError: no sealed file, another version, cut, or altered.
+            StorageError: no sealed file, another version, cut, or altered; or the anchor cannot be written.
         """
         if not is_sealed(data) or len(data) < _HEADER.size:
             raise StorageError(f"{where} is not sealed, or truncated; a key is given, so nothing in clear is read")
@@ -134,11 +134,14 @@ class Seal:
             plain.append(cipher.finalize())
         except InvalidTag as error:
             raise StorageError(f"{where} was altered, or is no {kind}: its tag does not match") from error
-        if generation < self.newest():
+        newest = self.newest()
+        if generation < newest:
             raise RolledBackError(
-                f"{where} is of generation {generation}, and {self.newest()} was written since; a client that goes on "
+                f"{where} is of generation {generation}, and {newest} was written since; a client that goes on "
                 "from an older state may mask two uploads alike: restore the newest, or start a new run"
             )
+        if generation > newest:  # a crash came between file and anchor: without this the next write repeats the number
+            self.remember(data)
         return b"".join(plain)
 
     def newest(self) -> int:
@@ -162,8 +165,8 @@ class Seal:
     def remember(self, sealed: bytes) -> None:
         """Note in the anchor, if there is one, that `sealed` is on disk now.
 
-        Call it after the file is written: a crash between the two then leaves a file that is newer than the anchor,
-        which opens.
+        Call it after the file is written: a crash between the two then leaves a file that is newer than the anchor.
+        It opens, and opening it brings the anchor up to date.
         """
         if self.anchor is None:
             return

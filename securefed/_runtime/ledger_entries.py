@@ -14,7 +14,7 @@ from securefed.defenses._base import Unit
 from securefed.errors import ConfigError, ContradictionError
 
 Ranges = tuple[tuple[int, int], ...]
-"""Numbers of exchanges as ascending ranges (first, behind the last), which neither touch nor overlap."""
+"""Numbers of exchanges as ascending half-open ranges (first, last + 1), which neither touch nor overlap."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,13 @@ class LedgerEntries:
         return self.declared.exchanges + sum(self.counts.values())
 
     def spent(self, delta: float, unit: Unit) -> DataUsage:
-        """Everything together: epsilon is what was declared plus that of all charges at what is left of `delta`.
+        """Add up all use of the data: epsilon is the declared one plus that of all charges.
+
+        The charges are composed at the part of `delta` that was not declared as used before (basic composition of both).
 
         Args:
-            delta: of everything together, more than was declared.
-            unit: whose privacy it is about; the declared epsilon is taken to be about it too.
+            delta: probability with which the returned epsilon may fail; more than the declared delta.
+            unit: whether a record or a client is protected; the declared epsilon is taken to be about the same.
         """
         epsilon = epsilon_of_all(self.counts, delta - self.declared.delta, unit)
         return DataUsage(self.exchanges, self.declared.epsilon + epsilon, delta)
@@ -126,12 +128,13 @@ class LedgerEntries:
 
 
 def _holds(ranges: Ranges, number: int) -> bool:
+    """Tell whether one of the ranges contains the number."""
     place = bisect_right(ranges, number, key=lambda pair: pair[0])
     return place > 0 and number < ranges[place - 1][1]
 
 
 def _added(ranges: Ranges, number: int) -> Ranges:
-    """`ranges` with a `number` that they do not hold."""
+    """Return the ranges with one more number, which they do not hold yet; ranges that touch are joined."""
     place = bisect_right(ranges, number, key=lambda pair: pair[0])
     before, after = ranges[:place], ranges[place:]
     start, stop = number, number + 1

@@ -152,14 +152,14 @@ SENT = {i: {"x": np.random.default_rng(i).uniform(-1, 1, 5)} for i in range(CLIE
 
 
 def test_a_server_that_loses_all_but_one_is_refused_and_succeeds_without_the_refusal() -> None:
-    for company in (0, 1, 2):
-        refused = isolate(chain(secure_aggregation()), LAYOUT, SENT, 2, company=company)
+    for also_kept in (0, 1, 2):
+        refused = isolate(chain(secure_aggregation()), LAYOUT, SENT, 2, also_kept=also_kept)
         assert refused.refused.startswith("TooFewSurvivors")
         assert np.isnan(refused.error)
     open_door = isolate(chain(Quantise()), LAYOUT, SENT, 2)
     assert open_door.refused == ""
     assert open_door.error < 1e-5
-    enough = isolate(chain(secure_aggregation()), LAYOUT, SENT, 2, company=3)  # the threshold is 4 of 6
+    enough = isolate(chain(secure_aggregation()), LAYOUT, SENT, 2, also_kept=3)  # the threshold is 4 of 6
     assert enough.refused == ""
     assert enough.error > 0.5
     with pytest.raises(ConfigError, match="victim"):

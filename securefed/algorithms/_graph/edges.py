@@ -67,7 +67,11 @@ class Edges:
         return out
 
     def vector(self, adjacency: Array) -> Array:
-        """Return the edge weights of an adjacency matrix; raise `DataError` for any other matrix."""
+        """Return the edge weights, (..., edges), of an adjacency matrix, (..., vertices, vertices).
+
+        Raises:
+            DataError: another shape, not symmetric, or a diagonal that is not zero.
+        """
         matrix = np.asarray(adjacency, np.float64)
         if matrix.shape[-2:] != (self.vertices, self.vertices):
             raise DataError(f"an adjacency matrix of {self.vertices} vertices is needed, not of shape {matrix.shape}")
@@ -76,7 +80,11 @@ class Edges:
         return np.asarray(matrix[(..., *self.ends)])
 
     def distances(self, signals: Array) -> Array:
-        """Compute z, (edges,): squared distances between the vertices' signals, the columns of (rows, vertices)."""
+        """Compute z, (edges,): squared distances between the vertices' signals, the columns of (rows, vertices).
+
+        Raises:
+            DataError: the number of columns is not the number of vertices.
+        """
         if signals.shape[1] != self.vertices:
             raise DataError(f"signals on {self.vertices} vertices have as many columns, not {signals.shape[1]}")
         signals = np.asarray(signals, np.float64)

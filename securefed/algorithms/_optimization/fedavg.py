@@ -57,13 +57,13 @@ class FedAvg(PassingMethod):
         return {"delta": (self.learning_rate * self.most_steps(public) * largest, 32)}
 
     def weight(self, rows: Size, public: Public) -> Size:
-        """Return the weight w_i of a client with `rows` rows."""
+        """Return the weight w_i of a client with `rows` rows (one number, or one for each client)."""
         return rows / float(np.mean(public.rows)) if self.weighting == "rows" else 0 * rows + 1.0
 
     def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
         """Run the local steps of one round."""
         point = received["x"]
-        for step in range(len(work.sizes)):
+        for step in range(len(work.sizes)):  # one batch size for each local step
             point = point - self.learning_rate * work.gradient(point, step)
         return {"delta": self.weight(work.rows, work.public) * (point - received["x"])}, memory
 

@@ -217,7 +217,10 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
     def _group(
         self, received: Vectors, clients: Sequence[ModelClient], work: LocalTraining
     ) -> list[tuple[ModelClient, Tensors] | DivergenceError]:
-        """Return for each client of a group the result of `contribute`, or the error that it raises."""
+        """Return for each client of a group the result of `contribute`, or the error that it raises.
+
+        Each vector of the clients' memories is stacked to (clients, parameters), so that `steps` runs once for all.
+        """
         size = clients[0].model.layout.size
         memory = tuple(np.stack(part) for part in zip(*(client.memory for client in clients), strict=True))
         with np.errstate(over="ignore", invalid="ignore"):
@@ -255,7 +258,7 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
         with np.errstate(over="ignore", invalid="ignore"):
             vectors = self.update(server.vectors, total, np.asarray(aggregate.survivors), model.public)
         peaks = dict(server.peaks)
-        for part, value in vectors.items():
+        for part, value in vectors.items():  # relative to a vector's first peak; it has none while it is all zeros
             peak = peaks.get(part) or _peak(server.vectors[part])
             self._check(value, part, f"round {server.round}", BLOWN_UP * max(peak, 1.0) if peak else HOPELESS)
             peaks[part] = peak or _peak(value)
