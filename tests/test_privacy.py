@@ -63,8 +63,8 @@ def test_a_fixed_size_cohort_is_drawn_unpredictably_and_accounted_for() -> None:
         Federation(DSGD(), data(), defense, cohort=3, options=RunOptions(budget=gaussian(2.0).budget(1e3)))
 
 
-def test_poisson_cohorts_are_tossed_by_the_clients_and_accounted_for() -> None:
-    """As many join as the rate says; what is released and divided by the rate is the sum without bias."""
+def poisson_run(rounds: int) -> tuple[Any, np.ndarray]:
+    """A run whose clients toss coins, and (rounds, clients) which of them joined."""
     mechanism = gaussian(1e-3, sampler=PoissonSampling(0.4))
     defense = chain(clip(0.5), poisson(0.4), mechanism, secure_aggregation())
     federation = Federation(
@@ -74,23 +74,36 @@ def test_poisson_cohorts_are_tossed_by_the_clients_and_accounted_for() -> None:
         seed=0,
         options=RunOptions(budget=gaussian(1e-3, sampler=PoissonSampling(0.4)).budget(1e9)),
     )
-    result = federation.run(270)
+    result = federation.run(rounds)
     # DSGD's contributions all have norm .5 here (6 rows, far from the optimum): joined ones are told by their size.
     kept = result.transcript.contributions
     joined = np.array([[any(v.any() for v in kept[e.exchange, c].values()) for c in range(6)] for e in result.history])
+    return result, joined
+
+
+def test_what_a_poisson_cohort_releases_is_the_sum_of_those_that_joined_over_the_rate() -> None:
+    result, joined = poisson_run(20)
+    assert 0 < joined.mean() < 1
     assert all(entry.survivors == tuple(range(6)) for entry in result.history)  # all upload, whatever their coin
-    # The coins are the system's. Standard error of the share that joins: .0122, so that .55 is twelve of them away.
-    error = np.sqrt(0.4 * 0.6 / joined.size)
-    assert abs(joined.mean() - 0.4) < 6 * error
-    assert abs(joined.mean() - 0.55) > 6 * error
-    assert len({tuple(row) for row in joined.tolist()}) > 20, "coins are fresh in every exchange"
-    correlation = np.corrcoef(joined.T) - np.eye(6)
-    assert np.abs(correlation).max() < 0.41  # 7 standard errors of 270 rounds; 15 pairs
     for record, who in zip(result.transcript.records, joined, strict=True):
+        kept = result.transcript.contributions
         alone = [sum(v for c in range(6) if who[c] for v in [kept[record.round, c][n]]) for n in record.total]
         for name, exact in zip(record.total, alone, strict=True):
             step = record.step[name]
             np.testing.assert_allclose(record.released[name], np.asarray(exact) * step / 0.4, atol=0.02)
+
+
+@pytest.mark.parametrize(("rounds", "wrong"), [(60, 0.71), pytest.param(270, 0.55, marks=pytest.mark.exhaustive)])
+def test_poisson_cohorts_are_tossed_by_the_clients(rounds: int, wrong: float) -> None:
+    """As many join as the rate says, independently; a wrong rate twelve standard errors away is rejected."""
+    _, joined = poisson_run(rounds)
+    # The coins are the system's. Standard error of the share that joins: .0258 and .0122.
+    error = np.sqrt(0.4 * 0.6 / joined.size)
+    assert abs(joined.mean() - 0.4) < 6 * error
+    assert abs(joined.mean() - wrong) > 6 * error
+    assert len({tuple(row) for row in joined.tolist()}) > 20, "coins are fresh in every exchange"
+    correlation = np.corrcoef(joined.T) - np.eye(6)
+    assert np.abs(correlation).max() < 6.7 / np.sqrt(rounds)  # standard errors; 15 pairs
 
 
 def test_poisson_epsilon_is_below_that_of_every_round_in_full() -> None:

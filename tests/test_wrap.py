@@ -151,10 +151,11 @@ def test_noise_and_clips_work_on_equal_weights(noise) -> None:
         secure_mean(UPDATES, WEIGHTS, defense)
 
 
-def test_the_error_of_a_mean_is_within_six_times_the_plan_s_error_and_can_exceed_it() -> None:
+@pytest.mark.parametrize("means", [pytest.param(10), pytest.param(60, marks=pytest.mark.exhaustive)])
+def test_the_error_of_a_mean_is_within_six_times_the_plan_s_error_and_can_exceed_it(means: int) -> None:
     """One heavy client and light ones: every rounding counts, and the sum is divided by little more than one weight."""
     rng, worst = np.random.default_rng(0), 0.0
-    for _ in range(60):
+    for _ in range(means):
         weights = np.concatenate([[1.000001], rng.uniform(0, 1e-6, 7)])
         updates = [{"x": rng.uniform(-1, 1, 50)} for _ in weights]
         found = secure_mean(updates, weights.tolist(), secure_aggregation(), bound=1.0, ring=32)["x"]

@@ -71,7 +71,7 @@ class LedgerEntries:
     def spent(self, delta: float, unit: Unit) -> DataUsage:
         """Add up all use of the data: epsilon is the declared one plus that of all charges.
 
-        The charges are composed at the part of `delta` that was not declared as used before (basic composition of both).
+        The charges are composed at the part of `delta` that was not declared as used before (basic composition).
 
         Args:
             delta: probability with which the returned epsilon may fail; more than the declared delta.

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import Phase
 
 from securefed._messages import SERVER, Message
 from securefed._runtime.client import ClientNode
@@ -87,9 +88,15 @@ class Talkative(PartyNode):
     node = _RefusesByName
 
 
-def play(name: str, examples: int, node: type[ClientNode], monkeypatch: pytest.MonkeyPatch) -> Any:
+def play(
+    name: str,
+    examples: int,
+    node: type[ClientNode],
+    monkeypatch: pytest.MonkeyPatch,
+    phases: tuple = (Phase.generate, Phase.shrink),
+) -> Any:
     monkeypatch.setattr(battery, "terms", lambda *_: sum_terms(name).core)
-    return battery.play("parties", name, examples, node)
+    return battery.play("parties", name, examples, node, phases)
 
 
 @pytest.mark.hypothesis
@@ -102,7 +109,7 @@ def test_what_a_server_sees_of_a_party_does_not_depend_on_its_update(name: str, 
 @pytest.mark.parametrize("name", ["masks", "paillier"])
 def test_the_battery_finds_a_party_that_refuses_by_name(name: str, monkeypatch: Any) -> None:
     with pytest.raises(AssertionError):
-        play(name, 200, Talkative, monkeypatch)
+        play(name, 200, Talkative, monkeypatch, (Phase.generate,))
 
 
 def test_honest_schedules_reach_the_upload(monkeypatch: Any) -> None:

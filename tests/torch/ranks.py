@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
+from filelock import FileLock
 from torch import multiprocessing
 
 from securefed._tensors import Array
@@ -34,6 +37,19 @@ def spawn(worker: Worker, ranks: int, folder: Path, *, leaves: bool = False) -> 
     if not all((folder / f"{rank}.npz").exists() for rank in range(ranks)):
         started.join(1)  # raises what went wrong
     return [dict(np.load(folder / f"{rank}.npz")) for rank in range(ranks)]
+
+
+def spawn_once(
+    name: str, worker: Worker, ranks: int, factory: pytest.TempPathFactory, *, leaves: bool = False
+) -> list[Found]:
+    """`spawn`, once for all workers of pytest that ask for it under this name: the first one runs it."""
+    base = factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with FileLock(shared / f"{name}.lock"):
+        results = [shared / name / f"{rank}.npz" for rank in range(ranks)]
+        if all(path.exists() for path in results):
+            return [dict(np.load(path)) for path in results]
+        return spawn(worker, ranks, shared / name, leaves=leaves)
 
 
 def _process(rank: int, worker: Worker, ranks: int, folder: str, leaves: bool) -> None:

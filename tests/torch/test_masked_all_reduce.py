@@ -8,22 +8,28 @@ import numpy as np
 import pytest
 
 from tests.torch import workers
-from tests.torch.ranks import Found, byte_statistic, spawn
+from tests.torch.ranks import Found, byte_statistic, spawn_once
 
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
-    return spawn(workers.together, 3, tmp_path_factory.mktemp("three"))
+    return spawn_once("three", workers.together, 3, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
+    return spawn_once("long", workers.long_parity, 3, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
-    return spawn(workers.four, 4, tmp_path_factory.mktemp("four"), leaves=True)
+    return spawn_once("four", workers.four, 4, tmp_path_factory, leaves=True)
 
 
-def test_each_of_200_steps_has_the_gradient_of_plain_ddp_within_the_planned_error(three) -> None:
-    for found in three:
-        assert len(found["parity/plain_ratio"]) == 200
+@pytest.mark.parametrize(("ranks", "steps"), [("three", 20), pytest.param("long", 200, marks=pytest.mark.exhaustive)])
+def test_each_step_has_the_gradient_of_plain_ddp_within_the_planned_error(ranks, steps, request) -> None:
+    for found in request.getfixturevalue(ranks):
+        assert len(found["parity/plain_ratio"]) == steps
         assert found["parity/exact_ratio"].max() <= 1
         assert found["parity/plain_ratio"].max() <= 1
         assert found["parity/error"] < 1e-6

@@ -21,6 +21,7 @@ from securefed.defenses._secure_aggregation import (
 from securefed.defenses._secure_aggregation import graph as graph_module
 from securefed.defenses._secure_aggregation.session import graph_seed
 from securefed.errors import AuthenticationError, ContradictionError, MalformedError, PlanError, TooFewSurvivors
+from tests.combinations import first_ones
 from tests.defenses.secure_aggregation.adversary import Adversary, with_numbers
 
 ENTRIES = 6
@@ -302,10 +303,15 @@ def test_a_sparse_graph_leaves_too_few_clients_to_sign_a_second_set():
     with pytest.raises(PlanError, match="lying server"):
         graph_module.design_sparse_graph(400, 0.02, 0.35, active=True)
     assert graph_module.design_sparse_graph(400, 0.02, 0.35).degree < 238  # a server that follows the protocol
-    for clients, adversarial, dropouts in [(1000, 0.02, 0.35), (1000, 0.2, 0.25), (100, 0.1, 0.1)]:
-        design = graph_module.design_sparse_graph(clients, adversarial, dropouts, active=True)
-        opening = fewest_that_open(clients - design.lost, design.degree, design.threshold)
-        assert opening > design.corrupt + design.lost
+
+
+@pytest.mark.parametrize(
+    ("clients", "adversarial", "dropouts"), first_ones([(100, 0.1, 0.1), (1000, 0.02, 0.35), (1000, 0.2, 0.25)])
+)
+def test_sparse_graphs_of_many_sizes_leave_too_few_clients_to_sign_a_second_set(clients, adversarial, dropouts):
+    design = graph_module.design_sparse_graph(clients, adversarial, dropouts, active=True)
+    opening = fewest_that_open(clients - design.lost, design.degree, design.threshold)
+    assert opening > design.corrupt + design.lost
 
 
 def repeat_without_the_victim(net):
