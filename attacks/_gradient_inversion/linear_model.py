@@ -1,9 +1,11 @@
-"""Gradients of logistic and softmax regression for any leading axes, and their derivatives by the rows.
+"""Compute gradients of logistic and softmax regression, and the derivatives of these gradients by the rows.
 
 With logits z_k = W x_k + b of row k, probabilities p_k = softmax(z_k) (logistic: sigmoid), labels y_k as probabilities
-and weights v_k of the rows, the gradient of sum_k v_k loss_k + l2/2 ||W||^2 is
+and row weights v_k, the gradient of sum_k v_k loss_k + l2/2 ||W||^2 is
 
     dW = sum_k v_k (p_k - y_k) x_k^T + l2 W,      db = sum_k v_k (p_k - y_k).
+
+Leading axes of arrays are free: they count clients or alternatives that are computed together.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ class LinearModel:
     Attributes:
         outputs: number of classes of softmax regression, 1 for logistic regression.
         bias: whether the model has a bias b.
-        l2: weight of the penalty.
+        l2: factor of the penalty ||W||^2 / 2.
         logistic: whether this is logistic regression, else softmax regression.
     """
 
@@ -82,82 +84,106 @@ class LinearModel:
         z = x @ np.swapaxes(self.weight(vector), -1, -2)
         return z + np.asarray(self.offset(vector))[..., None, :] if self.bias else z
 
-    def gradient(self, vector: Array, x: Array, targets: Array, weights: Array) -> Array:
-        """Return the weighted sum of the rows' gradients, plus the penalty's; `targets` are (..., rows, outputs)."""
-        return self._summed(vector, x, (self.probabilities(self.logits(vector, x)) - targets) * weights[..., None])
+    def gradient(self, vector: Array, x: Array, targets: Array, row_weights: Array) -> Array:
+        """Return the gradient of the module at the parameters `vector`.
+
+        Args:
+            vector: (..., parameters).
+            x: (..., rows, width).
+            targets: (..., rows, outputs), y_k.
+            row_weights: (..., rows), v_k.
+        """
+        return self._summed(vector, x, (self.probabilities(self.logits(vector, x)) - targets) * row_weights[..., None])
 
     def _summed(self, vector: Array, x: Array, slope: Array) -> Array:
+        """Return sum_k slope_k x_k^T + l2 W, and sum_k slope_k; `slope` is (..., rows, outputs), v_k (p_k - y_k)."""
         data = np.swapaxes(slope, -1, -2) @ x
         if self.l2:
             data = data + self.l2 * self.weight(vector)
         flat = data.reshape(*data.shape[:-2], -1)
         return np.concatenate([flat, slope.sum(axis=-2)], axis=-1) if self.bias else flat
 
-    def gradient_by_row_weight(
-        self, vector: Array | DualNumber, x: Array, targets: Array, weights: Array
+    def gradient_with_coefficients(
+        self, vector: Array | DualNumber, x: Array, targets: Array, row_weights: Array
     ) -> DualNumber:
-        """Return `gradient` with slopes (rows, ..., outputs): the coefficient of each row in the weights' gradient.
+        """Return `gradient`, and as its slopes (rows, ..., outputs) the coefficient c_k of each row in dW.
 
-        The slopes are derivatives by an entry of the rows in which the vector is zero.
+        In one step c_k = v_k (p_k - y_k). After the first local step W itself is a constant plus sum_k c_k x_k^T; its
+        coefficients are the slopes of `vector`, and the penalty adds l2 times them.
         """
         point = vector.value if isinstance(vector, DualNumber) else vector
-        slope = (self.probabilities(self.logits(point, x)) - targets) * weights[..., None]
-        own = np.moveaxis(slope, -2, 0)
-        return DualNumber(
-            self._summed(point, x, slope), own + self.l2 * vector.slopes if isinstance(vector, DualNumber) else own
-        )
+        slope = (self.probabilities(self.logits(point, x)) - targets) * row_weights[..., None]
+        of_rows = np.moveaxis(slope, -2, 0)
+        if isinstance(vector, DualNumber):
+            of_rows = of_rows + self.l2 * vector.slopes
+        return DualNumber(self._summed(point, x, slope), of_rows)
 
     def gradient_by_rows(
-        self, vector: Array | DualNumber, x: Array, targets: Array, weights: Array, slots: slice
+        self, vector: Array | DualNumber, x: Array, targets: Array, row_weights: Array, slots: slice
     ) -> DualNumber:
-        """Return `gradient` of x (members, rows, width) with its derivatives by the rows in `slots`.
+        """Return `gradient` with its derivatives with respect to some of the rows.
 
-        The slopes (slots * width, members, parameters) are derivatives of each member's gradient by its own rows. A
-        dual `vector` depends on the rows itself: two matrix products over all directions carry that part, and a row's
-        own part is an outer product.
+        After the first local step the parameters depend on the rows: `vector` is then a `DualNumber`, and the Hessian
+        of the loss times its slopes is added to the derivatives.
+
+        Args:
+            vector: (members, parameters); a member is a client of the sum, with rows of its own.
+            x: (members, rows, width).
+            targets: (members, rows, outputs).
+            row_weights: (members, rows).
+            slots: the rows with respect to which each member's gradient is derived.
+
+        Returns:
+            The gradients, with slopes (slots * width, members, parameters).
         """
         point = vector.value if isinstance(vector, DualNumber) else vector
         members, rows, width = x.shape
-        p, weights = self.probabilities(self.logits(point, x)), np.broadcast_to(weights, (members, rows))
-        slope = (p - targets) * weights[..., None]
+        p, row_weights = self.probabilities(self.logits(point, x)), np.broadcast_to(row_weights, (members, rows))
+        slope = (p - targets) * row_weights[..., None]
         W = np.broadcast_to(self.weight(point), (members, self.outputs, width))
-        mine, here = x[:, slots].swapaxes(0, 1), p[:, slots, None]  # (slots, members, width), (members, slots, 1, out)
-        own = self._curved(here, np.swapaxes(W, 1, 2)[:, None]) * weights[:, slots, None, None]
-        own = own.transpose(1, 2, 0, 3)  # (slots, width, members, outputs)
-        out = np.empty((len(mine) * width, members, self.size(width)))
+        # Shapes: (slots, members, width) for the rows, (members, slots, 1, outputs) for their probabilities.
+        # Row k occurs in slope_k x_k^T twice: by entry e of the row, d slope_k = v_k p'(z_k) W_e, and d x_k = unit e.
+        varied, p_varied = (
+            x[:, slots].swapaxes(0, 1),
+            p[:, slots, None],
+        )
+        d_slope = self._probability_change(p_varied, np.swapaxes(W, 1, 2)[:, None]) * row_weights[:, slots, None, None]
+        d_slope = d_slope.transpose(1, 2, 0, 3)  # (slots, width, members, outputs)
+        out = np.empty((len(varied) * width, members, self.size(width)))
         by_weight = out[..., : self.outputs * width].reshape(-1, width, members, self.outputs, width)
-        np.multiply(own[..., None], mine[:, None, :, None, :], out=by_weight)
-        each = np.arange(width)
-        by_weight[:, each, :, :, each] += slope[:, slots].swapaxes(0, 1)
+        np.multiply(d_slope[..., None], varied[:, None, :, None, :], out=by_weight)
+        entries = np.arange(width)
+        by_weight[:, entries, :, :, entries] += slope[:, slots].swapaxes(0, 1)
         if self.bias:
-            out[..., -self.outputs :] = own.reshape(len(out), members, -1)
+            out[..., -self.outputs :] = d_slope.reshape(len(out), members, -1)
         if isinstance(vector, DualNumber):
-            self._add_carried(vector.slopes, x, p, weights[:, None, None, :], out)
+            self._add_hessian_times(vector.slopes, x, p, row_weights[:, None, None, :], out)
         return DualNumber(self._summed(point, x, slope), out)
 
-    def _add_carried(self, slopes: Array, x: Array, p: Array, weights: Array, out: Array) -> None:
-        """Add to `out` the derivatives that come through the vector."""
+    def _add_hessian_times(self, slopes: Array, x: Array, p: Array, row_weights: Array, out: Array) -> None:
+        """Add to `out` the Hessian of the weighted loss times each direction of the parameters' `slopes`."""
         directions, (members, rows, width) = len(slopes), x.shape
         by_weight = self.weight(slopes).swapaxes(0, 1)  # (members, directions, outputs, width)
         dz = by_weight.reshape(members, -1, width) @ np.swapaxes(x, 1, 2)
         dz = dz.reshape(members, directions, self.outputs, rows)
         if self.bias:
             dz += slopes[..., -self.outputs :].swapaxes(0, 1)[..., None]
-        turned = np.swapaxes(p, 1, 2)[:, None]
+        p_by_class = np.swapaxes(p, 1, 2)[:, None]
+        # In place, since dz is the largest array here; the same derivative as in `_probability_change`.
         if self.logistic:
-            dz *= turned * (1.0 - turned) * weights
+            dz *= p_by_class * (1.0 - p_by_class) * row_weights
         else:
-            dz -= np.einsum("mcr,mdcr->mdr", turned[:, 0], dz)[:, :, None]
-            dz *= turned * weights
-        back = (dz.reshape(members, -1, rows) @ x).reshape(members, directions, self.outputs, width)
+            dz -= np.einsum("mcr,mdcr->mdr", p_by_class[:, 0], dz)[:, :, None]
+            dz *= p_by_class * row_weights
+        d_weight = (dz.reshape(members, -1, rows) @ x).reshape(members, directions, self.outputs, width)
         if self.l2:
-            back += self.l2 * by_weight
-        out[..., : self.outputs * width] += back.swapaxes(0, 1).reshape(directions, members, -1)
+            d_weight += self.l2 * by_weight
+        out[..., : self.outputs * width] += d_weight.swapaxes(0, 1).reshape(directions, members, -1)
         if self.bias:
             out[..., -self.outputs :] += dz.sum(axis=-1).swapaxes(0, 1)
 
-    def _curved(self, p: Array, dz: Array) -> Array:
-        """Return the change of the probabilities (..., outputs) for a change `dz` of the logits."""
+    def _probability_change(self, p: Array, dz: Array) -> Array:
+        """Return the change of the probabilities `p` (..., outputs) for a change `dz` of the logits."""
         if self.logistic:
             return np.asarray(p * (1.0 - p) * dz)
         return np.asarray(p * (dz - np.sum(p * dz, axis=-1, keepdims=True)))

@@ -94,7 +94,7 @@ class RoundSimulation:
         The data-dependent part of the messages' weights is the sum over rows of coefficient times row.
         """
         out = []
-        for item, sent in zip(self.rounds, self._sent(x, targets, self.model.gradient_by_row_weight), strict=True):
+        for item, sent in zip(self.rounds, self._sent(x, targets, self.model.gradient_with_coefficients), strict=True):
             values, counts = {part: v.value for part, v in sent.items()}, {part: v.slopes for part, v in sent.items()}
             for clip in item.clips:
                 factors = clip.factors(values)[:, None]

@@ -1,9 +1,12 @@
-"""Posterior of the rows under noise of known size, where a fit of the messages alone would amplify the noise.
+"""Estimate the rows behind messages with noise of known size, where a plain fit would amplify the noise.
 
 The weights' part of a message is sum_k c_k x_k + noise with the rows x_k and coefficients c_k (residuals p_k - y_k,
 summed over the local steps), feature by feature. For given c_k it is linear in the rows, so that under a Gaussian prior
 their posterior mean is a ridge regression. The c_k follow from the rows, and the two alternate. The variances of the
 prior, and the labels, maximise the marginal likelihood of the messages.
+
+The unknowns of the likelihood are either the single rows or, which is cheaper, the sum of the rows of each class; the
+numbers of rows that each unknown sums up (`summed`) tell which: all 1, or the label counts.
 """
 
 from __future__ import annotations
@@ -23,22 +26,25 @@ from securefed.attacks._gradient_inversion.round_simulation import RoundSimulati
 from securefed.attacks._gradient_inversion.sum_equations import SumEquations
 
 _SQUARES = 1 / 3, 1 / 4, 1 / 6, 1 / 10, 1 / 20, 1 / 50
-"""Mean squares of an entry to try, in units of the squared feature bound; 1/3 is that of a uniform distribution."""
+"""Mean squares of an entry to try, in units of the squared feature bound. 1/3 is that of a uniform distribution, the
+largest of a usual one; 1/50 is that of pictures that are mostly background. The posterior averages over them."""
 _USUAL_SQUARE = 1 / 5
 """Mean square of an entry that is assumed while labels are counted, a value in the middle of `_SQUARES`."""
 _OWN_SHARES = 0.8, 0.4, 0.2, 0.1
-"""Shares of the mean square to try for what is a row's own, not common to all rows."""
+"""Shares of the mean square to try for what is a row's own, not common to all rows: a grid with factors of 2."""
 _LEVEL_SHARES = 0.1, 0.5
-"""Shares of the common part to try for the level, which all features have in common."""
+"""Shares of the common part to try for the level, which all features have in common: nearly none, and half."""
 _NEIGHBOURS = 8
-"""Counts of labels that are compared by single rows, beside the likeliest."""
+"""Label counts that are compared by single rows, beside the likeliest ones; each costs one linearisation."""
 _ALTERNATIONS = 5
-"""Alternations between rows and their coefficients."""
+"""Alternations between rows and their coefficients: each shrinks the change several-fold, and noise is what is left."""
 
 
 @dataclass(frozen=True)
 class GaussianRowPrior:
-    """Prior of rows x_i = level 1 + mean + own_i, all three normal with mean 0.
+    """Prior of rows x_i = level 1 + mean + own_i: a multiple of (1, ..., 1), a common vector, and one of each row.
+
+    All three are normal with mean 0.
 
     Attributes:
         level: variance of the level, one number for all features and rows.
@@ -50,10 +56,13 @@ class GaussianRowPrior:
     mean: float
     own: float
 
-    def covariance(self, counts: Array, features: int) -> Array:
-        """Return covariances (2, ..., k, k) of k sums of `counts` (..., k) rows: along (1, ..., 1), and across it."""
-        both = counts[..., :, None] * counts[..., None, :]
-        rest = self.own * counts[..., None] * np.eye(counts.shape[-1]) + self.mean * both
+    def covariance(self, summed: Array, features: int) -> Array:
+        """Return covariances (2, ..., k, k) of k sums of `summed` (..., k) rows each.
+
+        The first is that of their components along (1, ..., 1), the second that of any component orthogonal to it.
+        """
+        both = summed[..., :, None] * summed[..., None, :]
+        rest = self.own * summed[..., None] * np.eye(summed.shape[-1]) + self.mean * both
         return np.stack([rest + features * self.level * both, rest])
 
     def root(self, rows: int) -> Array:
@@ -72,44 +81,45 @@ def priors_with(square: float) -> list[GaussianRowPrior]:
 
 @dataclass(frozen=True)
 class LinearMessages:
-    """Messages as linear functions of the rows: data = counts rows + noise of variance 1.
+    """Messages as linear functions of the unknowns: data = coefficients unknowns + noise of variance 1.
 
     Attributes:
         features: number of features.
-        counts: (equations, rows) coefficients.
+        coefficients: (equations, unknowns) c_k, for each unknown.
         data: (equations, coordinates) messages, the first coordinate along (1, ..., 1).
-        bias: (equations, 0 or 1) coefficients summed over the rows, with noise.
+        bias: (equations, 0 or 1) the messages of the bias: the coefficients summed over the rows, plus noise.
     """
 
     features: int
-    counts: Array
+    coefficients: Array
     data: Array
     bias: Array
 
     @cached_property
     def _reduced(self) -> tuple[Array, Array]:
-        turn, root = np.linalg.qr(self.counts)
+        """Return R and Q^T data of the QR decomposition Q R of the coefficients."""
+        turn, root = np.linalg.qr(self.coefficients)
         return root, turn.T @ self.data
 
-    def likelihoods(self, priors: Sequence[GaussianRowPrior], each: Array) -> Array:
+    def likelihoods(self, priors: Sequence[GaussianRowPrior], summed: Array) -> Array:
         """Return (priors, m) log marginal likelihoods, up to a constant, for m alternatives of what the unknowns are.
 
-        Each unknown of an alternative is a sum of e_j rows. With R^T R = counts^T counts, the reduced messages have
-        covariance I + own M + v u u^T across features, where M = R diag(e) R^T, u = R e, v = mean (along (1, ..., 1):
+        Unknown j of an alternative is a sum of e_j rows. With coefficients = Q R, the messages Q^T data have covariance
+        I + own M + v u u^T across features, where M = R diag(e) R^T, u = R e, v = mean (along (1, ..., 1):
         mean + features level). One eigendecomposition of M serves all priors, and the term of rank one follows by the
         matrix determinant lemma and the Sherman-Morrison formula.
 
         Args:
             priors: priors to compare.
-            each: (m, k) numbers of rows e.
+            summed: (m, unknowns) numbers of rows e.
         """
         root, data = self._reduced
-        values, axes = np.linalg.eigh((root * each[:, None]) @ root.T)
-        shift = ((each @ root.T)[:, None] @ axes)[:, 0]
+        values, axes = np.linalg.eigh((root * summed[:, None]) @ root.T)
+        shift = ((summed @ root.T)[:, None] @ axes)[:, 0]
         scales = 1.0 + np.array([prior.own for prior in priors])[:, None, None] * np.maximum(values, 0.0)
-        out = np.full((len(priors), len(each)), np.sum(data**2) - np.sum(self.data**2))
+        out = np.full((len(priors), len(summed)), np.sum(data**2) - np.sum(self.data**2))
         if self.bias.size:
-            out -= np.sum((self.bias - self.counts @ each.T) ** 2, axis=0)
+            out -= np.sum((self.bias - self.coefficients @ summed.T) ** 2, axis=0)
         weights = shift / scales
         squares = np.sum(shift * weights, axis=-1)
         levels = np.array([[prior.mean + self.features * prior.level, prior.mean] for prior in priors])
@@ -124,13 +134,17 @@ class LinearMessages:
         return np.asarray(out / 2)
 
     def _split(self, data: Array) -> tuple[tuple[Array, Array], tuple[int, int]]:
-        """Split into the part along (1, ..., 1) and the orthogonal part; also return their numbers of directions."""
+        """Split into the part along (1, ..., 1) and the orthogonal part; also return their numbers of directions.
+
+        The orthogonal part has fewer coordinates than directions: in the others the messages are zero, and their
+        variance counts all the same.
+        """
         return (data[:, :1], data[:, 1:]), (1, self.features - 1)
 
-    def best(self, square: float, each: Array) -> tuple[float, GaussianRowPrior]:
-        """Return the likeliest prior with this mean square of an entry, and its likelihood."""
+    def best(self, square: float, summed: Array) -> tuple[float, GaussianRowPrior]:
+        """Return the largest log likelihood of the priors with this mean square of an entry, and its prior."""
         priors = priors_with(square)
-        values = self.likelihoods(priors, each[None])[:, 0]
+        values = self.likelihoods(priors, summed[None])[:, 0]
         return float(values.max()), priors[int(values.argmax())]
 
     def rows(self, prior: GaussianRowPrior) -> Array:
@@ -138,7 +152,7 @@ class LinearMessages:
 
         The deviation is the square root of the expected squared length minus that of the mean.
         """
-        (root, data), out, spread = self._reduced, [], np.zeros(self.counts.shape[1])
+        (root, data), out, spread = self._reduced, [], np.zeros(self.coefficients.shape[1])
         covariances = prior.covariance(np.ones(len(spread)), self.features)
         for cov, part, width in zip(covariances, *self._split(data), strict=True):
             gain = cov @ root.T
@@ -151,8 +165,9 @@ class LinearMessages:
 def whitened_equations(simulation: RoundSimulation) -> SumEquations:
     """Return the equations in units of their noise, in coordinates that span the messages.
 
-    The first coordinate is along (1, ..., 1). The last one is outside all features: it holds the unknown part of a row,
-    which affects only the row's norm.
+    The first coordinate is along (1, ..., 1). The last one is orthogonal to everything that the messages show: it holds
+    the length of a row's unknown part. After the first local step that length changes the row's residuals (through its
+    norm), and the direction of the unknown part does not.
     """
     parts, model, features = simulation.method.sent, simulation.model, simulation.public.features
     sizes = {part: np.sqrt(np.mean([item.noise[part] ** 2 for item in simulation.rounds])) for part in parts}
@@ -171,7 +186,7 @@ def linear_messages(equations: SumEquations, rows: Array, labels: Array) -> Line
 
 
 def ridge(equations: SumEquations, labels: Array) -> tuple[float, GaussianRowPrior, Array]:
-    """Return the log likelihood of these labels, the posterior means of the prior and of the rows."""
+    """Return the largest log likelihood of these labels, and the posterior means of the prior and of the rows."""
     bound, count = equations.simulation.public.feature_bound, equations.shape[0]
     priors, values = list[GaussianRowPrior](), list[float]()
     for square in _SQUARES:
@@ -193,7 +208,10 @@ def ridge(equations: SumEquations, labels: Array) -> tuple[float, GaussianRowPri
 
 
 def uninformed_rows(equations: SumEquations, square: float) -> Array:
-    """Return rows of unknown direction, whose entries have this mean square in units of the squared feature bound."""
+    """Return rows of which only the length is known: zero but for the last coordinate (see `whitened_equations`).
+
+    Their entries have the mean square `square`, in units of the squared feature bound.
+    """
     public, (count, width) = equations.simulation.public, equations.shape
     rows = np.zeros((count, width))
     rows[:, -1] = public.feature_bound * np.sqrt(square * public.features)
@@ -201,37 +219,41 @@ def uninformed_rows(equations: SumEquations, square: float) -> Array:
 
 
 def likeliest_label_counts(equations: SumEquations) -> tuple[Array, Array]:
-    """Return the likeliest number of rows per class, and by class the probability that a row's label is right.
+    """Return the likeliest label counts, and by class the probability that a row's label is right.
 
-    Local search moves one row at a time to another class, with one mean row per class. It starts from an even share and
-    from the bias, and again from the opposite of each result, because opposite labels with negated rows explain the
-    weights as well. The best result and its neighbours are then compared by single rows.
+    A local search moves one row at a time to another class; its unknowns are the sums of the rows of each class. It
+    starts from an even share and from the bias, and again from the opposite of each result, because opposite labels
+    with negated rows explain the weights as well. The best result and its neighbours are then compared with single rows
+    as unknowns. The probability of a class is 1 / (1 + the odds of all exchanges that take a row out of it).
     """
     simulation, total = equations.simulation, equations.shape[0]
     number = number_of_classes(simulation.model, simulation.public)
     square = simulation.public.feature_bound**2 * _USUAL_SQUARE
-    rows, each = uninformed_rows(equations, _USUAL_SQUARE), np.ones(total)
-    columns = [linear_messages(equations, rows, np.full(total, label)).counts.mean(axis=1) for label in range(number)]
-    by_class = replace(linear_messages(equations, rows, np.zeros(total, np.int64)), counts=np.stack(columns, axis=1))
+    rows = uninformed_rows(equations, _USUAL_SQUARE)
+    labelled = [linear_messages(equations, rows, np.full(total, label)) for label in range(number)]
+    columns = [messages.coefficients.mean(axis=1) for messages in labelled]
+    by_class = replace(labelled[0], coefficients=np.stack(columns, axis=1))
     starts = [np.full(number, total / number)]
     if by_class.bias.size:
-        starts.append(np.linalg.lstsq(by_class.counts, by_class.bias[:, 0], rcond=None)[0])
+        starts.append(np.linalg.lstsq(by_class.coefficients, by_class.bias[:, 0], rcond=None)[0])
     climbed = [_climb(by_class, square, round_to_total(start, total)) for start in starts]
     climbed += [_climb(by_class, square, round_to_total(counts.max() - counts, total)) for _, _, counts, _ in climbed]
-    best, prior, counts, near = max(climbed, key=lambda one: one[0])
+    _, prior, climbed_counts, near = max(climbed, key=lambda one: one[0])
 
-    def single(counts: Array) -> float:
-        now = linear_messages(equations, rows, np.repeat(np.arange(number), counts))
-        return now.best(square, each)[0] + log_orderings(counts)
+    def by_single_rows(counts: Array) -> float:
+        messages = linear_messages(equations, rows, np.repeat(np.arange(number), counts))
+        return messages.best(square, np.ones(total))[0] + log_orderings(counts)
 
-    judged = {tuple(one): single(one) for one in (counts, *near[:_NEIGHBOURS])}
+    judged = {tuple(one): by_single_rows(one) for one in (climbed_counts, *near[:_NEIGHBOURS])}
     counts, odds = np.array(max(judged, key=judged.__getitem__)), np.zeros(number)
     others = _exchanges(counts)
-    values = by_class.likelihoods([prior], np.stack(others))[0] + [log_orderings(other) for other in others]
-    for other, reached in zip(others, values, strict=True):
+    reference, *values = by_class.likelihoods([prior], np.stack([counts, *others]))[0] + [
+        log_orderings(one) for one in (counts, *others)
+    ]
+    for other, value in zip(others, values, strict=True):  # by single rows where both were judged so, else by classes
         known = judged.get(tuple(other))
-        less = reached - best if known is None else known - judged[tuple(counts)]
-        odds[np.argmin(other - counts)] += np.exp(min(less, 0.0))
+        log_odds = value - reference if known is None else known - judged[tuple(counts)]
+        odds[np.argmin(other - counts)] += np.exp(min(log_odds, 0.0))
     return counts, 1.0 / (1.0 + odds)
 
 

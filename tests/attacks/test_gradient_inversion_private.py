@@ -148,7 +148,7 @@ def normal_messages(prior, each, rng, features=5):
 def test_the_posterior_mean_is_that_of_the_joint_normal_law():
     rng, prior, each = np.random.default_rng(0), GaussianRowPrior(0.3, 0.2, 0.1), np.ones(3)
     linear, cov, messages, turn = normal_messages(prior, each, rng)
-    forward = np.kron(linear.counts, np.eye(5))
+    forward = np.kron(linear.coefficients, np.eye(5))
     gain = cov @ forward.T @ np.linalg.inv(forward @ cov @ forward.T + np.eye(35))
     found = linear.rows(prior)
     np.testing.assert_allclose(found[:, :-1] @ turn.T, (gain @ messages.ravel()).reshape(3, 5), atol=1e-12)
@@ -161,9 +161,9 @@ def test_messages_are_as_probable_as_the_joint_normal_law_has_it():
     each = np.array([2.0, 1.0, 0.0])
     for prior in (GaussianRowPrior(0.3, 0.2, 0.1), GaussianRowPrior(0.01, 0.5, 0.3)):
         linear, cov, messages, _ = normal_messages(prior, each, np.random.default_rng(2))
-        forward = np.kron(linear.counts, np.eye(5))
+        forward = np.kron(linear.coefficients, np.eye(5))
         law = multivariate_normal(np.zeros(35), forward @ cov @ forward.T + np.eye(35))
-        off = np.sum((linear.bias[:, 0] - linear.counts @ each) ** 2) / 2
+        off = np.sum((linear.bias[:, 0] - linear.coefficients @ each) ** 2) / 2
         values.append(linear.likelihoods([prior], each[None])[0, 0] - law.logpdf(messages.ravel()) + off)
     assert values[0] == pytest.approx(values[1], abs=1e-9)  # up to a constant
 
