@@ -132,13 +132,14 @@ class RiemannianSteps:
                 - right(dU, U.T @ linear_part)
                 - left(U, crossed(dU, linear_part))
             )
+            # The step, then the QR decomposition; both with their derivatives.
             U, dU = complete(U - self.step_size * off(U, linear_part), dU - self.step_size * d_gradient)
         return U, dU
 
 
 @dataclass(frozen=True)
 class EuclideanSteps:
-    """Simulate FedPE's local steps U <- U - eta grad L(U)  (6), (7).
+    """Simulate FedPE's local steps U <- U - eta grad L(U), (6) and (7) of the paper of FedPE and FedPG.
 
     Where U^T U is near I they are nearly the same for S and S + c I.
 

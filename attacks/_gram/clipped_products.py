@@ -1,10 +1,12 @@
 """Solve for a Gram matrix S from products that a defence clipped, or to which it added noise of known size.
 
 Round k sends the basis Z_k and observes Y_k = f_k S Z_k + noise and, where clients send it, t_k = tr(Z_k^T S Z_k)
-likewise. f_k is the factor by which clipping shortened the message. Three cases are told apart by the messages' norms:
+likewise. f_k is the factor by which clipping shortened the message; for a sum of clients it is the sum over clients of
+their share of S times their own factor. Three cases are told apart by the messages' norms:
 
 1. Nothing was clipped: S is a penalised likelihood estimate (`shrinkage`).
-2. One client without noise: the f_k follow from the symmetry of S up to one common factor, and S by least squares.
+2. One client without noise: the f_k follow from the symmetry of S up to one common factor, and S by least squares. The
+   common factor follows from a round that was not clipped; without one it is only estimated, from the clipping norms.
 3. Sums of several clients, or noise: the estimate of S and the clients' clip factors (`clipped_sums`) alternate.
 """
 
@@ -156,7 +158,8 @@ class PerturbedProducts:
     def estimate_gram(self, rows: int) -> PerturbedSolution:
         """Solve for S, of rank at most `rows`, by one of the three cases of the module.
 
-        One client without noise is solved exactly; where all of its rounds were clipped, up to the scale of S.
+            One client without noise is solved exactly; where all of its rounds were clipped, up to the scale of S, which is
+        then estimated.
         """
         if not self.may_be_clipped:
             return self._with_residual(shrunk(self.without_clip(self._present_shares), rows).gram, self.clips.shares)

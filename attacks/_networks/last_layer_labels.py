@@ -3,8 +3,9 @@
 Row k of a batch of B enters the layer as e_k, has label y_k and predicted probabilities p_kc. The mean gradients of
 bias and weight are gb_c = mean_k p_kc - n_c / B and gW_c = mean_k (p_kc - [y_k = c]) e_k, with n_c the number of rows
 of class c. For one row the label's entry of gb is the only negative one (Zhao et al. 2020, iDLG). For several, p at the
-mean of the e_k stands in for all p_k, and gives estimates of the n_c (`label_counts`). Ma et al. (2023, iLRG) instead
-compute p for each class at gW_c / gb_c, whose positive and negative terms cancel the more, the larger the batch is.
+mean of the e_k stands in for all p_k, and gives estimates of the n_c; `label_counts` estimates that mean from gW and
+gb. Ma et al. (2023, iLRG) instead compute p for each class at gW_c / gb_c, a quotient of sums with terms of both signs,
+which cancel more in larger batches.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from securefed.attacks._fitting.label_counts import mean_layer_input, minimum_co
 def plausible_label_counts(rows: int, weight: Array, bias: Array, at_weight: Array, at_bias: Array) -> Iterator[Array]:
     """Yield all counts n (classes,) that the gradient allows, nearest to the estimate first.
 
-    For one row there is one count, and it is exact. For several rows the estimate is better, the less the inputs of
-    the layer differ from row to row.
+    For one row there is one vector of counts, and it is exact. For several rows the estimate is better, the less the
+    inputs of the layer differ from row to row.
 
     Args:
         rows: B.
@@ -36,7 +37,7 @@ def plausible_label_counts(rows: int, weight: Array, bias: Array, at_weight: Arr
     mean_input = mean_layer_input(weight, bias) if bias.any() else np.zeros(weight.shape[1])
     logits = at_weight @ mean_input + at_bias
     exponentials = np.exp(logits - logits.max())
-    lower_bound = minimum_counts(rows * bias)
-    if lower_bound.sum() > rows:  # a gradient up to a factor, or of rows that do not count alike
+    lower_bound = minimum_counts(rows * bias)  # n_c >= -B gb_c, as probabilities are positive
+    if lower_bound.sum() > rows:  # no mean gradient: it was scaled, or its rows have unequal weights
         lower_bound = np.zeros_like(lower_bound)
     yield from nearest_counts(rows * (exponentials / exponentials.sum() - bias), lower_bound, rows)

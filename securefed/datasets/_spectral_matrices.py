@@ -1,6 +1,7 @@
-"""Generate matrices of known singular values, cut over clients: the test problems of FAPS.
+"""Generate matrices of known singular values, cut over clients: the test problems of the FAPS paper.
 
-A = U Sigma V^T (23), A of n x m. A client's rows are samples, so it holds A_i^T, (m_i, n), of A = [A_1 ... A_d].
+A = U Sigma V^T (FAPS, (23)), A of n x m. A client's rows are samples, so it holds A_i^T, (m_i, n), of A = [A_1 ...
+A_d].
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from securefed.errors import ConfigError
 
 TALL = 4
 """Rows over columns from which V is made by Cholesky: the condition number of uniform entries is then below 4 (its
-limit is (1 + .5) / (1 - .5) = 3), so V^T V = I to a few units of round-off. A matrix nearer to square goes by QR."""
+limit is (1 + .5) / (1 - .5) = 3, by Marchenko and Pastur's law with .5 = sqrt(1 / 4)), so V^T V = I to a few units of
+round-off. A matrix nearer to square goes by QR, which needs a copy of it."""
 CHUNK = 1024
 """Rows multiplied at a time, so that the product needs no second copy of a client's rows."""
 

@@ -28,12 +28,14 @@ def linear_rules(
 ) -> list[Dataset]:
     """Draw Synthetic(alpha, beta): client k labels rows by a rule of its own, y = argmax(W_k^T x + b_k).
 
+    Second arguments of N are standard deviations here, but for the covariance of x.
+
     Entries of W_k and b_k ~ N(u_k, 1), u_k ~ N(0, alpha);  x ~ N(v_k, diag(j^-1.2)), entries of v_k ~ N(B_k, 1),
     B_k ~ N(0, beta).
 
     Source: Li et al., Federated Optimization in Heterogeneous Networks (MLSys 2020), sec. 5.1. FLAME takes it for its
     Synthetic-SVM with 5000 to 10000 rows a client (Table I), `rng.integers(5000, 10000, clients)`; its authors' code
-    has alpha = beta = .5. As in both codes alpha and beta are standard deviations, not variances.
+    has alpha = beta = .5. As in the code of both papers, alpha and beta are standard deviations, not variances.
 
     Args:
         sizes: rows of each client.
@@ -42,7 +44,8 @@ def linear_rules(
         input_spread: beta.
         features: width of a row.
         classes: number of labels.
-        alike: one rule for all clients, and v_k = (B_k, ..., B_k): the code's i.i.d. variant.
+        alike: one rule for all clients, and v_k = (B_k, ..., B_k), as in the i.i.d. variant of the source's code; B_k
+            still differs from client to client unless beta = 0.
 
     Raises:
         ConfigError: no client, an empty one, a negative spread, fewer than 1 feature or 2 classes.

@@ -2,10 +2,12 @@
 
 1. Every rank makes an X25519 key and shows its public part, with its settings. The session is the digest of all of it.
 2. Every rank signs the session, where identities are given, and rank 0 sends the others a common key, encrypted for
-   each. As all keys stand in what is signed, a rank that verifies the signatures has the keys that the others sent.
+   each. A mask from it is added to every sum and removed by every rank, so that the network does not see the sum. As
+   all keys stand in what is signed, a rank that verifies the signatures has the keys that the others sent.
 3. A masked sum of known numbers shows that the pairwise secrets agree and that the backend adds modulo 2^ring.
 
-A row of bytes is shown by a sum in which the other ranks add zeros: so any backend that sums int32 carries it.
+Ranks exchange bytes by summing a table in which each fills only its own row, and zeros stand in the others: so any
+backend that sums int32 will do.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ class Agreement:
 
     @property
     def fingerprint(self) -> str:
-        """160 bits of the session's digest, in groups of four digits; equal on all ranks."""
+        """160 bits of the session's digest, equal on all ranks, for people to compare over another channel."""
         digest = hashlib.sha256(label("session", self.session)).hexdigest()[:40]
         return " ".join(digest[i : i + 4] for i in range(0, len(digest), 4))
 

@@ -1,4 +1,7 @@
-"""One client's graph from smooth signals: its objective, and accelerated projected gradient steps on it."""
+"""Learn one client's graph from smooth signals: the objective, and accelerated projected gradient steps on it.
+
+Equations and propositions are those of the PPGL paper. N is the client's number of signals, d the number of vertices.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from securefed.algorithms._graph.edges import Edges
 
 @dataclass(frozen=True)
 class SmoothGraph:
-    """Objective of learning a graph from smooth signals (ppgl eqs. 7, 18).
+    """Objective of learning a graph from smooth signals (PPGL, (7) and (18)).
 
     g(w) = z^T w / N - alpha 1^T log(S w + zeta) + 2 beta ||w||^2 over edge weights w >= 0, with S w the degrees.
 
