@@ -158,8 +158,8 @@ class PerturbedProducts:
     def estimate_gram(self, rows: int) -> PerturbedSolution:
         """Solve for S, of rank at most `rows`, by one of the three cases of the module.
 
-            One client without noise is solved exactly; where all of its rounds were clipped, up to the scale of S, which is
-        then estimated.
+        One client without noise is solved exactly; where all of its rounds were clipped, up to the scale of S, which
+        is estimated.
         """
         if not self.may_be_clipped:
             return self._with_residual(shrunk(self.without_clip(self._present_shares), rows).gram, self.clips.shares)

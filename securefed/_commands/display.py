@@ -50,8 +50,9 @@ def progress_bar(silent: bool) -> Progress:
 def show_audit(report: Report) -> None:
     """Print one line for each view, the reasons for missing cells, and the finding."""
     from securefed._auditing.engine.results import CLIENT, FEDERATION  # noqa: PLC0415
-    from securefed._auditing.report.audit_page import headline  # noqa: PLC0415
     from securefed._auditing.report.conclusions import strongest  # noqa: PLC0415
+    from securefed._auditing.report.headline import headline  # noqa: PLC0415
+    from securefed._auditing.report.palette import TONES  # noqa: PLC0415
     from securefed._auditing.report.report_words import short, short_defense  # noqa: PLC0415
 
     best = strongest(report.cells)
@@ -83,13 +84,45 @@ def show_audit(report: Report) -> None:
     console.print(table)
     for number, reason in enumerate(reasons, 1):
         console.print(f"({number}) did not run: {escape(_cut(reason))}", soft_wrap=True)
+    legend = "  ".join(f"[{_tone(word)}]{look.mark} {word}[/]" for word, look in TONES.items())
     console.print(
-        "red: exposed, yellow: partial, green: not detected. A question mark: inconclusive, the attacks failed or "
-        "scatter too much, and say nothing of the data. Epsilon and everything else are in the report.",
+        f"{legend}\nWhere it is inconclusive, the attacks failed or scatter too much, and say nothing of the data; "
+        "“worse” is worse than a guess. Epsilon and everything else are in the report.",
         soft_wrap=True,
+        highlight=False,
     )
+    if report.membership:
+        console.print()
+        _show_membership(report)
     for line in headline(report):
         console.print(f"\n{line}", soft_wrap=True)
+
+
+def _show_membership(report: Report) -> None:
+    """Print one line for each noise and adversary: how well records are told from others like them."""
+    from securefed._auditing.report.first_screen import membership  # noqa: PLC0415
+    from securefed._auditing.report.report_words import protection, short  # noqa: PLC0415
+
+    table = Table(
+        title="Who took part: AUC [95 % interval], 1 = certainty, .5 = a coin",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for name in ("algorithm", "noise", "adversary", "AUC", "verdict"):
+        table.add_column(name, no_wrap=True)
+    previous = ""
+    for row in report.membership:
+        value, low, high = row["auc"]
+        auc = f"[{_tone(row['verdict'])}]{value:.2f} \\[{low:.2f},{high:.2f}][/]"
+        name = short(row["algorithm"])
+        table.add_row(
+            name if name != previous else "", protection(row["defense"]), row["adversary"], auc, row["verdict"]
+        )
+        previous = name
+    console.print(table)
+    console.print(membership(report), soft_wrap=True, highlight=False)
 
 
 def _gaps(report: Report) -> tuple[dict[tuple[str, str, str], list[int]], list[str]]:
@@ -116,12 +149,21 @@ def _order(report: Report) -> Callable[[tuple[str, str, str]], tuple[int, int]]:
 
 
 def _leakage(cell: Cell) -> str:
-    from securefed._auditing.report.report_words import leak_text  # noqa: PLC0415
+    from securefed._auditing.report.palette import tone  # noqa: PLC0415
+    from securefed._auditing.report.report_words import interval_text, leak_text  # noqa: PLC0415
 
-    leak = cell.leakage
-    styles = {"exposed": "bold red", "partial": "yellow", "not detected": "green", "inconclusive": "dim"}
-    style, mark = styles[cell.verdict.word], "?" if cell.verdict.word == "inconclusive" else " "
-    return f"[{style}]{leak_text(leak.mean):>5}{mark}\\[{leak_text(leak.low)},{leak_text(leak.high)}][/]"
+    mean = leak_text(cell.leakage.mean).partition(" ")[0]  # "worse", which the legend says in full
+    ends = interval_text(cell.leakage.low, cell.leakage.high).replace(" to ", ",")
+    shown = ends.replace("up,", "up to ") if ends.startswith("up") else f"\\[{ends}]" if ends else ""
+    return f"[{_tone(cell.verdict.word)}]{tone(cell.verdict.word).mark} {mean:>5} {shown}[/]"
+
+
+def _tone(word: str) -> str:
+    """Return the colour of a verdict in a terminal, bold where something leaks."""
+    from securefed._auditing.engine.statistics import EXPOSED  # noqa: PLC0415
+    from securefed._auditing.report.palette import tone  # noqa: PLC0415
+
+    return f"bold {tone(word).terminal}" if word == EXPOSED else tone(word).terminal
 
 
 def show_registry(title: str, registry: Any) -> None:
@@ -152,6 +194,7 @@ def _costs(defense: Any, found: Any, clients: int | None) -> list[str]:
 
 def show_comparison(rows: Sequence[Compared], uneven: Sequence[str], *, everything: bool) -> None:
     """Print the cells that changed, or all of them, and the settings in which the two audits differ."""
+    from securefed._auditing.engine.statistics import EXPOSED, NOT_DETECTED, PARTIAL  # noqa: PLC0415
     from securefed._auditing.report.comparison import QUIET  # noqa: PLC0415 - not needed for --help
     from securefed._auditing.report.report_words import short, short_defense  # noqa: PLC0415
 
@@ -159,7 +202,7 @@ def show_comparison(rows: Sequence[Compared], uneven: Sequence[str], *, everythi
     table = Table(title="Leakage before and after", title_justify="left", box=None, pad_edge=False)
     for name in ("algorithm, defence, view, attack, secret", "before", "after", "change", "utility", "bytes"):
         table.add_column(name)
-    style = {"grew": "bold red", "no longer known": "red", "shrank": "green"}
+    style = {"grew": _tone(EXPOSED), "no longer known": _tone(PARTIAL), "shrank": _tone(NOT_DETECTED)}
     for row in shown:
         attack = row.attack.rsplit("/", 1)[-1]
         where = f"{short(row.algorithm)}, {short_defense(row.defense)}, {row.view}, {attack}, {row.secret}"

@@ -21,8 +21,9 @@ from securefed._auditing.engine.statistics import (
     Verdict,
     interval,
 )
-from securefed._auditing.report import charts, comparison
+from securefed._auditing.report import comparison
 from securefed._auditing.report.comparison_page import render, save, summary, to_json
+from securefed._auditing.report.dumbbell import dumbbell
 from securefed.errors import StorageError
 from tests.auditing.page import sections, tables
 from tests.auditing.test_report import cell, report
@@ -115,7 +116,8 @@ def test_a_stronger_attack_of_the_later_audit_counts_for_its_view() -> None:
 def test_every_situation_stands_under_what_became_of_it_the_worst_first() -> None:
     found = sections(render(BEFORE, AFTER))
     seen = {name: re.findall("seen by “([^”]+)”", part) for name, part in found.items()}
-    assert list(seen.items())[:6] == [
+    assert list(seen.items())[:7] == [
+        ("What to do", []),
         ("Got worse (1)", ["server"]),
         ("No longer known (1)", ["changing survivors"]),
         ("Got better (1)", ["sum only"]),
@@ -148,6 +150,18 @@ def test_the_summary_is_a_few_sentences_for_everybody() -> None:
     assert "alone tried" not in summary(AFTER, AFTER)
     assert "none gives away more or less" in summary(BEFORE, BEFORE)
     assert "nothing in common" in summary(audit(cell("pca/ssi", "plain", "server", 1.0)), audit())
+
+
+def test_the_page_says_what_to_do_about_each_kind_of_change() -> None:
+    said = sections(render(BEFORE, AFTER))["What to do"]
+    assert "Find out why one client's data in SSI with plain messages leaks more before" in said
+    assert "Do not count what can no longer be judged as safe" in said
+    assert "Judge the leaks that only the later audit looked for" in said
+    assert "Run both audits" not in said
+    assert sections(render(BEFORE, BEFORE))["What to do"].count("Nothing: no situation") == 1
+    other = json.loads(json.dumps(BEFORE))
+    other["settings"]["audit"]["clients"] = 5
+    assert "Run both audits under the same settings" in sections(render(BEFORE, other))["What to do"]
 
 
 def test_audits_that_were_not_run_alike_say_so() -> None:
@@ -192,7 +206,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_is_readable_without_eyes() ->
 
 
 def test_a_dumbbell_ends_at_0_and_1_and_marks_what_is_unknown() -> None:
-    drawn = charts.dumbbell("a & b", [(-2.0, -3.0, -1.0), (0.5, 0.25, 2.0)], [False, True], "worse")
+    drawn = dumbbell("a & b", [(-2.0, -3.0, -1.0), (0.5, 0.25, 2.0)], [False, True], "worse")
     assert 'aria-label="a &amp; b"' in drawn
     circles = re.findall(r'<circle class="([^"]+)" cx="([^"]+)"', drawn)
     assert circles == [("before unknown", "8.0"), ("after", "110.0")]

@@ -87,13 +87,13 @@ SMALL = report(
 
 def test_every_cell_stands_under_its_own_defence_and_view() -> None:
     """`changing survivors` is first met in the second row, after columns of a later defence."""
-    defenses, views, faps, ssi = tables(render(SMALL))[0]
+    defenses, views, faps, ssi = tables(render(SMALL))[1]
     columns = list(zip(defenses, views, strict=True))
     changing = columns.index(("Secure aggregation", "changing survivors"))
     assert (faps[0], ssi[0]) == ("FAPS Gram matrix", "SSI Gram matrix")
     assert ssi[changing] == "0.62 0.61 to 0.63 partial"
     assert faps[changing] == "not attacked"
-    assert ssi[columns.index(("DP on secure aggregation", "sum only"))] == "-0.10 -0.11 to -0.09 not detected"
+    assert ssi[columns.index(("DP on secure aggregation", "sum only"))] == "worse than a guess not detected"
 
 
 def test_each_algorithm_has_its_section_with_finding_messages_and_costs() -> None:
@@ -121,7 +121,7 @@ def test_the_page_shows_what_the_json_says_of_a_cell_a_member_and_a_setting() ->
     made = replace(report(quiet), membership=rows)
     made.settings["pca/ssi"] = SETTING | {"also attacked": "personal/network"}  # type: ignore[index]
     html = render(made)
-    _, _, members, (names, values), settings = tables(html)
+    _, _, _, members, (names, values), settings = tables(html)
     assert dict(zip(names, values, strict=True))["highest"] == "0.97"
     assert [row[-1] for row in members] == ["would show", "0.75", "none", ""]
     assert dict(zip(*settings, strict=True))["also attacked"] == "personal/network"
@@ -155,8 +155,11 @@ def test_a_search_that_failed_is_no_safety_in_any_sentence() -> None:
     assert remedy(report(stuck), "pca/faps", 0.1) is None
     assert headline(report(stuck))[0].endswith("Of FAPS nothing is known: the attacks failed.")
     html = render(report(stuck))
-    assert re.search(r'<td class="unsure"[^>]*><b>-0.40</b>', html)
-    assert 'fill="#fff" stroke="#b3201f" stroke-dasharray' in html  # hollow in the panel
+    assert re.search(r'<td [^>]*class="cell unsure"[^>]*><b>worse than a guess</b>', html)
+    assert re.search(r'<span class="word unsure">not known</span>', html)  # on the first screen
+    defence = next(row for row in tables(html)[2] if row[0] == "Plain")
+    assert defence[1] == "inconclusive, residual 0.3"
+    assert 'class="bar"' not in html  # the length of a bar would say something of the data
     blind = cell("pca/faps", "plain", "server", 0.0, attack="gram/consensus", explained=float("nan"))
     assert strongest([stuck, blind]) == strongest([stuck])  # one that checks nothing does not make it good
     sighted = cell("pca/faps", "plain", "server", -0.9, attack="gram/other")
@@ -276,6 +279,17 @@ def test_what_is_not_an_audit_is_refused_by_name(tmp_path, text) -> None:
     assert comparison.read(path)["version"] == "0"
 
 
+@pytest.mark.parametrize("written", [3, 0, "2", None])
+def test_an_audit_of_a_later_format_is_refused_with_what_to_do(tmp_path, written) -> None:
+    path = tmp_path / "audit.json"
+    path.write_text(json.dumps(SMALL.to_json() | {"format": written}))
+    with pytest.raises(DataError, match=rf"has format {written}, and this release reads formats 1 to 2; compare it"):
+        comparison.read(path)
+    for values in (SMALL.to_json(), {key: v for key, v in SMALL.to_json().items() if key != "format"}):
+        path.write_text(json.dumps(values))
+        assert len(comparison.read(path)["cells"]) == len(SMALL.cells)
+
+
 def test_a_finding_under_noise_says_that_the_server_sees_the_sums_before_it() -> None:
     cells = cell("pca/ssi", "plain", "server", 1.0), cell("pca/ssi", "dp", "sum only", 1.0, epsilon=NOT_COVERED)
     said = finding(report(*cells), "pca/ssi")
@@ -289,4 +303,4 @@ def test_a_finding_under_noise_says_that_the_server_sees_the_sums_before_it() ->
 def test_the_costs_name_epsilon_also_where_no_attack_reads_what_it_covers() -> None:
     cells = cell("pca/fedpg", "plain", "server", 1.0), cell("pca/fedpg", "dp", "sum only", 0.0, epsilon=NOT_COVERED)
     costs = section(report(*cells), "pca/fedpg")["costs"]
-    assert [row["epsilon"] for row in costs] == ["", "8"]
+    assert [row["figures"][-1] for row in costs] == ["", "8"]

@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from securefed._auditing.advice.advice_values import Advice
 from securefed._auditing.engine.gathering import gather
 from securefed._auditing.engine.incomplete_results import Missing, missing
 from securefed._auditing.engine.results import Artifact, Cell, RunFacts, finite_or_none
@@ -24,6 +25,8 @@ from securefed.errors import ConfigError, StorageError
 
 AUDIT: Final = "audit"
 """Key of `Report.settings` that holds what all algorithms share, beside one key for each algorithm."""
+FORMAT: Final = 2
+"""Format of `audit.json`. Format 1 had no number and no advice; `comparison.read` reads both and refuses later ones."""
 ACCEPTABLE: Final = 0.1
 """Leakage up to which a defence counts as a remedy by default: a tenth of the way from a guess to the data."""
 
@@ -66,6 +69,7 @@ class Report:
         assumptions: what the attackers are given.
         seconds: wall-clock time of the audit.
         artifacts: secrets and estimates for pictures; they are in the page, and not in the JSON.
+        advice: what to do about the leaks, one for each algorithm for which settings were searched.
     """
 
     version: str
@@ -82,6 +86,7 @@ class Report:
     assumptions: tuple[str, ...] = ()
     seconds: float = 0.0
     artifacts: tuple[Artifact, ...] = ()
+    advice: tuple[Advice, ...] = ()
 
     @property
     def algorithms(self) -> tuple[str, ...]:
@@ -112,6 +117,7 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values; the pictures are left out."""
         return {
+            "format": FORMAT,
             "version": self.version,
             "command": self.command,
             "environment": dict(self.environment),
@@ -124,6 +130,7 @@ class Report:
                 name: list(getattr(self, name))
                 for name in ("curves", "tradeoffs", "membership", "skipped", "assumptions")
             },
+            **({"advice": [one.to_json() for one in self.advice]} if self.advice else {}),
         }
 
     def save(self, folder: Path) -> None:

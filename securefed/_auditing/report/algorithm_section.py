@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 
 from markupsafe import Markup
 
 from securefed import _catalogue as catalogue
 from securefed._auditing.engine.audit_report import AUDIT, Report
-from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, Artifact, Cell
+from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, Cell
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE
 from securefed._auditing.report import charts
 from securefed._auditing.report.conclusions import (
@@ -19,11 +19,14 @@ from securefed._auditing.report.conclusions import (
     Remedy,
     finding,
     remedy,
-    weight,
     worst,
 )
-from securefed._auditing.report.pictures import pairs
-from securefed._auditing.report.report_words import DEFENSE_TITLES, figure, leak_text, secret_title, short
+from securefed._auditing.report.matrix import anchor
+from securefed._auditing.report.palette import tone
+from securefed._auditing.report.recovered import recovered, strongest_artifact
+from securefed._auditing.report.report_words import figure, leak_text, protection, short
+
+_FIGURES: Final = ("bytes per client and round", "times plain's", "seconds per round", "epsilon")
 
 
 def section(report: Report, algorithm: str) -> dict[str, Any]:
@@ -38,16 +41,15 @@ def section(report: Report, algorithm: str) -> dict[str, Any]:
         "remedies": _remedies(report, algorithm),
         "transmits": entry.details.get("transmits", "") if entry else "",
         "carried": _carried(report, algorithm),
-        "recovered": _recovered(report, algorithm),
-        "charts": [Markup(chart) for chart in _charts(report, algorithm)],  # noqa: S704 - charts escape their text
-        "costs": _costs(report, algorithm),
-        "utility": report.settings[algorithm]["utility"],
+        "recovered": recovered(report, algorithm),
+        "notes": _not_run(report, algorithm),
+        "charts": [Markup(chart) for chart in _charts(report, algorithm) if chart],  # noqa: S704 - charts escape their text
+        "costs": (rows := _costs(report, algorithm)),
+        "columns": [
+            (name, any(row["figures"][index] for row in rows))
+            for index, name in enumerate((report.settings[algorithm]["utility"], *_FIGURES))
+        ],
     }
-
-
-def anchor(algorithm: str) -> str:
-    """Name a section in links."""
-    return algorithm.replace("/", "-")
 
 
 def _remedies(report: Report, algorithm: str) -> list[str]:
@@ -68,7 +70,7 @@ def _named(found: Remedy) -> str:
         return "plain messages do, against the attacks here"
     cost = "" if math.isnan(found.bytes) else f", at {found.bytes:.2f} times the bytes of plain messages"
     cost += "" if math.isnan(found.lost) else f" and {max(found.lost, 0.0):.2f} less utility"
-    return f"{DEFENSE_TITLES[found.defense]} (leaves at most {leak_text(found.leakage)}{cost})"
+    return f"{protection(found.defense)} (leaves at most {leak_text(max(found.leakage, 0.0))}{cost})"
 
 
 def _carried(report: Report, algorithm: str) -> list[str]:
@@ -87,42 +89,23 @@ def _carried(report: Report, algorithm: str) -> list[str]:
     return out
 
 
-def _recovered(report: Report, algorithm: str) -> list[dict[str, Any]]:
-    """Show the worst cell for one client, and for all clients' data where these leak."""
-    out = []
-    for owner, whose in ((CLIENT, "One client"), (FEDERATION, "All clients")):
-        found = _worst_artifact(report, algorithm, owner)
-        if found is not None and (owner == CLIENT or found[0].verdict.word in FOUND):
-            cell, artifact = found
-            text = (
-                f"{DEFENSE_TITLES[cell.defense]}, view “{cell.view}”, attack {cell.attack}: {cell.verdict.word}, "
-                f"leakage {leak_text(cell.leakage.mean)}, median error {cell.error_median:.1e}."
-            )
-            shown = pairs(artifact, report.settings[algorithm]["secret"])
-            out.append({"title": whose, "text": text, "pairs": shown})
-    return out
-
-
-def _worst_artifact(report: Report, algorithm: str, owner: str) -> tuple[Cell, Artifact] | None:
-    """Select the cell that tells most and has a picture; of equal leaks that of the plainest view, the first one."""
-    known = {(a.defense, a.view, a.attack, a.secret): a for a in report.artifacts if a.algorithm == algorithm}
-    cells = [cell for cell in report.of(algorithm) if cell.owner == owner]
-    for cell in sorted(cells, key=lambda cell: (weight(cell)[0], round(weight(cell)[1], 2)), reverse=True):
-        artifact = known.get((cell.defense, cell.view, cell.attack, cell.secret))
-        if artifact is not None:
-            return cell, artifact
-    return None
-
-
 def _charts(report: Report, algorithm: str) -> list[str]:
     """Draw the spectrum of a Gram matrix, errors by rounds, and leakage by epsilon, as far as they are known."""
     out = []
     settings = report.settings[algorithm]
-    if settings["secret"] == "gram" and (found := _worst_artifact(report, algorithm, CLIENT)) is not None:
+    if settings["secret"] == "gram" and (found := strongest_artifact(report, algorithm, CLIENT)) is not None:
         out.append(charts.spectrum("Spectrum of one client's Gram matrix", found[1].truth, found[1].estimate))
     for curve in report.curves:
         if curve["algorithm"] == algorithm:
-            out.append(charts.curve(curve["title"], curve["note"], curve["series"]))
+            out.append(
+                charts.curve(
+                    curve["title"],
+                    curve["note"],
+                    curve["series"],
+                    across=curve.get("across", "rounds seen"),
+                    share=curve.get("scale") == "share",
+                )
+            )
     for item in report.tradeoffs:
         if item["algorithm"] == algorithm:
             leaks = [(leak["mean"], leak["low"], leak["high"]) for leak in item["leakage"]]
@@ -131,7 +114,12 @@ def _charts(report: Report, algorithm: str) -> list[str]:
     return out
 
 
-def _costs(report: Report, algorithm: str) -> list[dict[str, str]]:
+def _not_run(report: Report, algorithm: str) -> list[str]:
+    """List what was asked for of this algorithm and did not run, or not in full."""
+    return [str(item) for item in report.missing if item.algorithm == algorithm]
+
+
+def _costs(report: Report, algorithm: str) -> list[dict[str, Any]]:
     """Make a row for each defence: what it leaves open to the server alone, and what it costs."""
     first: dict[str, Cell] = {}
     for cell in report.of(algorithm):
@@ -146,28 +134,28 @@ def _costs(report: Report, algorithm: str) -> list[dict[str, str]]:
             released = [report.settings[AUDIT]["epsilon"]]
         out.append(
             {
-                "defense": DEFENSE_TITLES[defense],
+                "defense": protection(defense),
                 "client": _judged(one),
                 "federation": _judged(everyone),
-                "utility": figure(cell.utility, ".3f"),
-                "bytes": figure(cell.bytes_per_client_round, ",.0f"),
-                "ratio": figure(cell.bytes_per_client_round / plain.bytes_per_client_round, ".2f") if plain else "",
-                "seconds": figure(cell.seconds_per_round, ".4f"),
-                "epsilon": f"{released[0]:g}" if released else "",
+                "figures": (
+                    figure(cell.utility, ".3f"),
+                    figure(cell.bytes_per_client_round, ",.0f"),
+                    figure(cell.bytes_per_client_round / plain.bytes_per_client_round, ".2f") if plain else "",
+                    figure(cell.seconds_per_round, ".4f"),
+                    f"{released[0]:g}" if released else "",
+                ),
             }
         )
     return out
 
 
-def _judged(cell: Cell | None) -> str:
+def _judged(cell: Cell | None) -> dict[str, Any]:
+    """Format what the server alone gets: words, their tone, and the length of the bar in hundredths."""
     if cell is None:
-        return "not attacked"
+        return {"text": "not attacked", "css": "", "share": None}
     covered = ", not covered by epsilon" if cell.epsilon == NOT_COVERED else ""
+    look = tone(cell.verdict.word)
     if cell.verdict.word == INCONCLUSIVE:
-        return f"inconclusive, residual {cell.residual:.1g}{covered}"
-    return f"{leak_text(cell.leakage.mean)} ({cell.verdict.word}{covered})"
-
-
-def kind(report: Report, algorithm: str) -> str:
-    """Name the kind of the algorithm's secret, for the head of its row."""
-    return secret_title(report.settings[algorithm]["secret"])
+        return {"text": f"inconclusive, residual {cell.residual:.1g}{covered}", "css": look.name, "share": None}
+    text = f"{leak_text(cell.leakage.mean)} ({cell.verdict.word}{covered})"
+    return {"text": text, "css": look.name, "share": round(100 * min(max(cell.leakage.mean, 0.0), 1.0))}

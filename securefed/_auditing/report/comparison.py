@@ -13,7 +13,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from securefed._auditing.engine.audit_report import AUDIT
+from securefed._auditing.engine.audit_report import AUDIT, FORMAT
 from securefed._auditing.engine.results import Cell
 from securefed._auditing.engine.statistics import INCONCLUSIVE, Interval, Verdict, widened
 from securefed._auditing.report.conclusions import strongest
@@ -180,7 +180,7 @@ def read(path: Path) -> Mapping[str, Any]:
     """Read an `audit.json`, of this or an earlier version.
 
     Raises:
-        DataError: the file cannot be read, or is not the JSON of an audit.
+        DataError: the file cannot be read, is not the JSON of an audit, or has a later format than this release's.
     """
     try:
         report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -191,6 +191,12 @@ def read(path: Path) -> Mapping[str, Any]:
     cells = report.get("cells") if isinstance(report, dict) else None
     if not isinstance(cells, list) or not all(_is_cell(cell) for cell in cells):
         raise DataError(f"{path} is JSON, but not of an audit: `securefed audit` writes audit.json with `cells`")
+    written = report.get("format", 1)
+    if written not in range(1, FORMAT + 1):
+        raise DataError(
+            f"{path} has format {written}, and this release reads formats 1 to {FORMAT}; compare it with the release "
+            "that wrote it, or audit again"
+        )
     return report
 
 

@@ -14,12 +14,20 @@ from securefed._auditing.engine.audit_report import AUDIT
 from securefed._auditing.engine.results import CLIENT, NOT_COVERED, owner
 from securefed._auditing.engine.statistics import ENOUGH, FOUND, INCONCLUSIVE
 from securefed._auditing.gate.grown_leaks import growth
-from securefed._auditing.report import charts
 from securefed._auditing.report import comparison as compared
 from securefed._auditing.report.audit_page import template_page
 from securefed._auditing.report.comparison import ADDED, GONE, GREW, LOST, SAME, SETTLED, SHRANK, Compared
 from securefed._auditing.report.conclusions import ALL_CLIENTS, ONE_CLIENT, PLAIN
-from securefed._auditing.report.report_words import glossary, in_sentence, leak_text, protection, short, style
+from securefed._auditing.report.dumbbell import dumbbell
+from securefed._auditing.report.report_words import (
+    glossary,
+    in_sentence,
+    interval_text,
+    leak_text,
+    protection,
+    short,
+    style,
+)
 from securefed.errors import StorageError
 
 Look = Literal["worse", "better", "same"]
@@ -92,13 +100,19 @@ def render(before: Report, after: Report) -> str:
     costs = compared.compare_costs(before, after)
     members = compared.compare_members(before, after)
     moved = [row for row in members if row.change != SAME or row.verdicts[0] != row.verdicts[1]]
+    groups = _groups(both)
+    lead, *more = _sentences(before, after)
     return template_page(
         "comparison.html.j2",
         ["report.css", "comparison.css"],
-        summary=summary(before, after),
+        lead=lead,
+        more=" ".join(more),
+        todo=_todo(views, bool([item for item in compared.differences(before, after) if item.where])),
+        counts=[{"title": g["title"].lower(), "count": len(g["rows"]), "look": g["look"]} for g in groups]
+        + [{"title": "unchanged", "count": len(still), "look": ""}],
         differences=compared.differences(before, after),
         machines=_machines(before, after),
-        groups=_groups(both),
+        groups=groups,
         unchanged=[_row(row) for row in still],
         unsure=sum(abs(row.moved) >= LARGE for row in still),
         large=LARGE,
@@ -117,10 +131,30 @@ def render(before: Report, after: Report) -> str:
 
 def summary(before: Report, after: Report) -> str:
     """Say, for a reader who knows no cryptography, what changed, what is new, and whether the audits ran alike."""
+    return " ".join(_sentences(before, after))
+
+
+def _sentences(before: Report, after: Report) -> list[str]:
     views = compared.compare_views(before, after)
     both = [row for row in views if row.change not in (ADDED, GONE)]
     sentences = [_changes(both), _new([row for row in views if row.change == ADDED]), _fairness(before, after)]
-    return " ".join(sentence for sentence in sentences if sentence)
+    return [sentence for sentence in sentences if sentence]
+
+
+def _todo(views: Sequence[Compared], uneven: bool) -> list[str]:
+    """Say what to do about the changes, the most urgent first."""
+    grew = sorted((row for row in views if row.change == GREW), key=lambda row: -row.moved)
+    new = [row for row in views if row.change == ADDED and row.verdicts[1] in FOUND]
+    out = []
+    if grew:
+        out.append(f"Find out why {_place(grew[0])} leaks more before the later version is used.")
+    if any(row.change == LOST for row in views):
+        out.append("Do not count what can no longer be judged as safe: the attacks failed there.")
+    if new:
+        out.append("Judge the leaks that only the later audit looked for: nothing says whether they are new.")
+    if uneven:
+        out.append("Run both audits under the same settings to tell whether the software changed anything.")
+    return out or ["Nothing: no situation that both audits tried leaks more than before, as far as they can tell."]
 
 
 def _new(added: Sequence[Compared]) -> str:
@@ -206,11 +240,11 @@ def _row(row: Compared) -> dict[str, Any]:
         (mean or 0.0, *(ends or (0.0, 0.0))) for mean, ends in zip((row.before, row.after), row.intervals, strict=True)
     ]
     words = "; ".join(
-        f"{when} {side['mean']}, {side['interval']}, {side['verdict']}"
+        f"{when} {', '.join(filter(None, (side['mean'], side['interval'], side['verdict'])))}"
         for when, side in zip(("before", "after"), sides, strict=True)
     )
     known = [word != INCONCLUSIVE for word in row.verdicts]
-    chart = charts.dumbbell(f"Leakage {words}", leaks, known, LOOKS.get(row.change, "same"))
+    chart = dumbbell(f"Leakage {words}", leaks, known, LOOKS.get(row.change, "same"))
     return _where(row) | {"sides": sides, "chart": Markup(chart), "change": row.change}  # noqa: S704 - escapes its text
 
 
@@ -231,7 +265,7 @@ def _side(row: Compared, index: int) -> dict[str, str]:
     covered = "" if epsilon is None else f"ε {epsilon}" if epsilon == NOT_COVERED else f"ε = {epsilon:g}"
     return {
         "mean": leak_text(mean),
-        "interval": "" if ends is None else f"{leak_text(ends[0])} to {leak_text(ends[1])}",
+        "interval": "" if ends is None else interval_text(*ends),
         "verdict": word,
         "epsilon": covered,
         "css": style(word),

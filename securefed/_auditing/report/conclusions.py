@@ -15,7 +15,7 @@ from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, Cell
 from securefed._auditing.engine.statistics import EXPOSED, FOUND, INCONCLUSIVE, NOT_DETECTED, SIGHTED
 from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
-from securefed._auditing.report.report_words import in_sentence, secret_words, short
+from securefed._auditing.report.report_words import in_sentence, listed, secret_words, short
 
 ALONE: Final = ("server", "sum only", CHANGING_SURVIVORS)
 """Views of the server alone, without the help of a client or key holder."""
@@ -85,22 +85,37 @@ def worst(report: Report, algorithm: str, defense: str, owner: str) -> Cell | No
 
 
 def remedy(report: Report, algorithm: str, level: float, owners: Sequence[str] = (CLIENT,)) -> Remedy | None:
-    """Find the cheapest defence under which the data of every named owner leak at most `level` to the server alone.
-
-    Every attack counts with the upper end of its interval. Cheapest means least utility lost (to a hundredth), then
-    fewest bytes.
+    """Find the cheapest defence of `remedies`.
 
     Returns:
-        The defence; `None` if no audited defence is shown to do it. A view whose attacks all failed shows nothing.
+        The defence; `None` if no audited defence is shown to keep the leak below the level.
+    """
+    return next(iter(remedies(report, algorithm, level, owners)), None)
+
+
+def remedies(
+    report: Report,
+    algorithm: str,
+    level: float,
+    owners: Sequence[str] = (CLIENT,),
+    views: Sequence[str] = ALONE,
+) -> list[Remedy]:
+    """Find the defences under which the data of every named owner leak at most `level` to the server alone.
+
+    Every attack on one of `views` counts with the upper end of its interval.
+
+    Returns:
+        The defences, the cheapest first: least utility lost (to a hundredth), then fewest bytes. A view whose attacks
+        all failed shows nothing, so that its defence is not among them.
     """
     found = []
     for defense in dict.fromkeys(cell.defense for cell in report.of(algorithm)):
-        cells = [c for c in report.of(algorithm) if c.defense == defense and c.view in ALONE and c.owner in owners]
+        cells = [c for c in report.of(algorithm) if c.defense == defense and c.view in views and c.owner in owners]
         leaks = [cell.leakage.high for cell in cells]
         unknown = any(cell.verdict.word == INCONCLUSIVE for cell in strongest(cells, by_owner=True).values())
         if leaks and max(leaks) <= level and not unknown:
             found.append(_remedy(report, cells[0], max(leaks)))
-    return min(found, key=lambda item: (round(max(item.lost, 0.0), 2), item.bytes), default=None)
+    return sorted(found, key=lambda item: (round(max(item.lost, 0.0), 2), item.bytes))
 
 
 def _remedy(report: Report, cell: Cell, leak: float) -> Remedy:
@@ -164,11 +179,7 @@ def _defended(report: Report, algorithm: str) -> str:
             early = any(cell.epsilon == NOT_COVERED for cell in alone)
             aside = "where the server sees the sums before the noise, " if early else ""
             alike.setdefault(aside + effect, []).append(in_sentence(defense))
-    return " ".join(f"Under {_listed(names)}, {effect}." for effect, names in alike.items())
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    return " ".join(f"Under {listed(names)}, {effect}." for effect, names in alike.items())
 
 
 def _effect(report: Report, algorithm: str, defense: str) -> str:

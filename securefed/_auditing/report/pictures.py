@@ -1,15 +1,18 @@
-"""Draw secrets beside their reconstructions, as PNG images in data URIs."""
+"""Show secrets beside their reconstructions: images and matrices as pictures, other rows as numbers, graphs, texts."""
 
 from __future__ import annotations
 
 import base64
 import io
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
+from markupsafe import Markup
 from PIL import Image
 
 from securefed._auditing.engine.results import Artifact
+from securefed._auditing.report.neighbour_graph import neighbour_graphs
 from securefed._auditing.report.report_words import secret_title
 from securefed._tensors import Array
 
@@ -17,6 +20,10 @@ _SCALE = 12
 """Pixels of one entry of a picture that is 8 entries wide; wider pictures get fewer."""
 _MOST = 8
 """Most rows of a client that are shown."""
+_VALUES: Final = 8
+"""Most values of a record that are shown: as many as fit beside each other on a telephone."""
+_RECORDS: Final = 3
+"""Most records of which values are shown."""
 
 
 @dataclass(frozen=True)
@@ -28,27 +35,101 @@ class Pair:
     estimate: str
 
 
-def pairs(artifact: Artifact, secret: str) -> list[Pair]:
-    """Draw an artifact: rows as images, or the matrix of another secret and its leading eigenvectors."""
-    if secret == "samples":
-        return _samples(artifact)
-    return _matrix(artifact, secret_title(secret))
+@dataclass(frozen=True)
+class Lines:
+    """A record or a text beside its reconstruction.
+
+    Attributes:
+        caption: which one.
+        truth: its values, or its parts.
+        estimate: as many, reconstructed.
+        same: for each, whether the two agree as far as they are shown.
+    """
+
+    caption: str
+    truth: tuple[str, ...]
+    estimate: tuple[str, ...]
+    same: tuple[bool, ...]
+
+    @property
+    def columns(self) -> list[tuple[str, str, bool]]:
+        """Pair each value with its reconstruction."""
+        return list(zip(self.truth, self.estimate, self.same, strict=True))
 
 
-def _samples(artifact: Artifact) -> list[Pair]:
+@dataclass(frozen=True)
+class Evidence:
+    """What an attack recovered, beside the original.
+
+    Attributes:
+        pairs: pictures.
+        records: rows of numbers.
+        texts: texts, of which each part is a character.
+        graphs: (original, reconstruction, caption) as drawings; empty if the secret is no graph.
+        note: what is shown and what is left out.
+    """
+
+    pairs: tuple[Pair, ...] = ()
+    records: tuple[Lines, ...] = ()
+    texts: tuple[Lines, ...] = ()
+    graphs: tuple[Markup, ...] = ()
+    note: str = ""
+
+
+def evidence(artifact: Artifact, secret: str) -> Evidence:
+    """Show an artifact by its kind.
+
+    Args:
+        artifact: the secret and its estimate.
+        secret: kind of the secret, as the algorithm's settings state it.
+    """
+    kind = artifact.secret if artifact.secret in ("gram", "samples", "pooled samples", "pooled gram") else secret
+    if artifact.truth.dtype.kind == "U":
+        return Evidence(texts=_texts(artifact))
+    if kind in ("samples", "pooled samples", "data", "personal"):
+        return Evidence(pairs=_samples(artifact)) if artifact.image_shape else _records(artifact)
+    if kind == "distances":
+        drawn, note = neighbour_graphs(artifact.truth, artifact.estimate)
+        return Evidence(pairs=_matrix(artifact, secret_title(kind)), graphs=drawn, note=note)
+    return Evidence(pairs=_matrix(artifact, secret_title(kind)))
+
+
+def _samples(artifact: Artifact) -> tuple[Pair, ...]:
     truth, estimate = artifact.truth[:_MOST], artifact.estimate[:_MOST]
-    high = float(max(truth.max(), 1e-12))
-    return [
+    low, high = min(float(truth.min()), 0.0), float(max(truth.max(), 1e-12))
+    return tuple(
         Pair(
-            f"sample {index + 1}",
-            _png(_shaped(own, artifact.image_shape), 0.0, high),
-            _png(_shaped(found, artifact.image_shape), 0.0, high),
+            f"row {index + 1}",
+            _png(_shaped(own, artifact.image_shape), low, high),
+            _png(_shaped(found, artifact.image_shape), low, high),
         )
         for index, (own, found) in enumerate(zip(truth, estimate, strict=True))
-    ]
+    )
 
 
-def _matrix(artifact: Artifact, caption: str) -> list[Pair]:
+def _records(artifact: Artifact) -> Evidence:
+    """Show the first values of the first rows, to three digits."""
+    truth, estimate = (np.atleast_2d(values) for values in (artifact.truth, artifact.estimate))
+    made = []
+    for index, (own, found) in enumerate(zip(truth[:_RECORDS], estimate[:_RECORDS], strict=True)):
+        pairs = [(f"{a:.3g}", f"{b:.3g}") for a, b in zip(own[:_VALUES], found[:_VALUES], strict=True)]
+        shown = tuple(zip(*pairs, strict=True))
+        made.append(Lines(f"record {index + 1}", shown[0], shown[1], tuple(a == b for a, b in pairs)))
+    note = f"The first {min(_VALUES, truth.shape[1])} of {truth.shape[1]} values, to three digits"
+    return Evidence(records=tuple(made), note=f"{note}; {len(made)} of {len(truth)} records.")
+
+
+def _texts(artifact: Artifact) -> tuple[Lines, ...]:
+    made = []
+    for index, (own, found) in enumerate(zip(artifact.truth.ravel(), artifact.estimate.ravel(), strict=True)):
+        width = max(len(own), len(found))
+        pairs = list(zip(str(own).ljust(width), str(found).ljust(width), strict=True))
+        letters = tuple(zip(*pairs, strict=True))
+        made.append(Lines(f"text {index + 1}", letters[0], letters[1], tuple(a == b for a, b in pairs)))
+    return tuple(made[:_MOST])
+
+
+def _matrix(artifact: Artifact, caption: str) -> tuple[Pair, ...]:
     high = float(np.abs(artifact.truth).max()) or 1.0
     out = [Pair(caption, _png(artifact.truth, -high, high), _png(artifact.estimate, -high, high))]
     if artifact.image_shape is not None:
@@ -58,7 +139,7 @@ def _matrix(artifact: Artifact, caption: str) -> list[Pair]:
             high = float(np.abs(a).max())
             pictures = (_png(_shaped(vector, artifact.image_shape), -high, high) for vector in (a, sign * b))
             out.append(Pair(f"direction {index + 1}", *pictures))
-    return out
+    return tuple(out)
 
 
 def _directions(gram: Array, count: int) -> Array:
@@ -77,7 +158,7 @@ def _shaped(vector: Array, shape: tuple[int, int] | None) -> Array:
 
 def _png(values: Array, low: float, high: float) -> str:
     """Draw values in grey levels, dark for `high`, each as a square of equal size without smoothing."""
-    clipped = np.clip((np.nan_to_num(values) - low) / (high - low), 0.0, 1.0)
+    clipped = np.clip((np.nan_to_num(values) - low) / max(high - low, 1e-12), 0.0, 1.0)
     grey = (255 * (1 - clipped)).round().astype(np.uint8)
     scale = max(1, _SCALE * 8 // max(grey.shape))
     image = Image.fromarray(np.kron(grey, np.ones((scale, scale), np.uint8)))

@@ -7,12 +7,12 @@ word of the pages.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Final
 
-from securefed._auditing.engine.statistics import EXPOSED, PARTIAL
+from securefed._auditing.report.palette import tone
 
 DEFENSE_TITLES: Final = {
     "plain": "Plain",
@@ -21,6 +21,8 @@ DEFENSE_TITLES: Final = {
     "dp": "DP on secure aggregation",
 }
 
+WORSE: Final = "worse than a guess"
+"""A leakage below 0, in words."""
 SHORT_DEFENSES: Final = {"secure_aggregation": "SecAgg", "dp": "DP+SA"}
 ALGORITHM_TITLES: Final = {
     "ssi": "SSI",
@@ -97,6 +99,11 @@ def in_sentence(defense: str) -> str:
     return title.lower() if defense == "secure_aggregation" else title
 
 
+def listed(names: Sequence[str], last: str = "and") -> str:
+    """List names in a sentence: "a, b and c"."""
+    return f" {last} ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
 def figure(value: float | None, form: str) -> str:
     """Format a number; empty if it is not known."""
     return "" if value is None or math.isnan(value) else format(value, form)
@@ -125,14 +132,24 @@ def protection(defense: str) -> str:
 
 def style(verdict: str) -> str:
     """Return the style class of a verdict."""
-    return {EXPOSED: "exposed", PARTIAL: "partial"}.get(verdict, "safe")
+    return tone(verdict).name
 
 
 def leak_text(value: float | None) -> str:
-    """Format a leakage: two decimals, no negative zero, `< -9` for anything below, empty if it is not known."""
+    """Format a leakage: two decimals, in words below 0, empty if it is not known.
+
+    Below 0 the estimate is further from the secret than the guess. How much further says nothing of the data.
+    """
     if value is None or math.isnan(value):
         return ""
-    return "< -9" if value < -9 else f"{round(value, 2) + 0.0:.2f}"
+    return WORSE if round(value, 2) < 0 else f"{round(value, 2) + 0.0:.2f}"
+
+
+def interval_text(low: float | None, high: float | None) -> str:
+    """Format an interval of leakages; what lies below 0 is no better than the guess, so only its upper end counts."""
+    if low is None or high is None or math.isnan(low) or math.isnan(high) or round(high, 2) < 0:
+        return ""
+    return f"up to {leak_text(high)}" if round(low, 2) < 0 else f"{leak_text(low)} to {leak_text(high)}"
 
 
 @cache

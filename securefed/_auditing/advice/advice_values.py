@@ -1,0 +1,158 @@
+"""The values of an advice, and their JSON: the settings that were tried, and the one that is advised."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeVar
+
+from securefed.errors import DataError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One defence at one size of federation: what it leaks, and what it costs.
+
+    Attributes:
+        algorithm: name of the algorithm.
+        defense: the defence and its parameters in words.
+        paste: the command that runs this setting; the user replaces nothing in it.
+        clients: number of clients in a round.
+        rows_per_client: rows of the attacked client.
+        rounds: number of training rounds.
+        leak: mean leakage of the strongest attack on the server's view; NaN where it was not measured.
+        leak_upper: upper end of its confidence interval, 95 % for all settings of the search together. At least the
+            interval of every attack counts, not only that of the strongest.
+        detectable: smallest mean leak that the strongest attack would have shown (it is true of leaks that these
+            attacks can see); NaN where the power is not known.
+        holds: whether `leak_upper` and `detectable` are at most the acceptable leak.
+        epsilon: promise of differential privacy for one client over all rounds against the server; `None` without.
+        utility: mean score of the final model on held-out rows; higher is better.
+        utility_clear: the same without a defence, at the same sizes.
+        bytes_up: bytes that one client sends in one round.
+        seconds_per_round: wall-clock time of one round of the whole federation in one process.
+        usable: whether the setting keeps enough of `utility_clear` (`Advice.keep`).
+        usable_from: smallest simulated cohort at which the defence keeps enough utility; `None` where none did, or
+            where nothing was simulated.
+        note: what else the reader must know, in a sentence; empty if nothing.
+    """
+
+    algorithm: str
+    defense: str
+    paste: str
+    clients: int
+    rows_per_client: int
+    rounds: int
+    leak: float
+    leak_upper: float
+    detectable: float
+    holds: bool
+    epsilon: float | None
+    utility: float
+    utility_clear: float
+    bytes_up: float
+    seconds_per_round: float
+    usable: bool = True
+    usable_from: int | None = None
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to JSON values; NaN and infinity become `None`."""
+        return _plain(asdict(self))
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> Setting:
+        """Read what `to_json` wrote.
+
+        Raises:
+            DataError: a value is missing or unknown.
+        """
+        return _read(Setting, values, ("leak", "leak_upper", "detectable", "utility", "utility_clear"))
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to do about the leaks of one algorithm, for the user's data and sizes.
+
+    Attributes:
+        algorithm: name of the algorithm.
+        data: name of the data set.
+        acceptable: leakage that the user can live with.
+        view: what the attacker of the search sees, in words.
+        tried: every setting of the search, in the order of trying.
+        advised: the setting to use: of those that hold and are usable the one of highest utility, of equals the
+            cheapest. `None` where there is none at this cohort size.
+        sentences: two sentences: what to do, and what it costs.
+        clients_needed: where `advised` is `None`, the smallest simulated cohort from which on a setting holds and is
+            usable; `None` where none of those simulated is large enough.
+        keep: share of the utility in the clear that a usable setting keeps.
+    """
+
+    algorithm: str
+    data: str
+    acceptable: float
+    view: str
+    tried: tuple[Setting, ...]
+    advised: Setting | None
+    sentences: tuple[str, str]
+    clients_needed: int | None
+    keep: float = 0.9
+
+    @property
+    def frontier(self) -> tuple[Setting, ...]:
+        """Select the settings that no other tried one beats in leak, utility, bytes and promise (epsilon) at once."""
+        known = [setting for setting in self.tried if not math.isnan(setting.leak_upper)]
+        return tuple(setting for setting in known if not any(_beats(other, setting) for other in known))
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to JSON values, as they stand in `audit.json` under "advice"."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return values | {
+            "tried": [setting.to_json() for setting in self.tried],
+            "advised": None if self.advised is None else self.advised.to_json(),
+            "sentences": list(self.sentences),
+        }
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> Advice:
+        """Read what `to_json` wrote.
+
+        Raises:
+            DataError: a value is missing or unknown.
+        """
+        advice = _read(Advice, values)
+        return Advice(
+            **{field.name: getattr(advice, field.name) for field in fields(advice)}
+            | {
+                "tried": tuple(Setting.from_json(one) for one in values["tried"]),
+                "advised": None if values["advised"] is None else Setting.from_json(values["advised"]),
+                "sentences": tuple(values["sentences"]),
+            }
+        )
+
+
+def _beats(other: Setting, setting: Setting) -> bool:
+    """Whether a setting is at least as good in every measure, and better in one."""
+
+    def measures(one: Setting) -> tuple[float, ...]:
+        promise = math.inf if one.epsilon is None else one.epsilon
+        return one.leak_upper, -one.utility, one.bytes_up, promise
+
+    pairs = list(zip(measures(other), measures(setting), strict=True))
+    return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in values.items()}
+
+
+def _read(kind: type[T], values: Mapping[str, Any], numbers: tuple[str, ...] = ()) -> T:
+    """Make a dataclass of JSON values, whose missing numbers become NaN."""
+    named = {key: math.nan if value is None and key in numbers else value for key, value in values.items()}
+    try:
+        return kind(**named)
+    except TypeError as error:
+        raise DataError(f"this is no {kind.__name__.lower()} of an advice of this version: {error}") from error

@@ -1,0 +1,137 @@
+"""Say what to do, from the cells of an audit alone: which protection holds for which algorithm, and on what conditions.
+
+Where the report has an advice, which searched protections and sizes, that stands first and these sentences follow it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from securefed._auditing.engine.audit_report import AUDIT, Report
+from securefed._auditing.engine.results import CLIENT, FEDERATION
+from securefed._auditing.engine.statistics import FOUND
+from securefed._auditing.report.conclusions import ALONE, PLAIN, strongest
+from securefed._auditing.report.outcomes import Outcome, outcomes
+from securefed._auditing.report.report_words import in_sentence, leak_text, listed, short
+
+ACTIVE: Final = "active server"
+"""View of a server that chooses its broadcasts."""
+_MOST: Final = 8
+"""Most algorithms that a sentence names: as many as a default audit has."""
+_HELPED: Final = ("collusion", "server + key holder")
+"""Beginnings of the names of views in which others help the server."""
+
+
+@dataclass(frozen=True)
+class Action:
+    """One thing to do.
+
+    Attributes:
+        what: in a few words, as an instruction.
+        why: a sentence or two, with the figures.
+    """
+
+    what: str
+    why: str
+
+
+def actions(report: Report) -> list[Action]:
+    """List what to do, the most important first; algorithms with an advised setting need no word on protection."""
+    advised = {short(one.algorithm) for one in report.advice if one.advised is not None}
+    found = [item for item in outcomes(report) if item.name not in advised]
+    level, clients = report.settings[AUDIT]["acceptable"], report.settings[AUDIT]["clients"]
+    out = [_use(same, level) for kind in ("held", "fixed") for same in _alike(found, kind)]
+    open_, unknown, safe = ([item.name for item in found if item.kind == kind] for kind in ("open", "unknown", "safe"))
+    if open_:
+        why = f"With {clients} clients no protection tried here keeps the leak of one client's data within {level:g}."
+        out.append(Action(f"Treat the messages of {_named(open_, report)} like the data themselves.", why))
+    if unknown:
+        why = "The attacks failed there or scatter too much, which is no sign of safety."
+        out.append(Action(f"Do not rely on a protection of {_named(unknown, report)} yet.", why))
+    if safe:
+        why = f"Plain messages gave at most {level:g} of one client's data away. Other attacks may find more."
+        out.append(Action(f"{listed(safe)}: no protection was needed against these attacks.", why))
+    return [*out, *_lying(report), *_pooled(report), *_separation(report)]
+
+
+def _named(names: Sequence[str], report: Report) -> str:
+    """Name algorithms, or count them where their names would fill the screen; their sections name them."""
+    return listed(names) if len(names) <= _MOST else f"{len(names)} of the {len(report.algorithms)} algorithms"
+
+
+def _alike(found: Sequence[Outcome], kind: str) -> list[list[Outcome]]:
+    """Group the algorithms of one kind so that all of a group share a defence that holds."""
+    groups: list[list[Outcome]] = []
+    for item in found:
+        if item.kind == kind:
+            home = next((group for group in groups if _shared([*group, item])), None)
+            if home is None:
+                groups.append([item])
+            else:
+                home.append(item)
+    return groups
+
+
+def _shared(same: Sequence[Outcome]) -> list[str]:
+    """List the defences that hold for each of several algorithms, in the order of cost of the first."""
+    sets = [{one.defense for one in item.remedies} for item in same]
+    return [one.defense for one in same[0].remedies if all(one.defense in names for names in sets)]
+
+
+def _use(same: Sequence[Outcome], level: float) -> Action:
+    """Name the defences that hold, with the leak that the weakest leaves, and what the cheapest costs at most."""
+    defenses = _shared(same)
+    used = [one for item in same for one in item.remedies if one.defense in defenses]
+    cheapest = [one for one in used if one.defense == defenses[0]]
+    end = " and keep the same clients in every round" if same[0].kind == "fixed" else ""
+    what = (
+        f"Use {listed([in_sentence(name) for name in defenses], 'or')} for {listed([item.name for item in same])}{end}."
+    )
+    why = f"Leaves a leak of at most {leak_text(max(0.0, *(one.leakage for one in used)))} (accepted: {level:g})"
+    costs = [one.bytes for one in cheapest if math.isfinite(one.bytes)]
+    lost = max((one.lost for one in cheapest if math.isfinite(one.lost)), default=0.0)
+    if costs:
+        by = f" with {in_sentence(defenses[0])}" if len(defenses) > 1 else ""
+        why += f", at {max(costs):.1f} times the bytes{by}"
+    if round(lost, 2) > 0:
+        why += f" and up to {lost:.2f} less utility of the model"
+    return Action(what, f"{why}.")
+
+
+def _lying(report: Report) -> list[Action]:
+    """Warn where a server that chooses its broadcasts finds what a protection hides from an honest one."""
+    best = strongest((c for c in report.cells if c.owner == CLIENT and c.view == ACTIVE), by_owner=True).values()
+    found = [cell for cell in best if cell.verdict.word in FOUND and cell.defense != PLAIN]
+    if not found:
+        return []
+    names = listed(list(dict.fromkeys(short(cell.algorithm) for cell in found)))
+    most = max(cell.leakage.mean for cell in found)
+    why = f"By choosing what it sends it gets a leak of up to {leak_text(most)} in spite of a protection."
+    return [Action(f"Make sure that the server of {names} cannot send what it likes.", why)]
+
+
+def _pooled(report: Report) -> list[Action]:
+    """Say where sums give all clients' data together away, which no protection of single clients changes."""
+    best = strongest((c for c in report.cells if c.owner == FEDERATION and c.view in ALONE), by_owner=True).values()
+    names = list(dict.fromkeys(short(cell.algorithm) for cell in best if cell.verdict.word in FOUND))
+    if not names:
+        return []
+    where = "here" if len(report.algorithms) == 1 else "in every algorithm"
+    where = where if len(names) == len(report.algorithms) else f"in {_named(names, report)}"
+    why = f"Sums give them away {where}; hiding single clients does not change that."
+    return [Action("Decide whether the server may know all clients' data together.", why)]
+
+
+def _separation(report: Report) -> list[Action]:
+    """Warn of helpers: parties with whose help the server reads single clients in spite of a protection."""
+    best = strongest((c for c in report.cells if c.owner == CLIENT), by_owner=True).values()
+    helped = [cell.view for cell in best if cell.verdict.word in FOUND and cell.view.startswith(_HELPED)]
+    holder, clients = (any(view.startswith(start) for view in helped) for start in _HELPED[::-1])
+    names = [name for name, there in (("the key holder", holder), ("most of the clients", clients)) if there]
+    if not names:
+        return []
+    why = "With their help it reads single clients in spite of the protection."
+    return [Action(f"Keep {listed(names)} independent of the server.", why)]

@@ -1,0 +1,85 @@
+"""Show an advice: its sentences, what to paste, and the settings tried, as a plot of leak by utility and as rows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+from markupsafe import Markup
+
+from securefed._auditing.advice.advice_values import Advice, Setting
+from securefed._auditing.report.plot import Plot, figure
+from securefed._auditing.report.report_words import figure as number
+from securefed._auditing.report.report_words import leak_text, short
+
+_TICKS: Final = (0.0, 0.5, 1.0)
+
+
+def advice_block(advice: Advice) -> dict[str, Any]:
+    """Collect what the first screen shows of one advice."""
+    best = advice.frontier
+    shown = sorted(advice.tried, key=lambda setting: (setting != advice.advised, setting not in best))
+    return {
+        "title": short(advice.algorithm),
+        "sentences": advice.sentences,
+        "paste": "" if advice.advised is None else advice.advised.paste,
+        "chart": Markup(_frontier(advice, shown)),  # noqa: S704 - the chart escapes its text
+        "rows": [_row(index, setting, advice) for index, setting in enumerate(shown, 1)],
+        "view": advice.view,
+        "acceptable": f"{advice.acceptable:g}",
+        "keep": f"{advice.keep:.0%}",
+        "notes": list(dict.fromkeys(setting.note for setting in shown if setting.note)),
+    }
+
+
+def _row(index: int, setting: Setting, advice: Advice) -> dict[str, str]:
+    usable = "yes" if setting.usable else f"from {setting.usable_from} clients" if setting.usable_from else "no"
+    return {
+        "number": str(index),
+        "css": "advised" if setting == advice.advised else "",
+        "defense": setting.defense,
+        "sizes": f"{setting.clients} clients, {setting.rows_per_client} rows, {setting.rounds} rounds",
+        "leak": leak_text(setting.leak),
+        "upper": leak_text(setting.leak_upper),
+        "holds": "yes" if setting.holds else "no",
+        "epsilon": number(setting.epsilon, ".3g"),
+        "utility": number(setting.utility, ".2f"),
+        "clear": number(setting.utility_clear, ".2f"),
+        "usable": usable,
+        "bytes": number(setting.bytes_up, ",.0f"),
+        "seconds": number(setting.seconds_per_round, ".3g"),
+    }
+
+
+def _frontier(advice: Advice, shown: list[Setting]) -> str:
+    """Draw leak against utility: filled where no other setting beats it, ringed where it is advised."""
+    known = [(index, s) for index, s in enumerate(shown, 1) if math.isfinite(s.leak_upper) and math.isfinite(s.utility)]
+    if not known:
+        return ""
+    top = max(1.0, *(setting.utility for _, setting in known))
+    low = min(0.0, *(setting.utility for _, setting in known))
+    held = [setting for _, setting in known if setting.holds]
+    label = (
+        f"Leak against utility of {len(known)} settings; {len(held)} hold a leak of {advice.acceptable:g} or less. "
+        "The table below lists them."
+    )
+    plot = Plot(label, (0, 1), (math.floor(low), math.ceil(top)))
+    ends = [math.floor(low) + share * (math.ceil(top) - math.floor(low)) for share in _TICKS]
+    plot.rows((value, f"{value:g}") for value in ends)
+    plot.columns(((tick, f"{tick:g}") for tick in _TICKS), "leak, upper end of its interval")
+    plot.band([0, advice.acceptable], [ends[0]] * 2, [ends[-1]] * 2, "var(--better)")
+    best = advice.frontier
+    for index, setting in known:
+        colour = "var(--better)" if setting.holds else "var(--worse)"
+        fill = colour if setting in best else "var(--paper)"
+        words = f"{index}: {setting.defense}, {setting.clients} clients"
+        if setting == advice.advised:
+            plot.circle(setting.leak_upper, setting.utility, 9, f"fill:none;stroke:{colour};stroke-width:2")
+        plot.circle(setting.leak_upper, setting.utility, 5, f"fill:{fill};stroke:{colour};stroke-width:1.5", words)
+        if setting in best or setting == advice.advised:
+            plot.words(setting.leak_upper, setting.utility, str(index), "middle")
+    note = (
+        f"Upper left is best. Shaded: {advice.acceptable:g} or less, which is accepted. Filled: no other setting is "
+        "better in everything. Numbers: rows of the table."
+    )
+    return figure("Leak against utility", note, plot)

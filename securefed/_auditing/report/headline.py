@@ -1,0 +1,88 @@
+"""Conclude an audit in three sentences: messages in the clear, sums, and sums with noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.engine.results import CLIENT, FEDERATION, Cell
+from securefed._auditing.engine.statistics import EXPOSED, FOUND, INCONCLUSIVE, PARTIAL, SIGHTED
+from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
+from securefed._auditing.report.conclusions import ALL_CLIENTS, ALONE, ONE_CLIENT, strongest
+from securefed._auditing.report.report_words import short
+from securefed.attacks.views import RELEASED
+
+
+def headline(report: Report) -> list[str]:
+    """Conclude in three sentences, for a reader who stops there: messages in the clear, sums, and sums with noise."""
+    bare = strongest((c for c in report.cells if c.view == "server" and c.owner == CLIENT), by_owner=True)
+    open_, part, failed = (_names(bare.values(), word) for word in (EXPOSED, PARTIAL, INCONCLUSIVE))
+    everywhere = _in(open_, len(bare))
+    if not everywhere.startswith("all"):
+        everywhere = f"{len(open_)} of {_algorithms(len(bare))}" + (f" ({everywhere})" if open_ else "")
+    first = f"In the clear, the server can compute a client's data in {everywhere}"
+    first += f", and a part of it in {len(part)} more ({', '.join(part)})" if part else ""
+    first += f". Of {', '.join(failed)} nothing is known: the attacks {_failure(bare.values())}." if failed else "."
+    sentences = [first if bare else "Messages in the clear were not attacked."]
+    defended = [c for c in report.cells if c.defense == "secure_aggregation" and c.view in ALONE]
+    if defended:
+        sentences.append(f"Under secure aggregation the server sees only sums, {_sums(defended)}")
+    noised = _noised([c for c in report.cells if c.defense == "dp"])
+    return [*sentences, noised] if noised else sentences
+
+
+def _noised(cells: Sequence[Cell]) -> str:
+    """Say what differential privacy leaves open: the server sees sums before the noise, all others after it."""
+    server, others = ([cell for cell in cells if cell.view in views] for views in (ALONE, (RELEASED,)))
+    sentences = []
+    if server:
+        sentences.append(
+            "Differential privacy adds noise to what the server hands on: the server itself sees sums without it, "
+            f"{_sums(server)}"
+        )
+    if others:
+        open_ = [name for name in _names(server) if name not in _names(others)]
+        unseen = f" {', '.join(open_)} {'was' if len(open_) == 1 else 'were'} not attacked there." if open_ else ""
+        sentences.append(f"All others see sums with the noise, {_sums(others)}{unseen}")
+    return " ".join(sentences)
+
+
+def _sums(cells: Iterable[Cell]) -> str:
+    """Say what sums tell an observer who sees nothing else, by the strongest attack of each situation."""
+    best = [cell for cell in strongest(cells, by_owner=True).values() if cell.owner in (CLIENT, FEDERATION)]
+    found = [cell for cell in best if cell.verdict.word in FOUND]
+    groups = (
+        (ONE_CLIENT, [c for c in found if c.owner == CLIENT and c.view != CHANGING_SURVIVORS]),
+        (ALL_CLIENTS, [c for c in found if c.owner == FEDERATION]),
+        (f"where clients come and go, {ONE_CLIENT}", [c for c in found if c.view == CHANGING_SURVIVORS]),
+    )
+    parts = [f"{what} in {_in(_names(group), len(_names(best)))}" for what, group in groups if group]
+    known = _names(cell for cell in found if cell.owner == CLIENT)
+    unfound = [cell for cell in best if cell.owner == CLIENT and short(cell.algorithm) not in known]
+    failed = _names(unfound, INCONCLUSIVE)
+    hidden = f" Whether {ONE_CLIENT} are hidden in {', '.join(failed)} is open: attacks {_failure(unfound)}."
+    clause = f"which still give away all or part of {'; '.join(parts)}"
+    if not parts:
+        all_failed = all(cell.verdict.word == INCONCLUSIVE for cell in best)
+        clause = f"and the attacks on them {_failure(best)}" if all_failed else "in which no leak was detected"
+    return f"{clause}.{hidden if failed else ''}"
+
+
+def _failure(cells: Iterable[Cell]) -> str:
+    """Say why the inconclusive ones among some cells are that."""
+    failed = all(cell.explained < SIGHTED for cell in cells if cell.verdict.word == INCONCLUSIVE)
+    return "failed" if failed else "failed or scatter too much to tell"
+
+
+def _in(names: Sequence[str], of: int) -> str:
+    """List algorithms by name, or as all of several."""
+    return f"all {of} algorithms" if len(names) == of > 2 else ", ".join(names)
+
+
+def _names(cells: Iterable[Cell], word: str = "") -> list[str]:
+    """List the algorithms of cells, or of the cells with one verdict."""
+    return list(dict.fromkeys(short(cell.algorithm) for cell in cells if word in ("", cell.verdict.word)))
+
+
+def _algorithms(count: int) -> str:
+    return f"{count} algorithm{'s' * (count != 1)}"

@@ -1,0 +1,92 @@
+"""Make the tables of the strongest attacks: a row for each algorithm, a column for each protection and view."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, RECORD, Cell
+from securefed._auditing.engine.statistics import INCONCLUSIVE
+from securefed._auditing.report.conclusions import strongest, why
+from securefed._auditing.report.palette import tone
+from securefed._auditing.report.report_words import (
+    interval_text,
+    leak_text,
+    protection,
+    secret_title,
+    secret_words,
+    short,
+)
+
+
+def matrices(report: Report) -> list[dict[str, Any]]:
+    """Make one table for each owner of a secret that was attacked: a client, all clients, a record."""
+    secrets = dict.fromkeys(report.settings[name]["secret"] for name in report.algorithms)
+    tables = (
+        (
+            CLIENT,
+            "One client's secret",
+            "How much of one client's data can be computed from the messages: 1 is all of it, 0 no more than could "
+            "be guessed without them. A row is an algorithm and, below it, what is looked for: "
+            f"{'; '.join(f'“{secret_title(one)}”, {secret_words(one)}' for one in secrets)}. A column is a defence "
+            "and, below it, what the attacker sees.",
+        ),
+        (
+            FEDERATION,
+            "The federation's pooled secret",
+            "What the sums give away of all clients' data together, beyond the final model. A defence that hides "
+            "single messages and opens their sum cannot change that.",
+        ),
+        (
+            RECORD,
+            "One record",
+            "How surely an attacker tells the records of a client from other records like them: 1 is certainty, 0 is "
+            "a coin toss.",
+        ),
+    )
+    made = [_matrix(report, owner) | {"title": title, "text": text} for owner, title, text in tables]
+    return [matrix for matrix in made if matrix["groups"]]
+
+
+def anchor(algorithm: str) -> str:
+    """Name the section of an algorithm in links."""
+    return algorithm.replace("/", "-")
+
+
+def _matrix(report: Report, owner: str) -> dict[str, Any]:
+    best = strongest((cell for cell in report.cells if cell.owner == owner), by_owner=True)
+    views: dict[str, list[str]] = {}
+    for _, defense, view, _ in best:
+        if view not in views.setdefault(defense, []):
+            views[defense].append(view)
+    groups = [{"title": protection(defense), "views": shown} for defense, shown in views.items()]
+    columns = [(defense, view) for defense, shown in views.items() for view in shown]
+    rows = [_row(report, name, [best.get((name, *column, owner)) for column in columns]) for name in report.algorithms]
+    return {"groups": groups, "rows": rows, "columns": [f"{protection(defense)}, {view}" for defense, view in columns]}
+
+
+def _row(report: Report, name: str, found: Sequence[Cell | None]) -> dict[str, Any]:
+    note = secret_title(report.settings[name]["secret"])
+    cells = [_heat(cell) if cell else None for cell in found]
+    return {"title": short(name), "anchor": anchor(name), "note": note, "cells": cells}
+
+
+def _heat(cell: Cell) -> dict[str, Any]:
+    """Format a cell: its verdict's tone, and the length of its bar."""
+    look, unsure = tone(cell.verdict.word), cell.verdict.word == INCONCLUSIVE
+    extra = ""
+    if cell.epsilon is not None:
+        extra = f"ε {cell.epsilon}" if cell.epsilon == NOT_COVERED else f"ε = {cell.epsilon:g}"
+    return {
+        "mean": leak_text(cell.leakage.mean),
+        "interval": interval_text(cell.leakage.low, cell.leakage.high),
+        "verdict": cell.verdict.word,
+        "mark": look.mark,
+        "extra": extra,
+        "css": look.name,
+        "share": round(100 * min(max(cell.leakage.mean, 0.0), 1.0)),
+        "title": f"{cell.attack}; error {cell.error_median:.2g} (median) against {cell.baseline_error:.2g}; "
+        f"null {leak_text(cell.null_leakage.mean)}; {cell.exposed_seeds} of {cell.leakage.seeds} seeds leak .9 or more."
+        f"{f' Inconclusive: {why(cell)}.' if unsure else ''}",
+    }

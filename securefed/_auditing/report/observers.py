@@ -1,0 +1,135 @@
+"""Say in plain words which party sees the messages, and group the cells of a report by that party.
+
+The first screen has one row for each party under each protection; protections that leave the party the same appear in
+one row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from securefed._auditing.engine.audit_report import AUDIT, Report
+from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, RECORD, Cell
+from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
+from securefed._auditing.report.conclusions import PLAIN, strongest
+from securefed._auditing.report.palette import TONES, Tone, tone
+from securefed._auditing.report.report_words import listed, protection, short
+from securefed.attacks.views import RELEASED
+
+OWNERS: Final = {
+    CLIENT: "One client's data",
+    FEDERATION: "All clients' data together",
+    RECORD: "Whether a record took part",
+}
+NAMED: Final = 4
+"""Most algorithms that a group names; more are counted. Five names and more take a second line on a first screen."""
+_PARTIES: Final = {
+    "server": "the server, which reads every message",
+    "sum only": "the server, which reads only sums",
+    CHANGING_SURVIVORS: "the server, where clients come and go",
+    "server + key holder": "the server together with the key holder",
+    "active server": "a server that lies, and chooses what it sends",
+    RELEASED: "everyone else, from what is published",
+}
+_COLLUSION: Final = re.compile(r"collusion\((\d+)\)")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Algorithms of one verdict in one situation.
+
+    Attributes:
+        tone: how the verdict looks.
+        names: of the algorithms, as they are usually written.
+        words: the verdict, with the names where they are few.
+    """
+
+    tone: Tone
+    names: tuple[str, ...]
+    words: str
+
+
+@dataclass(frozen=True)
+class Observer:
+    """One row of the first table.
+
+    Attributes:
+        protections: titles of the protections, in one sentence part.
+        party: the observer, in plain words.
+        cells: for each column of `OWNERS` that the report has, the groups; empty if nothing was attacked there.
+    """
+
+    protections: str
+    party: str
+    cells: tuple[tuple[Group, ...], ...]
+
+
+def party(view: str, clients: int, *, early: bool = False) -> str:
+    """Name the observer of a view in plain words.
+
+    Args:
+        view: its name in the report.
+        clients: number of clients in the federation.
+        early: whether the observer sees sums before noise is added.
+    """
+    colluding = _COLLUSION.fullmatch(view)
+    words = (
+        f"the server with the help of {colluding[1]} of {clients} clients" if colluding else _PARTIES.get(view, view)
+    )
+    return f"{words}, before the noise" if early else words
+
+
+def owners(report: Report) -> list[str]:
+    """List whose data the report's cells are about, in the order of `OWNERS`."""
+    found = {cell.owner for cell in report.cells}
+    return [owner for owner in OWNERS if owner in found]
+
+
+def observers(report: Report) -> list[Observer]:
+    """Make the rows: each party that was simulated under each protection, with what it finds."""
+    columns = owners(report)
+    best = strongest((cell for cell in report.cells if cell.owner in columns), by_owner=True)
+    situations: dict[tuple[str, str], dict[str, dict[str, Cell]]] = {}
+    for (algorithm, defense, view, owner), cell in best.items():
+        situations.setdefault((defense, view), {}).setdefault(owner, {})[algorithm] = cell
+    merged: dict[tuple[str, str], list[str]] = {}
+    shown: dict[tuple[str, str], tuple[tuple[Group, ...], ...]] = {}
+    for (defense, view), found in situations.items():
+        early = any(cell.epsilon == NOT_COVERED for cells in found.values() for cell in cells.values())
+        key = (
+            party(view, report.settings[AUDIT]["clients"], early=early),
+            repr([_verdicts(found.get(owner, {})) for owner in columns]),
+        )
+        merged.setdefault(key, []).append("None" if defense == PLAIN else protection(defense))
+        shown[key] = tuple(groups(found.get(owner, {}), len(report.algorithms)) for owner in columns)
+    return [Observer(listed(names, "or"), key[0], shown[key]) for key, names in merged.items()]
+
+
+def groups(cells: Mapping[str, Cell], algorithms: int) -> tuple[Group, ...]:
+    """Group algorithms by verdict, the worst first.
+
+    Args:
+        cells: by algorithm, the cell that counts.
+        algorithms: number of algorithms in the report; the only one needs no name.
+    """
+    out = []
+    for word, look in TONES.items():
+        names = tuple(dict.fromkeys(short(name) for name, cell in cells.items() if cell.verdict.word == word))
+        if names:
+            out.append(Group(look, names, _words(look, names, len(cells), algorithms)))
+    return tuple(out)
+
+
+def _words(look: Tone, names: Sequence[str], among: int, algorithms: int) -> str:
+    if algorithms == 1:
+        return look.words
+    if len(names) == among > NAMED:
+        return f"{look.words} in any of {among}" if look.name == "quiet" else f"{look.words} in all {among}"
+    return f"{look.words}: {', '.join(names)}" if len(names) <= NAMED else f"{look.words}: {len(names)} of {among}"
+
+
+def _verdicts(cells: Mapping[str, Cell]) -> list[tuple[str, str]]:
+    return sorted((algorithm, tone(cell.verdict.word).name) for algorithm, cell in cells.items())

@@ -1,0 +1,72 @@
+"""Sort the algorithms of a report by what protects one client's data from a server without help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from securefed._auditing.engine.audit_report import AUDIT, Report
+from securefed._auditing.engine.results import CLIENT, Cell
+from securefed._auditing.engine.statistics import FOUND
+from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
+from securefed._auditing.report.conclusions import ALONE, PLAIN, Remedy, remedies
+from securefed._auditing.report.report_words import short
+
+_FIXED: Final = tuple(view for view in ALONE if view != CHANGING_SURVIVORS)
+"""Views of the server alone where the same clients take part in every round."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What protects one client's data in one algorithm.
+
+    Attributes:
+        name: of the algorithm, as it is usually written.
+        kind: `safe` (plain messages hold), `held` (a protection holds), `fixed` (one holds while the same clients take
+            part in every round), `unknown` (under some protection no leak was found, but its attacks failed or scatter
+            too much), or `open` (none holds).
+        remedies: the defences that hold, the cheapest first.
+    """
+
+    name: str
+    kind: Literal["safe", "held", "fixed", "unknown", "open"]
+    remedies: tuple[Remedy, ...] = ()
+
+
+def outcomes(report: Report) -> list[Outcome]:
+    """Sort the algorithms; those of which one client's data were not attacked are left out.
+
+    A protection holds if the upper end of every interval is at most the audit's acceptable leakage. Where plain
+    messages alone were attacked, nothing can be said of protection, and the algorithm is left out unless they hold.
+    """
+    level = report.settings[AUDIT]["acceptable"]
+    out = []
+    for name in report.algorithms:
+        cells = [cell for cell in report.of(name) if cell.owner == CLIENT and cell.view in ALONE]
+        if (found := _outcome(report, name, level, cells)) is not None:
+            out.append(found)
+    return out
+
+
+def _outcome(report: Report, name: str, level: float, cells: Sequence[Cell]) -> Outcome | None:
+    held = remedies(report, name, level)
+    if any(item.defense == PLAIN for item in held):
+        return Outcome(short(name), "safe", tuple(item for item in held if item.defense == PLAIN))
+    if held:
+        return Outcome(short(name), "held", tuple(held))
+    if fixed := remedies(report, name, level, views=_FIXED):
+        return Outcome(short(name), "fixed", tuple(fixed))
+    protected = [cell for cell in cells if cell.defense != PLAIN]
+    if not protected:
+        return None
+    return Outcome(short(name), "unknown" if _unknown(protected, level) else "open")
+
+
+def _unknown(cells: Sequence[Cell], level: float) -> bool:
+    """Whether no leak above the level was found under some protection, although none is shown to hold it.
+
+    Then its attacks failed, or their results scatter so much that an interval reaches above the level.
+    """
+    leaking = {cell.defense for cell in cells if cell.verdict.word in FOUND and cell.leakage.high > level}
+    return any(cell.defense not in leaking for cell in cells)

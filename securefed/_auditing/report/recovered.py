@@ -1,0 +1,75 @@
+"""Select what is shown beside its original: of an algorithm or of the report, the strongest cell with a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.engine.results import CLIENT, FEDERATION, Artifact, Cell
+from securefed._auditing.engine.statistics import FOUND
+from securefed._auditing.report.conclusions import ALONE, PLAIN, weight
+from securefed._auditing.report.pictures import evidence
+from securefed._auditing.report.report_words import in_sentence, leak_text, protection, short
+
+_EXAMPLES: Final = 3
+"""Most pictures of an example on the first screen, so that two examples fit beside each other."""
+_OWNERS: Final = {CLIENT: "one client's rows", FEDERATION: "rows of all clients"}
+
+
+def recovered(report: Report, algorithm: str) -> list[dict[str, Any]]:
+    """Show the strongest cell for one client, and for all clients' data where these leak."""
+    out = []
+    for owner, whose in ((CLIENT, "One client"), (FEDERATION, "All clients together")):
+        found = strongest_artifact(report, algorithm, owner)
+        if found is not None and (owner == CLIENT or found[0].verdict.word in FOUND):
+            out.append({"title": whose} | _shown(report, *found))
+    return out
+
+
+def examples(report: Report) -> list[dict[str, Any]]:
+    """Select reconstructions for the first screen: the best from plain messages, and the best from sums alone."""
+    plain = _best(report, lambda cell: cell.defense == PLAIN)
+    sums = _best(report, lambda cell: cell.defense != PLAIN and cell.view in ALONE)
+    out = []
+    for found in (plain, sums):
+        if found is not None:
+            cell, artifact = found
+            how = "without protection" if cell.defense == PLAIN else f"under {in_sentence(cell.defense)}"
+            title = f"{short(cell.algorithm)}, {how}: {_OWNERS[cell.owner]}"
+            out.append(_shown(report, cell, artifact) | {"title": title, "most": _EXAMPLES})
+    return out
+
+
+def _best(report: Report, chosen: Callable[[Cell], bool]) -> tuple[Cell, Artifact] | None:
+    """Select what leaks most among the chosen cells: rows before matrices, images before numbers."""
+    known = {(a.algorithm, a.defense, a.view, a.attack, a.secret): a for a in report.artifacts}
+    candidates = []
+    for cell in report.cells:
+        artifact = known.get((cell.algorithm, cell.defense, cell.view, cell.attack, cell.secret))
+        if artifact is not None and cell.owner in _OWNERS and cell.verdict.word in FOUND and chosen(cell):
+            square = artifact.truth.ndim > 1 and artifact.truth.shape[0] == artifact.truth.shape[1]
+            candidates.append((not square, artifact.image_shape is not None, weight(cell), (cell, artifact)))
+    return max(candidates, key=lambda item: item[:3])[3] if candidates else None
+
+
+def strongest_artifact(report: Report, algorithm: str, owner: str) -> tuple[Cell, Artifact] | None:
+    """Select the cell that tells most and has a picture; of equal leaks that of the plainest view, the first one."""
+    known = {(a.defense, a.view, a.attack, a.secret): a for a in report.artifacts if a.algorithm == algorithm}
+    cells = [cell for cell in report.of(algorithm) if cell.owner == owner]
+    for cell in sorted(cells, key=lambda cell: (weight(cell)[0], round(weight(cell)[1], 2)), reverse=True):
+        artifact = known.get((cell.defense, cell.view, cell.attack, cell.secret))
+        if artifact is not None:
+            return cell, artifact
+    return None
+
+
+def _shown(report: Report, cell: Cell, artifact: Artifact) -> dict[str, Any]:
+    text = (
+        f"{protection(cell.defense)}, view “{cell.view}”, attack {cell.attack}: {cell.verdict.word}, "
+        f"leakage {leak_text(cell.leakage.mean)}, median error {cell.error_median:.1e}."
+    )
+    return {
+        "text": text,
+        "evidence": evidence(artifact, report.settings[cell.algorithm]["secret"]),
+    }

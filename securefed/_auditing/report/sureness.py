@@ -1,0 +1,52 @@
+"""Say how sure an audit is, in a few sentences for a reader who knows no statistics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from securefed._auditing.engine.audit_report import AUDIT, Report
+from securefed._auditing.engine.results import Cell
+from securefed._auditing.engine.statistics import ENOUGH, INCONCLUSIVE, NOT_DETECTED
+from securefed._auditing.report.conclusions import strongest
+from securefed._auditing.report.report_words import leak_text
+
+
+def sureness(report: Report) -> list[str]:
+    """List what bounds the audit's figures: the runs, what would have been noticed, and what is not known."""
+    seeds = report.settings[AUDIT]["seeds"]
+    best = list(strongest((cell for cell in report.cells if cell.owner != "confirmation"), by_owner=True).values())
+    return [sentence for sentence in (_runs(seeds), _power(best), _unknown(best)) if sentence]
+
+
+def gaps(report: Report) -> str:
+    """Count what was asked for and did not run, or for some seeds only; empty if everything ran."""
+    count = len(report.missing)
+    return f"{count} part{'s' * (count > 1)} of the audit did not run, or not in full" if count else ""
+
+
+def _runs(seeds: int) -> str:
+    if seeds == 1:
+        return f"One run only, so that chance may have made any figure. Ask for {ENOUGH} (seeds)."
+    few = "" if seeds >= ENOUGH else f" {ENOUGH} would make them narrower."
+    return f"Every figure is the mean of {seeds} runs with other random draws, with a 95 % interval.{few}"
+
+
+def _power(best: Sequence[Cell]) -> str:
+    quiet = [cell.verdict.detectable for cell in best if cell.verdict.word == NOT_DETECTED]
+    if not quiet:
+        return ""
+    said = f"“No leak found” ({len(quiet)} of {len(best)} situations) is true of leaks that these attacks can see"
+    seen = sorted(value for value in quiet if not math.isnan(value))
+    if not seen:
+        return f"{said}; one run does not say how small a leak they would have noticed."
+    ends = [leak_text(value) for value in (seen[0], seen[-1])]
+    size = f"mean leaks of {ends[0]}" if ends[0] == ends[1] else f"mean leaks from {ends[0]} (best case) to {ends[1]}"
+    return f"{said}, and they notice {size}. Others may find more."
+
+
+def _unknown(best: Sequence[Cell]) -> str:
+    count = sum(cell.verdict.word == INCONCLUSIVE for cell in best)
+    if not count:
+        return ""
+    return f"“Not known” ({count} of {len(best)}): the attacks failed or scatter too much. That is no sign of safety."

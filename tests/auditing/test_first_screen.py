@@ -1,0 +1,273 @@
+"""The first screen says what leaks, to whom, how sure that is and what to do, and nothing that the cells do not say."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from securefed._auditing.advice.advice_values import Advice, Setting
+from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.engine.incomplete_results import Missing
+from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, Artifact
+from securefed._auditing.engine.statistics import NOT_DETECTED, PARTIAL, Verdict
+from securefed._auditing.report import charts
+from securefed._auditing.report.actions import actions
+from securefed._auditing.report.audit_page import render
+from securefed._auditing.report.first_screen import decision, membership
+from securefed._auditing.report.observers import observers
+from securefed._auditing.report.outcomes import outcomes
+from securefed._auditing.report.sureness import gaps, sureness
+from tests.auditing.page import sections, text
+from tests.auditing.test_report import SMALL, cell, report
+
+STUCK = cell("pca/fedpg", "secure_aggregation", "sum only", -0.4, explained=0.0)
+"""An attack on sums that failed."""
+OPEN = report(
+    *SMALL.cells,
+    cell("optimization/dsgd", "plain", "server", 1.0),
+    cell("optimization/dsgd", "secure_aggregation", "sum only", 1.0),
+    cell("optimization/dsgd", "secure_aggregation", "collusion(7)", 1.0),
+    cell("pca/fedpg", "plain", "server", 1.0),
+    STUCK,
+)
+
+
+def rows(made: Report) -> dict[tuple[str, str], list[list[str]]]:
+    return {
+        (row.protections, row.party): [[g.words for g in groups] for groups in row.cells] for row in observers(made)
+    }
+
+
+def test_each_party_is_named_with_what_it_finds_and_protections_with_one_effect_share_a_row() -> None:
+    found = rows(OPEN)
+    assert found["None", "the server, which reads every message"] == [
+        ["exposed: SSI, DSGD, FedPG", "partly exposed: FAPS"],
+        [],
+    ]
+    sums = found["Secure aggregation", "the server, which reads only sums"]
+    assert sums == [["exposed: DSGD", "not known: FedPG", "no leak found: FAPS, SSI"], ["exposed: SSI"]]
+    assert found["Secure aggregation", "the server with the help of 7 of 8 clients"] == [["exposed: DSGD"], []]
+    assert found["Secure aggregation", "the server, where clients come and go"] == [["partly exposed: SSI"], []]
+    sums = [replace(c, defense="paillier") for c in OPEN.cells if c.defense == "secure_aggregation"]
+    alike = rows(report(*OPEN.cells, *(c for c in sums if c.view == "sum only")))
+    assert [key[0] for key in alike if "Paillier" in key[0]] == ["Secure aggregation or Paillier"]
+    apart = rows(report(*OPEN.cells, *(c for c in sums if c.view == "sum only" and c.algorithm == "pca/ssi")))
+    assert [key[0] for key in apart if "Paillier" in key[0]] == ["Paillier"]
+
+
+def test_a_party_that_sees_sums_before_the_noise_is_said_to() -> None:
+    early = report(cell("pca/ssi", "dp", "sum only", 1.0, epsilon=NOT_COVERED), cell("pca/ssi", "dp", "released", 0.0))
+    assert [row.party for row in observers(early)] == [
+        "the server, which reads only sums, before the noise",
+        "everyone else, from what is published",
+    ]
+    assert [group.words for row in observers(early) for group in row.cells[0]] == ["exposed", "no leak found"]
+
+
+def test_the_decision_agrees_with_the_actions() -> None:
+    assert decision(OPEN) == (
+        "Without protection, the server can compute a client's data in SSI, DSGD and FedPG and a part of them in FAPS. "
+        "With protection they stay hidden in FAPS and SSI; they still leak in DSGD; it is not known for FedPG."
+    )
+    said = [action.what for action in actions(OPEN)]
+    assert said == [
+        "Use DP on secure aggregation for FAPS and SSI.",
+        "Treat the messages of DSGD like the data themselves.",
+        "Do not rely on a protection of FedPG yet.",
+        "Decide whether the server may know all clients' data together.",
+        "Keep most of the clients independent of the server.",
+    ]
+
+
+def test_a_protection_that_holds_only_while_clients_stay_is_advised_with_that_condition() -> None:
+    fixed = report(*(c for c in SMALL.of("pca/ssi") if c.defense != "dp"))
+    assert decision(fixed).endswith("while the same clients take part in every round.")
+    first = actions(fixed)[0]
+    assert first.what == "Use secure aggregation for SSI and keep the same clients in every round."
+    assert first.why == "Leaves a leak of at most 0.02 (accepted: 0.1), at 1.5 times the bytes."
+    leaking = [replace(c, leakage=replace(c.leakage, high=0.3)) if c.view == "sum only" else c for c in fixed.cells]
+    assert actions(report(*leaking))[0].what == "Treat the messages of SSI like the data themselves."
+
+
+def test_no_protection_is_advised_against_nothing_and_none_is_called_safe() -> None:
+    quiet = report(cell("pca/ssi", "plain", "server", 0.0), cell("pca/ssi", "paillier", "sum only", 0.0))
+    assert decision(quiet) == "No attack here learnt a client's data even from unprotected messages."
+    assert "Other attacks may find more." in actions(quiet)[0].why
+    stuck = report(cell("pca/ssi", "plain", "server", 0.0, explained=0.0))
+    assert decision(stuck) == (
+        "Whether unprotected messages give a client's data away is not known: the attacks failed."
+    )
+    assert actions(stuck) == []
+
+
+def test_how_sure_it_is_counts_runs_power_failures_and_gaps() -> None:
+    runs, power, unknown = sureness(OPEN)
+    assert runs.startswith("Every figure is the mean of 10 runs")
+    assert power == (
+        "“No leak found” (4 of 13 situations) is true of leaks that these attacks can see, and they notice mean leaks "
+        "of 0.06. Others may find more."
+    )
+    assert unknown.startswith("“Not known” (1 of 13)")
+    assert gaps(OPEN) == ""
+    lacking = replace(OPEN, missing=(Missing("pca/ssi", "dp", "released", "", 0, 10, "no rows"),))
+    assert gaps(lacking) == "1 part of the audit did not run, or not in full"
+    assert 'href="#not-run"' in render(lacking) and 'id="not-run"' in render(lacking)
+    few = {**OPEN.settings, "audit": {**OPEN.settings["audit"], "seeds": 3}}
+    assert "10 would make them narrower" in sureness(replace(OPEN, settings=few))[0]
+    few["audit"]["seeds"] = 1
+    assert "One run only" in sureness(replace(OPEN, settings=few))[0]
+
+
+def test_numbers_below_a_guess_are_words_everywhere() -> None:
+    worse = replace(cell("pca/ssi", "plain", "server", -2.28), verdict=Verdict(NOT_DETECTED, 0.1))
+    page = text(render(report(worse)))
+    assert not re.search(r"-\d+\.\d\d\b", page)
+    assert "worse than a guess" in page
+    wide = replace(worse, leakage=replace(worse.leakage, mean=0.02, low=-0.3, high=0.34))
+    assert "up to 0.34" in text(render(report(wide)))
+
+
+def test_membership_is_summed_up_in_a_sentence() -> None:
+    row = {"algorithm": "pca/ssi", "defense": "plain", "adversary": "informed", "epsilon": None, "verdict": PARTIAL}
+    row |= {
+        "auc": [0.9, 0.8, 1.0],
+        "tpr": [0.1, 0, 0.2],
+        "null": [0.3, 0.7],
+        "members": 9,
+        "others": 9,
+        "detectable": 0.1,
+    }
+    quiet = row | {"defense": "local_laplace", "verdict": NOT_DETECTED, "auc": [0.5, 0.4, 0.6]}
+    said = membership(replace(SMALL, membership=(row, quiet)))
+    assert said == (
+        "Who took part: in 1 of 2 tests an attacker can tell (most: SSI under no noise, 90% of comparisons right; a "
+        "coin gets 50%)."
+    )
+    assert said in text(render(replace(SMALL, membership=(row, quiet))))
+    assert membership(replace(SMALL, membership=(quiet,))) == "Who took part: no test showed that an attacker can tell."
+    assert membership(SMALL) == ""
+
+
+def setting(defense: str, leak: float, utility: float, **changes: object) -> Setting:
+    made = Setting(
+        algorithm="pca/ssi",
+        defense=defense,
+        paste="securefed run --seed 1",
+        clients=8,
+        rows_per_client=4,
+        rounds=10,
+        leak=leak,
+        leak_upper=leak,
+        detectable=0.05,
+        holds=leak <= 0.1,
+        epsilon=None,
+        utility=utility,
+        utility_clear=0.9,
+        bytes_up=100.0,
+        seconds_per_round=0.1,
+    )
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def test_an_advice_stands_on_the_first_screen_with_its_plot_its_table_and_what_to_paste() -> None:
+    best = setting("noise <1>", 0.05, 0.85)
+    tried = (setting("none", 0.9, 0.9), best, setting("worse in all", 0.95, 0.2), setting("?", math.nan, 0.5))
+    advice = Advice("pca/ssi", "digits", 0.1, "the server's sums", tried, best, ("Use noise.", "It costs .05."), None)
+    html = render(replace(SMALL, advice=(advice,)))
+    todo, compared = sections(html)["What to do"], sections(html)["Settings tried"]
+    first = todo.index("Use noise. It costs .05. securefed run --seed 1")
+    assert first < todo.index("Use secure aggregation or DP on secure aggregation for FAPS.")
+    assert "Use DP on secure aggregation for FAPS and SSI" not in todo  # an advised algorithm needs no other word
+    assert "noise <1> (advised)" in compared
+    chart = html[html.index('<figure class="chart"><figcaption><b>Leak against utility') :]
+    chart = chart[: chart.index("</figure>")]
+    assert chart.count("<circle") == 4  # three are known, and a ring marks the advised one
+    assert chart.count("fill:var(--paper)") == 1  # the dominated one is hollow
+    assert "1: noise &lt;1&gt;, 8 clients" in chart
+    none = replace(advice, advised=None, clients_needed=128, sentences=("None holds.", "From 128 clients on one does."))
+    without = sections(render(replace(SMALL, advice=(none,))))["What to do"]
+    assert "None holds. From 128 clients on one does." in without and "securefed run" not in without
+    alone = report(*SMALL.of("pca/ssi"))
+    said = [decision(replace(alone, advice=(one,))).partition("data. ")[2] for one in (advice, none)]
+    assert said == [
+        "The setting advised below keeps the leak of them at 0.1 of 1 or less.",
+        "No setting that was tried keeps them hidden at this size.",
+    ]
+
+
+def test_a_wide_interval_is_no_leak_and_no_safety() -> None:
+    """Under a protection whose interval reaches above the level, without a leak that was found, nothing is known."""
+    leak = cell("pca/ssi", "plain", "server", 1.0)
+    quiet = cell("pca/ssi", "secure_aggregation", "sum only", 0.02)
+    wide = replace(quiet, leakage=replace(quiet.leakage, high=0.3))
+    found = replace(wide, verdict=Verdict(PARTIAL, 0.1))
+    kinds = [outcomes(report(leak, one))[0].kind for one in (quiet, wide, found)]
+    assert kinds == ["held", "unknown", "open"]
+
+
+def artifact(secret: str, truth: np.ndarray, shape: tuple[int, int] | None = None) -> Artifact:
+    return Artifact("pca/ssi", "plain", "server", "gram/power", secret, truth, truth.copy(), shape)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kind", "truth", "shape", "shown"),
+    [
+        ("samples", np.eye(3, 4), (2, 2), "<img"),
+        ("samples", np.eye(3, 40), None, "record 3"),
+        ("gram", np.eye(4), None, "<img"),
+        ("distances", 1 - np.eye(6), None, 'class="graph"'),
+        ("samples", np.array(["a cat", "a dog"]), None, "a cat"),
+    ],
+)
+def test_what_was_recovered_stands_beside_the_original_by_its_kind(kind, truth, shape, shown) -> None:
+    made = report(cell("pca/ssi", "plain", "server", 1.0))
+    made.settings["pca/ssi"] = {**made.settings["pca/ssi"], "secret": kind}  # type: ignore[index]
+    html = render(replace(made, artifacts=(artifact(CLIENT, truth, shape),)))
+    assert shown in html[html.index("What attacks computed") : html.index("<h2>One client")]
+    assert shown in html[html.index('id="pca-ssi"') :]
+
+
+def test_a_graph_of_wrong_distances_shows_its_wrong_edges() -> None:
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(7, 2))
+    true = ((points[:, None] - points[None]) ** 2).sum(axis=-1)
+    made = report(cell("pca/ssi", "plain", "server", 1.0))
+    made.settings["pca/ssi"] = {**made.settings["pca/ssi"], "secret": "distances"}  # type: ignore[index]
+    right = artifact(CLIENT, true)
+    wrong = replace(right, estimate=true.max() - true)
+    pages = [render(replace(made, artifacts=(item,))) for item in (right, wrong)]
+    assert [page.count('class="wrong"') > 0 for page in pages] == [False, True]
+
+
+def test_pooled_data_and_helpers_are_warned_of_only_where_they_leak() -> None:
+    whole = report(cell("pca/ssi", "secure_aggregation", "sum only", 0.98, FEDERATION))
+    assert [action.what for action in actions(whole)] == [
+        "Decide whether the server may know all clients' data together."
+    ]
+    helped = report(cell("pca/ssi", "paillier", "server + key holder", 1.0))
+    assert [action.what for action in actions(helped)] == ["Keep the key holder independent of the server."]
+    assert actions(report(cell("pca/ssi", "paillier", "server + key holder", 0.0))) == []
+
+
+def test_a_server_that_lies_is_named_and_warned_of_where_it_gets_past_a_protection() -> None:
+    honest = cell("optimization/dsgd", "secure_aggregation", "sum only", 0.0)
+    lying = cell("optimization/dsgd", "secure_aggregation", "active server", 0.7)
+    made = report(honest, lying)
+    assert [row.party for row in observers(made)][1] == "a server that lies, and chooses what it sends"
+    warned = [action.what for action in actions(made)]
+    assert "Make sure that the server of DSGD cannot send what it likes." in warned
+    assert len(actions(report(honest, replace(lying, defense="plain")))) == len(warned) - 1
+
+
+def test_a_curve_of_shares_is_linear_and_names_what_it_counts() -> None:
+    line = {"rounds": [1, 2, 32], "middle": [1.0, 0.5, 0.0], "low": [1.0, 0.4, 0.0], "high": [1.0, 0.6, 0.0]}
+    drawn = charts.curve("Rows", "", {"the step": line}, across="rows a client", share=True)
+    assert "by rows a client. the step: 1 at 1, 0 at 32." in drawn
+    heights = [float(y) for y in re.findall(r",([0-9.]+)", drawn.split('<polyline points="')[1].split('"')[0])]
+    assert heights[1] == pytest.approx((heights[0] + heights[2]) / 2, abs=0.1)
+    assert re.findall(r'text-anchor="middle">([^<]+)<', drawn) == ["1", "32", "rows a client"]  # 2 would touch 1
+    assert charts.curve("Rows", "", {"the step": line | {"low": [0.0] * 3, "high": [0.0] * 3}}) == ""

@@ -1,0 +1,62 @@
+"""What the terminal prints of an audit has the page's colours, words and membership."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.engine.statistics import EXPOSED, NOT_DETECTED, PARTIAL
+from securefed._auditing.report.palette import TONES
+from securefed._commands import display
+from tests.auditing.test_report import SMALL, cell, report
+
+
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch):
+    """Print a report into a wide terminal of 16 million colours, and return what stands there."""
+
+    def shown(made: Report, *, colours: bool = False) -> str:
+        out = StringIO()
+        system = "truecolor" if colours else None
+        console = Console(file=out, width=160, force_terminal=colours, color_system=system)  # type: ignore[arg-type]
+        monkeypatch.setattr(display, "console", console)
+        display.show_audit(made)
+        return out.getvalue()
+
+    return shown
+
+
+def test_a_leak_below_a_guess_is_a_word_and_only_the_upper_end_of_its_interval_counts(printed) -> None:
+    wide = cell("pca/faps", "plain", "server", -0.3)
+    wide = replace(wide, leakage=replace(wide.leakage, high=0.04))
+    said = printed(report(wide, cell("pca/ssi", "plain", "server", -2.28)))
+    assert "worse up to 0.04" in said
+    assert "-0.3" not in said and "-2.28" not in said
+    assert "worse than a guess" in said
+
+
+def test_the_verdicts_have_the_pages_marks_and_colours(printed) -> None:
+    said = printed(SMALL, colours=True)
+    for word in (EXPOSED, PARTIAL, NOT_DETECTED):
+        red, green, blue = (int(TONES[word].terminal[start : start + 2], 16) for start in (1, 3, 5))
+        assert f"38;2;{red};{green};{blue}m{TONES[word].mark}" in said
+
+
+def test_membership_is_printed_where_it_was_asked_for(printed) -> None:
+    row = {
+        "algorithm": "pca/ssi",
+        "defense": "local_laplace",
+        "adversary": "informed",
+        "epsilon": 8.0,
+        "verdict": PARTIAL,
+    }
+    row |= {"auc": [0.81, 0.59, 0.98], "tpr": [0.1, 0, 0.2], "null": [0.3, 0.7], "members": 9, "others": 9}
+    said = printed(replace(SMALL, membership=(row,)))
+    (line,) = (line for line in said.splitlines() if "local laplace" in line and "informed" in line)
+    assert line.split() == ["SSI", "local", "laplace", "informed", "0.81", "[0.59,0.98]", "partial"]
+    assert "in 1 of 1 tests an attacker can tell" in said
+    assert "Who took part" not in printed(SMALL)
