@@ -8,13 +8,14 @@ READY  := $(VENV)/.ready
 AUDIT_OUT ?= audit-report
 AUDIT_ARGS ?=
 REPRODUCE_ARGS ?=
+RELEASE_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup audit flower-demo test test-rest test-all lint types bench reproduce clean
+.PHONY: help setup audit flower-demo test test-rest test-all lint types bench reproduce docs release-check clean
 
 help:  ## Show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 setup: $(READY)  ## Make .venv with everything (the other targets do this themselves)
 
@@ -56,5 +57,12 @@ bench: $(READY)  ## Benchmarks against the peers (installs pfl-research and brea
 reproduce: $(READY)  ## The papers' figures beside ours; writes docs/reproduction.md (REPRODUCE_ARGS=--quick: 5 minutes)
 	$(BIN)/python -m benchmarks.ledger $(REPRODUCE_ARGS)
 
+docs: $(READY)  ## The documentation site, without the network; writes build/site/index.html
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
+	@echo "build/site/index.html"
+
+release-check: $(READY)  ## Wheel and sdist built twice and compared, the core tried in an empty environment (RELEASE_ARGS=--extras audit,...)
+	$(BIN)/python -m tests.release_check $(RELEASE_ARGS)
+
 clean:  ## Remove everything the other targets made
-	rm -rf $(VENV) .venv-pfl .venv-breaching build dist *.egg-info $(AUDIT_OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis benchmarks/ledger/quick-results
+	rm -rf docs/generated $(VENV) .venv-pfl .venv-breaching build dist *.egg-info $(AUDIT_OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis benchmarks/ledger/quick-results

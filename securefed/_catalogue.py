@@ -18,6 +18,7 @@ import securefed.attacks._networks
 import securefed.attacks._personal
 import securefed.defenses._registered_defenses
 import securefed.detection._baselines  # noqa: F401 - registers on import, like the others
+from securefed._extras import needed_for
 from securefed.algorithms._base import algorithms
 from securefed.attacks._base import attacks
 from securefed.defenses._base import defenses
@@ -26,7 +27,8 @@ __all__ = ["algorithms", "attacks", "defenses"]
 
 
 def _private_fedavg(**settings: Any) -> Any:
-    from securefed.algorithms._private.dp_fedavg import private_fedavg  # noqa: PLC0415 - loads torch, and needs an extra
+    with needed_for("private/fedavg"):
+        from securefed.algorithms._private.dp_fedavg import private_fedavg  # noqa: PLC0415 - loads torch
 
     return private_fedavg(**settings)
 

@@ -20,6 +20,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from securefed._extras import needed_for
+
 
 def export_lazily(package: str, exports: Mapping[str, str]) -> None:
     """Make a package import its public names when they are first used.
@@ -41,7 +43,8 @@ class _LazyPackage(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name not in self._module_of:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}; see help({self.__name__})")
-        value = getattr(import_module(self._module_of[name]), name)
+        with needed_for(f"{self.__name__}.{name}"):
+            value = getattr(import_module(self._module_of[name]), name)
         self.__dict__[name] = value
         return value
 

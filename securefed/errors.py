@@ -11,19 +11,32 @@ from collections.abc import Iterable
 
 
 class SecureFedError(Exception):
-    """Base class of all errors of this package."""
+    """Base class of all errors of this package.
+
+    What to do: read the message: it says what was given, what is allowed and what to write. Each kind below has its
+    own advice.
+    """
 
 
 class ConfigError(SecureFedError, ValueError):
-    """A parameter lies outside its domain; the message states the domain."""
+    """A parameter lies outside its domain; the message states the domain.
+
+    What to do: change the parameter that the message names to a value in its domain; nothing was run or used up.
+    """
 
 
 class DataError(SecureFedError, ValueError):
-    """Data that no algorithm can work on: empty, not finite, of the wrong shape or width."""
+    """Data that no algorithm can work on: empty, not finite, of the wrong shape or width.
+
+    What to do: mend the data that the message names: no empty clients, no NaN, the same columns everywhere.
+    """
 
 
 class UnknownNameError(ConfigError):
-    """A name that is not registered, or a short name that several registered names end with."""
+    """A name that is not registered, or a short name that several registered names end with.
+
+    What to do: take one of the names that the message lists, or the full name `family/name`.
+    """
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, sorted(known)
@@ -42,44 +55,89 @@ class UnknownNameError(ConfigError):
         super().__init__(f"unknown {kind} {name!r}{hint}. Known: {', '.join(self.known)}")
 
 
+class MissingExtraError(ConfigError, ImportError):
+    """A package that the core does without is not installed.
+
+    What to do: install the extra that the message names. `python -m securefed doctor` lists all extras.
+
+    Attributes:
+        extra: name of the extra.
+    """
+
+    def __init__(self, purpose: str, package: str, extra: str) -> None:
+        self.extra = extra
+        super().__init__(f"{purpose} needs {package}; install securefed[{extra}]")
+
+
 class PlanError(ConfigError):
-    """A defence cannot give its guarantee for this layout and this number of clients."""
+    """A defence cannot give its guarantee for this layout and this number of clients.
+
+    What to do: plan more clients, declare a smaller bound, or take a wider ring; `plan` shows which of them binds.
+    """
 
 
 class DivergenceError(SecureFedError, ArithmeticError):
-    """An iterate of an algorithm is no longer finite, or has grown beyond its limit."""
+    """An iterate of an algorithm is no longer finite, or has grown beyond its limit.
+
+    What to do: lower the learning rate or the number of local steps, and scale the features.
+    """
 
 
 class StorageError(SecureFedError, OSError):
-    """A file written by this package is missing, truncated, corrupt, or of another kind or version."""
+    """A file written by this package is missing, truncated, corrupt, or of another kind or version.
+
+    What to do: check the path, or restore the newest copy; never restore an old copy of a client's state.
+    """
 
 
 class WrongKeyError(StorageError):
-    """A sealed (encrypted) file was written under another key."""
+    """A sealed (encrypted) file was written under another key.
+
+    What to do: give the key that the file was sealed with; without it the file cannot be read.
+    """
 
 
 class RolledBackError(StorageError):
-    """A sealed file is older than the newest version that was written, for instance restored from a backup."""
+    """A sealed file is older than the newest version that was written, for instance restored from a backup.
+
+    What to do: put the newest file back. If it is lost, start a new run at all parties.
+    """
 
 
 class LedgerLost(StorageError):
-    """The ledger that records the uses of a client's data is not where it is expected."""
+    """The ledger that records the uses of a client's data is not where it is expected.
+
+    What to do: restore the ledger, or let its operator make a new one that states at least what may have been
+    spent.
+    """
 
 
 class IdentityChangedError(ConfigError):
-    """A client presents an identity key other than the pinned one."""
+    """A client presents an identity key other than the pinned one.
+
+    What to do: compare fingerprints with that client by telephone; if it made a new key, `forget` the old one and
+    pin the new.
+    """
 
 
 class TranscriptError(SecureFedError):
-    """A transcript does not hold what a view or an attack needs."""
+    """A transcript does not hold what a view or an attack needs.
+
+    What to do: record the run in the clear, or ask for a view that the transcript allows (sums).
+    """
 
 
 class ProtocolError(SecureFedError):
-    """Base class of errors that a party of the protocol raises during a run."""
+    """Base class of errors that a party of the protocol raises during a run.
+
+    What to do: see the kind that was raised; the state of every party is whole, and the round can be opened again.
+    """
 
 
 class MessageRefused(ProtocolError):
     """A message is malformed, forged, replayed, re-ordered or meant for another party.
+
+    What to do: look at what `sender` sent. The server counts that client as lost and goes on.
 
     Attributes:
         sender: the party the message came from (or claims to come from).
@@ -91,42 +149,69 @@ class MessageRefused(ProtocolError):
 
 
 class BindingError(MessageRefused):
-    """The message names a run, round, stage, sender or receiver other than the expected one."""
+    """The message names a run, round, stage, sender or receiver other than the expected one.
+
+    What to do: deliver each message once, in order, to the party that it names; start a new run if parties are of
+    different runs.
+    """
 
 
 class MalformedError(MessageRefused):
-    """Fields of the message are missing, or have a wrong type, size or value."""
+    """Fields of the message are missing, or have a wrong type, size or value.
+
+    What to do: pass requests and replies on whole, as bytes, and use the same release everywhere.
+    """
 
 
 class AuthenticationError(MessageRefused):
-    """A signature, tag, ciphertext or share does not verify under the key of its sender."""
+    """A signature, tag, ciphertext or share does not verify under the key of its sender.
+
+    What to do: check the identities and the connection: an attacker, or a wrong key, stands between the parties.
+    """
 
 
 class ContradictionError(MessageRefused):
-    """A request contradicts or repeats an earlier one, or asks for data that must stay apart."""
+    """A request contradicts or repeats an earlier one, or asks for data that must stay apart.
+
+    What to do: do not answer. A server that asks twice is broken, restored from a backup, or hostile.
+    """
 
 
 class VersionRefused(MessageRefused):
-    """The message belongs to another version of the protocol."""
+    """The message belongs to another version of the protocol.
+
+    What to do: install the same release at all parties.
+    """
 
 
 class TermsDiffer(MessageRefused):
-    """The sender agreed to other terms than this party: tensors, bounds, clients, defence or rounds."""
+    """The sender agreed to other terms than this party: tensors, bounds, clients, defence or rounds.
+
+    What to do: give all parties the same `SumTerms.to_bytes()`, and compare the fingerprints.
+    """
 
 
 class SumRefused(MessageRefused):
-    """The sum that the server announced is not the sum of the contributions that it counted."""
+    """The sum that the server announced is not the sum of the contributions that it counted.
+
+    What to do: take no further part: the server announced a wrong sum.
+    """
 
 
 class RangeRefused(ProtocolError):
     """A client's values lie outside the range that the plan declares; the client sent none of them.
 
     The federation voids the round before any unmasking and doubles the declared range.
+
+    What to do: declare a larger bound, or look for the client that diverges.
     """
 
 
 class MaskMismatch(ProtocolError):
-    """The masks of the ranks of a masked all-reduce did not cancel: the sum is of no use."""
+    """The masks of the ranks of a masked all-reduce did not cancel: the sum is of no use.
+
+    What to do: start the run again on all ranks, from the same code and the same step.
+    """
 
 
 class ClientOut(ProtocolError):
@@ -134,6 +219,8 @@ class ClientOut(ProtocolError):
 
     A client sits out if its values are out of range or not finite, or if its computation failed; it then uploads random
     numbers. Only that client's own log shows which client it was, and why.
+
+    What to do: nothing, if the repeat succeeds. Otherwise read the clients' own logs, and declare larger bounds.
 
     Attributes:
         survivors: the clients in the sum; the server invites them again.
@@ -148,17 +235,25 @@ class ClientOut(ProtocolError):
 
 
 class ClientDeclines(ProtocolError):
-    """A client takes no further part in a run, because it sat out of too many exchanges."""
+    """A client takes no further part in a run, because it sat out of too many exchanges.
+
+    What to do: read that client's log, mend what made it sit out, and start a new run.
+    """
 
 
 class TooFewSurvivors(ProtocolError):
-    """Fewer clients are left than the threshold requires; the round is void, and no state is lost."""
+    """Fewer clients are left than the threshold requires; the round is void, and no state is lost.
+
+    What to do: open the round again with the clients that are there, or plan a smaller threshold.
+    """
 
 
 class SurvivorsTooClose(TooFewSurvivors):
     """The survivors differ from those of the last sum by fewer clients than the plan allows; the round is void.
 
     The difference of two such sums would show the contributions of few clients.
+
+    What to do: leave out `surplus` survivors, as the federation does by itself, or wait for the lost clients.
 
     Attributes:
         survivors: the clients that uploaded.
@@ -174,8 +269,15 @@ class SurvivorsTooClose(TooFewSurvivors):
 
 
 class BudgetSpent(ProtocolError):
-    """The privacy budget, or a limit of the client's ledger, does not allow another exchange."""
+    """The privacy budget, or a limit of the client's ledger, does not allow another exchange.
+
+    What to do: stop: the model that you have is the result. More rounds need a larger epsilon or limit, which is a
+    new promise.
+    """
 
 
 class RoundVoid(ProtocolError):
-    """A round could not be completed in the allowed number of attempts."""
+    """A round could not be completed in the allowed number of attempts.
+
+    What to do: find out why clients are lost or sit out (`void` and `refusals` say), then open the round again.
+    """

@@ -70,7 +70,7 @@ def test_an_example_is_small_and_has_a_page(folder: str) -> None:
 
 def test_the_page_lists_every_example() -> None:
     page = (EXAMPLES / "README.md").read_text()
-    assert FOLDERS == ["files", "flower_demo", "http", "pipes", "private", "sklearn"]
+    assert FOLDERS == ["ddp", "files", "flower_demo", "http", "pipes", "private", "sklearn"]
     assert all(f"[{folder}]({folder})" in page for folder in FOLDERS)
 
 
@@ -104,6 +104,14 @@ def test_three_hospitals_sum_files_and_one_is_lost() -> None:
     facts = json.loads(shown[shown.index("== The result") :].partition("\n")[2])
     assert facts["survivors"] == [0, 2]
     assert "Client 1 left out." in shown
+
+
+@pytest.mark.exhaustive
+def test_ranks_with_masked_gradients_train_as_in_plain_ddp() -> None:
+    shown = start(*command_of("ddp"))
+    assert len(shown.splitlines()) == 2
+    for page in ("examples/ddp/README.md", "docs/tutorials/ddp.md"):
+        assert shown in (ROOT / page).read_text()
 
 
 def test_a_private_loop_stops_at_its_budget_and_learns() -> None:

@@ -22,10 +22,9 @@ from typing import Any, TypeVar
 
 import gmpy2
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from phe import PaillierPublicKey
 
 from securefed._messages import ClientId
-from securefed.defenses._homomorphic.keys import PublicKey, djn_base
+from securefed.defenses._homomorphic.keys import PublicKey, djn_base, phe_library
 from securefed.defenses._homomorphic.safe_primes import safe_prime
 from securefed.errors import ConfigError
 
@@ -160,7 +159,7 @@ def _deal(kind: type[K], threshold: int, holders: int, clients: int | None, bits
     verifiers = tuple(int(gmpy2.powmod(base, shares[i], n)) for i in range(holders))
     signers = {i: Ed25519PrivateKey.generate() for i in range(clients or holders)}
     identities = {i: key.public_key().public_bytes_raw() for i, key in signers.items()}
-    public = PublicKey(PaillierPublicKey(int(n)), djn_base(n))
+    public = PublicKey(phe_library().PaillierPublicKey(int(n)), djn_base(n))
     shared = SharedKey(public, threshold, int(base), verifiers, identities)
     return kind(shared, shares, {i: key.private_bytes_raw() for i, key in signers.items()})
 

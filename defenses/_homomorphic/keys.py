@@ -10,20 +10,31 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gmpy2
 import numpy as np
-from phe import PaillierPrivateKey, PaillierPublicKey
 
+from securefed._extras import needed_for
 from securefed._messages import PartyId
 from securefed._persistence.packing import from_bytes
 from securefed._tensors import Array, Tensors
 from securefed.errors import ConfigError, DataError, MalformedError
 
+if TYPE_CHECKING:
+    from phe import PaillierPrivateKey, PaillierPublicKey
+
 MODULUS, BASE = "modulus", "base"
 _ROUNDS = 40  # Miller-Rabin rounds on top of GMP's Baillie-PSW test
 _SMALL_PRIMES = gmpy2.primorial(2000)
+
+
+def phe_library() -> Any:
+    """Import phe, an extra; `MissingExtraError` where it is not installed."""
+    with needed_for("Paillier encryption"):
+        import phe  # noqa: PLC0415
+
+        return phe
 
 
 @dataclass(frozen=True)
@@ -84,7 +95,7 @@ class PublicKey:
         n, base = (int.from_bytes(body[name].tobytes(), "little") for name in (MODULUS, BASE))
         if (fault := _fault(n, base, bits)) is not None:
             raise MalformedError(sender, f"public key: {fault}")
-        return cls(PaillierPublicKey(n), base)
+        return cls(phe_library().PaillierPublicKey(n), base)
 
 
 @dataclass(frozen=True)
@@ -110,8 +121,9 @@ class PrivateKey:
         """Read what `to_body` wrote; `DataError` for other arrays."""
         try:
             n, base, p, q = (int.from_bytes(body[name].tobytes(), "little") for name in (MODULUS, BASE, "p", "q"))
-            public = PaillierPublicKey(n)
-            return cls(PublicKey(public, base), PaillierPrivateKey(public, p, q))
+            phe = phe_library()
+            public = phe.PaillierPublicKey(n)
+            return cls(PublicKey(public, base), phe.PaillierPrivateKey(public, p, q))
         except (KeyError, ValueError) as error:
             raise DataError(f"no private key: {error}") from error
 
@@ -134,8 +146,9 @@ def generate(bits: int) -> PrivateKey:
         if apart and gmpy2.gcd(p - 1, q - 1) == 2:
             break
     n = p * q
-    public = PaillierPublicKey(int(n))
-    return PrivateKey(PublicKey(public, djn_base(n)), PaillierPrivateKey(public, int(p), int(q)))
+    phe = phe_library()
+    public = phe.PaillierPublicKey(int(n))
+    return PrivateKey(PublicKey(public, djn_base(n)), phe.PaillierPrivateKey(public, int(p), int(q)))
 
 
 def _prime(bits: int) -> Any:

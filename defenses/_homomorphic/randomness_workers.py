@@ -19,10 +19,9 @@ from functools import cache
 from typing import IO, Any, Final, Literal
 
 import gmpy2
-from phe import PaillierPublicKey
 
 from securefed.defenses._homomorphic.encryption_randomness import compute_encryptions_of_zero
-from securefed.defenses._homomorphic.keys import PublicKey
+from securefed.defenses._homomorphic.keys import PublicKey, phe_library
 from securefed.errors import SecureFedError
 
 _HEADER: Final = struct.Struct("<IIB")  # bytes of n, encryptions of zero wanted, kind of randomness
@@ -130,6 +129,7 @@ def serve() -> None:
     while header := sys.stdin.buffer.read(_HEADER.size):
         size, count, kind = _HEADER.unpack(header)
         n, base = (int.from_bytes(sys.stdin.buffer.read(size), "little") for _ in range(2))
-        for piece in compute_encryptions_of_zero(PublicKey(PaillierPublicKey(n), base), count, _KINDS[kind]):
+        key = PublicKey(phe_library().PaillierPublicKey(n), base)
+        for piece in compute_encryptions_of_zero(key, count, _KINDS[kind]):
             sys.stdout.buffer.write(int(piece).to_bytes(2 * size, "little"))
         sys.stdout.buffer.flush()

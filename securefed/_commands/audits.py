@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from securefed._commands.base import DATA_HELP, EXIT_LEAK, Names, Settings, app, guarded, numbers, split
 from securefed._commands.display import console, errors, progress_bar, show_audit, show_comparison
+from securefed._extras import check_installed
 
 if TYPE_CHECKING:
     from securefed._auditing.engine.audit_report import Report
@@ -83,6 +84,7 @@ def audit(
             warm_up()
         from securefed._commands import audit_run as auditing  # noqa: PLC0415 - heavy, and not needed for --help
 
+        check_installed("the audit's page", "jinja2", "PIL")  # before minutes of attacks
         with progress_bar(silent=as_json) as progress:
             bar = progress.add_task("audit", total=None)
 

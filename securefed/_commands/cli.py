@@ -1,6 +1,11 @@
-"""The command line: `securefed audit | attack | compare | run | key | plan | list | party`."""
+"""The command line: `securefed audit | attack | compare | run | key | plan | list | doctor | party`."""
 
-from securefed._commands import audits, party, runs  # importing a module registers its commands, in the order of --help
+from securefed._commands import (  # importing a module registers its commands, in the order of --help
+    audits,
+    doctor,
+    party,
+    runs,
+)
 from securefed._commands.base import app
 
-__all__ = ["app", "audits", "party", "runs"]
+__all__ = ["app", "audits", "doctor", "party", "runs"]

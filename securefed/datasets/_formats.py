@@ -13,6 +13,7 @@ from typing import TextIO
 
 import numpy as np
 
+from securefed._extras import needed_for
 from securefed._tensors import Array
 from securefed.errors import DataError
 
@@ -160,7 +161,8 @@ def read_zeek(path: Path) -> TextTable:
 
 def read_image(path: Path, shape: tuple[int, int]) -> Array:
     """Read a picture in grey, (height, width) uint8; one of another size is brought to `shape` by averaging boxes."""
-    from PIL import Image, UnidentifiedImageError  # noqa: PLC0415 - only picture folders need it
+    with needed_for("reading pictures"):
+        from PIL import Image, UnidentifiedImageError  # noqa: PLC0415 - only picture folders need it
 
     height, width = shape
     try:

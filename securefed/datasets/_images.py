@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from securefed._extras import needed_for
 from securefed._tensors import Array
 from securefed.datasets._base import Dataset
 from securefed.datasets._dataset_files import DatasetFiles
@@ -33,7 +34,8 @@ COIL20_SHAPE = (32, 32)
 
 def digits() -> LoadedDataset:
     """Load 1797 handwritten digits, 8x8, scaled to [0, 1] (scikit-learn's copy of the UCI set)."""
-    from sklearn.datasets import load_digits  # noqa: PLC0415 - a second of import that most uses do not need
+    with needed_for("the data set digits"):
+        from sklearn.datasets import load_digits  # noqa: PLC0415 - a second of import that most uses do not need
 
     bunch = load_digits()
     return LoadedDataset(Dataset(bunch.data / 16.0, bunch.target), "digits", 1.0, (8, 8))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from securefed._extras import needed_for
 from securefed.datasets._base import Dataset
 from securefed.datasets._formats import read_npz
 from securefed.datasets._images import coil20, digits, mnist
@@ -20,7 +21,8 @@ __all__ = ["LOADERS", "LoadedDataset", "breast_cancer", "digits", "load", "mnist
 
 def breast_cancer() -> LoadedDataset:
     """Load the breast cancer set, 569 x 30, each feature divided by its largest value (scikit-learn's copy)."""
-    from sklearn.datasets import load_breast_cancer  # noqa: PLC0415
+    with needed_for("the data set breast_cancer"):
+        from sklearn.datasets import load_breast_cancer  # noqa: PLC0415
 
     bunch = load_breast_cancer()
     return LoadedDataset(Dataset(bunch.data / bunch.data.max(axis=0), bunch.target), "breast_cancer", 1.0)

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from securefed._extras import needed_for
 from securefed._public import require
 from securefed._tensors import Array
 from securefed.detection._scores import Reconstruct, reconstruction_errors
@@ -86,7 +87,8 @@ def roc_threshold(scores: Array, anomalous: Array, rule: ThresholdRule = "rates"
         DataError: scores and labels do not fit, or the rows are all of one class.
         ConfigError: an unknown rule.
     """
-    from sklearn.metrics import roc_curve  # noqa: PLC0415 - a second of import that most uses do not need
+    with needed_for("the metrics of detection"):
+        from sklearn.metrics import roc_curve  # noqa: PLC0415 - a second of import that most uses do not need
 
     require(rule in ("rates", "accuracy"), f"rule must be 'rates' or 'accuracy'; got {rule!r}")
     scores, labels = _checked(scores, anomalous)
@@ -104,7 +106,8 @@ def metrics(scores: Array, anomalous: Array, threshold: float | None = None) -> 
     Raises:
         DataError: as in `roc_threshold`.
     """
-    from sklearn.metrics import average_precision_score, roc_auc_score  # noqa: PLC0415
+    with needed_for("the metrics of detection"):
+        from sklearn.metrics import average_precision_score, roc_auc_score  # noqa: PLC0415
 
     scores, labels = _checked(scores, anomalous)
     threshold = roc_threshold(scores, labels) if threshold is None else threshold

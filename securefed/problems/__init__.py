@@ -10,6 +10,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from securefed._extras import needed_for
 from securefed.problems._base import BaseProblem, Classifier, Problem, known_smoothness, problems
 from securefed.problems._linear import LogisticRegression, SoftmaxRegression
 from securefed.problems._low_rank import LowRankMatrix
@@ -51,7 +52,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _NETWORKS:
-        return getattr(import_module(f"securefed.problems._{_NETWORKS[name]}"), name)
+        with needed_for(f"securefed.problems.{name}"):
+            return getattr(import_module(f"securefed.problems._{_NETWORKS[name]}"), name)
     raise AttributeError(f"module 'securefed.problems' has no attribute {name!r}")
 
 

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from securefed._extras import needed_for
 from securefed._messages import Aggregate
 from securefed._persistence.packing import local
 from securefed._public import Public, require
@@ -222,7 +223,8 @@ class TorchFunction(FunctionAlgorithm):
 
     def call(self, data: Dataset, broadcast: Tensors, rng: np.random.Generator) -> Any:
         """Call the function on tensors, and convert its result to NumPy."""
-        import torch  # noqa: PLC0415 - only for functions written in it
+        with needed_for("a function of torch tensors"):
+            import torch  # noqa: PLC0415 - only for functions written in it
 
         found: Any = self.torch_messages(torch.tensor(data.x), data.y, broadcast)
         if not isinstance(found, Mapping):

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
-from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
 from securefed._auditing.engine.audit_report import AUDIT, Report
@@ -34,6 +34,10 @@ from securefed._auditing.report.report_words import (
     style,
     times,
 )
+from securefed._extras import needed_for
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _FOLDER = files("securefed._auditing.report")
 
@@ -47,6 +51,9 @@ def template_page(template: str, styles: Sequence[str], **values: object) -> str
 @cache
 def _environment() -> Environment:
     """Read the templates of this folder, with the formats that they use."""
+    with needed_for("the audit's page"):
+        from jinja2 import DictLoader, Environment, StrictUndefined  # noqa: PLC0415 - an extra
+
     texts = {item.name: item.read_text(encoding="utf-8") for item in _FOLDER.iterdir() if item.name.endswith(".j2")}
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=DictLoader(texts)

@@ -9,11 +9,11 @@ from typing import Final
 
 import numpy as np
 from markupsafe import Markup
-from PIL import Image
 
 from securefed._auditing.engine.results import Artifact
 from securefed._auditing.report.neighbour_graph import neighbour_graphs
 from securefed._auditing.report.report_words import secret_title
+from securefed._extras import needed_for
 from securefed._tensors import Array
 
 _SCALE = 12
@@ -158,6 +158,9 @@ def _shaped(vector: Array, shape: tuple[int, int] | None) -> Array:
 
 def _png(values: Array, low: float, high: float) -> str:
     """Draw values in grey levels, dark for `high`, each as a square of equal size without smoothing."""
+    with needed_for("the audit's page"):
+        from PIL import Image  # noqa: PLC0415 - an extra
+
     clipped = np.clip((np.nan_to_num(values) - low) / max(high - low, 1e-12), 0.0, 1.0)
     grey = (255 * (1 - clipped)).round().astype(np.uint8)
     scale = max(1, _SCALE * 8 // max(grey.shape))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from securefed._extras import needed_for
 from securefed._hyperparameters import check_number
 from securefed._tensors import Array
 from securefed.errors import DataError
@@ -67,7 +68,8 @@ def edge_scores(learned: Array, truth: Array, threshold: float = 0.2) -> EdgeSco
 
 def community_scores(found: Array, truth: Array) -> CommunityScores:
     """Score the labels `found` (vertices,) against the groups `truth` (vertices,); label names need not match."""
-    from sklearn import metrics  # noqa: PLC0415
+    with needed_for("scoring communities"):
+        from sklearn import metrics  # noqa: PLC0415
 
     return CommunityScores(
         float(metrics.normalized_mutual_info_score(truth, found)),

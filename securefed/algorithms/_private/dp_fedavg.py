@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from securefed._extras import needed_for
 from securefed._hyperparameters import check_number, check_positive, checked_integers
 from securefed._public import Public, require
 from securefed._sampling.random_stream import SecureRandomStream, uniforms
@@ -31,13 +32,11 @@ from securefed.datasets._base import Dataset
 from securefed.errors import BudgetSpent, ConfigError, SecureFedError
 from securefed.problems._torch_module import TorchModule
 
-try:
+with needed_for("record-level privacy"):
     from opacus import PrivacyEngine
     from opacus.accountants import RDPAccountant
     from opacus.optimizers import DPOptimizer
     from opacus.validators.errors import UnsupportedModuleError
-except ImportError as error:
-    raise ConfigError("record-level privacy needs opacus; install securefed[records]") from error
 
 History = tuple[tuple[float, float, int], ...]
 """What an accountant composes: (noise multiplier, sampling rate, number of steps), in order."""

@@ -1,0 +1,83 @@
+"""The generated pages hold what they promise; `make docs` builds the site from them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from docs.generators import docstrings, error_names, licences, links, reference, which_leaks
+from securefed._commands.cli import app
+from tests.test_exports import PINNED, PUBLIC_MODULES
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_every_error_says_what_to_do() -> None:
+    assert len(error_names.classes()) > 25
+    assert [error.__name__ for error in error_names.classes() if not error_names.remedy(error)] == []
+    assert error_names.remedy(ValueError) == ""  # the control
+
+
+def test_every_public_module_has_a_page_with_every_name() -> None:
+    assert set(reference.MODULES) == (PUBLIC_MODULES | {"securefed"}) - {"securefed.errors"}
+    pages = reference.pages()
+    for module, names in PINNED.items():
+        assert all(f".{name}`" in pages[f"reference/{module}.rst"] for name in names)
+
+
+def test_every_command_is_on_the_page() -> None:
+    from docs.generators import commands  # noqa: PLC0415
+
+    page = commands.pages()["commands.md"]
+    names = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
+    assert len(names) > 5
+    assert all(f"## securefed {name.strip('_')}" in page for name in names)
+    assert "`--fail-above`" in page
+
+
+def test_a_docstring_becomes_text_without_markup_of_its_own() -> None:
+    given = ["Return x* of `f(x)`_.", "", "    run(*a)", "", "Claimed: much, and", "    more.", "Assumed: little."]
+    assert docstrings.converted(given) == [
+        "Return x\\* of `f(x)`_.",
+        "",
+        ".. code-block:: text",
+        "",
+        "    run(*a)",
+        "",
+        "Claimed: much, and",
+        "more.",
+        "",
+        "Assumed: little.",
+    ]
+
+
+def test_links_out_of_the_folder_lead_to_pages_of_the_site() -> None:
+    text = "[a](../examples/pipes) [b](../benchmarks/results/README.md#x) [c](../securefed/errors.py) [d](torch.md)"
+    assert links.rewritten(text) == (
+        "[a](/generated/examples/pipes.md) [b](/generated/benchmark-results.md#x) "
+        "c (`securefed/errors.py`) [d](torch.md)"
+    )
+
+
+def test_the_table_of_leaks_holds_every_audited_algorithm() -> None:
+    page = which_leaks.pages()["which-algorithm-leaks-what.md"]
+    assert re.search(r"`pca/ssi` \| second moments \| \*\*exposed 1\.00\*\* \| not detected", page)
+    assert page.count("`optimization/") == 22  # eleven algorithms, one client and all clients
+
+
+def test_licences_of_dependencies_are_named() -> None:
+    assert "Apache" in licences.licence_of("cryptography")
+    assert "**phe**" in licences.pages()["licences.md"]  # GPL: a reader who ships products has to know
+
+
+@pytest.mark.exhaustive
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    index = (tmp_path / "searchindex.js").read_text()
+    assert all(f'"{word}":' in index for word in ("dropout", "clip", "defenc"))

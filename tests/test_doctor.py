@@ -1,0 +1,106 @@
+"""`securefed doctor` finds what is broken or missing, and says so in its exit code."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import time
+from importlib.metadata import PackageNotFoundError
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from securefed._commands import health
+from securefed._commands.cli import app
+
+
+def examined() -> dict[str, health.Finding]:
+    return {finding.what: finding for finding in health.examine()}
+
+
+def core_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The development environment may be installed from an older list of dependencies."""
+    monkeypatch.setattr(health, "requires", lambda name: ["numpy>=2.0", "torch>=2 ; extra == 'torch'"])
+
+
+def test_a_sound_installation_exits_with_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    core_is_there(monkeypatch)
+    done = CliRunner().invoke(app, ["doctor"])
+    assert done.exit_code == 0, done.output
+    assert "BROKEN" not in done.output
+    lines = [line.split() for line in done.output.splitlines()]
+    assert ["ok", "numpy:"] in [line[:2] for line in lines]
+    assert "random source" in done.output
+
+
+def test_a_missing_extra_is_no_fault_and_is_told_with_what_it_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+    core_is_there(monkeypatch)
+    monkeypatch.setattr(health, "is_installed", lambda module: module != "torch")
+    done = CliRunner().invoke(app, ["doctor", "--json"])
+    assert done.exit_code == 0
+    found = {entry["what"]: entry for entry in json.loads(done.output)}
+    assert found["extra torch"]["sound"] is None
+    assert "securefed[torch]" in found["extra torch"]["detail"]
+    assert found["extra flower"]["sound"] is True
+
+
+def test_a_missing_package_of_the_core_exits_with_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "requires", lambda name: ["numpy>=2.0", "gmpy2>=2.2"])
+    real = health.version
+
+    def version(name: str) -> str:
+        if name == "gmpy2":
+            raise PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(health, "version", version)
+    done = CliRunner().invoke(app, ["doctor"])
+    assert done.exit_code == 2
+    assert "pip install 'gmpy2>=2.2'" in done.output
+
+
+def test_a_broken_random_source_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert examined()["random source"].sound
+    for broken in (bytes, lambda size: b"0123456789abcdef" * (size // 16)):
+        monkeypatch.setattr(os, "urandom", broken)
+        assert examined()["random source"].sound is False
+
+
+def test_a_biased_random_source_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = os.urandom
+
+    def biased(size: int) -> bytes:  # one bit in sixteen is always set: 53 % ones
+        return bytes(byte | (index & 1) for index, byte in enumerate(draw(size)))
+
+    monkeypatch.setattr(os, "urandom", biased)
+    found = examined()["random source"]
+    assert found.sound is False
+    assert "of the bits are ones" in found.detail
+
+
+def test_a_wrong_cipher_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cryptography.hazmat.primitives.ciphers import modes  # noqa: PLC0415
+
+    assert examined()["AES-128-CTR and AES-256-GCM"].sound
+    right = modes.CTR
+
+    def wrong(counter: bytes) -> Any:
+        return right(counter[::-1])
+
+    monkeypatch.setattr(modes, "CTR", wrong)
+    assert examined()["AES-128-CTR and AES-256-GCM"].sound is False
+
+
+def test_a_clock_that_runs_backwards_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert examined()["clocks"].sound
+    ticks = itertools.count(0, -1)
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(ticks)))
+    assert examined()["clocks"].sound is False
+
+
+def test_every_extra_of_an_error_is_examined() -> None:
+    from securefed._extras import EXTRA_OF  # noqa: PLC0415
+
+    assert set(health.GAINS) == set(EXTRA_OF.values())

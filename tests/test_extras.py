@@ -1,0 +1,107 @@
+"""The core does without the packages of extras, and an error names the extra where one is missing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from securefed._extras import EXTRA_OF, check_installed, is_installed, needed_for
+from securefed.errors import ConfigError, MissingExtraError
+
+ROOT = Path(__file__).parents[1]
+WITHOUT = f"""
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {sorted(EXTRA_OF)!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Missing())
+from securefed.errors import ConfigError, MissingExtraError
+def named(extra, call):
+    try:
+        call()
+    except MissingExtraError as error:
+        assert error.extra == extra and f"install securefed[{{extra}}]" in str(error), error
+    else:
+        raise SystemExit(f"nothing said that the extra {{extra}} is missing")
+"""
+
+
+def run(code: str) -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT + code], check=False, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_core_registers_everything_sums_and_attacks_without_any_extra() -> None:
+    run("""
+import numpy as np
+import securefed._catalogue as catalogue
+from securefed import Dataset, Federation, chain, secure_mean
+from securefed.algorithms import SSI
+from securefed.attacks import PowerGram, Target, views
+from securefed.defenses import secure_aggregation, skellam, clip
+assert len(catalogue.algorithms) > 25 and len(catalogue.attacks) > 10
+updates = [{"w": np.arange(3.0) + client} for client in range(3)]
+assert np.allclose(secure_mean(updates, defense=secure_aggregation())["w"], [1, 2, 3])
+clients = [Dataset(np.random.default_rng(i).uniform(size=(9, 4))) for i in range(3)]
+run = Federation(SSI(rank=2), clients)
+seen = views.server(run.run(rounds=6).transcript, 0)
+found = PowerGram().run(seen, Target(run.algorithm, run.public), np.random.default_rng(0)).value
+assert np.allclose(found, clients[0].x.T @ clients[0].x)
+""")
+
+
+def test_each_missing_extra_is_named_where_it_is_needed() -> None:
+    run("""
+import securefed.attacks, securefed.datasets, securefed.defenses, securefed.problems, securefed.torch
+from securefed import _catalogue, secure_mean
+import numpy as np
+named("torch", lambda: securefed.attacks.invert)
+named("torch", lambda: securefed.torch.MaskingState)
+named("torch", lambda: securefed.problems.DenseNetwork)
+named("torch", lambda: securefed.problems.problems.make("2nn"))
+named("audit", lambda: securefed.datasets.load("digits"))
+named("audit", lambda: securefed.datasets.load("breast_cancer"))
+named("paillier", lambda: secure_mean([{"w": np.ones(2)}] * 3, defense=securefed.defenses.paillier()))
+named("torch", lambda: _catalogue.algorithms.make("private/fedavg"))
+""")
+
+
+def test_an_audit_that_could_not_write_its_page_is_refused_before_it_runs(tmp_path: Path) -> None:
+    run(f"""
+from typer.testing import CliRunner
+from securefed._commands.cli import app
+done = CliRunner().invoke(app, ["audit", "--algorithms", "ssi", "--out", {str(tmp_path)!r}])
+assert done.exit_code == 2, done.output
+assert "install securefed[audit]" in done.output, done.output
+assert not list(__import__("pathlib").Path({str(tmp_path)!r}).iterdir())
+""")
+
+
+def test_every_extra_that_an_error_names_exists_and_brings_its_package() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    names = {"sklearn": "scikit-learn", "PIL": "pillow"}
+    for module, extra in EXTRA_OF.items():
+        assert any(one.startswith(names.get(module, module)) for one in extras[extra]), module
+
+
+def test_other_missing_modules_and_errors_pass_as_they_are() -> None:
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"), needed_for("a test"):
+        import no_such_module  # type: ignore[import-not-found] # noqa: F401, PLC0415
+    with pytest.raises(ZeroDivisionError), needed_for("a test"):
+        _ = 1 / 0
+    with (
+        pytest.raises(MissingExtraError, match=r"a test needs PyTorch; install securefed\[torch\]"),
+        needed_for("a test"),
+    ):
+        raise ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn")
+
+
+def test_a_missing_extra_is_an_import_error_and_a_configuration_error() -> None:
+    assert issubclass(MissingExtraError, ImportError) and issubclass(MissingExtraError, ConfigError)
+    check_installed("a test", "sklearn")
+    assert is_installed("numpy") and not is_installed("no_such_module")
