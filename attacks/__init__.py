@@ -16,6 +16,17 @@ from typing import TYPE_CHECKING
 from securefed._lazy import export_lazily
 
 if TYPE_CHECKING:
+    from securefed.attacks._active.chosen_bases import ChosenBases
+    from securefed.attacks._active.chosen_broadcasts import (
+        ActiveAttack,
+        ChosenBroadcast,
+        Dialogue,
+        Situation,
+        active_attacks,
+    )
+    from securefed.attacks._active.class_thresholds import ClassThresholds
+    from securefed.attacks._active.gradient_suppression import GradientSuppression
+    from securefed.attacks._active.trap_weights import TrapWeights
     from securefed.attacks._aggregates.disaggregation import disaggregate
     from securefed.attacks._aggregates.dropout_isolation import isolate
     from securefed.attacks._aggregates.participation import ParticipationMatrix
@@ -52,9 +63,14 @@ __all__ = [
     "DLG",
     "ESTIMATORS",
     "ADMMRecursion",
+    "ActiveAttack",
     "Attack",
+    "ChosenBases",
+    "ChosenBroadcast",
+    "ClassThresholds",
     "ConfirmationAttack",
     "ConsensusGram",
+    "Dialogue",
     "DifferenceGram",
     "DistanceFit",
     "FLAMENetworkInversion",
@@ -62,6 +78,7 @@ __all__ = [
     "FedPEDuals",
     "FedPGDuals",
     "FitRows",
+    "GradientSuppression",
     "InversionEffort",
     "JointDuals",
     "JointGram",
@@ -79,9 +96,12 @@ __all__ = [
     "RoundView",
     "SampleFit",
     "ShadowMembership",
+    "Situation",
     "Target",
     "TelescopingFit",
+    "TrapWeights",
     "View",
+    "active_attacks",
     "attacks",
     "disaggregate",
     "invert",
@@ -92,6 +112,11 @@ __all__ = [
 ]
 
 EXPORTS = {
+    "securefed.attacks._active.chosen_broadcasts": "ActiveAttack ChosenBroadcast Dialogue Situation active_attacks",
+    "securefed.attacks._active.chosen_bases": "ChosenBases",
+    "securefed.attacks._active.class_thresholds": "ClassThresholds",
+    "securefed.attacks._active.gradient_suppression": "GradientSuppression",
+    "securefed.attacks._active.trap_weights": "TrapWeights",
     "securefed.attacks._base": "Attack View RoundView Target Reconstruction attacks",
     "securefed.attacks._gram.linear": "ESTIMATORS",
     "securefed.attacks._gram.subspace_iteration": "PowerGram",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from securefed._lazy import export_lazily
 
 if TYPE_CHECKING:
+    from securefed._auditing.active.deviating_server import ActiveRun, DeviatingServer
     from securefed._auditing.differential_privacy.noise_audit import audit_noise
     from securefed._auditing.differential_privacy.record_audit import audit_records
     from securefed._auditing.own.own_audit import audit_algorithm
@@ -49,12 +50,14 @@ if not (_HERE / "defenses").is_dir() and (_HERE.parent / "defenses" / "__init__.
 
 __all__ = [
     "SERVER",
+    "ActiveRun",
     "Aggregate",
     "Algorithm",
     "Array",
     "ClientId",
     "DataUsage",
     "Dataset",
+    "DeviatingServer",
     "Federation",
     "InProcessTransport",
     "Layout",
@@ -85,6 +88,7 @@ __all__ = [
 ]
 
 EXPORTS = {
+    "securefed._auditing.active.deviating_server": "DeviatingServer ActiveRun",
     "securefed._auditing.registered.registered_audit": "audit",
     "securefed._auditing.own.own_audit": "audit_algorithm",
     "securefed._auditing.differential_privacy.noise_audit": "audit_noise",

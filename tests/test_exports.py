@@ -16,8 +16,9 @@ import securefed
 ROOT = Path(__file__).parents[1]
 _NAMES = {
     "securefed": """
-        Aggregate Algorithm Array ClientId DataUsage Dataset Federation InProcessTransport Layout Ledger
-        Limits LossyTransport Message PartyId Public Result RunOptions SERVER Seal Server TensorSpec Tensors
+        ActiveRun Aggregate Algorithm Array ClientId DataUsage Dataset DeviatingServer Federation
+        InProcessTransport Layout Ledger Limits LossyTransport Message PartyId Public Result RunOptions SERVER
+        Seal Server TensorSpec Tensors
         Terms Transcript audit audit_algorithm audit_noise audit_records audit_transcript chain identity local
         secure_mean secure_sum
     """,
@@ -30,12 +31,14 @@ _NAMES = {
         edge_scores reconstruction_loss record_level
     """,
     "securefed.attacks": """
-        ADMMRecursion Attack ConfirmationAttack ConsensusGram DLG DifferenceGram DistanceFit ESTIMATORS
-        FLAMENetworkInversion FLAMERowFit FedPEDuals FitRows FedPGDuals InversionEffort JointDuals JointGram
+        ADMMRecursion ActiveAttack Attack ChosenBases ChosenBroadcast ClassThresholds ConfirmationAttack ConsensusGram
+        DLG Dialogue DifferenceGram DistanceFit ESTIMATORS
+        FLAMENetworkInversion FLAMERowFit FedPEDuals FitRows FedPGDuals GradientSuppression
+        InversionEffort JointDuals JointGram
         LocalPowerGram LocalSteps MembershipAttack NaiveDescent NetworkInversion ParticipationMatrix
         PersonalModelReplay PooledDuals PowerGram Reconstruction RecoveredRows RoundView SampleFit
-        ShadowMembership Target TelescopingFit View attacks disaggregate invert isolate membership_rates psnr
-        tabular_accuracy
+        ShadowMembership Situation Target TelescopingFit TrapWeights View active_attacks attacks disaggregate invert
+        isolate membership_rates psnr tabular_accuracy
     """,
     "securefed.defenses": """
         AdaptiveTransform Aggregation Budget ChainStage Defense FixedSizeSampling Identities KeyHolder KeySet

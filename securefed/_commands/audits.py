@@ -62,6 +62,10 @@ def audit(
         bool,
         typer.Option("--membership", help="Also test membership of the target's rows, under every defence with noise."),
     ] = False,
+    active: Annotated[
+        bool,
+        typer.Option("--active", help="Also attack with a server that chooses its broadcasts instead of following."),
+    ] = False,
     workers: Annotated[int | None, typer.Option(help="Number of processes; one for each core by default.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print audit.json instead of the table.")] = False,
     check_itself: Annotated[
@@ -107,6 +111,7 @@ def audit(
                 every_seed=every_seed,
                 survivor_change=survivor_change,
                 membership=membership,
+                active=active,
                 workers=workers,
             )
         if as_json:

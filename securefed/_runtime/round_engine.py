@@ -171,13 +171,17 @@ class RoundEngine:
 
     def reopen(self, number: int, header: ExchangeHeader) -> OpenExchange:
         """Open an exchange with this number and header from the current state."""
-        broadcast = self.algorithm.broadcast(self._server)
+        broadcast = self.next_broadcast()
         prepared, self._prepared = self._prepared, None  # used once, whatever becomes of this exchange
         content = ExchangeContent(header, broadcast, self._counted.listed(header.cohort), self._counted.body)
         return open_exchange(
             self.defense, self._terms.schema.layouts, self.public.cohort, number, content, self.log, self._opened,
             prepared,
         )  # fmt: skip
+
+    def next_broadcast(self) -> Tensors:
+        """Return what the next exchange tells its clients; an audit's deviating server tells them something else."""
+        return self.algorithm.broadcast(self._server)
 
     def completed(self, exchange: OpenExchange, summed: ExchangeResult) -> None:
         """Note that an attempt gave a sum."""

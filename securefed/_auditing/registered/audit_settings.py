@@ -21,6 +21,7 @@ class Settings:
         epsilons: for the curve of leakage and utility against epsilon; may be empty.
         every_seed: whether defences without noise run themselves in every round of every seed.
         survivor_change: number of clients that come and go together where survivors change, the target among them.
+        active: whether a server that chooses its broadcasts attacks too.
     """
 
     data: str
@@ -33,6 +34,7 @@ class Settings:
     epsilons: tuple[float, ...]
     every_seed: bool
     survivor_change: int = 1
+    active: bool = False
 
     def present(self, round: int) -> tuple[int, ...]:
         """List the clients of a round over changing survivors: all in even rounds, all but those that go in odd."""

@@ -49,6 +49,7 @@ def audit(
     every_seed: bool = False,
     survivor_change: int = 1,
     membership: bool = False,
+    active: bool = False,
     workers: int | None = None,
     progress: Progress | None = None,
     keep: Path | None = None,
@@ -75,6 +76,7 @@ def audit(
         survivor_change: number of clients that come and go together where survivors change, as
             `secure_aggregation(survivor_change=...)` requires of them.
         membership: also ask which rows the target has, under every kind of noise (`membership_audit`).
+        active: also attack with a server that chooses its broadcasts (view `active server`).
         workers: processes; all cores by default. A script calls this under `if __name__ == "__main__":`, as everything
             that starts processes; `workers=1` starts none.
         progress: called after every task.
@@ -98,7 +100,9 @@ def audit(
     shared = {"data": data, "clients": clients, "seeds": seeds, "epsilon": epsilon, "delta": delta}
     curve = tuple(sorted(set(epsilons)))
     noise = _noise(chosen, (*under, DP) if membership else under, {epsilon, *curve}, delta)
-    settings = Settings(data, clients, under, with_attacks, epsilon, delta, noise, curve, every_seed, survivor_change)
+    settings = Settings(
+        data, clients, under, with_attacks, epsilon, delta, noise, curve, every_seed, survivor_change, active
+    )
     subjects = [RegisteredSubject(name, settings) for name in chosen]
     tasks = [(subject, seed) for seed in range(seeds) for subject in subjects]
     processes = workers or os.cpu_count() or 1
@@ -111,7 +115,7 @@ def audit(
         shared | {"acceptable": acceptable},
         covered=COVERED,
         unfit=unfit,
-        command=_command(settings, chosen, seeds) + " --membership" * membership,
+        command=_command(settings, chosen, seeds) + " --membership" * membership + " --active" * active,
         curves=tuple(curves_of(results, {name: case(name).secret for name in chosen})),
         tradeoffs=tuple(_tradeoffs(results)),
         membership=tuple(rows),

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from securefed._auditing.active.active_views import ActiveAudit
 from securefed._auditing.cases import Case, Preparation, Prepared, WideCase, case
 from securefed._auditing.engine.explained_messages import explains, precision
 from securefed._auditing.engine.results import CLIENT, Artifact, RunFacts
@@ -144,6 +145,7 @@ class _SeedRun:
     def _plain(self) -> None:
         result, _ = self._federation(chain())
         self._note_costs(PLAIN, result)
+        self._active(PLAIN, chain(), result)
         observed = views.server(result.transcript, TARGET)
         self._attack(PLAIN, result, observed)
         if self.seed < self.case.traced:
@@ -187,6 +189,14 @@ class _SeedRun:
         self._attack(SECURE_AGGREGATION, result, views.collusion(result.transcript, TARGET, others))
         changing = chain(secure_aggregation(survivor_change=self.settings.survivor_change))
         self._absences(SECURE_AGGREGATION, QUANTISED, changing)
+        self._active(SECURE_AGGREGATION, chain(secure_aggregation()) if self.first else QUANTISED, result)
+
+    def _active(self, name: str, defense: Defense, honest: Result) -> None:
+        """Attack with a server that chooses its broadcasts, where the audit asks for it."""
+        if self.settings.active:
+            given = (self.case.build(), self.prepared, self.case.secrets, TARGET, self.seed, self.first)
+            active = ActiveAudit(self.name, *given)
+            active.attack(name, defense, honest, self.result, alone=name == PLAIN)
 
     def _sums(self, defense: Defense, view: str = "", **how: Any) -> Result:
         """Run a cheap defence with the same sums as an audited one, once for each seed and view.
@@ -243,6 +253,7 @@ class _SeedRun:
         result, real = self._exact(PAILLIER, chain(_SharedKeyPaillier()), quantised)
         self._attack(PAILLIER, result, views.sum_only(result.transcript, TARGET))
         self._absences(PAILLIER, QUANTISED)
+        self._active(PAILLIER, QUANTISED, result)
         observed = replace(views.server(quantised.transcript, TARGET), view=views.KEY_HOLDER_VIEW)
         if real is not None:
             opened = _opened(*real)
@@ -256,7 +267,9 @@ class _SeedRun:
         self._note_costs(DP, result, real=real, epsilon=self.settings.epsilon)
         self._attack(DP, result, views.sum_only(result.transcript, TARGET))
         self._attack(DP, result, views.released(result.transcript, TARGET))
-        self._absences(DP, chain(clip(self.case.clip), Quantise(), Plain()))
+        clipped = chain(clip(self.case.clip), Quantise(), Plain())
+        self._absences(DP, clipped)
+        self._active(DP, clipped, result)
         if self.seed < CURVE_SEEDS:
             self.result.tradeoffs += [self._tradeoff(epsilon) for epsilon in self.settings.epsilons]
 

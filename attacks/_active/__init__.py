@@ -1,0 +1,38 @@
+"""Attacks by a server that chooses its broadcasts. Importing this package registers them."""
+
+from __future__ import annotations
+
+from securefed.attacks._active.chosen_bases import ChosenBases
+from securefed.attacks._active.chosen_broadcasts import active_attacks
+from securefed.attacks._active.class_thresholds import ClassThresholds
+from securefed.attacks._active.gradient_suppression import GradientSuppression
+from securefed.attacks._active.trap_weights import TrapWeights
+
+active_attacks.register(
+    TrapWeights.name,
+    TrapWeights,
+    summary="Weights of a fully connected network by which sums of gradients hold single rows",
+    source="Fowl et al. 2022 (Robbing the Fed)",
+    reads="sums of gradients or of model updates, in a few rounds whose model the server chose",
+)
+active_attacks.register(
+    ClassThresholds.name,
+    ClassThresholds,
+    summary="Weights of a linear classifier whose classes are intervals of one direction of a row",
+    source="after Fowl et al. 2022 (Robbing the Fed)",
+    reads="sums of gradients or of model updates of up to 24 rounds whose model the server chose",
+)
+active_attacks.register(
+    GradientSuppression.name,
+    GradientSuppression,
+    summary="A dead first layer for all clients but one, whose gradient is then alone in the sum",
+    source="Pasquini et al. 2022 (2111.07380), sec. 4.1",
+    reads="sums of gradients or of model updates of rounds in which one client is told another model",
+)
+active_attacks.register(
+    ChosenBases.name,
+    ChosenBases,
+    summary="Blocks of an orthogonal matrix in place of the bases of a subspace iteration",
+    source="this package; faps eq. (2), fedpca_grassmann Algorithms 1 and 2",
+    reads="the products or points of features / rank rounds whose basis the server chose",
+)

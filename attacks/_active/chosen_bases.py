@@ -1,0 +1,105 @@
+"""Read Gram matrices in the fewest rounds, by broadcasting bases that an iteration would never reach so soon.
+
+A subspace method's message is a function of S and of the broadcast basis Z. An honest iteration sends bases that
+grow alike, so that each round tells less than the one before. This server sends blocks of an orthogonal matrix instead,
+one after the other: after features / rank rounds every direction has been asked for once. The estimate is that of the
+attack on recorded runs which explains the messages best.
+
+What it adds is small: recorded runs of honest servers give nearly as much. Against FAPS it gives less than a recorded
+run, since FAPS' messages are read near its consensus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.algorithms._pca.consensus import ConsensusPCA
+from securefed.algorithms._pca.server import BASIS
+from securefed.attacks._active.chosen_broadcasts import ACTIVE_SERVER, ChosenBroadcast, Dialogue, Situation
+from securefed.attacks._base import Attack, Reconstruction, RoundView, Target, View
+from securefed.errors import TranscriptError
+
+
+@dataclass(frozen=True)
+class ChosenBases:
+    """Broadcast the blocks of an orthogonal matrix as bases.
+
+    Attributes:
+        passes: how often every direction is asked for.
+        scale: length of the columns that methods of consensus are sent as mean; the others accept unit columns alone.
+    """
+
+    passes: int = 1
+    scale: float = 1.0
+
+    name: ClassVar[str] = "active/chosen_bases"
+    secret: ClassVar[str] = "gram"
+
+    def applies(self, situation: Situation) -> str | None:
+        """Return why the attack cannot run, or `None`."""
+        method = situation.target.algorithm
+        if BASIS not in situation.honest:
+            return "It chooses bases, and this algorithm broadcasts none."
+        if getattr(method, "contributes_gram_product", False):
+            return None
+        if not isinstance(method, ConsensusPCA):
+            return "These messages are read where iterates come near a consensus, which chosen bases prevent."
+        if len(situation.members) > 1:
+            return "A sum over clients whose messages are not linear in their Gram matrices has no closed form."
+        return None
+
+    def play(self, situation: Situation, rng: np.random.Generator) -> Dialogue:
+        """Ask for every direction, then run the attacks on recorded runs."""
+        consensus = isinstance(situation.target.algorithm, ConsensusPCA)
+        features, rank = situation.honest[BASIS].shape
+        rounds: list[RoundView] = []
+        for basis in self._bases(features, rank, rng, extra=consensus):
+            chosen = {**situation.honest, BASIS: self.scale * basis if consensus and rounds else basis}
+            observed = yield ChosenBroadcast(chosen)
+            if rounds:
+                rounds[-1] = replace(rounds[-1], followed=observed.broadcast)
+            rounds.append(observed)
+        output = rounds[-1].broadcast
+        view = View(ACTIVE_SERVER, situation.victim, tuple(rounds[:-1] if consensus else rounds), output)
+        return _best(view, situation.target, rng)
+
+    def _bases(self, features: int, rank: int, rng: np.random.Generator, *, extra: bool) -> Iterator[Array]:
+        """Yield orthonormal (features, rank) blocks; `extra` adds one whose message is not read."""
+        for number in range(self.passes):
+            whole, _ = np.linalg.qr(rng.normal(size=(features, features)))
+            for start in range(0, features, rank):
+                yield whole[:, min(start, features - rank) : min(start, features - rank) + rank]
+            if extra and number == self.passes - 1:
+                yield whole[:, :rank]
+
+
+def _best(view: View, target: Target, rng: np.random.Generator) -> Reconstruction:
+    """Return the estimate of least residual among the attacks that apply.
+
+    Raises:
+        TranscriptError: none applies.
+    """
+    found, reasons = [], []
+    for attack in _passive():
+        reason = attack.applies(target, view)
+        if reason is None:
+            try:
+                found.append(attack.run(view, target, rng))
+            except TranscriptError as error:
+                reason = str(error)
+        reasons.append(f"{attack.name}: {reason}")
+    if not found:
+        raise TranscriptError("; ".join(reasons))
+    return min(found, key=lambda item: item.residual if np.isfinite(item.residual) else np.inf)
+
+
+def _passive() -> Iterator[Attack]:
+    from securefed.attacks._duals import FedPEDuals, FedPGDuals  # noqa: PLC0415 - they load SciPy
+    from securefed.attacks._gram import PowerGram  # noqa: PLC0415
+
+    yield from (PowerGram(), FedPGDuals(), FedPEDuals())

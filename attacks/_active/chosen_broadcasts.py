@@ -1,0 +1,86 @@
+"""Define attacks by a server that chooses its broadcasts: dialogues of a broadcast out and the round's message in.
+
+An active attack is a generator, so that it needs no network: it yields the broadcast of the next round, is sent what
+the server then observes, and returns its estimate. The engine that runs a federation with such a server is
+`securefed._auditing.active`; tests feed messages by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+
+from securefed._messages import ClientId
+from securefed._registry import Registry
+from securefed._tensors import Tensors
+from securefed.attacks._base import Reconstruction, RoundView, Target
+
+ACTIVE_SERVER = "active server"
+"""Name of the view of a server that chooses its broadcasts."""
+
+
+@dataclass(frozen=True)
+class ChosenBroadcast:
+    """What the server sends in one round instead of the algorithm's broadcast.
+
+    Attributes:
+        to_all: the broadcast that every client receives.
+        to_some: broadcasts of clients that receive another one; a message layer that binds rounds does not sum them.
+    """
+
+    to_all: Tensors
+    to_some: Mapping[ClientId, Tensors] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What the server knows before its first broadcast.
+
+    Attributes:
+        target: the algorithm and the public facts.
+        honest: the broadcast with which an honest server would begin.
+        victim: the client that is attacked.
+        members: clients whose sum each message will be.
+    """
+
+    target: Target
+    honest: Tensors
+    victim: ClientId
+    members: frozenset[ClientId]
+
+    @property
+    def rows(self) -> int:
+        """Number of the members' rows, which is public."""
+        return sum(self.target.public.rows[client] for client in self.members)
+
+
+Dialogue = Generator[ChosenBroadcast, RoundView, Reconstruction]
+"""Yields the broadcast of each round, is sent the round as the server observes it, and returns the estimate."""
+
+
+@runtime_checkable
+class ActiveAttack(Protocol):
+    """Reconstruct a secret by choosing broadcasts; an attack is a frozen dataclass of settings.
+
+    Attributes:
+        name: its name in the registry.
+        secret: what it reconstructs, such as `gram` or `samples`.
+    """
+
+    name: ClassVar[str]
+    secret: ClassVar[str]
+
+    def applies(self, situation: Situation) -> str | None:
+        """Return `None` where the attack can run, else the reason why not, in a sentence."""
+        ...
+
+    def play(self, situation: Situation, rng: np.random.Generator) -> Dialogue:
+        """Begin the dialogue; it ends after a number of rounds that the attack's settings bound."""
+        ...
+
+
+active_attacks: Registry[ActiveAttack] = Registry("active attack", built_in="securefed.attacks._active")
+"""All registered attacks by a server that chooses its broadcasts, by name."""

@@ -1,0 +1,251 @@
+"""Read rows of many clients out of sums of a linear classifier's gradients, with classes as thresholds of a direction.
+
+With logits z_c = k (c g x - t_1 - ... - t_c) and a large k, softmax predicts class c for rows whose projection g x lies
+between t_c and t_c+1, with probability one. The gradient's row c is then the sum of the rows in that interval, less the
+sum of the rows of label c, which a first broadcast that predicts one class for all rows shows by itself. The bias
+counts the same rows. Each round halves the intervals that hold several rows.
+
+Source: the thresholds of Fowl et al. 2022 (Robbing the Fed, arXiv 2110.13057), for a model without a hidden layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from securefed._tensors import Array, Tensors
+from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogue, Situation
+from securefed.attacks._active.simulated_client import SimulatedClient, has_labels, why_no_method
+from securefed.attacks._base import Reconstruction
+from securefed.errors import ConfigError
+
+_SHARPEST = 1e9
+"""Largest k times the range of g x: clients refuse broadcasts with entries beyond 1e12."""
+_DIGITS = 1e-3
+"""Rounding error of a logit that k may cause: k times the range is below this over the precision's epsilon."""
+_WITHIN = 10.0
+"""Width of an interval, in units of 1 / k, below which thresholds no longer tell its rows apart."""
+_WHOLE = 0.02
+"""Distance of a count from a whole number above which a row lies at the threshold, partly on both sides; the threshold
+is then left out. Rounding leaves 1e-3 of 128 rows in fixed point; a row that is missed by .02 is wrong by 2 %."""
+_JITTER = 0.4
+"""Share of their distance by which thresholds are moved at random, so that one which met a row is not tried again."""
+
+
+@dataclass(frozen=True)
+class LinearClassifier:
+    """The parameters of a linear classifier on the wire.
+
+    Attributes:
+        weight: name of the weight: (classes, features), or (features,) of two classes.
+        bias: name of the bias: (classes,), or () of two classes.
+        classes: number of rows of the weight; 1 of two classes.
+    """
+
+    weight: str
+    bias: str
+    classes: int
+
+    @classmethod
+    def of(cls, shapes: dict[str, tuple[int, ...]], features: int) -> LinearClassifier | None:
+        """Recognise the two parameters of a linear classifier by their shapes; `None` for other models."""
+        if len(shapes) != 2:
+            return None
+        (weight, form), (bias, other) = shapes.items()
+        if (form, other) == ((features,), ()):
+            return cls(weight, bias, 1)
+        return cls(weight, bias, form[0]) if form[1:] == (features,) and other == form[:1] else None
+
+    @property
+    def thresholds(self) -> int:
+        """Number of thresholds of one broadcast."""
+        return max(self.classes - 1, 1)
+
+    def parameters(self, direction: Array, thresholds: Array, sharpness: float) -> dict[str, Array]:
+        """Return parameters that predict class c for rows between thresholds c - 1 and c of g x."""
+        if self.classes == 1:
+            return {self.weight: sharpness * direction, self.bias: np.asarray(-sharpness * thresholds[0])}
+        steps = np.arange(self.classes)[:, None] * direction
+        return {
+            self.weight: sharpness * steps,
+            self.bias: -sharpness * np.append(0.0, np.cumsum(thresholds)),
+        }
+
+    def above(self, weight: Array, bias: Array) -> tuple[Array, Array]:
+        """Return (thresholds, features) sums and (thresholds,) counts of what lies above each threshold."""
+        if self.classes == 1:
+            return weight[None], bias[None]
+        return np.cumsum(weight[:0:-1], axis=0)[::-1], np.cumsum(bias[:0:-1])[::-1]
+
+
+@dataclass
+class _Ladder:
+    """What is known of the rows along one direction.
+
+    Attributes:
+        levels: thresholds, ascending.
+        sums: by threshold, (features,) the sum of the rows above it.
+        counts: by threshold, the number of rows above it.
+        narrow: width below which an interval is not divided.
+    """
+
+    levels: list[float]
+    sums: list[Array]
+    counts: list[int]
+    narrow: float
+
+    def add(self, levels: Array, sums: Array, counts: Array) -> None:
+        """Insert further thresholds, but those at which a row lies."""
+        for level, total, count in zip(levels, sums, counts, strict=True):
+            if abs(count - np.rint(count)) > _WHOLE:
+                continue
+            place = int(np.searchsorted(self.levels, level))
+            self.levels.insert(place, float(level))
+            self.sums.insert(place, total)
+            self.counts.insert(place, int(np.rint(count)))
+
+    def intervals(self) -> list[tuple[float, float, Array, int]]:
+        """Return (low, high, sum of rows, count) of all intervals that hold rows."""
+        ends = zip(range(len(self.levels) - 1), range(1, len(self.levels)), strict=True)
+        found = [
+            (self.levels[a], self.levels[b], self.sums[a] - self.sums[b], self.counts[a] - self.counts[b])
+            for a, b in ends
+        ]
+        return [item for item in found if item[3] > 0]
+
+    def next_levels(self, count: int, rng: np.random.Generator) -> Array:
+        """Choose thresholds within the intervals that hold several rows, more where more rows are."""
+        crowded = [item for item in self.intervals() if item[3] > 1 and item[1] - item[0] > self.narrow]
+        if not crowded:
+            return np.empty(0)
+        pieces = [1] * len(crowded)
+        for _ in range(count):
+            place = int(np.argmax([item[3] / part for item, part in zip(crowded, pieces, strict=True)]))
+            pieces[place] += 1
+        levels = []
+        for (low, high, _, _), parts in zip(crowded, pieces, strict=True):
+            step = (high - low) / parts
+            levels.append(low + step * (np.arange(1, parts) + rng.uniform(-_JITTER, _JITTER, parts - 1)))
+        return np.sort(np.concatenate(levels))
+
+
+@dataclass(frozen=True)
+class ClassThresholds:
+    """Choose a linear classifier's weights such that its classes are intervals of a direction.
+
+    Attributes:
+        rounds: broadcasts that are chosen at most; a broadcast has one threshold fewer than classes.
+    """
+
+    rounds: int = 24
+
+    name: ClassVar[str] = "active/class_thresholds"
+    secret: ClassVar[str] = "samples"
+
+    def applies(self, situation: Situation) -> str | None:
+        """Return why the attack cannot run, or `None`."""
+        if (reason := why_no_method(situation.target)) is not None:
+            return reason
+        client, public = SimulatedClient(situation.target), situation.target.public
+        problem = client.method.problem
+        try:
+            model = LinearClassifier.of(dict(problem.shapes(public)), public.features)
+        except ConfigError as error:
+            return str(error)
+        if model is None or not has_labels(problem):
+            return "It needs a linear classifier with a bias."
+        if getattr(problem, "l2", 0.0) > 0:
+            return "Its weights are so large that the regulariser's gradient would leave the declared bound."
+        if not client.repeats:
+            return "It subtracts messages of several rounds, and clients here draw other rows, or keep a memory."
+        return _why_not_saturated(client, model)
+
+    def play(self, situation: Situation, rng: np.random.Generator) -> Dialogue:
+        """Choose thresholds round by round; the estimate holds the rows, and means of those that stay together."""
+        client, public = SimulatedClient(situation.target), situation.target.public
+        model = LinearClassifier.of(dict(client.method.problem.shapes(public)), public.features)
+        assert model is not None
+        direction = rng.normal(size=public.features) / public.features**0.5
+        reach = public.feature_bound * float(np.abs(direction).sum()) * (1 + 1e-6)
+        sharpness = _sharpness(client, model) / reach
+        above_all = np.full(model.thresholds, 2 * reach)
+        base = yield self._chosen(client, situation, model, direction, above_all, sharpness)
+        part, unit = _unit(client, model, base.broadcast, rng)
+        without = _read(client, model, part, unit, base.message)
+        ladder = _Ladder([reach], [np.zeros(public.features)], [0], _WITHIN / sharpness)
+        levels = np.linspace(-reach, reach, model.thresholds + 1)[:-1]
+        for _ in range(self.rounds - 1):
+            padded = np.append(levels, np.full(model.thresholds - len(levels), 2 * reach))
+            observed = yield self._chosen(client, situation, model, direction, padded, sharpness)
+            sums, counts = _read(client, model, part, unit, observed.message)
+            ladder.add(levels, (sums - without[0])[: len(levels)], (counts - without[1])[: len(levels)])
+            levels = ladder.next_levels(model.thresholds, rng)
+            if not len(levels):
+                break
+        return _reconstruction(situation, ladder)
+
+    @staticmethod
+    def _chosen(
+        client: SimulatedClient, situation: Situation, model: LinearClassifier, direction: Array, thresholds: Array,
+        sharpness: float,
+    ) -> ChosenBroadcast:  # fmt: skip
+        parameters = model.parameters(direction, thresholds, sharpness)
+        return ChosenBroadcast(client.broadcast(situation.honest, parameters))
+
+
+def _reconstruction(situation: Situation, ladder: _Ladder) -> Reconstruction:
+    """Return the rows that are alone in an interval, then the means of the others."""
+    found = sorted(ladder.intervals(), key=lambda item: item[3])
+    rows = [total / count for _, _, total, count in found]
+    value = np.asarray(rows) if rows else np.zeros((1, situation.target.public.features))
+    single = sum(item[3] == 1 for item in found)
+    return Reconstruction(
+        "samples",
+        value,
+        unknowns=situation.rows * situation.target.public.features,
+        members=situation.members,
+        diagnostics={"single rows": single},
+    )
+
+
+def _read(
+    client: SimulatedClient, model: LinearClassifier, part: str, unit: float, message: Tensors
+) -> tuple[Array, Array]:
+    tensors = client.part(message, part)
+    return model.above(tensors[model.weight] / unit, tensors[model.bias] / unit)
+
+
+def _unit(
+    client: SimulatedClient, model: LinearClassifier, broadcast: Tensors, rng: np.random.Generator
+) -> tuple[str, float]:
+    """Return the vector of a message that holds the gradient, and what one row adds to it."""
+    row = rng.uniform(0.0, client.target.public.feature_bound, client.target.public.features)
+    message = client.row_message(broadcast, row, 1)  # predicted as class 0: the gradient of class 1 is -row
+    best = (np.inf, client.method.sent[0], 1.0)
+    for part in client.method.sent:
+        sums, counts = _read(client, model, part, 1.0, message)
+        if counts[0]:
+            best = min(best, (float(np.linalg.norm(sums[0] / counts[0] - row)), part, -float(counts[0])))
+    return best[1], best[2]
+
+
+def _sharpness(client: SimulatedClient, model: LinearClassifier) -> float:
+    """Return k times the range of g x."""
+    digits = float(np.finfo(client.method.problem.dtype).eps)
+    return min(_SHARPEST, _DIGITS / digits / max(model.classes, 2))
+
+
+def _why_not_saturated(client: SimulatedClient, model: LinearClassifier) -> str | None:
+    """Return why the model is no classifier whose predictions can be held fixed, or `None`."""
+    public = client.target.public
+    row = np.full(public.features, 0.5 * public.feature_bound)
+    far = np.full(model.thresholds, 10.0 * public.feature_bound * public.features)
+    parameters = model.parameters(np.ones(public.features), far, _sharpness(client, model))
+    chosen = {name: np.asarray(value, client.method.problem.dtype) for name, value in parameters.items()}
+    found = client.gradient(chosen, row[None], np.array([1]))
+    _, counts = model.above(np.asarray(found[model.weight], float), np.asarray(found[model.bias], float))
+    if abs(float(counts[0]) + 1.0) < 1e-6:
+        return None
+    return "The loss is no cross entropy of these logits, so predictions far from a threshold still have a slope."

@@ -1,0 +1,78 @@
+"""Keep the rows that an active attack has read over its rounds, each once, and order them by how sure they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.attacks._active.chosen_broadcasts import Situation
+from securefed.attacks._base import Reconstruction
+
+SAME = 1e-2
+"""Relative distance below which two rows count as one row that was read twice: rounding leaves 1e-4, and rows of
+different people differ by more than a tenth."""
+
+
+def same(one: Array, other: Array) -> bool:
+    """Return whether two rows are one row that was read twice."""
+    return bool(np.linalg.norm(one - other) <= SAME * max(float(np.linalg.norm(one)), 1e-12))
+
+
+@dataclass
+class FoundRows:
+    """Rows read so far.
+
+    Attributes:
+        single: rows that are known to be rows, each once.
+        labels: of these rows; -1 where it is not known.
+        newest: rows, and means of rows, of the last message.
+        earlier: those of the messages before.
+    """
+
+    single: list[Array] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+    newest: list[Array] = field(default_factory=list)
+    earlier: list[Array] = field(default_factory=list)
+
+    @property
+    def all(self) -> list[Array]:
+        """Rows and means of rows, which say where rows lie."""
+        return [*self.single, *self.newest]
+
+    @property
+    def labelled(self) -> list[tuple[Array, int]]:
+        """The rows whose label is known."""
+        return [(row, label) for row, label in zip(self.single, self.labels, strict=True) if label >= 0]
+
+    def add(self, row: Array, label: int = -1) -> None:
+        """Take a row that is known to be one."""
+        if not any(same(row, known) for known in self.single):
+            self.single.append(row)
+            self.labels.append(label)
+
+    def add_bins(self, rows: Array) -> None:
+        """Take rows and means of rows; one that an earlier message held too is a row, since means do not recur."""
+        self.earlier += self.newest
+        self.newest = list(rows) or self.newest
+        for row in rows:
+            if any(same(row, other) for other in self.earlier):
+                self.add(row)
+
+    def reconstruction(self, situation: Situation) -> Reconstruction:
+        """Return the rows that are known to be rows, then the newest others, as many as the members have at most."""
+        others: list[Array] = []
+        for row in [*self.newest, *reversed(self.earlier)]:
+            if not any(same(row, known) for known in [*self.single, *others]):
+                others.append(row)
+        rows = [*self.single, *others][: situation.rows]
+        value = np.asarray(rows) if rows else np.zeros((1, situation.target.public.features))
+        return Reconstruction(
+            "samples",
+            value,
+            labels=np.asarray(self.labels, np.int64),
+            unknowns=situation.rows * situation.target.public.features,
+            members=situation.members,
+            diagnostics={"single rows": len(self.single)},
+        )

@@ -1,0 +1,197 @@
+"""Read rows of many clients out of sums, with trap weights in a fully connected ReLU network.
+
+The server broadcasts weights that no training would reach: all outputs of the first layer look at one direction of a
+row, at rising thresholds (`trap_network`). The sum of all clients' gradients then holds every row that is alone between
+two thresholds, exactly (`bin_reading`). Each further round takes another direction and thresholds where the rows found
+so far say that rows lie.
+
+Source: Fowl et al. 2022, Robbing the Fed (arXiv 2110.13057). There the server inserts the layer; here it uses the
+network's own first layer, so that names and shapes are those that the clients agreed to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from securefed._tensors import Array, Tensors
+from securefed.attacks._active.bin_reading import label_codes, read_bins
+from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogue, Situation
+from securefed.attacks._active.found_rows import FoundRows
+from securefed.attacks._active.simulated_client import SimulatedClient, has_labels, why_no_method
+from securefed.attacks._active.trap_network import DenseChain, TrapNetwork
+from securefed.attacks._base import RoundView
+from securefed.errors import ConfigError
+
+_BEYOND = 1.5
+"""A bin with an entry beyond this multiple of the declared range holds no row: slopes of other rows cancelled in it."""
+_WIDER = 1.3
+"""By how much more than the rows found scatter the thresholds are spread: means of bins scatter less than rows."""
+_FEWEST = 4
+"""Bins that must have been read before the next thresholds follow them."""
+
+
+@dataclass(frozen=True)
+class TrapWeights:
+    """Choose a network's weights such that sums of gradients hold single rows.
+
+    Where clients have one row, or make one local step on all their rows, a bin that holds one row shows that by its
+    slope, and the row's label with it; later rounds then read the rows that are left. Elsewhere a bin of several rows
+    is not told from a bin of one, unless another round holds the same row.
+
+    Attributes:
+        rounds: broadcasts that are chosen. One is enough where outputs are many times the rows.
+        slope: size of the first layer's slopes. Small ones drown in rounding; large ones leave the declared gradient
+            bound, beyond which clients refuse.
+        height: size of the outputs. Small ones keep the layers behind alike over local steps.
+        tolerance: distance from a label's slope, in its units, up to which a bin counts as one row.
+        floor: slope, in the same units, below which a bin is empty; rounding must stay below it.
+    """
+
+    rounds: int = 4
+    slope: float = 0.25
+    height: float = 0.01
+    tolerance: float = 0.01
+    floor: float = 0.02
+
+    name: ClassVar[str] = "active/trap_weights"
+    secret: ClassVar[str] = "samples"
+
+    def applies(self, situation: Situation) -> str | None:
+        """Return why the attack cannot run, or `None`."""
+        if (reason := why_no_method(situation.target)) is not None:
+            return reason
+        client, public = SimulatedClient(situation.target), situation.target.public
+        if not has_labels(client.method.problem):
+            return "It holds a classifier's prediction fixed, and this model does not classify."
+        try:
+            shapes = client.method.problem.shapes(public)
+        except ConfigError as error:
+            return str(error)
+        chain = DenseChain.of(shapes, public.features, public.classes)
+        if chain is None:
+            return "It needs two or more fully connected layers with biases, the first of which the rows enter."
+        rng = np.random.default_rng(0)
+        trap = self._trap(chain, public.features, public.feature_bound, 0, [], rng)
+        if not trap.works(client, client.model.parameters(situation.honest), rng):
+            return "Single rows have other slopes than in a fully connected ReLU network, so the model is none."
+        return None
+
+    def play(self, situation: Situation, rng: np.random.Generator) -> Dialogue:
+        """Choose broadcasts round by round; the estimate holds as many rows as the members have, at most."""
+        client, public = SimulatedClient(situation.target), situation.target.public
+        initial = client.model.parameters(situation.honest)
+        chain = DenseChain.of(client.method.problem.shapes(public), public.features, public.classes)
+        assert chain is not None
+        found = FoundRows()
+        for number in range(1 if client.remembers else self.rounds):
+            label = number % public.classes
+            trap = self._trap(chain, public.features, public.feature_bound, label, found.all, rng)
+            broadcast = client.broadcast(situation.honest, trap.parameters(initial, public.classes))
+            observed = yield ChosenBroadcast(broadcast)
+            self._read(client, trap, observed, found, rng)
+        return found.reconstruction(situation)
+
+    def _trap(
+        self, chain: DenseChain, features: int, bound: float, label: int, known: list[Array], rng: np.random.Generator
+    ) -> TrapNetwork:
+        """Choose a direction and thresholds: the mean of a row's entries first, random directions afterwards."""
+        direction = np.full(features, 1.0 / features) if not known else rng.normal(size=features) / features**0.5
+        if len(known) < _FEWEST:
+            thresholds = np.linspace(-bound, bound, chain.outputs) * np.abs(direction).sum()
+        else:
+            projected = np.asarray(known) @ direction
+            thresholds = _normal_quantiles(chain.outputs, projected.mean(), _WIDER * projected.std() + 1e-9)
+        return TrapNetwork(chain, direction, thresholds, label, self.slope, self.height)
+
+    def _read(
+        self, client: SimulatedClient, trap: TrapNetwork, observed: RoundView, found: FoundRows,
+        rng: np.random.Generator,
+    ) -> None:  # fmt: skip
+        """Read the bins of one message, less what the rows that are known sent."""
+        part, unit = _unit(client, trap, observed, rng)
+        left = _FirstLayer.of(client, trap, part, observed.message)
+        for row, label in found.labelled if client.additive else ():
+            left = left.without(_FirstLayer.of(client, trap, part, client.row_message(observed.broadcast, row, label)))
+        bins = read_bins(left.weight, left.bias, self.floor * abs(unit))
+        bound = _BEYOND * client.target.public.feature_bound
+        inside = np.isfinite(bins.rows).all(axis=1) & (np.abs(bins.rows) <= bound).all(axis=1)
+        rows, slopes = bins.rows[inside], bins.slopes[inside]
+        found.add_bins(rows)
+        if client.additive:
+            for row, slope in zip(rows, slopes, strict=True):
+                told = self._label(client, trap, part, observed, row, slope, unit)
+                if told is not None:
+                    found.add(row, told)
+
+    def _label(
+        self, client: SimulatedClient, trap: TrapNetwork, part: str, observed: RoundView, row: Array, slope: float,
+        unit: float,
+    ) -> int | None:  # fmt: skip
+        """Return the label with which a single row has the slope of its bin; `None` where the bin holds several rows.
+
+        A row's local steps change its slope a little, which a simulated client tells.
+        """
+        codes = label_codes(client.target.public.classes)
+        codes[trap.label] = np.inf
+        for _ in range(2):
+            label = int(np.argmin(np.abs(slope / unit - codes)))
+            message = client.row_message(observed.broadcast, row, label)
+            expected = float(_FirstLayer.of(client, trap, part, message).bias[0])
+            if abs(slope - expected) <= self.tolerance * abs(unit):
+                return label
+            if expected == 0.0:  # the row lies below all thresholds, so it is not what this bin holds
+                return None
+            unit = expected / codes[label]
+        return None
+
+
+@dataclass(frozen=True)
+class _FirstLayer:
+    """The first layer's part of a message.
+
+    Attributes:
+        weight: (outputs, features).
+        bias: (outputs,).
+    """
+
+    weight: Array
+    bias: Array
+
+    @classmethod
+    def of(cls, client: SimulatedClient, trap: TrapNetwork, part: str, message: Tensors) -> _FirstLayer:
+        tensors = client.part(message, part)
+        return cls(tensors[trap.chain.weights[0]], tensors[trap.chain.biases[0]])
+
+    def without(self, other: _FirstLayer) -> _FirstLayer:
+        return _FirstLayer(self.weight - other.weight, self.bias - other.bias)
+
+
+def _unit(
+    client: SimulatedClient, trap: TrapNetwork, observed: RoundView, rng: np.random.Generator
+) -> tuple[str, float]:
+    """Return the vector of a message that holds the gradient, and the factor from a label's code to a bin's slope."""
+    public, method = client.target.public, client.method
+    row = rng.uniform(0.0, public.feature_bound, public.features)
+    middle = trap.thresholds[len(trap.thresholds) // 2]
+    row += trap.direction * (middle - trap.direction @ row) / (trap.direction @ trap.direction)
+    label = (trap.label + 1) % public.classes
+    message, best = client.message(observed.broadcast, row, label), (np.inf, method.sent[0], 1.0)
+    for part in method.sent:
+        own = client.part(message, part)
+        bins = read_bins(own[trap.chain.weights[0]], own[trap.chain.biases[0]], 0.0)
+        if not len(bins.rows):
+            continue
+        error = float(np.linalg.norm(bins.rows[0] - row) / np.linalg.norm(row))
+        slope = float(bins.slopes.sum()) / public.rows[0] / label_codes(public.classes)[label]
+        best = min(best, (error, part, slope))
+    return best[1], best[2]
+
+
+def _normal_quantiles(count: int, mean: float, deviation: float) -> Array:
+    """Return quantiles (count,) of a normal distribution, in equal steps of probability."""
+    from scipy.special import ndtri  # noqa: PLC0415 - loaded when an attack runs
+
+    return np.asarray(mean + deviation * ndtri((np.arange(count) + 0.5) / count))

@@ -1,0 +1,94 @@
+"""Attack one seed of a registered algorithm with a server that chooses its broadcasts, under every defence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from securefed._auditing.active.deviating_server import ActiveRun, DeviatingServer
+from securefed._auditing.cases import Prepared
+from securefed._auditing.engine.results import Artifact
+from securefed._auditing.engine.seed_result import Judgement, Place, SeedResult
+from securefed._auditing.registered.scoring import RunOutput, assess
+from securefed._messages import ClientId
+from securefed.algorithms._base import Algorithm
+from securefed.attacks._active.chosen_broadcasts import ACTIVE_SERVER, ActiveAttack, active_attacks
+from securefed.attacks._base import Reconstruction
+from securefed.defenses._base import Defense
+from securefed.errors import TranscriptError
+
+
+@dataclass(frozen=True)
+class ActiveAudit:
+    """The active attacks on one seed of one algorithm.
+
+    Attributes:
+        name: of the algorithm.
+        algorithm: with the hyper-parameters of its audit case.
+        prepared: the clients' data.
+        secrets: kinds of secrets that are attacked.
+        victim: the client that is attacked.
+        seed: of the run and of the attacks.
+        pictures: whether secrets and estimates are kept for pictures.
+    """
+
+    name: str
+    algorithm: Algorithm[Any, Any]
+    prepared: Prepared
+    secrets: tuple[str, ...]
+    victim: ClientId
+    seed: int
+    pictures: bool
+
+    def attack(self, label: str, defense: Defense, honest: RunOutput, result: SeedResult, *, alone: bool) -> None:
+        """Run every active attack that applies under a defence, and its null, and score them.
+
+        Args:
+            label: name of the defence in the report.
+            defense: the defence that runs.
+            honest: result of an honest run, from which guesses follow.
+            result: receives the attempts, and by attack that did not apply or was refused the reason.
+            alone: whether the server reads the victim's own messages.
+        """
+        place = Place(self.name, label, ACTIVE_SERVER, self.seed, self.victim)
+        for attack in self._chosen():
+            try:
+                run = self._run(attack, defense, alone, shuffled=False)
+            except TranscriptError as reason:
+                result.leave_out(place, attack.name, str(reason))
+                continue
+            if run.estimate is None:
+                result.leave_out(place, attack.name, f"clients or protocol refused: {run.refused}")
+                continue
+            chance = self._run(attack, defense, alone, shuffled=True).estimate
+            judged = result.record(
+                place,
+                attack.name,
+                [run.estimate],
+                [None if chance is None else [chance]],
+                partial(self._judge, run, honest),
+                _cannot_tell,
+            )
+            for item in judged if self.pictures else ():
+                pair = item.truth, item.estimate
+                shown = (self.name, label, ACTIVE_SERVER, attack.name, item.secret, *pair, self.prepared.image_shape)
+                result.artifacts.append(Artifact(*shown))
+
+    def _judge(self, run: ActiveRun, honest: RunOutput, estimate: Reconstruction) -> list[Judgement]:
+        return assess(self.prepared, run.observed, estimate, honest, self.victim)
+
+    def _chosen(self) -> Iterator[ActiveAttack]:
+        return (attack for attack in (entry.make() for entry in active_attacks) if attack.secret in self.secrets)
+
+    def _run(self, attack: ActiveAttack, defense: Defense, alone: bool, *, shuffled: bool) -> ActiveRun:
+        server = DeviatingServer(
+            self.algorithm, self.prepared.clients, defense, attack, victim=self.victim, alone=alone, seed=self.seed,
+            public=self.prepared.public, shuffled=shuffled,
+        )  # fmt: skip
+        return server.deceive()
+
+
+def _cannot_tell(estimate: Reconstruction) -> None:
+    """Say that no active attack checks its estimate against the messages."""

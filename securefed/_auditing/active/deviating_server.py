@@ -1,0 +1,183 @@
+"""Run a federation whose server follows an active attack instead of the algorithm.
+
+The clients, the defence and the protocol are the library's own: the clients check everything that they check in any
+run. Only the broadcast is chosen, and the server makes no step of the algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from securefed._messages import ClientId, Message, PartyId
+from securefed._persistence.packing import nest
+from securefed._public import Public
+from securefed._runtime.federation import Federation
+from securefed._runtime.open_exchange import ExchangeResult
+from securefed._runtime.run_options import RunOptions
+from securefed._tensors import Tensors
+from securefed._transports.base import Transport, arrivals
+from securefed._transports.in_process import InProcessTransport
+from securefed.algorithms._base import Algorithm
+from securefed.attacks import views
+from securefed.attacks._active.chosen_broadcasts import (
+    ACTIVE_SERVER,
+    ActiveAttack,
+    ChosenBroadcast,
+    Dialogue,
+    Situation,
+)
+from securefed.attacks._base import Reconstruction, RoundView, Target, View
+from securefed.datasets._base import Dataset
+from securefed.defenses._chain import Link
+from securefed.errors import DivergenceError, RangeRefused, RoundVoid, TranscriptError
+
+_MOST_ROUNDS: Final = 200
+"""Rounds after which a dialogue that does not end is an error of the attack."""
+
+
+@dataclass(frozen=True)
+class ActiveRun:
+    """What a server that chose its broadcasts obtained.
+
+    Attributes:
+        estimate: of the secret; `None` where clients or protocol refused to go on.
+        refused: why they refused; empty where they did not.
+        observed: the rounds that it observed, under the name of the view.
+        broadcasts: what it sent to all clients, round by round.
+        honest: the broadcast of an honest server's first round.
+    """
+
+    estimate: Reconstruction | None
+    refused: str
+    observed: View
+    broadcasts: tuple[Tensors, ...]
+    honest: Tensors
+
+
+class _ToldDifferently:
+    """Replace the broadcast in requests to some clients, on the way."""
+
+    def __init__(self, inner: Transport) -> None:
+        self.inner = inner
+        self.to_some: Mapping[ClientId, Tensors] = {}
+
+    def exchange(self, outgoing: Mapping[PartyId, bytes], timeout: float | None = None) -> dict[PartyId, bytes]:
+        return dict(self.arrivals(outgoing, timeout))
+
+    def arrivals(
+        self, outgoing: Mapping[PartyId, bytes], timeout: float | None = None
+    ) -> Iterator[tuple[PartyId, bytes]]:
+        sent = {party: self._altered(party, data) for party, data in outgoing.items()}
+        yield from arrivals(self.inner, sent, timeout)
+
+    def _altered(self, party: PartyId, data: bytes) -> bytes:
+        if party not in self.to_some:
+            return data
+        message = Message.decode(data)
+        kept = {name: value for name, value in message.body.items() if not name.startswith("broadcast/")}
+        if len(kept) == len(message.body):
+            return data
+        return replace(message, body=kept | nest("broadcast", self.to_some[party])).encode()
+
+
+class DeviatingServer(Federation):
+    """A federation whose server sends what an active attack chooses.
+
+    Args:
+        algorithm: what the clients run.
+        clients: their rows.
+        defense: protects the contributions in messages.
+        attack: chooses the broadcasts.
+        victim: the client that is attacked.
+        alone: whether the server reads the victim's own messages, which needs uploads in the clear, or sums only.
+        seed: of the run and of the attack.
+        public: declared facts; by default they are derived from the clients' data.
+        shuffled: whether entries of every message are permuted before the attack sees them, for a null test.
+        options: cohorts and retries.
+
+    Raises:
+        TranscriptError: the attack does not apply; the message says why.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm[Any, Any],
+        clients: Sequence[Dataset],
+        defense: Link | None,
+        attack: ActiveAttack,
+        *,
+        victim: ClientId = 0,
+        alone: bool = False,
+        seed: int = 0,
+        public: Public | None = None,
+        shuffled: bool = False,
+        options: RunOptions | None = None,
+    ) -> None:
+        self._told = _ToldDifferently(InProcessTransport({}))
+        super().__init__(
+            algorithm, clients, defense, seed=seed, public=public, transport=self._tell, options=options or RunOptions()
+        )
+        self._alone, self._victim = alone, victim
+        self._rng = np.random.default_rng([seed, 3])
+        self._shuffled = shuffled
+        members = frozenset({victim}) if alone else frozenset(range(len(clients)))
+        self.honest = self.algorithm.broadcast(self.state)
+        self.situation = Situation(Target(self.algorithm, self.public), self.honest, victim, members)
+        if (reason := attack.applies(self.situation)) is not None:
+            raise TranscriptError(reason)
+        self._dialogue: Dialogue = attack.play(self.situation, np.random.default_rng([seed, 1]))
+        self._chosen = ChosenBroadcast(self.honest)
+        self._sent: list[Tensors] = []
+        self._observed: list[RoundView] = []
+        self._deceived: frozenset[ClientId] = frozenset()
+        self._estimate: Reconstruction | None = None
+
+    def deceive(self) -> ActiveRun:
+        """Run until the attack has its estimate, or until clients or protocol refuse to go on."""
+        refused = ""
+        self._agree(0)
+        try:
+            self._choose(next(self._dialogue))
+            while self._estimate is None and len(self._history) < _MOST_ROUNDS:
+                self._history.append(self._round())
+                if left := self._told_otherwise_and_dropped():
+                    refused = f"clients {left} were told another broadcast than the rest and are not in the sum"
+                    break
+        except (RoundVoid, RangeRefused, DivergenceError) as error:
+            refused = str(error)
+        observed = View(ACTIVE_SERVER, self._victim, tuple(self._observed), {})
+        return ActiveRun(None if refused else self._estimate, refused, observed, tuple(self._sent), self.honest)
+
+    def _told_otherwise_and_dropped(self) -> list[ClientId]:
+        """List the clients that were told another broadcast, and whose contributions the protocol left out."""
+        return sorted(self._deceived - set(self._observed[-1].survivors))
+
+    def next_broadcast(self) -> Tensors:
+        return self._chosen.to_all
+
+    def combine(self, summed: ExchangeResult) -> None:
+        """Give the attack the message, and send what it chooses next; no step of the algorithm is made."""
+        record, self._deceived = summed.record, frozenset(self._chosen.to_some)
+        see = views.server(self.transcript, self._victim) if self._alone else views.sum_only(self.transcript, None)
+        observed = see.rounds[-1]
+        self._observed.append(observed)
+        if self._shuffled:
+            observed = views.shuffled(View(ACTIVE_SERVER, None, (observed,), {}), self._rng).rounds[0]
+        self._learned = self.defense.learn(record.released, summed.plan, len(record.survivors))
+        try:
+            self._choose(self._dialogue.send(observed))
+        except StopIteration as end:
+            self._estimate = end.value
+        self._counted.count(record.round, record.survivors, self._chosen.to_all, summed.announced)
+
+    def _tell(self, endpoints: Mapping[PartyId, Any]) -> Transport:
+        self._told.inner = InProcessTransport(endpoints)
+        return self._told
+
+    def _choose(self, chosen: ChosenBroadcast) -> None:
+        self._chosen, self._told.to_some = chosen, chosen.to_some
+        self._sent.append(chosen.to_all)

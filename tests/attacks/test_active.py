@@ -1,0 +1,242 @@
+"""Attacks by a server that chooses its broadcasts: what they read from sums, and what is chance."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from securefed import Dataset, DeviatingServer, chain
+from securefed.algorithms import DSGD, SSI, FedAvg, FedPE, FedPG, Scaffold
+from securefed.attacks import ActiveAttack, ChosenBases, ClassThresholds, TrapWeights, active_attacks
+from securefed.attacks._active.bin_reading import label_codes, read_bins
+from securefed.attacks._active.class_thresholds import LinearClassifier
+from securefed.attacks._active.found_rows import FoundRows
+from securefed.attacks._active.trap_network import DenseChain
+from securefed.defenses import clip, local_gaussian, quantise, secure_aggregation
+from securefed.errors import TranscriptError
+from securefed.problems import DenseNetwork, LogisticRegression, SoftmaxRegression, SupportVectorMachine, TorchModule
+
+FEATURES, CLASSES = 12, 4
+MLP = DenseNetwork(hidden=(60,))
+DEEP = DenseNetwork(hidden=(60, 20))
+
+
+def perceptron() -> torch.nn.Module:
+    linear = torch.nn.Linear
+    return torch.nn.Sequential(
+        linear(FEATURES, 60), torch.nn.ReLU(), linear(60, 8), torch.nn.ReLU(), linear(8, CLASSES)
+    )
+
+
+def clients(count: int, rows: int = 1, seed: int = 0) -> list[Dataset]:
+    rng = np.random.default_rng(seed)
+    labels = np.arange(count * rows) % CLASSES
+    x = rng.uniform(0, 1, (count * rows, FEATURES))
+    return [Dataset(x[i::count], labels[i::count]) for i in range(count)]
+
+
+def recovered(estimate: Any, data: list[Dataset], within: float = 1e-2) -> float:
+    """Share of all clients' rows that the estimate holds to a hundredth of their length."""
+    truth = np.concatenate([own.x for own in data])
+    distance = np.linalg.norm(truth[:, None] - estimate.value[None], axis=2) / np.linalg.norm(truth, axis=1)[:, None]
+    return float((distance.min(axis=1) < within).mean())
+
+
+def deceive(problem: Any, attack: ActiveAttack, data: list[Dataset], defense: Any = None, **options: Any) -> Any:
+    method = options.pop("method", partial(FedAvg, local_steps=2))(problem=problem, learning_rate=0.05)
+    return DeviatingServer(method, data, chain(quantise()) if defense is None else defense, attack, **options).deceive()
+
+
+def test_bins_hold_the_rows_between_two_thresholds_exactly() -> None:
+    rng = np.random.default_rng(0)
+    x, slopes = rng.normal(size=(5, 3)), rng.uniform(1, 2, 5)
+    thresholds = np.sort(np.append(x[:, 0], [-9.0])) - 1e-9  # one row above each but the lowest
+    active = x[:, 0] > thresholds[:, None]
+    bins = read_bins((active * slopes) @ x, active @ slopes, 1e-6)
+    np.testing.assert_allclose(bins.rows, x[np.argsort(x[:, 0])], atol=1e-12)
+    np.testing.assert_allclose(bins.slopes, slopes[np.argsort(x[:, 0])], atol=1e-12)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10])
+def test_the_slopes_of_two_rows_are_never_that_of_one(classes: int) -> None:
+    codes = label_codes(classes)
+    assert min(abs(a + b - c) for a in codes for b in codes for c in codes) > 0.05
+    assert np.diff(codes).min() > 0.05
+
+
+@pytest.mark.parametrize("problem", [MLP, DEEP, TorchModule(module=perceptron)], ids=["one layer", "two", "torch"])
+def test_trap_weights_read_every_row_and_its_label_from_sums(problem: Any) -> None:
+    data = clients(10)
+    run = deceive(problem, TrapWeights(rounds=5), data, chain(secure_aggregation()))
+    assert recovered(run.estimate, data) == 1.0
+    assert run.estimate.diagnostics["single rows"] == 10
+    truth, labels = np.concatenate([own.x for own in data]), np.concatenate([own.y for own in data])  # type: ignore[misc]
+    nearest = [int(np.argmin(np.linalg.norm(truth - row, axis=1))) for row in run.estimate.value]
+    assert list(labels[nearest]) == list(run.estimate.labels)
+
+
+def test_chance_reads_no_row() -> None:
+    data = clients(10)
+    for problem, attack in ((MLP, TrapWeights()), (SoftmaxRegression(), ClassThresholds())):
+        assert recovered(deceive(problem, attack, data, shuffled=True).estimate, data, within=0.1) == 0.0
+
+
+def test_several_rows_of_a_client_are_read_where_it_makes_one_step() -> None:
+    data = clients(4, rows=8)
+    run = deceive(DenseNetwork(hidden=(120,)), TrapWeights(), data, method=DSGD)
+    assert recovered(run.estimate, data) > 0.9
+    single = run.estimate.diagnostics["single rows"]
+    assert single > 16
+    truth = [Dataset(row[None], np.zeros(1, int)) for row in run.estimate.value[:single]]
+    rows = type(run.estimate)("samples", np.concatenate([own.x for own in data]))
+    assert recovered(rows, truth) == 1.0  # what it calls a single row is one
+
+
+def test_one_clients_own_messages_give_its_row() -> None:
+    data = clients(4)
+    for problem, attack in ((MLP, TrapWeights(rounds=2)), (SoftmaxRegression(), ClassThresholds())):
+        run = deceive(problem, attack, data, chain(), alone=True, victim=2)
+        assert recovered(run.estimate, [data[2]]) == 1.0
+        assert recovered(run.estimate, [data[1]]) == 0.0
+
+
+def test_a_method_with_memory_is_read_in_one_round() -> None:
+    data = clients(6)
+    run = deceive(MLP, TrapWeights(), data, method=partial(Scaffold, local_steps=2))
+    assert len(run.broadcasts) == 1
+    assert recovered(run.estimate, data) > 0
+
+
+@pytest.mark.parametrize("count", [6, 30])
+def test_classes_as_thresholds_read_every_row_from_sums(count: int) -> None:
+    data = clients(count)
+    defense = chain(secure_aggregation()) if count < 10 else None
+    run = deceive(SoftmaxRegression(), ClassThresholds(rounds=40), data, defense)
+    assert recovered(run.estimate, data) == 1.0
+    assert run.estimate.diagnostics["single rows"] == count
+
+
+def test_in_single_precision_large_weights_cost_the_update_its_digits() -> None:
+    """w - (w - eta g) loses as many digits as w is larger: rows are read to some percent."""
+    data = clients(6)
+    run = deceive(SoftmaxRegression(precision="float32"), ClassThresholds(rounds=40), data)
+    assert recovered(run.estimate, data, within=0.05) > 0.6
+
+
+def test_two_classes_are_one_threshold() -> None:
+    data = [Dataset(own.x, own.y % 2) for own in clients(5)]  # type: ignore[operator]
+    run = deceive(LogisticRegression(), ClassThresholds(rounds=40), data)
+    assert recovered(run.estimate, data) == 1.0
+
+
+def test_thresholds_put_rows_into_the_intervals_of_their_projection() -> None:
+    """The gradient's row c holds the rows between two thresholds, by the closed form of softmax."""
+    rng = np.random.default_rng(1)
+    x, direction, thresholds = rng.uniform(0, 1, (9, 3)), rng.normal(size=3), np.array([-0.2, 0.1, 0.4])
+    model = LinearClassifier.of({"weight": (4, 3), "bias": (4,)}, 3)
+    assert model is not None
+    parameters = model.parameters(direction, thresholds, 1e6)
+    found = SoftmaxRegression().gradient(parameters, x, np.zeros(9, int))
+    sums, counts = model.above(9 * found["weight"], 9 * found["bias"])
+    above = x @ direction > thresholds[:, None]
+    np.testing.assert_allclose(sums, above @ x, atol=1e-9)
+    np.testing.assert_allclose(counts, above.sum(axis=1), atol=1e-9)
+
+
+def test_clip_and_noise_stop_both_attacks() -> None:
+    data = clients(10)
+    noised = chain(clip(0.01), local_gaussian(1.0), secure_aggregation())
+    for problem, attack in ((MLP, TrapWeights()), (SoftmaxRegression(), ClassThresholds())):
+        assert recovered(deceive(problem, attack, data).estimate, data) > 0.9  # positive control
+        assert recovered(deceive(problem, attack, data, noised).estimate, data) == 0.0
+
+
+REFUSED = [
+    (MLP, ClassThresholds(), "linear classifier"),
+    (SoftmaxRegression(), TrapWeights(), "fully connected"),
+    (SoftmaxRegression(l2=0.1), ClassThresholds(), "regulariser"),
+    (SoftmaxRegression(bias=False), ClassThresholds(), "bias"),
+    (SupportVectorMachine(), ClassThresholds(), "cross entropy|linear classifier"),
+]
+
+
+@pytest.mark.parametrize(("problem", "attack", "reason"), REFUSED)
+def test_it_says_why_it_does_not_apply(problem: Any, attack: ActiveAttack, reason: str) -> None:
+    with pytest.raises(TranscriptError, match=reason):
+        deceive(problem, attack, clients(4))
+
+
+def test_methods_without_gradients_and_with_other_batches_are_refused() -> None:
+    data = clients(4, rows=4)
+    with pytest.raises(TranscriptError, match="no gradients"):
+        DeviatingServer(SSI(rank=2), data, None, TrapWeights())
+    with pytest.raises(TranscriptError, match="other rows"):
+        deceive(SoftmaxRegression(), ClassThresholds(), data, method=partial(FedAvg, batch_size=2))
+    tanh = torch.nn.Sequential
+    module = partial(tanh, torch.nn.Linear(FEATURES, 60), torch.nn.Tanh(), torch.nn.Linear(60, CLASSES))
+    with pytest.raises(TranscriptError, match="other slopes"):
+        deceive(TorchModule(module=module), TrapWeights(), data)
+
+
+def test_a_chain_of_layers_is_found_by_shapes() -> None:
+    chain_ = DenseChain.of(dict(DEEP.shapes(public())), FEATURES, CLASSES)
+    assert chain_ is not None
+    assert (chain_.weights, chain_.outputs) == (("weight1", "weight2", "weight3"), 60)
+    assert DenseChain.of({"weight": (CLASSES, FEATURES), "bias": (CLASSES,)}, FEATURES, CLASSES) is None
+
+
+def public() -> Any:
+    from securefed import Public  # noqa: PLC0415
+
+    return Public.of(clients(4))
+
+
+def test_a_row_that_two_rounds_hold_is_a_row() -> None:
+    rng = np.random.default_rng(0)
+    row, other, third = rng.uniform(1, 2, (3, 5))
+    found = FoundRows()
+    found.add_bins(np.stack([row, other]))
+    assert found.single == []
+    found.add_bins(np.stack([third, row * (1 + 1e-6)]))
+    assert len(found.single) == 1
+    np.testing.assert_allclose(found.single[0], row, rtol=1e-5)
+
+
+def test_chosen_bases_read_the_pooled_gram_matrix_exactly_and_no_clients_own() -> None:
+    data = [Dataset(own.x) for own in clients(5, rows=6)]
+    run = DeviatingServer(SSI(rank=3), data, chain(secure_aggregation()), ChosenBases()).deceive()
+    assert run.estimate is not None
+    assert len(run.broadcasts) == FEATURES // 3
+    pooled = sum(own.x.T @ own.x for own in data)
+    np.testing.assert_allclose(run.estimate.value, pooled, rtol=1e-6, atol=1e-5)
+    alone = DeviatingServer(SSI(rank=3), data, None, ChosenBases(), alone=True, victim=1).deceive()
+    np.testing.assert_allclose(alone.estimate.value, data[1].x.T @ data[1].x, rtol=1e-6, atol=1e-5)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("method", [FedPG, FedPE])
+def test_chosen_means_read_one_clients_gram_matrix_up_to_a_multiple_of_the_identity(method: Any) -> None:
+    """A step along the Grassmannian does not change if a multiple of the identity is added to S."""
+    data = [Dataset(own.x - 0.5) for own in clients(4, rows=20)]
+    algorithm = method(rank=3, rho=1.0, step_size=0.01, local_steps=1, normalise=True)
+    run = DeviatingServer(algorithm, data, None, ChosenBases(passes=2), alone=True).deceive()
+    assert run.estimate is not None
+    own = data[0].x.T @ data[0].x
+    difference = run.estimate.value - own
+    shift = np.trace(difference) / FEATURES * np.eye(FEATURES)
+    np.testing.assert_allclose(difference, shift, atol=1e-3 * np.linalg.norm(own))
+    with pytest.raises(TranscriptError, match="no closed form"):
+        DeviatingServer(algorithm, data, chain(quantise()), ChosenBases())
+
+
+def test_every_active_attack_is_registered_with_its_source() -> None:
+    assert len(active_attacks) >= 2
+    for entry in active_attacks:
+        made = entry.make()
+        assert isinstance(made, ActiveAttack)
+        assert made.name == entry.name
+        assert entry.source
+        assert entry.details["reads"]

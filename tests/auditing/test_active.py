@@ -1,0 +1,122 @@
+"""Audits with a server that chooses its broadcasts, and servers that tell clients different things."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from securefed import Dataset, DeviatingServer, audit, chain
+from securefed._auditing.active.active_views import ActiveAudit
+from securefed._auditing.cases import case
+from securefed._auditing.engine.seed_result import SeedResult
+from securefed.algorithms import SSI, FedAvg
+from securefed.attacks import ChosenBroadcast, GradientSuppression, Reconstruction, Situation
+from securefed.datasets import load
+from securefed.defenses import quantise, secure_aggregation
+from securefed.problems import DenseNetwork
+
+
+@pytest.fixture(scope="module")
+def report() -> Any:
+    return audit(["optimization/fedavg"], ["plain", "secure_aggregation"], clients=4, seeds=1, active=True, workers=1)
+
+
+def test_the_view_stands_in_the_report_and_its_json(report: Any) -> None:
+    cells = [cell for cell in report.cells if cell.view == "active server"]
+    assert {(cell.defense, cell.secret) for cell in cells} == {
+        ("plain", "client"),
+        ("secure_aggregation", "client"),
+        ("secure_aggregation", "federation"),
+    }
+    assert all(cell.leakage.mean > 0.99 and cell.null_leakage.mean < 0.5 for cell in cells)
+    assert "active server" in {cell["view"] for cell in report.to_json()["cells"]}
+    assert report.command.endswith("--active")
+
+
+def test_an_audit_has_no_such_view_unless_asked(report: Any) -> None:
+    quiet = audit(["optimization/fedavg"], ["plain"], clients=4, seeds=1, workers=1)
+    assert "active server" not in {cell.view for cell in quiet.cells}
+
+
+def test_an_algorithm_that_no_active_attack_fits_is_named_with_the_reason() -> None:
+    name, result = "optimization/scaffold", SeedResult()
+    prepared = case(name).prepare(load("digits"), 4, 0)
+    ActiveAudit(name, case(name).build(), prepared, ("samples",), 0, 0, pictures=False).attack(
+        "secure_aggregation", chain(quantise()), _no_run(), result, alone=False
+    )
+    assert not result.attempts
+    assert any("keep a memory" in gap.reason for gap in result.gaps)
+
+
+def _no_run() -> Any:
+    return None
+
+
+@dataclass(frozen=True)
+class TellOneOther:
+    """Tell client 0 another model, and read the sum."""
+
+    different: bool
+
+    name: ClassVar[str] = "tell one other"
+    secret: ClassVar[str] = "samples"
+
+    def applies(self, situation: Situation) -> str | None:
+        return None
+
+    def play(self, situation: Situation, rng: np.random.Generator) -> Iterator[Any]:
+        other = {name: value + np.arange(value.size).reshape(value.shape) for name, value in situation.honest.items()}
+        observed = yield ChosenBroadcast(situation.honest, {0: other} if self.different else {})
+        return Reconstruction("samples", np.concatenate([value.reshape(-1) for value in observed.message.values()]))
+
+
+def told(different: bool, defense: Any) -> Any:
+    rng = np.random.default_rng(0)
+    data = [Dataset(rng.uniform(size=(3, 5)), np.arange(3) % 2) for _ in range(4)]
+    return DeviatingServer(FedAvg(learning_rate=0.1), data, defense, TellOneOther(different)).deceive()
+
+
+def test_clients_that_are_told_different_models_are_not_summed_under_secure_aggregation() -> None:
+    assert told(False, chain(secure_aggregation())).estimate is not None  # positive control
+    run = told(True, chain(secure_aggregation()))
+    assert run.estimate is None
+    assert "clients [0] were told another broadcast" in run.refused
+
+
+def test_gradient_suppression_reads_the_victim_where_rounds_are_not_bound_and_nothing_where_they_are() -> None:
+    """The sums of integers in the clear are those of secure aggregation without its binding."""
+    rng = np.random.default_rng(0)
+    data = [Dataset(rng.uniform(size=(1, 12)), np.array([index % 4])) for index in range(5)]
+    method = FedAvg(problem=DenseNetwork(hidden=(60,)), learning_rate=0.1, local_steps=2)
+    attack = GradientSuppression()
+    unbound = DeviatingServer(method, data, chain(quantise()), attack, victim=3).deceive()
+    assert unbound.estimate is not None
+    assert unbound.estimate.members == {3}
+    np.testing.assert_allclose(unbound.estimate.value, data[3].x, atol=1e-3)
+    bound = DeviatingServer(method, data, chain(secure_aggregation()), attack, victim=3).deceive()
+    assert bound.estimate is None
+    assert "clients [3] were told another broadcast" in bound.refused
+
+
+def test_in_the_clear_they_are_summed() -> None:
+    same, other = told(False, chain()).estimate.value, told(True, chain()).estimate.value
+    assert np.abs(same - other).max() > 1e-3
+
+
+def test_clients_refuse_a_broadcast_that_breaks_what_bounds_rest_on() -> None:
+    """Subspace methods refuse a basis that is not orthonormal, whoever chose it."""
+
+    @dataclass(frozen=True)
+    class Stretch(TellOneOther):
+        def play(self, situation: Situation, rng: np.random.Generator) -> Iterator[Any]:
+            yield ChosenBroadcast({name: 3 * value for name, value in situation.honest.items()})
+            raise AssertionError("a basis three times too long was answered")
+
+    data = [Dataset(np.random.default_rng(seed).normal(size=(6, 5))) for seed in range(4)]
+    run = DeviatingServer(SSI(rank=2), data, chain(secure_aggregation()), Stretch(False)).deceive()
+    assert run.estimate is None
+    assert run.refused
