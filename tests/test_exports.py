@@ -64,7 +64,7 @@ _NAMES = {
         ContingencyTable Count Covariance Estimate Histogram LinearRegression Mean Statistic Variance
     """,
     "securefed.torch": """
-        LoopRecording MaskingState masked_allreduce record secure_all_reduce
+        LoopRecording MaskingState RecordingCallback masked_allreduce record secure_all_reduce
     """,
 }
 PINNED = {package: names.split() for package, names in _NAMES.items()}

@@ -129,7 +129,7 @@ def deployment(
             started.append(process)
             stack.callback(stop, process)
             if not number:
-                _await(link, process)
+                await_port(link, process)
         yield started[1:]
 
 
@@ -153,7 +153,8 @@ def free_ports(count: int) -> list[int]:
         return [int(one.getsockname()[1]) for one in sockets]
 
 
-def _await(port: int, process: subprocess.Popen[bytes], seconds: float = 60.0) -> None:
+def await_port(port: int, process: subprocess.Popen[bytes], seconds: float = 60.0) -> None:
+    """Wait until a process listens on a port of this machine."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and process.poll() is None:
         with socket.socket() as probe:

@@ -143,7 +143,8 @@ class DistributedNoise(Transform):
         """Add fixed point, noise, epsilons and assumptions to the plan.
 
         Raises:
-            PlanError: no clip before it, another noise before it, no honest survivor left, or a ring too narrow.
+            PlanError: no clip before it, another noise before it, no honest survivor left, no entry, or a ring too
+                narrow.
         """
         privacy = self._bounded(plan)
         if privacy.noise_multiplier:
@@ -222,7 +223,9 @@ class DistributedNoise(Transform):
             PlanError: as `plan` does.
         """
         privacy = self._bounded(plan)
-        return _sizes(self, privacy.clip, _reach(plan, privacy), plan.clients, _entries(plan))
+        if not (entries := _entries(plan)):
+            raise PlanError(f"{self.distribution}: a contribution must have at least one entry to add noise to; got 0")
+        return _sizes(self, privacy.clip, _reach(plan, privacy), plan.clients, entries)
 
     def _survivors(self, clients: int) -> int:
         """Return t for so many planned clients."""

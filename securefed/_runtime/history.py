@@ -15,7 +15,7 @@ class RoundHistory:
         round: from 0.
         exchange: the number its messages carry.
         survivors: ids in the sum.
-        seconds: wall clock, void attempts included.
+        seconds: wall clock, void attempts included; 0 under a `SumServer`, which has no clock and shows no history.
         up, down: bytes the server received and sent.
         void: why earlier attempts of this round were void, in order.
         refusals: why single messages were refused, by party.

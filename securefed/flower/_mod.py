@@ -68,7 +68,8 @@ def secure_mod(first: Message | SitePolicy, context: Context | None = None, call
     one of a `SecureStrategy` is refused. Each request is answered at most once. Texts of errors reach the server only
     where they are about its own messages or terms.
     Not guaranteed: anything against the app's own code, which reads the data and the state. Who may start apps on a
-    SuperNode is Flower's to decide (`--trusted-entities`).
+    SuperNode is Flower's to decide (`--trusted-entities`). An app that raises or exits sits out; where its process is
+    killed (out of memory), the server sees that this SuperNode did not answer.
     """
     if isinstance(first, SitePolicy):
         site = first
@@ -209,10 +210,10 @@ class _Turn:
         def update() -> Mapping[str, Any]:
             try:
                 return self._update(terms, metrics, digest)
-            except Exception:
+            except (Exception, SystemExit) as error:  # a process that ends is a reply that the server misses
                 self.failed = True
                 _LOG.exception("the app gave no update; this client sits out of the attempt")
-                raise
+                raise DataError(f"the app gave no update: {error!r}") from error
 
         base = base_of(model, metrics, digest)
         return client.receive(data, update, weight=lambda: self.weight, base=base)

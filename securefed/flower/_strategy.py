@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -12,6 +13,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Result, Strategy
 
+from securefed._persistence.sealing import Seal
 from securefed._tensors import Array, Ring
 from securefed.defenses._chain import Link, as_defense
 from securefed.defenses._transform import ChainStage
@@ -107,9 +109,13 @@ class SecureStrategy(Strategy):
         poll: seconds between two looks for replies.
         patience: seconds to wait for the replies of a stage in which clients do not train. The stage with the updates
             waits as long as `start(timeout=...)` says.
+        folder: where the state of the sums is kept, so that a ServerApp that is started again goes on counting
+            exchanges and epsilon. The model is the caller's to keep (`evaluate_fn`). By default in memory.
+        seal: encrypts the states in the folder, which hold the server's secrets of an open round.
 
     Attributes:
         history: what became of each phase so far: exchanges, SuperNodes in the sum, seconds, refusals.
+        epsilon: of all exchanges of training so far.
 
     Raises:
         ConfigError: a strategy that needs single replies, or an evaluation at the clients without metrics.
@@ -132,6 +138,8 @@ class SecureStrategy(Strategy):
         max_void: int = _MAX_VOID,
         poll: float = 0.5,
         patience: float = 120.0,
+        folder: Path | str | None = None,
+        seal: Seal | None = None,
     ) -> None:
         inner = _checked(strategy)
         if as_defense(defense).aggregation.beside:
@@ -146,6 +154,7 @@ class SecureStrategy(Strategy):
         )
         self._check_metrics(inner)
         self._poll, self._patience = poll, patience
+        self._folder, self._seal = None if folder is None else Path(folder), seal
         self._weighted_by = str(getattr(inner, "weighted_by_key", "num-examples"))
         self._secured: SumGrid | None = None
         self.history: list[SecureRound] = []
@@ -170,12 +179,20 @@ class SecureStrategy(Strategy):
         if self._secured is None or self._secured.grid is not grid:
             self._secured = SumGrid(
                 grid, self._wanted.terms, self._weighted_by, self._wanted.metrics, self._poll, self._patience,
-                self.history,
+                self.history, self._folder, self._seal,
             )  # fmt: skip
         logging.getLogger("securefed.flower").info("replies are summed under %s", as_defense(self._wanted.defense).name)
         return self.strategy.start(
             self._secured, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn
         )
+
+    @property
+    def epsilon(self) -> float:
+        """Epsilon of all exchanges of training so far, void ones included; infinite without noise, 0 before any.
+
+        With a folder, those of earlier runs are included.
+        """
+        return 0.0 if self._secured is None else self._secured.epsilon
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

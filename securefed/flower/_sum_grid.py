@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -13,10 +14,12 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from securefed._persistence.sealing import Seal
 from securefed._tensors import Array as NumPyArray
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
 from securefed.errors import ConfigError, MalformedError, RoundVoid
 from securefed.flower._grid import replies
+from securefed.flower._kept_sums import kept_sum
 from securefed.flower._roster import Roster
 from securefed.flower._sum_messages import (
     ARRAY,
@@ -76,6 +79,8 @@ class SumGrid(Grid):
         poll: seconds between two looks for replies.
         patience: seconds to wait for the replies of a stage in which clients do not train.
         rounds: what became of each phase so far.
+        folder: where the terms and the state of each phase's sum are kept; `None` to keep them in memory.
+        seal: encrypts the states.
     """
 
     grid: Grid
@@ -85,6 +90,8 @@ class SumGrid(Grid):
     poll: float
     patience: float
     rounds: list[SecureRound]
+    folder: Path | None = None
+    seal: Seal | None = None
     _sums: dict[str, SumServer] = field(default_factory=dict)
     _terms: dict[str, bytes] = field(default_factory=dict)
     _roster: Roster | None = None
@@ -174,10 +181,17 @@ class SumGrid(Grid):
             if self._roster is not None and connected < self._roster.clients:
                 sampled = max(sampled, min(_SMALLEST_COHORT, self._roster.clients))
             terms = self.make_terms(phase, base, sampled, connected if self._roster is None else self._roster.clients)
+            server = SumServer(terms) if self.folder is None else kept_sum(self.folder, phase, terms, self.seal)
+            terms = server.terms
             _LOG.info("%s, terms %s: %s", phase, terms.digest.hex()[:16], terms.plan)
-            self._sums[phase], self._terms[phase] = SumServer(terms), terms.to_bytes()
+            self._sums[phase], self._terms[phase] = server, terms.to_bytes()
             self._roster = self._roster or Roster(terms.clients)
         return self._sums[phase]
+
+    @property
+    def epsilon(self) -> float:
+        """Epsilon of all exchanges of training so far, those of the ServerApps before this one included."""
+        return self._sums[TRAIN].epsilon if TRAIN in self._sums else 0.0
 
     def _cohort(self, nodes: list[int], message: Message, terms: SumTerms) -> list[int]:
         """Return the numbers of the sampled SuperNodes."""

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from securefed.torch._hook import masked_allreduce, secure_all_reduce
     from securefed.torch._record import LoopRecording, record
     from securefed.torch._state import MaskingState
+    from securefed.torch._trainer import RecordingCallback
 
 __all__ = [
     "LoopRecording",
     "MaskingState",
+    "RecordingCallback",
     "masked_allreduce",
     "record",
     "secure_all_reduce",
@@ -33,5 +35,6 @@ EXPORTS = {
     "securefed.torch._state": "MaskingState",
     "securefed.torch._hook": "masked_allreduce secure_all_reduce",
     "securefed.torch._record": "record LoopRecording",
+    "securefed.torch._trainer": "RecordingCallback",
 }
 export_lazily(__name__, EXPORTS)

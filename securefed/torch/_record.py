@@ -61,6 +61,11 @@ class LoopRecording:
         self._transcript: Transcript | None = None
 
     @property
+    def clients(self) -> int:
+        """Number of clients of the run."""
+        return len(self._weights)
+
+    @property
     def transcript(self) -> Transcript:
         """The recorded run; `TranscriptError` before the `with` block has ended."""
         if self._transcript is None:
@@ -91,6 +96,19 @@ class LoopRecording:
             f"delta.{name}": np.asarray(weight * (value - received[name]), value.dtype)
             for name, value in trained.items()
         }
+
+    def check_received(self, client: ClientId, model: Model) -> None:
+        """Check that a client begins from the round's broadcast.
+
+        Raises:
+            DataError: no round was begun, the client sent something in this round already, or its model is another.
+        """
+        received, own = self._received(client), self._read(model)
+        if set(own) != set(received) or any(not np.array_equal(own[name], received[name]) for name in own):
+            raise DataError(
+                f"client {client} begins from another model than the round's broadcast; train from what "
+                "broadcast(model) was given"
+            )
 
     def gradient(self, client: ClientId, model: Model) -> None:
         """Record the mean gradient over a client's rows, which it sends; a module's is read from `.grad`.

@@ -168,14 +168,18 @@ class Wire:
         yield from messages
 
     def ask_victim(self, message: Message) -> bytes | None:
-        """The victim's reply, noted; what it raises is noted too: then its process answers nothing."""
+        """The victim's reply, noted; what it raises is noted too: then its process answers nothing.
+
+        A victim behind another framework's messages tells in `wrapping` what these show beside the reply.
+        """
+        victim = self.nodes[VICTIM]
         try:
-            reply = self.nodes[VICTIM].handle(message)
+            reply = victim.handle(message)
         except Exception as error:
-            self.seen.append(("raised", type(error).__name__))
+            self.seen.append(("raised", type(error).__name__, *getattr(victim, "wrapping", ())))
             return None
         data = reply.encode()
-        self.seen.append(shown(reply, len(data)))
+        self.seen.append((*shown(reply, len(data)), *getattr(victim, "wrapping", ())))
         return data
 
 

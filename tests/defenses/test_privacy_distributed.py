@@ -324,6 +324,8 @@ def test_plans_that_cannot_be_kept_are_refused(make):
         composed(make(1e-8)).plan(vector(1000), 100)
     with pytest.raises(PlanError, match="does not fit 32 bits"):
         composed(make(1.0)).plan(vector(10), 2**31)
+    with pytest.raises(PlanError, match="at least one entry"):
+        composed(make(1.0)).plan(vector(0), 5)
     for bad in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(ConfigError):
             make(bad)

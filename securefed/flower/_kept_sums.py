@@ -1,0 +1,62 @@
+"""Keep the state of a `SecureStrategy`'s sums on disk, so that a ServerApp that is started again goes on counting."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from securefed._persistence.sealing import Seal
+from securefed.errors import ConfigError, StorageError
+from securefed.parties._server import SumServer
+from securefed.parties._terms import SumTerms
+
+_LOG = logging.getLogger("securefed.flower")
+
+
+def kept_sum(folder: Path, phase: str, terms: SumTerms, seal: Seal | None) -> SumServer:
+    """Return the sum of a phase, with the state that its file in the folder holds.
+
+    The exchanges and the epsilon of earlier runs count. A round that was open is given up: in a new Flower run the
+    SuperNodes begin anew, and those that it was opened with answer nothing more of it. The terms are those of the first
+    run; the number of SuperNodes that are connected may differ.
+
+    Args:
+        folder: the folder.
+        phase: `train` or `evaluate`, which names the files.
+        terms: the terms as they would be made now.
+        seal: encrypts the state.
+
+    Raises:
+        ConfigError: the folder's terms differ from these in more than the numbers of clients.
+        StorageError: a file cannot be read or written.
+    """
+    place, agreed = folder / f"{phase}.state", folder / f"{phase}.terms.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if agreed.exists():
+            terms = _same(SumTerms.from_bytes(agreed.read_bytes()), terms, folder)
+        elif place.exists():
+            raise StorageError(f"{agreed} is gone, and {place} belongs to it; restore it, or give another folder")
+        else:
+            agreed.write_bytes(terms.to_bytes())
+    except OSError as error:
+        if isinstance(error, StorageError):
+            raise
+        raise StorageError(f"the folder {folder} of the server cannot be used: {error}") from error
+    server = SumServer(terms, file=place, seal=seal)
+    if server.outgoing:
+        server.abandon()
+    if server.round:
+        _LOG.info("%s: goes on after %d rounds, with epsilon %.4g", phase, server.round, server.epsilon)
+    return server
+
+
+def _same(kept: SumTerms, wanted: SumTerms, folder: Path) -> SumTerms:
+    """Return the kept terms if they are the wanted ones up to the numbers of clients."""
+    if replace(wanted, clients=kept.clients, cohort=kept.cohort).digest != kept.digest:
+        raise ConfigError(
+            f"{folder} holds the state of a run under other terms (model, metrics, bounds, defence or budget); give "
+            "SecureStrategy the same settings, or another folder, whose epsilon then begins at 0"
+        )
+    return kept
