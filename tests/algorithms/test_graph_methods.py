@@ -342,6 +342,42 @@ def test_divergence_is_named_for_the_client_that_has_it(method):
         Federation(method, [silos()[0], wild[1]], options=RunOptions(keep_transcript=False)).run(3)
 
 
+def thrown(seed=8):
+    """Five clients, of which momentum throws one far up: an extrapolated degree comes within .003 of 0."""
+    rng = np.random.default_rng(seed)
+    return [Dataset(2 * rng.standard_normal((50, 12))) for _ in range(5)]
+
+
+def test_a_client_that_momentum_threw_above_its_ceiling_comes_back_and_ends_where_its_steps_stand_still():
+    loop, above, moves = Loop(PPGL(), thrown()), 0, []
+    for _ in range(50):
+        client, consensus = loop.clients[2], loop.server.consensus
+        loop.round()
+        problem, gamma = loop.algorithm.problem(client.public), loop.clients[2].memory[2]
+        further, _ = loop.algorithm.descent().run(
+            problem, *client.memory[:2], client.distances, loop.algorithm.rho * gamma, consensus
+        )
+        above += problem.objective(further, client.distances) > client.ceiling
+        plain, _ = MomentumDescent(0.005, 0.0, 1).run(
+            problem, *[client.memory[0]] * 2, client.distances, loop.algorithm.rho * gamma, consensus
+        )
+        moves.append(np.abs(plain - client.memory[0]).max())
+    assert above >= 1  # the control: without the second try the run would have been refused
+    assert moves[-1] < 1e-6
+    assert max(moves) > 1e-2
+
+
+@pytest.mark.parametrize("method", [PPGL(), IGL(), MRMTL()], ids=lambda method: type(method).__name__)
+def test_rounds_within_the_ceiling_are_the_papers_steps_bit_for_bit(method):
+    loop = Loop(method, thrown(seed=1)).run(4)
+    client, broadcast = loop.clients[1], loop.algorithm.broadcast(loop.server)
+    own = method._local_data([client], lambda values: values[0])
+    found = method.descend(own, *client.memory[:2], 0.7, method.read(broadcast))
+    wanted = method.descent().run(own.problem, *client.memory[:2], own.distances, 0.7, method.read(broadcast))
+    for ours, papers in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(ours, papers)
+
+
 def test_a_consensus_that_noise_has_blown_up_is_named():
     loop = Loop(PPGL(), silos()).run(1)
     shape = loop.server.consensus.shape

@@ -33,7 +33,10 @@ from securefed.errors import DataError, DivergenceError
 CONSENSUS, GRAPH, OBJECTIVE = "consensus", "graph", "objective"
 """Names of tensors: the graph that the server broadcasts, a client's graph, the value of g_i."""
 BLOWN_UP = 10
-"""A client has diverged when g_i rises by more than so many times |g_i| + alpha d of the start; descent lowers it."""
+"""A client has diverged when g_i rises by more than so many times |g_i| + alpha d of the start; descent lowers it.
+
+With momentum a run may rise that far and come down again, so a round that ends above is repeated without (`descend`).
+"""
 FAR = 1e3
 """A run has diverged when an entry of a broadcast exceeds its public bound so many times."""
 
@@ -116,7 +119,8 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
         start_weight: w^0 > 0, the weight of every edge at the start. Where degrees come near 0, the gradient
             of the logarithm, alpha / zeta, makes a single step change the weights very much.
 
-    A client whose objective is not finite or has blown up against its start raises `DivergenceError`.
+    A client whose objective is not finite or has blown up against its start, with momentum and without, raises
+    `DivergenceError`.
     """
 
     alpha: float = 1.0
@@ -175,11 +179,27 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
     ) -> tuple[Array, Array]:
         """Make K steps on g_i(w) + strength / 2 ||w - anchor||^2 and return the last two iterates.
 
-        The graph of a client that diverges is NaN, so that clients computed together with it go on.
+        A graph above its ceiling has diverged: it is NaN, so that clients computed together with it go on. Momentum
+        also takes sound graphs there: at a degree near 0 one step can add 2 alpha eta / zeta to a weight, and momentum
+        carries it up to 1 / (1 - xi) times as far over the next rounds, and back. So a graph that began the round
+        above g_i(w^0) makes the round's steps again without momentum, and has diverged unless these lower the function.
+        The papers have neither a ceiling nor this second try; below the ceiling the steps are theirs.
         """
-        graph, previous = self.descent().run(own.problem, graph, previous, own.distances, strength, anchor)
-        fine = own.problem.objective(graph, own.distances)[..., None] <= own.ceiling
-        return np.where(fine, graph, np.nan), previous
+        inputs = (own.problem, graph, previous, own.distances, strength, anchor)
+        last, before = self.descent().run(*inputs)
+        fine = own.problem.objective(last, own.distances)[..., None] <= own.ceiling
+        if fine.all():
+            return last, before
+
+        def height(at: Array) -> Array:
+            pull = strength / 2 * ((at - anchor) ** 2).sum(axis=-1, keepdims=True)
+            return np.asarray(own.problem.objective(at, own.distances)[..., None] + pull)
+
+        slow, slow_before = replace(self.descent(), momentum=0.0).run(*inputs)
+        first = np.full(graph.shape, self.start_weight)
+        thrown = own.problem.objective(graph, own.distances) > own.problem.objective(first, own.distances)
+        back = thrown[..., None] & (height(slow) < height(graph))
+        return np.where(fine, last, np.where(back, slow, np.nan)), np.where(fine, before, slow_before)
 
     def problem(self, public: Public) -> SmoothGraph:
         """Return a client's objective."""

@@ -84,7 +84,8 @@ class MomentumDescent:
     just before it the gradient is unbounded. A client's step from such a point is made without momentum instead: of
     20 draws of the paper's setting q = .9 it happens in one, under FedAvg.
     With xi = 0, no step raises the objective where eta is at most 2 / L, L = `SmoothGraph.smoothness` at the smallest
-    degree between the step's ends, plus the pull. With momentum single steps may raise it.
+    degree between the step's ends, plus the pull. With momentum single steps may raise it;
+    `GraphMethod.descend` says what becomes of a graph that momentum throws far up.
     """
 
     step_size: float
