@@ -25,10 +25,21 @@ CLIENT: Final[Literal["client"]] = "client"
 FEDERATION: Final[Literal["federation"]] = "federation"
 RECORD: Final = "record"
 Secret = Literal[
-    "client", "federation", "gram", "samples", "labels", "membership", "confirmation", "pooled gram", "pooled samples"
+    "client",
+    "federation",
+    "gram",
+    "samples",
+    "labels",
+    "statistics",
+    "tokens",
+    "membership",
+    "confirmation",
+    "pooled gram",
+    "pooled samples",
 ]
 """`client` and `federation` are one client's and all clients' data, whose kind the algorithm's audit case states (an
-audit of registered algorithms). The others state the kind itself (an audit of a user's own algorithm)."""
+audit of registered algorithms). The others state the kind itself (an audit of a user's own algorithm); `statistics` (of
+batch normalisation) and `tokens` (which of them occur) are secrets of an audit of a torch loop."""
 POOLED: Final[tuple[Secret, ...]] = ("pooled gram", "pooled samples")
 """The data of all clients together, which sums may give away where they hide every single client."""
 GATED: Final[tuple[Secret, ...]] = ("gram", "samples", "labels", "membership", *POOLED)

@@ -141,11 +141,11 @@ class FunctionAlgorithm(Algorithm[Tensors, Rows]):
             return self.call(data, deepcopy(dict(broadcast)), rng)
         loaded = "torch" in sys.modules
         again = None if loaded else deepcopy(rng)
-        with _global_seed(seed):
+        with global_seed(seed):
             found = self.call(data, deepcopy(dict(broadcast)), rng)
         if again is None or "torch" not in sys.modules:
             return found
-        with _global_seed(seed):
+        with global_seed(seed):
             return self.call(data, deepcopy(dict(broadcast)), again)
 
     def _numbers(self, name: str, value: Any) -> Array:
@@ -336,7 +336,7 @@ def _check_parameters(wrapped: FunctionAlgorithm) -> None:
 
 
 @contextmanager
-def _global_seed(seed: int) -> Iterator[None]:
+def global_seed(seed: int) -> Iterator[None]:
     """Set the global generators to a seed, and restore them afterwards.
 
     NumPy's legacy global generator is included, since a user's function may draw from it. Nothing secret depends on

@@ -1,0 +1,1 @@
+"""Attacks on the training of text models: which tokens occur, and whole sequences by span checks (DAGER)."""

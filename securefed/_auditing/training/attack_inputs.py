@@ -1,0 +1,110 @@
+"""What an attack on a torch loop is given: the observed change, and what the attacker knows beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from securefed._auditing.training.attacked_network import attacked_network
+from securefed._auditing.training.local_training import ClientRows, LocalTraining
+from securefed._auditing.training.observed_runs import ObservedChange
+from securefed._auditing.training.step_probe import StepFacts
+from securefed._tensors import Array
+from securefed.attacks._generic import TimeBudget
+from securefed.attacks._networks.flat_network import FlatNetwork
+
+
+@dataclass(frozen=True)
+class AttackInputs:
+    """Inputs of every attack on one observed change.
+
+    Attributes:
+        training: model, loss and local step, which are public.
+        observed: what the attacker sees.
+        rows: number of rows of each member.
+        prior: rows like the clients', which the attacker knows.
+        classes: number of classes; 0 where targets are no classes.
+        facts: what runs of the step on known rows show; `None` where there is no step to run.
+        budget: time that is left.
+    """
+
+    training: LocalTraining
+    observed: ObservedChange
+    rows: tuple[int, ...]
+    prior: ClientRows
+    classes: int
+    facts: StepFacts | None
+    budget: TimeBudget
+
+    @property
+    def count(self) -> int:
+        """Number of rows behind the message."""
+        return sum(self.rows)
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of one row as the model takes it."""
+        return tuple(self.prior.x.shape[1:])
+
+    @property
+    def seed(self) -> int:
+        """Number of the run."""
+        return self.observed.seed
+
+    @property
+    def one_gradient(self) -> bool:
+        """Whether the change is one gradient of all rows, times a number."""
+        return self.facts is not None and self.facts.one_gradient
+
+    @cached_property
+    def bounds(self) -> tuple[float, float]:
+        """Range of the rows' entries, as the prior shows it."""
+        low, high = (float(value) for value in self.prior.x.double().aminmax())
+        return (low, high) if high > low else (low, low + 1.0)
+
+    @cached_property
+    def network(self) -> FlatNetwork:
+        """The mean loss as a function of parameters and rows."""
+        return attacked_network(self.training, self.observed.state, self.row_shape)
+
+    @cached_property
+    def point(self) -> Tensor:
+        """(parameters,) those that the clients received."""
+        return self.network.flatten({name: self.observed.state[name] for name in self.network.shapes})
+
+    @cached_property
+    def message(self) -> Tensor:
+        """(parameters,) the observed change of the trained parameters."""
+        return self.network.flatten({name: self.observed.change[name] for name in self.network.shapes})
+
+    def gradient(self) -> Tensor:
+        """Return the mean gradient (parameters,): exact for one gradient step, else the change's direction."""
+        rate = self.facts.rate if self.facts is not None and self.facts.rate > 0 else 1.0
+        return -self.message / rate
+
+    def rng(self, stream: int) -> np.random.Generator:
+        """Return the generator of one attack."""
+        return np.random.default_rng([self.seed, stream])
+
+    def draw(self, rng: np.random.Generator, count: int) -> ClientRows:
+        """Draw rows of the prior, without replacement where there are enough."""
+        places = rng.choice(len(self.prior), count, replace=count > len(self.prior))
+        return self.prior.part(torch.as_tensor(places))
+
+    def simulate(self, rows: ClientRows, seed: int) -> dict[str, Array]:
+        """Return the change that all members would cause together, the rows dealt out in their order."""
+        changes, first = [], 0
+        for place, count in enumerate(self.rows):
+            own = rows.part(slice(first, first + count))
+            changes.append((count, self.training.change(self.observed.state, own, 1000 * seed + place)))
+            first += count
+        return {name: sum(n * np.asarray(c[name]) for n, c in changes) / self.count for name in changes[0][1]}
+
+    def on(self, change: Mapping[str, Array]) -> AttackInputs:
+        """Return the same inputs with another message."""
+        return replace(self, observed=replace(self.observed, change=change))

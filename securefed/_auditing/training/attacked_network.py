@@ -1,0 +1,70 @@
+"""Treat the model as the attacks on networks do: its mean loss as a function of parameters and rows.
+
+Batch normalisation is in the mode in which the step used it: in training mode the statistics of the batch are part of
+the function, and no running ones are kept. Dropout is off: the attacker does not know its draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from securefed._auditing.training.local_training import LocalTraining, LossFunction, State
+from securefed.attacks._networks.flat_network import FlatNetwork
+
+
+def attacked_network(training: LocalTraining, state: State, row_shape: tuple[int, ...]) -> FlatNetwork:
+    """Wrap the model with a state.
+
+    Args:
+        training: model, loss and the modes of its parts.
+        state: that a client receives.
+        row_shape: shape of one row as the model takes it.
+    """
+    module, evaluated = training.received(state), training.received(state).eval()
+    for name, part in module.named_modules():
+        part.training = training.modes.get(name, part.training) and not isinstance(part, _DROPOUT)
+        if isinstance(part, nn.MultiheadAttention):
+            part.dropout = 0.0
+    for layer in batch_norms(module, training.modes).values():  # without running statistics a layer uses its batch's
+        layer.track_running_stats = False
+        layer.running_mean = layer.running_var = layer.num_batches_tracked = None
+    frozen = {name: value for name, value in module.named_parameters() if name not in training.parameters}
+
+    def output(parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        try:
+            return torch.func.functional_call(module, {**frozen, **parameters}, x)
+        except ValueError:  # one row alone has no batch statistics
+            if len(x) > 1:
+                raise
+            return torch.func.functional_call(evaluated, {**frozen, **parameters}, x)
+
+    def objective(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        rows = x.reshape(-1, *row_shape)
+        return mean_loss(training.loss, output(parameters, rows), y) * weights.sum()
+
+    shapes = {name: tuple(value.shape) for name, value in module.named_parameters() if name in training.parameters}
+    dtype = next(value.dtype for name, value in module.named_parameters() if name in training.parameters)
+    return FlatNetwork(shapes, objective, dtype)
+
+
+_DROPOUT = (nn.modules.dropout._DropoutNd, nn.AlphaDropout, nn.FeatureAlphaDropout)
+
+
+def mean_loss(loss: LossFunction, output: Tensor, target: Tensor) -> Tensor:
+    """Return the mean of the rows' losses, also where the loss returns one a row."""
+    value = loss(output, target)
+    return value if value.ndim == 0 else value.mean()
+
+
+def batch_norms(module: nn.Module, modes: Mapping[str, bool]) -> dict[str, nn.modules.batchnorm._BatchNorm]:
+    """Return by name the layers of batch normalisation that follow their batches: in training mode, with statistics."""
+    return {
+        name: part
+        for name, part in module.named_modules()
+        if isinstance(part, nn.modules.batchnorm._BatchNorm)
+        and part.running_mean is not None
+        and modes.get(name, part.training)
+    }

@@ -1,0 +1,171 @@
+"""Run the caller's local step on copies of the model, and compute what a server sees of it: the change of the state.
+
+The caller's code is run as it is. Its draws come from the global generators, which are set for each run and restored
+afterwards, so that a run can be repeated and two runs can differ in their draws alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from securefed._auditing.own.function_algorithm import global_seed
+from securefed._tensors import Array
+from securefed.errors import DataError, SecureFedError
+
+LocalStep = Callable[[nn.Module, Tensor, Tensor], Any]
+"""`local_step(model, x, y)` trains the model in place on one client's rows, or returns the trained model."""
+LossFunction = Callable[[Tensor, Tensor], Tensor]
+"""(output, target) -> the loss: one number for the batch, or one a row."""
+State = Mapping[str, Tensor]
+"""A state dict."""
+_COUNTER = "num_batches_tracked"
+
+
+@dataclass(frozen=True)
+class ClientRows:
+    """The rows of one client, as the model takes them.
+
+    Attributes:
+        x: (rows, ...) inputs.
+        y: (rows, ...) targets.
+    """
+
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def part(self, places: Any) -> ClientRows:
+        """Select rows, by a slice or by their numbers."""
+        return ClientRows(self.x[places], self.y[places])
+
+    @staticmethod
+    def joined(parts: list[ClientRows]) -> ClientRows:
+        """Return the rows of several clients as those of one."""
+        return ClientRows(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
+
+    @property
+    def flat(self) -> Array:
+        """(rows, features) inputs in double precision, each as one vector."""
+        return np.asarray(self.x.reshape(len(self.x), -1).double().numpy())
+
+
+class LocalTraining:
+    """The model and the caller's step.
+
+    Args:
+        model: with the weights that every client receives.
+        loss: see `LossFunction`.
+        step: see `LocalStep`; `None` where only a recording of it is known, so that no attack can simulate it.
+    """
+
+    def __init__(self, model: nn.Module, loss: LossFunction, step: LocalStep | None) -> None:
+        self.model, self.loss, self.step = deepcopy(model).cpu(), loss, step
+        self.parameters = tuple(name for name, value in self.model.named_parameters() if value.requires_grad)
+        self._modes: dict[str, bool] | None = None
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        """The state dict of the model, copied."""
+        return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+
+    def received(self, state: State) -> nn.Module:
+        """Return a copy of the model with a state; entries that the state lacks are the model's own."""
+        module = deepcopy(self.model)
+        module.load_state_dict(dict(state), strict=False)
+        return module
+
+    def change(self, state: State, rows: ClientRows, seed: int, times: int = 1) -> dict[str, Array]:
+        """Train a copy on some rows.
+
+        Args:
+            state: that the client receives.
+            rows: of the client.
+            seed: of the global generators.
+            times: how often the step runs, one run after the other on the same copy.
+
+        Returns:
+            By name, the trained state less the received one, in double precision; counters of batches included.
+
+        Raises:
+            DataError: the step fails, changes nothing, or ends in numbers that are not finite.
+        """
+        if self.step is None:
+            raise DataError("the recording comes without a local step, so that no client can be simulated; give one")
+        module = self.received(state)
+        before = {name: value.detach().clone() for name, value in module.state_dict().items()}
+        with global_seed(seed), _Modes(module) as modes:
+            try:
+                for _ in range(times):
+                    returned = self.step(module, rows.x.clone(), rows.y.clone())
+                    module = returned if isinstance(returned, nn.Module) else module
+            except SecureFedError:
+                raise
+            except Exception as error:
+                raise DataError(f"local_step raised {type(error).__name__} on {len(rows)} rows: {error}") from error
+        self._modes = self._modes or modes.seen
+        return _difference(before, module.state_dict(), len(rows))
+
+    @property
+    def modes(self) -> Mapping[str, bool]:
+        """By name of a part of the model, whether it was in training mode when the step first called it."""
+        return self._modes or {name: part.training for name, part in self.model.named_modules()}
+
+
+class _Modes:
+    """Record in which mode each part of a module is called first."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.seen: dict[str, bool] = {}
+        self._module, self._hooks = module, list[Any]()
+
+    def __enter__(self) -> _Modes:
+        for name, part in self._module.named_modules():
+
+            def note(called: nn.Module, _: Any, name: str = name) -> None:
+                self.seen.setdefault(name, called.training)
+
+            self._hooks.append(part.register_forward_pre_hook(note))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+
+def _difference(before: State, after: State, rows: int) -> dict[str, Array]:
+    """Compute after - before by name; `DataError` where it is nothing, or not finite."""
+    if set(before) != set(after):
+        raise DataError("local_step returned a model with other entries in its state dict than the model it was given")
+    change = {
+        name: np.asarray((after[name].detach().double() - before[name].double()).cpu().numpy())
+        for name in before
+        if before[name].is_floating_point() or name.endswith(_COUNTER)
+    }
+    if not all(np.isfinite(value).all() for value in change.values()):
+        raise DataError(f"local_step on {rows} rows ends in numbers that are not finite; lower its learning rate")
+    if not any(value.any() for value in change.values()):
+        raise DataError(
+            "local_step left the model as it was; it must train the model that it is given in place, or return the "
+            "trained one"
+        )
+    return change
+
+
+def counted_batches(change: Mapping[str, Array]) -> int | None:
+    """Return the number of batches that the layers of batch normalisation counted; `None` where none counts."""
+    counts = [int(value) for name, value in change.items() if name.endswith(_COUNTER)]
+    return max(counts) if counts else None
+
+
+def as_vector(change: Mapping[str, Array], names: tuple[str, ...]) -> Array:
+    """Return some entries of a change as one vector."""
+    return np.concatenate([np.ravel(change[name]) for name in names])

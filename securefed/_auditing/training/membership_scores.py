@@ -1,0 +1,162 @@
+"""Score whether records are among the rows behind a change of model state.
+
+    loss drop            how much the record's loss falls from the received model to the returned one
+    gradient alignment   how much of the change points against the record's own gradient
+    shadow               likelihood ratio over clients simulated with and without the record (`ShadowMembership`)
+
+The first two need one pass of the model for each record and no simulated client. Batch normalisation and dropout are in
+evaluation mode there, since a record has no batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import torch
+
+from securefed._auditing.training.attack_inputs import AttackInputs
+from securefed._auditing.training.attacked_network import mean_loss
+from securefed._auditing.training.local_training import ClientRows, as_vector
+from securefed._tensors import Array
+from securefed.attacks._membership import ShadowMembership
+from securefed.attacks._membership.likelihood_ratio import CandidateRecord
+from securefed.errors import TranscriptError
+
+SCORED: Final = 20
+"""Most records that are scored in one run, half of them members."""
+_SHADOWS: Final = 8
+"""Simulated clients with each record, and as many without; half as many leave variances of three numbers."""
+_ENTRIES: Final = 2**27
+"""Most numbers of simulated messages held at a time (1 GiB)."""
+
+
+@dataclass(frozen=True)
+class Records:
+    """Records to score.
+
+    Attributes:
+        inside: rows of the target.
+        places: their places among the target's rows.
+        outside: as many rows that no member has.
+    """
+
+    inside: ClientRows
+    places: Array
+    outside: ClientRows
+
+    @property
+    def all(self) -> ClientRows:
+        """Members, then the others."""
+        return ClientRows.joined([self.inside, self.outside])
+
+
+def loss_drops(inputs: AttackInputs, records: ClientRows) -> Array:
+    """Return each record's loss under the received model less that under the returned one."""
+    before = inputs.training.received(inputs.observed.state).eval()
+    after = inputs.training.received(_returned(inputs)).eval()
+    with torch.no_grad():
+        return np.array(
+            [
+                float(mean_loss(inputs.training.loss, before(x), y) - mean_loss(inputs.training.loss, after(x), y))
+                for x, y in _one_by_one(records)
+            ]
+        )
+
+
+def gradient_alignments(inputs: AttackInputs, records: ClientRows) -> Array:
+    """Return the cosine between the change and each record's descent direction at the received model."""
+    module = inputs.training.received(inputs.observed.state).eval()
+    names = [name for name in inputs.training.parameters if name in inputs.observed.change]
+    parameters = [value for name, value in module.named_parameters() if name in names]
+    change = as_vector(inputs.observed.change, tuple(names))
+    out = []
+    for x, y in _one_by_one(records):
+        loss = mean_loss(inputs.training.loss, module(x), y)
+        slopes = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        gradient = np.concatenate([slope.double().reshape(-1).numpy() for slope in slopes])
+        size = float(np.linalg.norm(gradient) * np.linalg.norm(change))
+        out.append(-float(gradient @ change) / size if size > 0 else 0.0)
+    return np.array(out)
+
+
+def shadow_ratios(inputs: AttackInputs, records: Records, first: int) -> Array:
+    """Return the likelihood ratios of simulated clients.
+
+    Args:
+        inputs: of the attack.
+        records: to score.
+        first: place of the target's first row among all members' rows.
+
+    Raises:
+        TranscriptError: no step, or too little time or memory for the simulated clients.
+    """
+    facts = inputs.facts
+    if facts is None:
+        raise TranscriptError("there is no local step to simulate clients with")
+    count = len(records.inside) + len(records.outside)
+    runs = _SHADOWS * (count + 1) * len(inputs.rows)
+    if runs * facts.seconds > inputs.budget.remaining:
+        raise TranscriptError(
+            f"{runs} steps of {facts.seconds:.2g} s take longer than the {max(inputs.budget.remaining, 0.0):.0f} s left"
+        )
+    replay = _Simulation(inputs)
+    if 3 * _SHADOWS * replay.messages.size > _ENTRIES:
+        raise TranscriptError(f"{2 * _SHADOWS} simulated messages of {replay.messages.size} numbers exceed its memory")
+    if len(inputs.prior) < replay.rows:
+        raise TranscriptError(f"{replay.rows} known rows are needed, there are {len(inputs.prior)}; give `population`")
+    places = [*records.places, *records.places[: len(records.outside)]]
+    candidates = [
+        CandidateRecord(row, first + int(place)) for row, place in zip(_codes(records.all), places, strict=True)
+    ]
+    scorer = ShadowMembership(_SHADOWS)
+    # The records and the known rows travel as numbers of the rows in `replay.pool`.
+    replay.pool = ClientRows.joined([records.all, inputs.prior])
+    known = np.arange(count, count + len(inputs.prior), dtype=np.float64)[:, None]
+    return scorer.score(replay, candidates, known, inputs.rng(41))  # type: ignore[arg-type]
+
+
+class _Simulation:
+    """The observed change as a function of the members' rows, each given by its number in `pool`."""
+
+    def __init__(self, inputs: AttackInputs) -> None:
+        self._inputs, self.rows, self.pool = inputs, inputs.count, inputs.prior
+        self._names = tuple(name for name in inputs.training.parameters if name in inputs.observed.change)
+
+    @cached_property
+    def messages(self) -> Array:
+        """(numbers,) the observed change of the trained parameters."""
+        return as_vector(self._inputs.observed.change, self._names)
+
+    @cached_property
+    def scale(self) -> float:
+        """The size of the change."""
+        return float(np.linalg.norm(self.messages))
+
+    def __call__(self, rows: Array, seed: int) -> Array:
+        """Return the simulated change of rows given by their numbers (rows, 1)."""
+        chosen = self.pool.part(torch.as_tensor(rows[:, 0].astype(np.int64)))
+        return as_vector(self._inputs.simulate(chosen, seed), self._names)
+
+
+def _codes(records: ClientRows) -> Array:
+    return np.arange(len(records), dtype=np.float64)[:, None]
+
+
+def _returned(inputs: AttackInputs) -> dict[str, torch.Tensor]:
+    """Return the state that the members' mean change leads to."""
+    return {
+        name: value + torch.as_tensor(inputs.observed.change[name]).to(value.dtype)
+        if name in inputs.observed.change
+        else value
+        for name, value in inputs.observed.state.items()
+    }
+
+
+def _one_by_one(records: ClientRows) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    for place in range(len(records)):
+        row = records.part(slice(place, place + 1))
+        yield row.x, row.y

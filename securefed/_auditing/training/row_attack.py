@@ -1,0 +1,199 @@
+"""Recover rows from a change of model state: closed forms of the first layer, then searches through simulated steps.
+
+What a search needs is a step that it can differentiate. One gradient step is one. For others, plain gradient descent of
+several full-batch steps is tried as a stand-in, on rows that the attacker knows: where it sends what the caller's step
+sends, it replaces the step. Where nothing fits, the closed forms remain, and the caller's own step checks their rows.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final
+
+import numpy as np
+import torch
+
+from securefed._auditing.training.attack_inputs import AttackInputs
+from securefed._auditing.training.local_training import ClientRows, as_vector
+from securefed._tensors import Array
+from securefed.attacks._networks.client_simulations import LocalSteps, OneGradient, mean_gradient
+from securefed.attacks._networks.first_layer import FirstLayerEvidence
+from securefed.attacks._networks.gradient_matching import InversionProblem, RowPrior
+from securefed.attacks._networks.module_inversion import count_labels
+from securefed.attacks._networks.staged_inversion import InversionEffort, RecoveredRows, StagedInversion
+from securefed.errors import ConfigError, TranscriptError
+
+SEARCHED: Final = 8
+"""Most rows that a search is tried for: beyond 8 the searches of docs/attacks-networks.md find no batch whole."""
+EFFORT: Final = InversionEffort(
+    restarts=1, evaluations=1200, widths=(0.3, 0.1, 0.03, 0.01, 0.001), signed_steps=0, fits=4, counts=10
+)
+"""Limits of a search, less than those of `invert` by default: an audit makes tens of them."""
+_STEPS: Final = (2, 3, 4, 5, 6, 8, 10, 15, 20)
+_EXPLAINED: Final = 1e-2
+"""Relative difference of a simulated message up to which rows count as explaining it; rows of a closed form in float32
+miss it by 1e-3 and less, other rows by .1 and more."""
+_FIT: Final = 1e-3
+_FEWEST: Final = 200
+"""Evaluations below which a search is left out: it would end before it could find anything."""
+
+
+@dataclass(frozen=True)
+class FoundRows:
+    """Rows that an attack found.
+
+    Attributes:
+        rows: (rows, features).
+        stage: closed form or search that found them.
+        residual: relative difference of the message that they would send.
+        explained: whether that is small.
+    """
+
+    rows: Array
+    stage: str
+    residual: float
+    explained: bool
+
+
+def stand_in(inputs: AttackInputs) -> LocalSteps | None:
+    """Find full-batch gradient descent that sends what the caller's step sends for known rows; `None` if none does."""
+    facts = inputs.facts
+    if facts is None or not facts.repeatable or facts.rate <= 0 or len(inputs.rows) != 1:
+        return None
+    known = inputs.draw(inputs.rng(31), inputs.count)
+    sent = inputs.network.flatten(inputs.simulate(known, 31))
+    x = known.x.reshape(len(known), -1).to(inputs.network.dtype)
+    for steps in _STEPS:
+        rate = facts.rate / steps
+        for _ in range(6):  # the rate at which the simulated change is as long along the true one as the true one
+            simulated = LocalSteps(rate, steps)(inputs.network.plain, inputs.point, x, known.y).detach()
+            along = float(simulated @ sent / (sent @ sent))
+            if not 0.1 < along < 10:
+                break
+            rate /= along
+        if float((simulated - sent).norm()) <= _FIT * float(sent.norm()):
+            return LocalSteps(rate, steps)
+    return None
+
+
+def recover_rows(inputs: AttackInputs, seconds: float, *, search: bool = True) -> FoundRows:
+    """Recover the rows behind a change.
+
+    Args:
+        inputs: of the attack.
+        seconds: that a search may take.
+        search: whether to search where the closed forms fail.
+
+    Raises:
+        TranscriptError: no attack applies; the message says why.
+    """
+    if inputs.facts is None and inputs.count > 1:
+        raise TranscriptError("there is no local step that could check rows, or tell that the change is one gradient")
+    steps = None if inputs.one_gradient else stand_in(inputs)
+    simulation = OneGradient() if inputs.one_gradient or steps is None else steps
+    message = inputs.gradient() if inputs.one_gradient else inputs.message
+    if isinstance(simulation, OneGradient):
+        gradient = inputs.gradient()
+    else:
+        gradient = mean_gradient(simulation, message)
+    effort = replace(EFFORT, batched=False) if _has_batch_norm(inputs) else EFFORT
+    prior = RowPrior(*inputs.bounds, image=_image(inputs.row_shape))
+    features = int(np.prod(inputs.row_shape))
+    inversion = StagedInversion(inputs.network, simulation, features, prior, effort)
+    first = FirstLayerEvidence.of(
+        inputs.network, inputs.point, gradient, inputs.prior.y[:1], inputs.count, features, inputs.rng(32)
+    )
+    closed = _closed_form(inputs, first)
+    if closed is not None and closed.explained:
+        return closed
+    if not (inputs.one_gradient or steps is not None):
+        if closed is not None:
+            return closed
+        kind = inputs.facts.kind if inputs.facts else "not given"
+        where = "the rows enter no linear layer" if first is None else "its first layer does not separate them"
+        raise TranscriptError(f"{where}, and a search needs a step that it can differentiate; this one is {kind}")
+    if len(inputs.rows) > 1 and _has_batch_norm(inputs):
+        raise TranscriptError("a search through a sum would have to know which rows share their batch statistics")
+    if not search or inputs.count > SEARCHED:
+        raise TranscriptError(f"{inputs.count} rows, beyond the {SEARCHED} that a search is tried for")
+    return _search(inputs, inversion, message, gradient, first, seconds)
+
+
+def _closed_form(inputs: AttackInputs, first: FirstLayerEvidence | None) -> FoundRows | None:
+    """Return the rows that the first layer gives, checked by the caller's own step."""
+    if first is None or first.rows is None:
+        return None
+    rows, targets = first.rows, None
+    if inputs.classes >= 2 and first.layer.bias is not None:
+        labelled = first.labelled(inputs.classes)
+        assert labelled is not None
+        rows, targets = labelled
+    if inputs.facts is None:
+        return FoundRows(rows, first.stage, float("nan"), True)
+    if targets is None:
+        return FoundRows(rows, first.stage, float("nan"), inputs.count == 1)
+    residual = _simulated_residual(inputs, rows, targets)
+    return FoundRows(rows, first.stage, residual, residual <= max(_EXPLAINED, 3.0 * inputs.facts.draws))
+
+
+def _simulated_residual(inputs: AttackInputs, rows: Array, labels: Array) -> float:
+    """Run the caller's step on candidate rows; return the relative difference of what it sends."""
+    shaped = torch.as_tensor(rows).to(inputs.prior.x.dtype).reshape(-1, *inputs.row_shape)
+    names = inputs.training.parameters
+    sent = as_vector(inputs.simulate(ClientRows(shaped, torch.as_tensor(labels)), 33), names)
+    seen = as_vector(inputs.observed.change, names)
+    return float(np.linalg.norm(sent - seen) / np.linalg.norm(seen))
+
+
+def _search(
+    inputs: AttackInputs,
+    inversion: StagedInversion,
+    message: torch.Tensor,
+    gradient: torch.Tensor,
+    first: FirstLayerEvidence | None,
+    seconds: float,
+) -> FoundRows:
+    """Count labels in the last layer and search for rows, with as many evaluations as the time allows."""
+    features, classes = inversion.features, inputs.classes
+    if classes < 2:
+        raise TranscriptError("a search needs labels, which are counted in the last layer; targets are no classes")
+    try:
+        inversion.require_memory(inputs.count)
+        counted = count_labels(inputs.network.plain, inputs.point, gradient, inputs.count, features, classes)
+        guesses = [torch.as_tensor(labels) for labels in islice(counted, inversion.effort.counts)]
+        hypotheses = [InversionProblem(inputs.point, message, labels) for labels in guesses]
+        evaluations = _affordable(inputs, inversion, hypotheses[0], seconds)
+        inversion = replace(inversion, effort=replace(inversion.effort, evaluations=evaluations))
+        found: RecoveredRows = inversion.with_unknown_labels(hypotheses, inputs.rng(34), first)
+    except ConfigError as error:
+        raise TranscriptError(str(error)) from error
+    low, high = inputs.bounds
+    return FoundRows(
+        np.clip(np.nan_to_num(found.rows), low, high), found.stage, found.residual, found.residual <= _EXPLAINED
+    )
+
+
+def _affordable(
+    inputs: AttackInputs, inversion: StagedInversion, problem: InversionProblem, seconds: float
+) -> int:
+    """Return how many evaluations fit into the time, at most those of the effort; refuse too few."""
+    x = torch.rand(inputs.count, inversion.features, dtype=inputs.network.dtype).requires_grad_()
+    for _ in range(2):  # the first run also loads code
+        began = time.perf_counter()
+        sent = inversion.simulation(inputs.network.plain, problem.point, x, problem.targets)
+        torch.autograd.grad(sent.square().sum(), x)
+        cost = time.perf_counter() - began
+    affordable = int(seconds / max(cost, 1e-6))
+    if affordable < _FEWEST:
+        raise TranscriptError(f"a search of {_FEWEST} evaluations at {cost:.2g} s each takes longer than the time left")
+    return min(inversion.effort.evaluations, affordable)
+
+
+def _has_batch_norm(inputs: AttackInputs) -> bool:
+    return any(isinstance(part, torch.nn.modules.batchnorm._BatchNorm) for part in inputs.training.model.modules())
+
+
+def _image(shape: tuple[int, ...]) -> tuple[int, int, int] | None:
+    return (shape[0], shape[1], shape[2]) if len(shape) == 3 else None

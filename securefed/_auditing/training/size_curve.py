@@ -1,0 +1,145 @@
+"""Measure the share of rows recovered over rows a client and repetitions of the local step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from securefed._auditing.training.attack_inputs import AttackInputs
+from securefed._auditing.training.local_training import ClientRows, LocalTraining
+from securefed._auditing.training.observed_runs import ObservedChange
+from securefed._auditing.training.row_attack import recover_rows
+from securefed._auditing.training.step_probe import probe_step
+from securefed._auditing.training.training_secrets import TrainingSecrets
+from securefed._tensors import Array
+from securefed.attacks import views
+from securefed.attacks._generic import TimeBudget
+from securefed.errors import SecureFedError
+
+SIZES: Final = (1, 2, 4, 8, 16, 32)
+REPETITIONS: Final = (1, 2, 5)
+"""How often the step runs in a client's turn: 1 is the caller's own, 5 is five times its epochs."""
+RUNS: Final = 2
+"""Clients that each size is tried on; one more costs the largest part of the audit's time."""
+_SHARE: Final = 0.25
+"""Share of the time that is left which one size may take; the first ones, the small sizes, are searched longest."""
+
+Recover = Callable[[AttackInputs, float], Array]
+"""Recovers rows (rows, features) from inputs in some seconds; raises `SecureFedError` where it does not apply."""
+
+
+@dataclass
+class SizeCurve:
+    """The shares at each size, and why sizes are missing.
+
+    Attributes:
+        shares: by (repetitions, rows), the share of rows recovered from each client tried.
+        reasons: by (repetitions, rows), why the attack did not run.
+    """
+
+    shares: dict[tuple[int, int], list[float]] = field(default_factory=dict)
+    reasons: dict[tuple[int, int], str] = field(default_factory=dict)
+
+    def chart(self, algorithm: str) -> Mapping[str, Any]:
+        """Return the chart as `Report.curves` holds it: shares by rows a client, a line for each repetition."""
+        series = {}
+        for times in dict.fromkeys(times for times, _ in self.shares):
+            known = sorted((rows, shares) for (t, rows), shares in self.shares.items() if t == times)
+            series[f"step run {times}x" if times > 1 else "the step"] = {
+                "rounds": [rows for rows, _ in known],
+                "middle": [sum(shares) / len(shares) for _, shares in known],
+                "low": [min(shares) for _, shares in known],
+                "high": [max(shares) for _, shares in known],
+            }
+        return {
+            "algorithm": algorithm,
+            "title": "Share of rows recovered by rows a client",
+            "note": "mean and range over clients, plain server view; the client's first rows",
+            "across": "rows a client",
+            "scale": "share",
+            "series": series,
+        }
+
+    def sentences(self) -> list[str]:
+        """Say in a line for each repetition what was recovered at which size, and in one what did not run."""
+        out = []
+        for times in dict.fromkeys(times for times, _ in self.shares):
+            parts = [
+                f"{rows}: {sum(shares) / len(shares):.0%}"
+                for (t, rows), shares in sorted(self.shares.items())
+                if t == times
+            ]
+            out.append(f"rows recovered by rows a client, {_called(times)}: {', '.join(parts)}")
+        alike: dict[str, list[str]] = {}
+        for (times, rows), reason in sorted(self.reasons.items()):
+            alike.setdefault(reason, []).append(f"{rows} rows{f' x{times}' if times > 1 else ''}")
+        return out + [f"rows recovered by rows a client, at {', '.join(w)}: {reason}" for reason, w in alike.items()]
+
+
+def measure_sizes(
+    training: LocalTraining,
+    clients: Sequence[ClientRows],
+    prior: ClientRows,
+    classes: int,
+    vocabulary: int,
+    seconds: float,
+    recover: Recover,
+) -> SizeCurve:
+    """Attack clients that hold the first 1, 2, 4, ... rows of real ones, the step run once and several times.
+
+    Args:
+        training: model, loss and step.
+        clients: their rows.
+        prior: rows that the attacker knows.
+        classes: number of classes.
+        vocabulary: number of tokens; 0 where rows are no tokens.
+        seconds: for all of it; smaller sizes come first, and what the time does not reach is named.
+        recover: the attack.
+    """
+    curve, budget, most = SizeCurve(), TimeBudget.of(seconds), min(len(rows) for rows in clients)
+    runs = min(RUNS, len(clients))
+    cells = [(times, size) for times in REPETITIONS for size in SIZES if size <= most]
+    for times, size in cells:
+        if budget.remaining < 0:
+            curve.reasons[times, size] = f"the {seconds:.0f} s for this curve were spent"
+            continue
+        share = _SHARE * budget.remaining / runs
+        for target in range(runs):
+            small = [rows.part(slice(0, size)) for rows in clients]
+            try:
+                state = training.state
+                facts = probe_step(training, state, prior.part(slice(0, size)), target, times)
+                change = training.change(state, small[target], 77 + target, times)
+                observed = ObservedChange(views.SERVER_VIEW, target, target, (target,), state, change, None)
+                inputs = AttackInputs(
+                    _Repeated(training, times), observed, (size,), prior, classes, facts, TimeBudget.of(share)
+                )
+                found = recover(inputs, share)
+            except SecureFedError as refusal:
+                curve.reasons[times, size] = str(refusal)
+                break
+            secrets = TrainingSecrets(small, target, target, (), vocabulary)
+            curve.shares.setdefault((times, size), []).append(secrets.recovered_share(found))
+    return curve
+
+
+class _Repeated(LocalTraining):
+    """A step that runs several times in a client's turn."""
+
+    def __init__(self, training: LocalTraining, times: int) -> None:
+        self.model, self.loss, self.step = training.model, training.loss, training.step
+        self.parameters, self._modes, self._times = training.parameters, training._modes, times
+
+    def change(self, state: Any, rows: ClientRows, seed: int, times: int = 1) -> dict[str, Array]:
+        """Train as the base class does, so many times as often."""
+        return super().change(state, rows, seed, times * self._times)
+
+
+def _called(times: int) -> str:
+    return "the step as it is" if times == 1 else f"the step run {times} times in a row"
+
+
+def rows_by_search(inputs: AttackInputs, seconds: float) -> Array:
+    """Recover rows by `recover_rows`, for `measure_sizes`."""
+    return recover_rows(inputs, seconds).rows

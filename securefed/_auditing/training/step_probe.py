@@ -1,0 +1,113 @@
+"""Find out what kind of step the caller's is, by running it on rows that the attacker knows.
+
+Closed forms need a change that is one gradient times a number. Whether it is, and which number, is measured: the change
+of known rows is compared with their gradient. Two runs from other draws show how much the step's own draws matter.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+
+from securefed._auditing.training.attacked_network import attacked_network
+from securefed._auditing.training.local_training import ClientRows, LocalTraining, State, as_vector, counted_batches
+from securefed._tensors import Array
+
+_ROUNDINGS: Final = 10.0
+"""Roundings of a state's entries that a change may differ from a gradient by and still count as one."""
+_LEAST: Final = 1e-4
+"""Relative difference that counts as rounding whatever the sizes are: gradients are themselves sums with rounding."""
+_SAME: Final = 1e-9
+"""Relative difference up to which two runs count as the same."""
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """What runs of the step on known rows show.
+
+    Attributes:
+        rows: number of rows of these runs.
+        seconds: of one run.
+        draws: relative difference of two runs from other draws; 0 for a step that draws nothing.
+        rate: c of the best fit change = -c gradient.
+        residual: ||change + c gradient|| / ||change||.
+        precision: relative size of the rounding of the change, from the numbers' type.
+        batches: that batch normalisation counts in one run; `None` where no layer counts.
+    """
+
+    rows: int
+    seconds: float
+    draws: float
+    rate: float
+    residual: float
+    precision: float
+    batches: int | None
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether the step draws nothing at random."""
+        return self.draws <= _SAME
+
+    @property
+    def one_gradient(self) -> bool:
+        """Whether the change is one gradient times a number, so that closed forms apply."""
+        return self.rate > 0 and self.residual <= max(_LEAST, _ROUNDINGS * self.precision)
+
+    @property
+    def kind(self) -> str:
+        """Name the kind of step, without figures."""
+        if self.one_gradient:
+            return "one gradient step"
+        return f"not one gradient of the rows, {'repeatable' if self.repeatable else 'with draws of its own'}"
+
+    def __str__(self) -> str:
+        if self.one_gradient:
+            return f"one gradient step of rate {self.rate:.3g}"
+        kind = "repeatable" if self.repeatable else f"random (two runs differ by {self.draws:.0%})"
+        return f"no single gradient step ({self.residual:.0%} of the change is something else), {kind}"
+
+
+def probe_step(training: LocalTraining, state: State, rows: ClientRows, seed: int, times: int = 1) -> StepFacts:
+    """Run the step twice on known rows, and compare its change with their gradient.
+
+    Args:
+        training: model, loss and step.
+        state: that a client receives.
+        rows: known to the attacker.
+        seed: of the draws.
+        times: how often the step runs in a client's turn.
+
+    Raises:
+        DataError: the step fails; see `LocalTraining.change`.
+    """
+    first = training.change(state, rows, seed, times)  # the first run of a process also loads code, and is not timed
+    began = time.perf_counter()
+    second = training.change(state, rows, seed + 1, times)
+    seconds = time.perf_counter() - began
+    one, other = (as_vector(change, training.parameters) for change in (first, second))
+    size = float(np.linalg.norm(one))
+    network = attacked_network(training, state, tuple(rows.x.shape[1:]))
+    vector = network.flatten({name: value for name, value in state.items() if name in network.shapes})
+    weights = torch.full((len(rows),), 1.0 / len(rows), dtype=network.dtype)
+    gradient = network.plain.gradient(vector, rows.x, rows.y, weights).detach().double().numpy()
+    rate = _rate(one, gradient)
+    epsilon = float(torch.finfo(network.dtype).eps)
+    return StepFacts(
+        rows=len(rows),
+        seconds=seconds,
+        draws=float(np.linalg.norm(one - other)) / max(size, 1e-300),
+        rate=rate,
+        residual=float(np.linalg.norm(one + rate * gradient)) / max(size, 1e-300),
+        precision=epsilon * float(vector.double().norm()) / max(size, 1e-300),
+        batches=counted_batches(first),
+    )
+
+
+def _rate(change: Array, gradient: Array) -> float:
+    """Return the number c that makes ||change + c gradient|| smallest."""
+    energy = float(gradient @ gradient)
+    return -float(change @ gradient) / energy if energy > 0 else 0.0

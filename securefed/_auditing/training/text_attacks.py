@@ -1,0 +1,105 @@
+"""Recover tokens and sequences of text models: which tokens occur, then whole rows by span checks."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import torch
+
+from securefed._auditing.training.attack_inputs import AttackInputs
+from securefed._auditing.training.local_training import ClientRows, LocalTraining
+from securefed._tensors import Array
+from securefed.attacks._base import Reconstruction
+from securefed.attacks._text.sequence_search import FoundSequences, find_sequences
+from securefed.attacks._text.span_sites import SpanSites
+from securefed.attacks._text.token_occurrence import EmbeddingReference, occurring_tokens
+from securefed.errors import TranscriptError
+
+_PARITIES: Final = (0, 1, 0)
+"""Runs of the step that the embedding is compared with: on rows of even tokens alone, of odd ones, and of even ones again,
+so that every token is absent from one run, and the odd ones from two, whose difference shows whether such rows move by
+the data."""
+
+
+def token_table(training: LocalTraining, rows: ClientRows) -> str | None:
+    """Return the name of the embedding that the rows' tokens index; `None` where rows are no tokens."""
+    if rows.x.is_floating_point() or rows.x.ndim != 2:
+        return None
+    return SpanSites(training.received(training.state)).embedding(rows.x[:1])
+
+
+def read_tokens(inputs: AttackInputs) -> list[Reconstruction]:
+    """Tell which tokens occur.
+
+    Raises:
+        TranscriptError: the model has no embedding of the tokens, or its rows move by the data without their tokens.
+    """
+    return [Reconstruction("tokens", _occurring(inputs))]
+
+
+def _occurring(inputs: AttackInputs) -> Array:
+    """Return (vocabulary,) 1 for tokens that occur, 0 for others."""
+    name = _table_of(inputs)
+    table = inputs.observed.state[name]
+    references = []
+    for number, parity in enumerate(_PARITIES if inputs.facts is not None else ()):
+        rng = inputs.rng(70 + number)
+        rows, tokens = inputs.draw(rng, inputs.count), np.arange(parity, len(table), 2)
+        drawn = torch.as_tensor(rng.choice(tokens, tuple(rows.x.shape))).to(rows.x.dtype)
+        absent = ~np.isin(np.arange(len(table)), drawn.numpy())
+        change = inputs.simulate(ClientRows(drawn, rows.y), 70 + number)[name]
+        references.append(EmbeddingReference(change, absent))
+    epsilon = float(torch.finfo(table.dtype).eps)
+    return occurring_tokens(table.double().numpy(), inputs.observed.change[name], references, epsilon)
+
+
+def recover_sequences(inputs: AttackInputs) -> FoundSequences:
+    """Recover the token sequences behind a change.
+
+    Raises:
+        TranscriptError: the step is no single gradient, or as `find_sequences`.
+    """
+    if inputs.facts is not None and not inputs.one_gradient:
+        raise TranscriptError(f"span checks need one gradient step, and the step is {inputs.facts.kind}")
+    name = _table_of(inputs)
+    state, change = inputs.observed.state, inputs.observed.change
+    try:
+        found = _occurring(inputs)
+        candidates = np.flatnonzero(found)
+    except TranscriptError:
+        candidates = np.arange(len(state[name]))
+    trained = [name for name in inputs.training.parameters if name in change]
+    rate = inputs.facts.rate if inputs.facts is not None else 1.0
+    return find_sequences(
+        SpanSites(inputs.training.received(state)),
+        {name: state[name].double().numpy() for name in trained},
+        {name: -change[name] / rate for name in trained},
+        rows=inputs.count,
+        length=inputs.row_shape[0],
+        candidates=candidates,
+        vocabulary=len(state[name]),
+        scale=1.0 / rate,
+        epsilon=float(torch.finfo(state[name].dtype).eps),
+    )
+
+
+def text_rows(inputs: AttackInputs) -> list[Reconstruction]:
+    """Recover sequences as an estimate of the rows; it counts as explaining the message where all rows are found."""
+    found = recover_sequences(inputs)
+    diagnostics = {"explained": len(found.tokens) == inputs.count, "allowed": found.allowed}
+    return [Reconstruction("samples", found.tokens.astype(np.float64), diagnostics=diagnostics)]
+
+
+def rows_by_spans(inputs: AttackInputs, _: float) -> Array:
+    """Recover sequences, for `measure_sizes`; span checks are no search, so that they need no limit of time."""
+    return recover_sequences(inputs).tokens.astype(np.float64)
+
+
+def _table_of(inputs: AttackInputs) -> str:
+    name = token_table(inputs.training, inputs.prior)
+    if name is None:
+        raise TranscriptError("the model has no embedding that the rows' tokens index")
+    if name not in inputs.observed.change:
+        raise TranscriptError(f"the messages lack the embedding {name!r}")
+    return name

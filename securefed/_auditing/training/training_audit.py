@@ -1,0 +1,161 @@
+"""Audit a torch training loop: the caller's model, loss and local step, or a recording of them.
+
+The step is run as it stands: any layers, optimiser, number of epochs, shuffling and dropout. What clients send is the
+change of the state dict, buffers of batch normalisation included, in the clear or as a sum under secure aggregation.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import nn
+
+from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_report
+from securefed._auditing.engine.results import RunFacts
+from securefed._auditing.engine.seed_result import SeedResult
+from securefed._auditing.own.own_seed_run import DEFENSES
+from securefed._auditing.training.local_training import ClientRows, LocalStep, LocalTraining, LossFunction
+from securefed._auditing.training.observed_runs import ObservedRuns, RecordedRuns, SimulatedRuns
+from securefed._auditing.training.size_curve import SizeCurve
+from securefed._auditing.training.training_seed_run import reasons
+from securefed._auditing.training.training_subject import TrainingSubject, cut_to_budget
+from securefed._messages import Transcript
+from securefed._public import require
+from securefed._tensors import real_array
+from securefed.errors import DataError
+
+VIEWS: Final = tuple(DEFENSES)
+Clients = Sequence[tuple[Any, Any]]
+"""Each client's rows: a pair (x, y) of tensors or arrays with as many rows."""
+
+
+def audit_training(
+    model: nn.Module,
+    loss: LossFunction,
+    local_step: LocalStep | None,
+    clients: Clients,
+    *,
+    recording: Transcript | None = None,
+    population: tuple[Any, Any] | None = None,
+    classes: int | None = None,
+    seeds: int = 10,
+    view: Sequence[str] = VIEWS,
+    seconds: float = 240.0,
+) -> Report:
+    """Run a torch loop's local step on each client's rows, or read a recording of it, and attack what a server sees.
+
+    Args:
+        model: the module with the weights that the clients receive. For a later round give the model of that round.
+        loss: (output, target) -> one number for a batch, or one a row; as `torch.nn.CrossEntropyLoss()`.
+        local_step: `local_step(model, x, y)` trains the model in place on one client's rows, as your clients do; or
+            returns the trained model. `None` with a recording whose step is not known: attacks that simulate clients
+            are then left out by name.
+        clients: each client's rows, a pair (x, y); at least 2 clients. Of a recording they are the rows that its clients
+            trained on, in their order, which the report is scored with.
+        recording: a transcript of `securefed.torch.record` or `FlowerRecording`, whose entries have the names of the
+            model's state dict. Each pair of a round and a client is then a run, in place of simulated ones.
+        population: rows like the clients' that none of them has, a pair (x, y). The attacker knows them. Without them
+            the other clients' rows stand in, and membership in sums is left out.
+        classes: number of classes; from the targets by default, 0 where they are no classes.
+        seeds: number of runs, each with another target; verdicts to rely on need 10.
+        view: "server" (one client's change in the clear), "sum only" (what secure aggregation leaves).
+        seconds: for all attacks together. A step that is too slow for them is audited at fewer rows a client, which the
+            report names.
+
+    Returns:
+        The report: one cell for each view, secret and attack, and the share of rows recovered as a curve over rows a
+        client and repetitions of the step. What did not run stands in `skipped` with its reason.
+
+    Raises:
+        ConfigError: arguments contradict each other.
+        DataError: clients cannot be trained on, or the step fails; the message says on what.
+    """
+    began = time.perf_counter()
+    chosen = (view,) if isinstance(view, str) else tuple(view)
+    require(set(chosen) <= set(VIEWS), f'views are "server" and "sum only"; got {sorted(set(chosen) - set(VIEWS))}')
+    require(seeds >= 1, f"seeds must be at least 1; got {seeds}")
+    require(seconds > 0, f"seconds must be positive; got {seconds}")
+    require(
+        local_step is not None or recording is not None,
+        "give local_step, the function that trains a model on one client's rows, or the recording of a run",
+    )
+    rows = [_rows(f"client {index}", pair) for index, pair in enumerate(clients)]
+    require(len(rows) >= 2, f"an audit needs at least 2 clients, not {len(rows)}; the others are the baseline")
+    held_out = None if population is None else _rows("population", population)
+    training = LocalTraining(model, loss, local_step)
+    notes: list[str] = []
+    if local_step is not None and recording is None:
+        rows, notes = cut_to_budget(training, rows, seeds, seconds)
+    runs: ObservedRuns = (
+        SimulatedRuns(training, rows, seeds)
+        if recording is None
+        else RecordedRuns(recording, training, _recorded_rows(recording, rows), seeds)
+    )
+    subject = TrainingSubject(training, runs, rows, held_out, _classes(rows, classes), chosen, seconds)
+    curve = subject.measure_sizes() if local_step is not None else SizeCurve()
+    results = [subject.audit_seed(seed) for seed in range(runs.count)]
+    for result in results:
+        _note_costs(result, subject, chosen)
+    return make_report(
+        [subject],
+        results,
+        [DEFENSES[name] for name in VIEWS if name in chosen],
+        {"data": "the caller's rows", "clients": len(rows), "seeds": runs.count, "acceptable": ACCEPTABLE},
+        covered={},
+        unfit={},
+        command="",
+        curves=(curve.chart(subject.name),) if curve.shares else (),
+        skipped=(*notes, *reasons(results, runs.count), *curve.sentences()),
+        assumptions=subject.assumptions(),
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _note_costs(result: SeedResult, subject: TrainingSubject, chosen: Sequence[str]) -> None:
+    """Record what one run cost: a state dict in both directions, and the time of the step."""
+    size = sum(value.numel() * value.element_size() for value in subject.training.state.values())
+    for name in chosen:
+        costs = {"bytes_per_client_round": 2.0 * size, "seconds_per_round": subject.step_seconds, "rounds": 1}
+        real = name == VIEWS[0]
+        result.facts.append(RunFacts(subject.name, DEFENSES[name], 0, math.nan, real=real, **costs))  # type: ignore[arg-type]
+
+
+def _recorded_rows(recording: Transcript, rows: Sequence[ClientRows]) -> list[int]:
+    """Return the recorded numbers of rows; refuse other clients than the recording's."""
+    recorded = list(recording.meta.get("rows", []))
+    given = [len(own) for own in rows]
+    require(
+        recorded == given,
+        f"the recording's clients have {recorded} rows, the given ones {given}; give the rows that they trained on, in "
+        "the recording's order",
+    )
+    return recorded
+
+
+def _classes(rows: Sequence[ClientRows], classes: int | None) -> int:
+    if classes is not None:
+        return classes
+    if any(own.y.is_floating_point() or own.y.ndim != 1 for own in rows):
+        return 0
+    return int(max(int(own.y.max()) for own in rows)) + 1
+
+
+def _rows(name: str, pair: Any) -> ClientRows:
+    """Check one client's rows and return them as tensors."""
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise DataError(f"{name} must be a pair (x, y) of tensors or arrays; got {type(pair).__name__}")
+    x, y = (
+        part.detach().cpu() if torch.is_tensor(part) else torch.as_tensor(np.array(real_array(part, name)))
+        for part in pair
+    )
+    if not x.ndim or not len(x) or not y.ndim or len(x) != len(y):
+        raise DataError(f"{name}: x and y need as many rows, at least one; got {tuple(x.shape)} and {tuple(y.shape)}")
+    if not bool(torch.isfinite(x.double()).all() and torch.isfinite(y.double()).all()):
+        raise DataError(f"{name} holds NaN or infinity; drop those rows")
+    return ClientRows(x, y)
+

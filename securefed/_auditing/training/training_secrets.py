@@ -1,0 +1,152 @@
+"""The data that an audit of a torch loop tries to recover, what could be guessed of them, and the score.
+
+Rows and counts of labels are scored as in an audit of a function (`client_secrets`). Two secrets are added:
+
+    statistics   of every layer of batch normalisation, means and variances over the client's rows with the weights that
+                 it received, in units of the pooled deviations; the guess is those of all clients' rows together
+    tokens       which tokens occur in the client's rows; the guess is the share of the clients that have the token
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from securefed._auditing.engine.results import Secret
+from securefed._auditing.engine.seed_result import Judgement, judge_estimate
+from securefed._auditing.own.client_secrets import NEGLIGIBLE, SecretData
+from securefed._auditing.training.attacked_network import batch_norms
+from securefed._auditing.training.local_training import ClientRows
+from securefed._public import Public
+from securefed._tensors import Array
+from securefed.attacks._base import Reconstruction
+from securefed.attacks.scores import match, relative_error
+from securefed.datasets._base import Dataset
+
+RECOVERED: Final = 0.1
+"""Largest distance of a recovered row from the true one, as a share of the true one's distance from the mean row."""
+
+
+@dataclass(frozen=True)
+class TrainingSecrets:
+    """The data of one client, or of all together, and the scores of estimates of them.
+
+    Attributes:
+        clients: all clients' rows.
+        target: the client; `None` for all together.
+        seed: of the run.
+        statistics: (layers' channels,) statistics by client, and of all rows last; empty without such layers.
+        vocabulary: number of tokens; 0 where rows are no tokens.
+    """
+
+    clients: Sequence[ClientRows]
+    target: int | None
+    seed: int
+    statistics: Sequence[Array]
+    vocabulary: int
+
+    @cached_property
+    def data(self) -> SecretData:
+        """Rows and counts of labels."""
+        sets = [Dataset(rows.flat, None if self.vocabulary else labels_of(rows)) for rows in self.clients]
+        return SecretData(sets, Public.of(sets), self.target, self.seed)
+
+    @property
+    def truth(self) -> Array:
+        """(rows, features), the secret rows."""
+        return self.data.rows
+
+    def tokens(self, rows: ClientRows) -> Array:
+        """(vocabulary,) 1 for every token that occurs."""
+        out = np.zeros(self.vocabulary)
+        out[np.unique(rows.x.numpy())] = 1.0
+        return out
+
+    def judge(self, estimate: Reconstruction) -> list[Judgement]:
+        """Score an estimate beside the guess."""
+        if estimate.secret == "samples" and self.vocabulary:
+            return [self._exact_rows(estimate.value)]
+        if estimate.secret not in ("statistics", "tokens"):
+            return self.data.judge(estimate)
+        assert self.target is not None
+        if estimate.secret == "statistics":
+            truth, guess = self.statistics[self.target], self.statistics[-1]
+        else:
+            truth = self.tokens(self.clients[self.target])
+            guess = np.mean([self.tokens(rows) for rows in self.clients], axis=0)
+        baseline = relative_error(guess, truth)
+        secret: Secret = "statistics" if estimate.secret == "statistics" else "tokens"
+        return [judge_estimate(secret, estimate.value, truth, guess, baseline)]
+
+    def _exact_rows(self, found: Array) -> Judgement:
+        """Score token sequences by the share of the secret ones that are exactly among the found ones."""
+        known = {tuple(row) for row in np.asarray(found, np.int64).tolist()}
+        share = np.mean([tuple(row) in known for row in self.truth.astype(np.int64).tolist()])
+        secret: Secret = "samples" if self.target is not None else "pooled samples"
+        return Judgement(secret, 1.0 - float(share), 1.0, False, self.truth, self.truth)
+
+    def recovered_share(self, found: Array) -> float:
+        """Return the share of the secret rows that are recovered to `RECOVERED`."""
+        if not len(found) or not np.isfinite(found).all():
+            return 0.0
+        if self.vocabulary:
+            return 1.0 - self._exact_rows(found).error
+        off = np.linalg.norm(match(found, self.truth) - self.truth, axis=1)
+        return float(np.mean(off <= RECOVERED * np.linalg.norm(self.truth - self.data.prior.mean(axis=0), axis=1)))
+
+    def tells(self, secret: str) -> bool:
+        """Whether a secret is one: whether the guess leaves anything open."""
+        if secret == "labels":
+            return not self.vocabulary and self.data.has_label_counts
+        if self.target is None:
+            return False
+        if secret == "statistics":
+            return bool(len(self.statistics) and len(self.statistics[-1]))
+        return self.vocabulary > 0 and self.judge(Reconstruction("tokens", np.zeros(self.vocabulary)))[0].baseline > (
+            NEGLIGIBLE
+        )
+
+
+def labels_of(rows: ClientRows) -> Array | None:
+    """Return targets that are one class a row, else `None`."""
+    whole = not rows.y.is_floating_point() and rows.y.ndim == 1 and bool((rows.y >= 0).all())
+    return np.asarray(rows.y.numpy().astype(np.int64)) if whole else None
+
+
+def layer_statistics(module: nn.Module, modes: Mapping[str, bool], rows: Tensor) -> list[Array]:
+    """Compute means and unbiased variances at every layer of batch normalisation, over all rows as one batch.
+
+    Args:
+        module: with the weights that a client received; it is copied.
+        modes: of its parts, as the step used them.
+        rows: (rows, ...) inputs.
+
+    Returns:
+        For each layer two arrays (channels,): means, then variances.
+    """
+    module = deepcopy(module)
+    layers = batch_norms(module, modes)
+    for name, part in module.named_modules():
+        part.training = name in layers
+    for layer in layers.values():
+        layer.momentum = 1.0
+    with torch.no_grad():
+        module(rows)
+    found = [(layer.running_mean, layer.running_var) for layer in layers.values()]
+    return [np.asarray(value.double().numpy()) for pair in found for value in pair if value is not None]
+
+
+def standardised(parts: Sequence[Array], pooled: Sequence[Array]) -> Array:
+    """Return statistics as one vector, means in pooled deviations and variances in pooled variances."""
+    out = []
+    for place in range(0, len(pooled), 2):
+        mean, variance = pooled[place], np.maximum(pooled[place + 1], 1e-12)
+        out += [(parts[place] - mean) / np.sqrt(variance) + 1.0, parts[place + 1] / variance]
+    return np.concatenate(out) if out else np.zeros(0)

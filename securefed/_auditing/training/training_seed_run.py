@@ -1,0 +1,225 @@
+"""One run of an audit of a torch loop: every attack on the change that one view shows, scored beside its null.
+
+The null of an attack is the same attack on the change of another client, or on the sum with another client's change in
+place of the target's. For membership it is the same scores dealt out at random.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from securefed._auditing.engine.results import Artifact, Attempt
+from securefed._auditing.engine.seed_result import Place, SeedResult
+from securefed._auditing.own.own_seed_run import DEFENSES
+from securefed._auditing.training.attack_inputs import AttackInputs
+from securefed._auditing.training.local_training import ClientRows
+from securefed._auditing.training.membership_scores import (
+    SCORED,
+    Records,
+    gradient_alignments,
+    loss_drops,
+    shadow_ratios,
+)
+from securefed._auditing.training.reading_attacks import LabelRegression, learn_labels, read_labels, read_statistics
+from securefed._auditing.training.row_attack import FoundRows, recover_rows
+from securefed._auditing.training.text_attacks import read_tokens, text_rows
+from securefed._auditing.training.training_secrets import TrainingSecrets
+from securefed._tensors import Array
+from securefed.attacks import views
+from securefed.attacks._base import Reconstruction
+from securefed.attacks._membership import membership_rates
+from securefed.errors import SecureFedError
+
+STATISTICS, LABELS, REGRESSION = "training/batch statistics", "training/last layer", "training/label regression"
+TOKENS, SPANS = "text/tokens", "text/spans"
+ROWS: Final = "training/rows"
+DROP, ALIGNMENT, SHADOW = "membership/loss drop", "membership/gradient alignment", "membership/shadow"
+Attack = Callable[[AttackInputs], list[Reconstruction]]
+_SEARCH_SHARE: Final = 0.5
+"""Share of a run's time that the search for rows may take; membership and labels need simulated clients after it."""
+
+
+@dataclass
+class TrainingSeedRun:
+    """Attacks on one view of one run.
+
+    Attributes:
+        name: of the audited training.
+        inputs: of the attacks.
+        secrets: of the target.
+        population: rows that no client has; `None` where the other clients' rows stand in for them.
+        result: where attempts are recorded.
+        image_shape: (height, width) of rows that are pictures; `None` otherwise.
+    """
+
+    name: str
+    inputs: AttackInputs
+    secrets: TrainingSecrets
+    population: ClientRows | None
+    result: SeedResult
+    image_shape: tuple[int, int] | None
+
+    @property
+    def place(self) -> Place:
+        """Where the attacks look."""
+        view = self.inputs.observed.view
+        return Place(self.name, DEFENSES[view], view, self.inputs.seed, self.secrets.target)
+
+    def attack(self) -> None:
+        """Run every attack; what does not apply is noted with its reason."""
+        if self.secrets.target is not None:
+            self._read()
+            self._membership()
+        self._rows()
+
+    def _read(self) -> None:
+        secrets = self.secrets
+        if secrets.tells("statistics"):
+            self._try(STATISTICS, read_statistics)
+        if secrets.tells("labels") and len(self.inputs.rows) > 1:
+            for name in (LABELS, REGRESSION):
+                reason = "a sum tells the counts of all clients together, which the guess is made of"
+                self.result.leave_out(self.place, name, reason)
+        elif secrets.tells("labels"):
+            self._try(LABELS, read_labels)
+            try:
+                learned = learn_labels(self.inputs)
+            except SecureFedError as refusal:
+                self._leave_out(REGRESSION, refusal)
+            else:
+                self._try(REGRESSION, _reader(learned))
+
+        if secrets.tells("tokens"):
+            self._try(TOKENS, read_tokens)
+
+    def _try(self, name: str, attack: Attack) -> None:
+        """Run an attack and its null."""
+        try:
+            estimates = attack(self.inputs)
+        except (SecureFedError, np.linalg.LinAlgError) as refusal:
+            self._leave_out(name, refusal)
+            return
+        null = self.inputs.observed.null
+        chance: list[Reconstruction] | None = None
+        if null is not None:
+            try:
+                chance = attack(self.inputs.on(null))
+            except (SecureFedError, np.linalg.LinAlgError):
+                chance = None
+        self.result.record(self.place, name, estimates, [chance], self.secrets.judge, _explained)
+
+    def _rows(self) -> None:
+        """Recover rows; of a sum those of all clients together."""
+        whole = len(self.inputs.rows) == 1 or self.secrets.target is None
+        if not whole:
+            return
+        if self.secrets.vocabulary:
+            self._try(SPANS, text_rows)
+            return
+        found: list[FoundRows] = []
+
+        def attack(inputs: AttackInputs) -> list[Reconstruction]:
+            first = not found
+            share = _SEARCH_SHARE * self.inputs.budget.remaining
+            rows = recover_rows(inputs, share / 2, search=first)
+            found.append(rows)
+            return [_reconstruction(rows)]
+
+        before = len(self.result.attempts)
+        self._try(ROWS, attack)
+        if len(self.result.attempts) > before and self.inputs.seed == 0:
+            self._picture(found[0].rows)
+
+    def _picture(self, rows: Array) -> None:
+        judged = self.secrets.judge(Reconstruction("samples", rows))[0]
+        matched = self.secrets.data.judge(Reconstruction("samples", rows))[0].estimate
+        picture = Artifact(
+            self.name, self.place.defense, self.place.view, ROWS, judged.secret, judged.truth, matched, self.image_shape
+        )
+        self.result.artifacts.append(picture)
+
+    def _membership(self) -> None:
+        """Score members and others by every score; their null permutes the scores."""
+        records = self._records()
+        if isinstance(records, str):
+            for name in (DROP, ALIGNMENT, SHADOW):
+                self.result.leave_out(self.place, name, records)
+            return
+        members = self.inputs.observed.members
+        first = sum(self.inputs.rows[: members.index(self.inputs.observed.target)])
+        scores: tuple[tuple[str, Callable[[], Array]], ...] = (
+            (DROP, lambda: loss_drops(self.inputs, records.all)),
+            (ALIGNMENT, lambda: gradient_alignments(self.inputs, records.all)),
+            (SHADOW, lambda: shadow_ratios(self.inputs, records, first)),
+        )
+        for name, score in scores:
+            try:
+                self._note_membership(name, score(), len(records.inside))
+            except (SecureFedError, np.linalg.LinAlgError) as refusal:
+                self._leave_out(name, refusal)
+
+    def _note_membership(self, name: str, scores: Array, members: int) -> None:
+        rates = membership_rates(scores[:members], scores[members:])
+        mixed = self.inputs.rng(4).permutation(scores)
+        null = membership_rates(mixed[:members], mixed[members:])
+        self.result.attempts.append(
+            Attempt(
+                **asdict(self.place),
+                attack=name,
+                secret="membership",
+                leakage=rates.leakage,
+                null_leakage=null.leakage,
+                tpr=rates.tpr,
+            )
+        )
+
+    def _records(self) -> Records | str:
+        """Choose members and as many rows that no member has; a sentence where there are none."""
+        rng, own = self.inputs.rng(6), self.secrets.clients[self.inputs.observed.target]
+        places = rng.permutation(len(own))[: SCORED // 2]
+        absent = self.population
+        if absent is None:
+            if len(self.inputs.rows) > 1:
+                return "every client's rows are in the sum; give `population`, rows that no client has"
+            others = [rows for k, rows in enumerate(self.secrets.clients) if k != self.inputs.observed.target]
+            absent = ClientRows.joined(others)
+        drawn = absent.part(torch.as_tensor(rng.permutation(len(absent))[: len(places)]))
+        places = places[: len(drawn)]
+        return Records(own.part(torch.as_tensor(places)), places, drawn)
+
+    def _leave_out(self, name: str, refusal: Exception) -> None:
+        attack: Any = self.secrets.data.named(name)
+        self.result.leave_out(self.place, attack, str(refusal))
+
+
+def _reader(learned: LabelRegression) -> Attack:
+    return learned.read
+
+
+def _reconstruction(found: FoundRows) -> Reconstruction:
+    diagnostics = {"stage": found.stage, "explained": found.explained}
+    return Reconstruction("samples", found.rows, residual=found.residual, diagnostics=diagnostics)
+
+
+def _explained(estimate: Reconstruction) -> bool | None:
+    """Return whether an estimate explains its message, where the attack can tell."""
+    if "explained" in estimate.diagnostics:
+        return bool(estimate.diagnostics["explained"])
+    return None if math.isnan(estimate.residual) else estimate.residual <= 1e-2
+
+
+def reasons(results: Sequence[SeedResult], runs: int) -> tuple[str, ...]:
+    """Say what did not run, with the first run's reason, since those of others differ in figures at most."""
+    grouped: dict[str, list[str]] = {}
+    for gap in (gap for result in results for gap in result.gaps):
+        grouped.setdefault(f"{gap.view}, {gap.attack}", []).append(gap.reason)
+    return tuple(
+        f"{where}: {group[0]}" + f" ({len(group)} of {runs} runs)" * (len(group) < runs)
+        for where, group in grouped.items()
+    )

@@ -1,0 +1,228 @@
+"""A torch training loop under audit: an `audit_report.Subject` whose attacks share one limit of time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from securefed._auditing.engine.seed_result import Place, SeedResult
+from securefed._auditing.own.own_seed_run import DEFENSES
+from securefed._auditing.training.attack_inputs import AttackInputs
+from securefed._auditing.training.local_training import ClientRows, LocalTraining
+from securefed._auditing.training.observed_runs import ObservedChange, ObservedRuns
+from securefed._auditing.training.size_curve import SizeCurve, measure_sizes, rows_by_search
+from securefed._auditing.training.step_probe import StepFacts, probe_step
+from securefed._auditing.training.text_attacks import rows_by_spans, token_table
+from securefed._auditing.training.training_secrets import TrainingSecrets, layer_statistics, standardised
+from securefed._auditing.training.training_seed_run import TrainingSeedRun
+from securefed._tensors import Array
+from securefed.attacks import views
+from securefed.attacks._generic import TimeBudget
+from securefed.errors import SecureFedError
+
+_CURVE_SHARE: Final = 0.4
+"""Largest share of the time for the curve of sizes: it makes tens of searches, each run one at most."""
+_SUMS_SHARE: Final = 0.25
+"""Share of a run's time for its sum, of which simulations cost as many steps as there are clients."""
+_STEPS_A_RUN: Final = 150
+"""Runs of the step that one audited run needs about, for membership and label counts by simulation."""
+_FEWEST: Final = 4
+"""Rows a client below which a slow step is not cut further."""
+
+
+@dataclass
+class TrainingSubject:
+    """A torch loop under audit.
+
+    Attributes:
+        training: model, loss and step.
+        runs: what a server sees, run by run.
+        clients: their rows.
+        population: rows that no client has and the attacker knows; `None` where the other clients' rows stand in.
+        classes: number of classes; 0 where targets are no classes.
+        views: that are attacked.
+        seconds: for all attacks together.
+        facts: what the first probe of the step showed.
+    """
+
+    training: LocalTraining
+    runs: ObservedRuns
+    clients: Sequence[ClientRows]
+    population: ClientRows | None
+    classes: int
+    views: Sequence[str]
+    seconds: float
+    facts: StepFacts | None = None
+    _statistics: dict[int, list[Array]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._left = self.seconds
+
+    @property
+    def name(self) -> str:
+        """The model's class and the step's name."""
+        step = self.training.step
+        called = f", {getattr(step, '__name__', type(step).__name__)}" if step is not None else ""
+        return f"{type(self.training.model).__name__}{called}"
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds of one client's step; 0 where it was not run."""
+        return self.facts.seconds if self.facts else 0.0
+
+    @cached_property
+    def vocabulary(self) -> int:
+        """Number of tokens; 0 where rows are no tokens."""
+        table = token_table(self.training, self.clients[0])
+        return 0 if table is None else len(self.training.state[table])
+
+    def describe(self) -> Mapping[str, Any]:
+        """Say what ran: the model, the step as it was measured, and the rows."""
+        sizes = sorted({len(rows) for rows in self.clients})
+        shown = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+        trained = sum(value.numel() for value in self.training.model.parameters() if value.requires_grad)
+        return {
+            "hyper-parameters": {
+                "parameters": str(trained),
+                "rows a client": shown,
+                "step": str(self.facts) if self.facts else "read from a recording, not run",
+            },
+            "data": "the caller's rows",
+            "rounds": 1,
+            "secret": "samples",
+            "also attacked": "counts of labels, batch statistics, tokens, membership, pooled data",
+            "clip": "none",
+            "utility": "utility",
+        }
+
+    def assumptions(self) -> tuple[str, ...]:
+        """List what the attackers are given."""
+        known = "rows like the clients' are known (`population`)"
+        if self.population is None:
+            known = "the other clients' rows are known to whoever attacks one client"
+        given = [
+            "the model, the loss, the local step, the state that clients receive and each client's number of rows are "
+            "public",
+            known,
+        ]
+        if self.facts is not None:
+            given.append(f"measured on {self.facts.rows} known rows, the local step is {self.facts}")
+        if self.runs.count < len(self.clients):
+            given.append(f"{self.runs.count} of {len(self.clients)} clients were targets")
+        return tuple(given)
+
+    def audit_seed(self, seed: int) -> SeedResult:
+        """Attack every view of one run; a single client's change gets most of the time, which simulations make use of."""
+        result = SeedResult()
+        shares = {view: _SUMS_SHARE if view == views.SUM_ONLY and len(self.views) > 1 else 1.0 for view in self.views}
+        for view, share in shares.items():
+            began = time.monotonic()
+            allowed = max(self._left, 0.0) / (self.runs.count - seed) * share
+            try:
+                self._attack(seed, view, TimeBudget.of(allowed), result)
+            except SecureFedError as refusal:
+                spot = Place(self.name, DEFENSES[view], view, seed, self.runs.target(seed))
+                result.leave_out(spot, "every attack", str(refusal))
+            self._left -= time.monotonic() - began
+        return result
+
+    def measure_sizes(self) -> SizeCurve:
+        """Measure the share of rows recovered over rows a client and repetitions of the step.
+
+        It comes before the runs, which get the time that it leaves.
+        """
+        began, recover = time.monotonic(), rows_by_spans if self.vocabulary else rows_by_search
+        curve = measure_sizes(
+            self.training,
+            self.clients,
+            self._prior(0),
+            self.classes,
+            self.vocabulary,
+            self.seconds * _CURVE_SHARE,
+            recover,
+        )
+        self._left -= time.monotonic() - began
+        return curve
+
+    def _attack(self, seed: int, view: str, budget: TimeBudget, result: SeedResult) -> None:
+        observed = self.runs.observe(seed, view)
+        prior = self._prior(observed.target)
+        sizes = tuple(len(self.clients[client]) for client in observed.members)
+        facts = self._probe(observed, prior) if self.training.step is not None else None
+        inputs = AttackInputs(self.training, observed, sizes, prior, self.classes, facts, budget)
+        for target in (observed.target, None) if view == views.SUM_ONLY else (observed.target,):
+            secrets = TrainingSecrets(self.clients, target, seed, self._statistics_of(seed, observed), self.vocabulary)
+            TrainingSeedRun(self.name, inputs, secrets, self.population, result, self._image).attack()
+
+    def _probe(self, observed: ObservedChange, prior: ClientRows) -> StepFacts:
+        """Probe the step on known rows, as many as the target has."""
+        count = min(len(self.clients[observed.target]), len(prior))
+        facts = probe_step(self.training, observed.state, prior.part(slice(0, count)), 11)
+        self.facts = self.facts or facts
+        return facts
+
+    def _prior(self, target: int) -> ClientRows:
+        """Return the rows that the attacker of one client knows, in an order of their own."""
+        known = self.population
+        if known is None:
+            known = ClientRows.joined([rows for index, rows in enumerate(self.clients) if index != target])
+        order = np.random.default_rng([target, 61]).permutation(len(known))
+        return known.part(torch.as_tensor(order))
+
+    def _statistics_of(self, seed: int, observed: ObservedChange) -> list[Array]:
+        """Return the standardised batch statistics of every client and of all rows, under the received weights."""
+        if seed not in self._statistics:
+            module = self.training.received(observed.state)
+            parts = [*self.clients, ClientRows.joined(list(self.clients))]
+            found = [layer_statistics(module, self.training.modes, rows.x) for rows in parts]
+            pooled = layer_statistics(module, self.training.modes, self._prior(observed.target).x)
+            self._statistics = {seed: [standardised(own, pooled) for own in found]}
+        return self._statistics[seed]
+
+    @property
+    def _image(self) -> tuple[int, int] | None:
+        """(height, width) of rows that are pictures of one channel; `None` for others."""
+        shape = tuple(self.clients[0].x.shape[1:])
+        return (shape[-2], shape[-1]) if len(shape) >= 2 and int(np.prod(shape[:-2])) == 1 else None
+
+
+def cut_to_budget(
+    training: LocalTraining, clients: list[ClientRows], seeds: int, seconds: float
+) -> tuple[list[ClientRows], list[str]]:
+    """Leave each client as many rows as the audit has time for.
+
+    Args:
+        training: model, loss and step.
+        clients: their rows.
+        seeds: number of runs.
+        seconds: for all attacks together.
+
+    Returns:
+        The clients, and a sentence where rows were left out.
+    """
+    most = max(len(rows) for rows in clients)
+    count, allowed = most, 0.5 * seconds / (seeds * _STEPS_A_RUN)
+    state, largest = training.state, max(clients, key=len)
+    training.change(state, largest.part(slice(0, _FEWEST)), 0)  # the first run also loads code
+    while True:
+        began = time.perf_counter()
+        training.change(state, largest.part(slice(0, count)), 0)
+        spent = time.perf_counter() - began
+        if count == most:
+            full = spent
+        if spent <= allowed or count <= _FEWEST:
+            break
+        count = max(count // 2, _FEWEST)
+    if count == most:
+        return clients, []
+    note = (
+        f"the local step takes {full:.2g} s on {most} rows, too long for {seconds:.0f} s of attacks: every figure is of "
+        f"clients cut to their first {count} rows ({spent:.2g} s); allow more `seconds` to audit all rows"
+    )
+    return [rows.part(slice(0, count)) for rows in clients], [note]
