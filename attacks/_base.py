@@ -97,6 +97,7 @@ class Reconstruction:
         diagnostics: anything else worth reporting.
         members: the clients whose secret `value` is; `None` means `View.members`.
         guess: best guess of the secret without the messages, where it is better than the baseline of the score.
+        open: what no message of the algorithm tells, however precise, and what the estimate takes for it; in words.
     """
 
     secret: str
@@ -109,6 +110,7 @@ class Reconstruction:
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
     members: frozenset[ClientId] | None = None
     guess: Array | None = None
+    open: tuple[str, ...] = ()
 
 
 @runtime_checkable

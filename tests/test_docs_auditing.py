@@ -7,7 +7,15 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from securefed._auditing.registered.transcript_audit import OPEN_DIRECTIONS, OTHER_RUN, RECOVERED, UNCHECKED, UNSOLVED
+from securefed._auditing.registered.transcript_finding import (
+    OPEN_DIRECTIONS,
+    OTHER_RUN,
+    RECOVERED,
+    UNCHECKED,
+    UNDETERMINED,
+    UNSOLVED,
+    UP_TO,
+)
 from securefed._commands.cli import app
 
 PAGE = (Path(__file__).parents[1] / "docs" / "auditing.md").read_text()
@@ -24,6 +32,6 @@ def test_the_recorded_run_is_attacked(tmp_path, monkeypatch, capsys) -> None:
 
 
 def test_every_word_of_a_finding_is_on_the_page() -> None:
-    for word in (RECOVERED, OPEN_DIRECTIONS, OTHER_RUN, UNSOLVED, UNCHECKED):
+    for word in (RECOVERED, UP_TO, OPEN_DIRECTIONS, UNDETERMINED, OTHER_RUN, UNSOLVED, UNCHECKED):
         assert f"`{word}`" in PAGE
     assert "`misfit`" not in PAGE  # the control

@@ -19,6 +19,7 @@ from securefed._public import require
 from securefed._tensors import Array
 from securefed.algorithms._pca.consensus import ConsensusPCA
 from securefed.attacks._base import Reconstruction, Target, View
+from securefed.attacks._diagnosis import ROUNDING
 from securefed.attacks._duals.clip_reversal import undo_clipping
 from securefed.attacks._duals.observed_steps import ObservedStep, observed_steps
 from securefed.attacks._requirements import MEMORY, too_large, why_incomplete
@@ -43,6 +44,8 @@ class GramEstimate:
         unknowns: number of unknowns.
         condition: condition number of the equations over the directions that count for `rank`.
         error: expected relative error of S from the precision of the messages; NaN if unknown.
+        open: what the messages do not tell, as `Reconstruction.open`.
+        rounding: relative residual that the rounding of the messages leaves in the equations; 0 if unknown.
     """
 
     gram: Array
@@ -53,6 +56,8 @@ class GramEstimate:
     unknowns: int
     condition: float
     error: float = math.nan
+    open: tuple[str, ...] = ()
+    rounding: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -132,8 +137,10 @@ class DualAttack(ABC):
                 "method": estimate.method,
                 "standardised": estimate.standardised,
                 "hidden error": estimate.error,
+                ROUNDING: estimate.rounding,
             },
             members=observed.members,
+            open=estimate.open,
         )
 
 

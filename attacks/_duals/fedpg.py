@@ -13,7 +13,7 @@ same for S and S + c I, so c is chosen by other knowledge: a known trace, a cons
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -29,6 +29,9 @@ from securefed.attacks._duals.local_steps_fit import fit_steps
 from securefed.attacks._duals.observed_steps import ObservedStep
 from securefed.attacks._duals.unit_diagonal import with_unit_diagonal
 from securefed.attacks._gram.elimination import eliminate, solve_shifted
+
+_SHIFT = "a multiple of the identity, on which FedPG's messages do not depend (taken {})"
+_UNIT_DIAGONAL, _LEAST_RANK = _SHIFT.format("for a diagonal of ones"), _SHIFT.format("for the least rank")
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,8 @@ class FedPGDuals(DualAttack):
         if self.trace is None and len(steps[0].start) <= self.fit_features:
             with_diagonal = with_unit_diagonal(steps, blocks, algorithm.step_size)
             if with_diagonal is not None:
-                return with_diagonal
+                left = _rounding(steps, blocks, algorithm.step_size)
+                return replace(with_diagonal, open=(_UNIT_DIAGONAL,), rounding=left)
         eliminated = eliminate([step.start for step in steps], blocks)
         solution, _ = solve_shifted(eliminated, rows=rows, trace=self.trace)
         standardised = self._looks_standardised(solution.gram) and solution.rank == len(solution.gram)
@@ -78,6 +82,8 @@ class FedPGDuals(DualAttack):
             eliminated.rank,
             eliminated.unknowns,
             eliminated.condition,
+            open=self._open(standardised),
+            rounding=_rounding(steps, blocks, algorithm.step_size),
         )
 
     def fitted(self, steps: Sequence[ObservedStep], algorithm: ConsensusPCA) -> GramEstimate:
@@ -90,11 +96,35 @@ class FedPGDuals(DualAttack):
         shift = -float(np.linalg.eigvalsh(gram)[0]) if trace is None else (trace - float(np.trace(gram))) / features
         gram = gram + shift * np.eye(features)
         method = "fitted" if fit.proven else "fitted, not proven"
-        return GramEstimate(gram, method, standardised, fit.residual, fit.rank, fit.unknowns, fit.condition)
+        return GramEstimate(
+            gram,
+            method,
+            standardised,
+            fit.residual,
+            fit.rank,
+            fit.unknowns,
+            fit.condition,
+            open=self._open(standardised),
+        )
+
+    def _open(self, standardised: bool) -> tuple[str, ...]:
+        if self.trace is not None:
+            return ()
+        return (_UNIT_DIAGONAL if standardised else _LEAST_RANK,)
 
     def _looks_standardised(self, gram: Array) -> bool:
         """Return whether the diagonal is constant, whatever the unknown c; it is then taken to be 1."""
         return self.trace is None and float(np.ptp(np.diag(gram))) <= CONSTANT_DIAGONAL
+
+
+def _rounding(steps: Sequence[ObservedStep], blocks: Sequence[Array], step_size: float) -> float:
+    """Return the relative residual that the messages' rounding leaves in the equations of all blocks.
+
+    A block is half the difference of two differences of messages over the step size, which magnifies their rounding.
+    """
+    error = max(step.error for step in steps) * np.sqrt(6) / (2 * step_size)
+    entries = sum(block.size for block in blocks)
+    return float(error * np.sqrt(entries) / (np.linalg.norm([np.linalg.norm(block) for block in blocks]) or 1.0))
 
 
 def gradient_block(step: ObservedStep, step_size: float) -> Array:

@@ -67,8 +67,9 @@ def with_unit_diagonal(steps: Sequence[ObservedStep], blocks: Sequence[Array], s
     )
     x = np.ones(coordinates.count)
     x[~diagonal] = off_diagonal.mean
+    # of the solution itself: hyper-parameters are judged by it, and the projection below leaves what it leaves
+    residual = float(np.linalg.norm(matrix @ x - right))
     gram = nearest_psd(coordinates.matrix(x))
-    residual = float(np.linalg.norm(matrix @ coordinates.coordinates(gram) - right))
     determined = off_diagonal.determined
     return GramEstimate(
         gram=gram,

@@ -8,7 +8,7 @@ attack's search, or, where a defence added noise of known size, computes the row
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -20,6 +20,10 @@ from securefed.attacks._gradient_inversion.proximal_derivatives import is_proxim
 from securefed.attacks._gradient_inversion.row_fit_problem import RowFitProblem
 from securefed.errors import TranscriptError
 
+SIGN_OPEN: Final = (
+    "each row's sign, and with it its label, since (x, label 0) and (-x, label 1) have the same gradients without a "
+    "bias (taken so that each row's sum is positive; wrong for rows that are not)"
+)
 _RANK_TOLERANCE = 1e-10
 _PROXIMAL_COST = 3
 """Factor by which `limit` is smaller for proximal methods, which are fitted in all coordinates at a higher cost."""
@@ -86,7 +90,8 @@ def reconstruction(
     residual = equations.relative_residual(coordinates, labels)
     if not residual <= np.sqrt(SOLVED):
         samples = np.clip(np.nan_to_num(samples), -bound, bound)
-    if equations.simulation.model.mirrored:  # (x, 0) and (-x, 1) fit equally well; most features are positive
+    mirrored = equations.simulation.model.mirrored
+    if mirrored:  # (x, 0) and (-x, 1) fit equally well; most features are positive
         labels = (samples.sum(axis=1) < 0).astype(np.int64)
         samples = np.where(labels[:, None] == 1, -samples, samples)
     out = Reconstruction(
@@ -103,6 +108,7 @@ def reconstruction(
             "known points": problem.known_points,
             "full batches assumed": not problem.repeatable,
         },
+        open=(SIGN_OPEN,) if mirrored else (),
     )
     if found is None or not found.fit.jacobian.size or not np.isfinite(found.fit.jacobian).all():
         return out

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from securefed._auditing.registered.transcript_audit import (
+from securefed._auditing.registered.transcript_audit import audit_transcript
+from securefed._auditing.registered.transcript_finding import (
     OPEN_DIRECTIONS,
     OTHER_RUN,
     RECOVERED,
     TranscriptFinding,
-    audit_transcript,
 )
 from securefed._messages import Transcript
 from securefed._runtime.federation import Federation

@@ -61,8 +61,8 @@ def near_consensus(rounds: Sequence[RoundView], beta_scale: float, rows: int) ->
         beta_scale: the algorithm's beta over lambda_1(S).
         rows: bound on the rank of S; 0 for none.
     """
-    Z = np.stack([o.broadcast[BASIS] for o in rounds])
-    Y = np.stack([o.message[PRODUCT] for o in rounds])
+    Z = _orthonormal(np.stack([np.asarray(o.broadcast[BASIS], np.float64) for o in rounds]))
+    Y = np.stack([np.asarray(o.message[PRODUCT], np.float64) for o in rounds])
     captured = np.array([float(o.message[CAPTURED]) for o in rounds])
     scale = largest_eigenvalue(rounds[0], beta_scale)
     features = Z.shape[1]
@@ -88,6 +88,16 @@ def evenly_spaced(rounds: Sequence[RoundView], count: int = ROUNDS) -> list[Roun
     """Return at most `count` of the rounds, evenly spaced, the first always among them."""
     index = np.unique(np.linspace(0, len(rounds) - 1, min(count, len(rounds))).round().astype(int))
     return [rounds[i] for i in index]
+
+
+def _orthonormal(Z: Array) -> Array:
+    """Return the nearest bases with orthonormal columns, (rounds, features, rank).
+
+    Broadcasts in float32 are orthonormal to 1e-7 only. At the condition number of the system (1e12) that would make it
+    indefinite, and the estimate many times larger than S.
+    """
+    U, _, Vt = np.linalg.svd(Z, full_matrices=False)
+    return np.asarray(U @ Vt)
 
 
 def _distances(Z: Array, Y: Array) -> Array:

@@ -1,14 +1,16 @@
 """Audit a recorded run, of this or another framework: no run is repeated, and every attack says what it lacks.
 
 The attacker is given the transcript and the algorithm with the hyper-parameters that it believes. An attack whose
-estimate does not explain the messages is tried once more on a run of its own, with those hyper-parameters on random
-rows (the control). If it solves that run, the hyper-parameters are wrong; if not, the search failed.
+estimate does not explain the messages is tried again on runs of the auditor's own with those hyper-parameters, on
+random rows and on rows like the estimate (`control_runs`). If it solves all of them, the hyper-parameters are wrong; if
+not, the search failed. One whose estimate explains the messages is repeated on messages changed by their own rounding:
+only where that moves the estimate little is it called recovered.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -17,105 +19,37 @@ import numpy as np
 from securefed import _catalogue as catalogue
 from securefed._auditing.cases import Prepared
 from securefed._auditing.engine.results import finite_or_none
+from securefed._auditing.engine.seed_result import Judgement
 from securefed._auditing.registered.attacker import WEAKER_FITS
+from securefed._auditing.registered.control_runs import ControlRuns
+from securefed._auditing.registered.first_model import begun_as
 from securefed._auditing.registered.scoring import assess
+from securefed._auditing.registered.transcript_finding import TranscriptFinding
 from securefed._messages import ClientId, Transcript
 from securefed._public import Public
-from securefed._runtime.federation import Federation
-from securefed._runtime.run_options import RunOptions
-from securefed._tensors import Array, Tensors
+from securefed._tensors import Tensors
 from securefed.algorithms._base import Algorithm
 from securefed.attacks import views
-from securefed.attacks._base import Attack, Reconstruction, RoundView, Target, View
+from securefed.attacks._base import Attack, Reconstruction, Target, View
 from securefed.attacks._diagnosis import diagnose, explained
 from securefed.attacks._generic import ClearRows, FitRows, ProbeGram
+from securefed.attacks._repeatability import SMALL, Repeatability, repeatability
 from securefed.attacks._requirements import unbroken
 from securefed.attacks.scores import leakage
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, SecureFedError
 from securefed.recording._recording import check, public_of
 
-RECOVERED: Final = "recovered"
-OPEN_DIRECTIONS: Final = "recovered in part"
-OTHER_RUN: Final = "other hyper-parameters"
-UNSOLVED: Final = "not solved"
-UNCHECKED: Final = "not checked"
-_MOST: Final = 2**30
-"""Largest number of bytes of the control's rows."""
-_SHOWN: Final = 3
-"""Rounds whose batches the text lists; the JSON holds all."""
 _GENERIC: Final = (ProbeGram, FitRows, ClearRows)
 """Attacks that need no code for the algorithm, tried where no other applies."""
 
 
-@dataclass(frozen=True)
-class TranscriptFinding:
-    """One attack on one view of the transcript.
-
-    Attributes:
-        view: name of the view.
-        attack: name of the attack.
-        rounds: number of rounds that it read.
-        found: its estimate, with residual, rank and condition number.
-        explained: whether the estimate explains the messages to their precision; `None` where the attack cannot tell.
-        control: if it does not: whether the same attack explains a run of its own on random rows, with the given
-            hyper-parameters; `None` if that was not tried.
-        lacks: what was missing, and what that costs.
-        leakage: 1 - error / baseline's error if the rows are known; else NaN.
-    """
-
-    view: str
-    attack: str
-    rounds: int
-    found: Reconstruction
-    explained: bool | None
-    control: bool | None
-    lacks: tuple[str, ...]
-    leakage: float = math.nan
-
-    @property
-    def word(self) -> str:
-        """The finding in a word.
-
-        `recovered`; `recovered in part` (directions stay open); `other hyper-parameters` (the attack solves a run with
-        those given, and not this one); `not solved`; `not checked`.
-        """
-        if self.explained is None:
-            return UNCHECKED
-        if self.explained:
-            full = self.found.rank >= self.found.unknowns or self.found.unknowns == 0
-            return RECOVERED if full else OPEN_DIRECTIONS
-        return OTHER_RUN if self.control else UNSOLVED
-
-    @property
-    def draws(self) -> str:
-        """What was learned of the batches or blocks that the client drew, in a sentence; empty if it drew none."""
-        drawn = self.found.diagnostics.get("draws", "")
-        if not drawn:
-            return ""
-        if drawn != "found":
-            return f"The client draws batches, {drawn}; full ones stand in for them, so a residual is no protection."
-        batches = self.found.diagnostics.get("batches", ())
-        shown = "; ".join(" then ".join(_listed(step) for step in steps) for steps in batches[:_SHOWN])
-        more = f"; and so on, {len(batches)} rounds in all" if len(batches) > _SHOWN else ""
-        return f"Which rows each local step took was found with them (numbered as recovered): {shown}{more}."
-
-    def to_json(self) -> dict[str, Any]:
-        """Convert all but the estimate itself to JSON values."""
-        found = self.found
-        numbers = {"residual": found.residual, "condition": found.condition, "leakage": self.leakage}
-        return {
-            "view": self.view,
-            "attack": self.attack,
-            "secret": found.secret,
-            "word": self.word,
-            "rounds": self.rounds,
-            "rank": found.rank,
-            "unknowns": found.unknowns,
-            "lacks": list(self.lacks),
-            "draws": self.found.diagnostics.get("draws"),
-            "batches": self.found.diagnostics.get("batches"),
-        } | {name: finite_or_none(value) for name, value in numbers.items()}
+_SAME_SIZE: Final = 3.0
+"""Residuals of a control on the estimate within which the recorded run's counts as explained. Numbers of the same type
+and data like the estimate leave as much; how the rounding errors meet the weakest directions differs."""
+_FAR: Final = 10.0
+"""Residuals of the controls beyond which hyper-parameters are taken to be others; a step size off by a tenth leaves 50
+and more in FedPG in float32, and 1e4 and more in numbers of 16 digits."""
 
 
 @dataclass(frozen=True)
@@ -138,13 +72,7 @@ class TranscriptAudit:
         lines = [f"{self.algorithm!r}"]
         if len(self.tried) > 1:
             lines += [f"  candidate {name}: least residual {residual:.1e}" for name, residual in self.tried]
-        for item in self.findings:
-            known = "" if math.isnan(item.leakage) else f", leakage {item.leakage:.3f}"
-            lines.append(
-                f"  {item.view}, {item.found.secret} by {item.attack} from {item.rounds} rounds: {item.word} "
-                f"(residual {item.found.residual:.1e}, rank {item.found.rank} of {item.found.unknowns}{known})"
-            )
-            lines += [f"    {line}" for line in (*item.lacks, item.draws) if line]
+        lines += ["  " + line for item in self.findings for line in str(item).splitlines()]
         return "\n".join([*lines, *(f"  not run: {reason}" for reason in self.skipped)])
 
     def to_json(self) -> dict[str, Any]:
@@ -195,12 +123,16 @@ def audit_transcript(
         raise ConfigError(f"the clients' rows must number {list(public.rows)}, as the transcript states")
     names = [catalogue.attacks[name].name for name in attacks or catalogue.attacks.names]
     chosen = [catalogue.attacks.make(name) for name in names if attacks or name not in WEAKER_FITS]
-    runs = [_Candidate(transcript, one, public, target, chosen, clients, seed) for one in candidates]
+    runs = [
+        _Candidate(transcript, begun_as(transcript, one, public), public, target, chosen, clients, seed)
+        for one in candidates
+    ]
     for run in runs:
         run.attack_all()
     best = min(runs, key=lambda run: run.residual)
     tried = tuple((repr(run.algorithm), run.residual) for run in runs)
-    return TranscriptAudit(best.algorithm, tried, tuple(best.findings), tuple(dict.fromkeys(best.skipped)))
+    own = candidates[runs.index(best)]
+    return TranscriptAudit(own, tried, tuple(best.findings), tuple(dict.fromkeys(best.skipped)))
 
 
 @dataclass(frozen=True)
@@ -224,7 +156,10 @@ class _Candidate:
     seed: int
     findings: list[TranscriptFinding] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
-    _control_transcript: Transcript | None = None
+    controls: ControlRuns = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.controls = ControlRuns(self.transcript, self.algorithm, self.public, self.seed)
 
     @property
     def residual(self) -> float:
@@ -292,12 +227,24 @@ class _Candidate:
         found = self._run(attack, used, where)
         if found is None:
             return
-        known = explained(found, used)
-        control = self._control(attack, used, see) if known is False else None
-        lacks += diagnose(found, used, self.assumed)
-        score = self._score(used, found)
+        known, control = explained(found, used), None
+        if known is False:
+            known, control = self._compared(attack, used, see, found)
+        steady = repeatability(attack, used, self.assumed, found, self.seed) if known else Repeatability(math.nan)
+        lacks += diagnose(found, used, self.assumed, known=known, error=steady.error)
         self.findings.append(
-            TranscriptFinding(used.view, attack.name, len(used.rounds), found, known, control, tuple(lacks), score)
+            TranscriptFinding(
+                used.view,
+                attack.name,
+                len(used.rounds),
+                found,
+                known,
+                control,
+                tuple(lacks),
+                self._score(self.clients, used, found, self.transcript),
+                steady.error,
+                not steady.labels,
+            )
         )
 
     def _run(self, attack: Attack, observed: View, where: str) -> Reconstruction | None:
@@ -307,64 +254,82 @@ class _Candidate:
             self.skipped.append(f"{where}: {refusal}")
             return None
 
-    def _control(self, attack: Attack, observed: View, see: MakeView) -> bool | None:
-        """Whether the attack explains a run with the given hyper-parameters, in the same rounds and types."""
+    def _compared(
+        self, attack: Attack, observed: View, see: MakeView, found: Reconstruction
+    ) -> tuple[bool, bool | None]:
+        """Compare a residual that is no rounding with those of the same attack on runs of its own.
+
+        Returns:
+            Whether the estimate explains the messages as well as the attack explains a run of its own on data like the
+            estimate, which it recovers; and whether the attack explains all its own runs and leaves far more here, so
+            that hyper-parameters differ. `None` where no run of its own was possible.
+        """
+        controls = [
+            control
+            for make in (lambda: self.controls.on_estimate(found, self.target), self.controls.on_random_rows)
+            if (control := self._controlled(attack, observed, see, make)) is not None
+        ]
+        if any(one.rows_known and one.right and found.residual <= _SAME_SIZE * one.residual for one in controls):
+            return True, None
+        if not controls:
+            return False, None
+        solved = all(one.right or one.explained for one in controls)
+        return False, solved and found.residual > _FAR * max(one.residual for one in controls)
+
+    def _controlled(self, attack: Attack, observed: View, see: MakeView, make: Callable[[], Any]) -> _Controlled | None:
+        """Attack a run of the auditor's own in the same rounds; `None` where it cannot be made or attacked."""
         try:
-            control = see(self._control_run(), self.target)
-            rounds = _in_types_of(observed, control.rounds[: len(observed.rounds)])
-            control = replace(control, rounds=tuple(rounds))
-            return explained(attack.run(control, self.assumed, np.random.default_rng([self.seed, 1])), control)
-        except (SecureFedError, np.linalg.LinAlgError):
+            if (made := make()) is None:
+                return None
+            run, rows = made if isinstance(made, tuple) else (made, None)
+            view = see(run, self.target)
+            view = replace(view, rounds=view.rounds[: len(observed.rounds)])
+            again = attack.run(view, self.assumed, np.random.default_rng([self.seed, 1]))
+        except (SecureFedError, np.linalg.LinAlgError, ValueError):
             return None
+        error = math.inf if rows is None else self._error(rows, view, again, run)
+        return _Controlled(again.residual, bool(explained(again, view)), error <= SMALL, rows is not None)
 
-    def _control_run(self) -> Transcript:
-        """Run the algorithm on random rows, with the same clients in each round; once for all attacks."""
-        if self._control_transcript is None:
-            size = 8 * sum(self.public.rows) * self.public.features
-            if size > _MOST:
-                raise ConfigError(f"a control takes {size / 2**30:.3g} GiB of random rows, the limit is 1 GiB")
-            present = [record.survivors for record in self.transcript.records if record.kind == "train"]
-            rng = np.random.default_rng([self.seed, 2])
-            clients = [_random_rows(rows, self.public, rng) for rows in self.public.rows]
-            federation = Federation(
-                self.algorithm,
-                clients,
-                public=self.public,
-                seed=self.seed,
-                options=RunOptions(schedule=lambda k: present[k]),
-            )
-            self._control_transcript = federation.run(len(present)).transcript
-        return self._control_transcript
-
-    def _score(self, observed: View, found: Reconstruction) -> float:
+    def _score(
+        self, clients: Sequence[Dataset] | None, observed: View, found: Reconstruction, run: Transcript
+    ) -> float:
         """Compute the leakage if the clients' rows are known; else NaN."""
-        if self.clients is None or found.secret == "personal" or not np.isfinite(found.value).all():
-            return math.nan
-        everyone = Dataset(np.concatenate([data.x for data in self.clients]))
-        prepared = Prepared(tuple(self.clients), everyone, self.public, None)
-        judged = assess(prepared, observed, found, _RecordedOutput(self.transcript.output), self.target)
-        return leakage(judged[0].error, judged[0].baseline)
+        judged = self._judged(clients, observed, found, run)
+        return math.nan if judged is None else leakage(judged.error, judged.baseline)
+
+    def _error(self, clients: Sequence[Dataset], observed: View, found: Reconstruction, run: Transcript) -> float:
+        judged = self._judged(clients, observed, found, run)
+        return math.inf if judged is None else judged.error
+
+    def _judged(
+        self, clients: Sequence[Dataset] | None, observed: View, found: Reconstruction, run: Transcript
+    ) -> Judgement | None:
+        if clients is None or found.secret == "personal" or not np.isfinite(found.value).all():
+            return None
+        everyone = Dataset(np.concatenate([data.x for data in clients]))
+        prepared = Prepared(tuple(clients), everyone, self.public, None)
+        return assess(prepared, observed, found, _RecordedOutput(run.output), self.target)[0]
+
+
+@dataclass(frozen=True)
+class _Controlled:
+    """One attack on a run of the auditor's own.
+
+    Attributes:
+        residual: that it left.
+        explained: whether the estimate explains the messages to their rounding.
+        right: whether the estimate is within `SMALL` of the rows that the auditor chose.
+        rows_known: whether these rows were made to agree with the estimate of the recorded run.
+    """
+
+    residual: float
+    explained: bool
+    right: bool
+    rows_known: bool
 
 
 MakeView = Callable[[Transcript, ClientId], View]
 _VIEWS: Final[Mapping[str, MakeView]] = {views.SERVER_VIEW: views.server, views.SUM_ONLY: views.sum_only}
-
-
-def _random_rows(rows: int, public: Public, rng: np.random.Generator) -> Dataset:
-    x = rng.uniform(0.0, public.feature_bound, (rows, public.features))
-    return Dataset(x, rng.integers(0, public.classes, rows) if public.classes else None)
-
-
-def _in_types_of(observed: View, rounds: Sequence[RoundView]) -> Iterator[RoundView]:
-    """Convert the control's messages to the numbers' types of the observed ones."""
-    for mine, recorded in zip(rounds, observed.rounds, strict=False):
-        kinds = {name: np.asarray(value).dtype for name, value in recorded.message.items()}
-        message: dict[str, Array] = {name: np.asarray(value, kinds.get(name)) for name, value in mine.message.items()}
-        yield replace(mine, message=message)
-
-
-def _listed(rows: Sequence[int]) -> str:
-    return "+".join(map(str, rows))
 
 
 def _shapes(shapes: Mapping[str, tuple[int, ...]]) -> str:

@@ -1,0 +1,149 @@
+"""What one attack found in a recorded run, and the word for it.
+
+A word of success needs two things: the estimate explains the messages, and these allow no other estimate that differs
+by more than `SMALL` of its size (`_repeatability`). What no message tells, however precise, stands beside the word:
+the order of rows, a sign, a shift, a rotation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from securefed._auditing.engine.results import finite_or_none
+from securefed.attacks._base import Reconstruction
+from securefed.attacks._repeatability import SMALL
+
+RECOVERED: Final = "recovered"
+UP_TO: Final = "recovered up to what is left open"
+OPEN_DIRECTIONS: Final = "recovered in part"
+UNDETERMINED: Final = "explained, not determined"
+OTHER_RUN: Final = "other hyper-parameters"
+UNSOLVED: Final = "not solved"
+UNCHECKED: Final = "not checked"
+_SHOWN: Final = 3
+"""Rounds whose batches the text lists; the JSON holds all."""
+_OPEN: Final = {
+    "gram": "the rows behind the Gram matrix, which it gives up to a rotation among them",
+    "distances": "the signals behind the distances, which these give up to a rotation and a shift",
+}
+"""By kind of secret, what it does not tell of the rows."""
+_ORDER: Final = "the order of the rows"
+
+
+@dataclass(frozen=True)
+class TranscriptFinding:
+    """One attack on one view of the transcript.
+
+    Attributes:
+        view: name of the view.
+        attack: name of the attack.
+        rounds: number of rounds that it read.
+        found: its estimate, with residual, rank and condition number.
+        explained: whether the estimate explains the messages to their precision; `None` where the attack cannot tell.
+        control: if it does not: whether the same attack explains runs of its own with the given hyper-parameters;
+            `None` if that was not tried.
+        lacks: what was missing, and what that costs.
+        leakage: 1 - error / baseline's error if the rows are known; else NaN.
+        error: relative error of the estimate that the messages' rounding allows, measured by repeating the attack; NaN
+            where that was not possible.
+        labels_open: whether repetitions gave the same rows other labels.
+    """
+
+    view: str
+    attack: str
+    rounds: int
+    found: Reconstruction
+    explained: bool | None
+    control: bool | None
+    lacks: tuple[str, ...]
+    leakage: float = math.nan
+    error: float = math.nan
+    labels_open: bool = False
+
+    @property
+    def word(self) -> str:
+        """The finding in a word.
+
+        `recovered`; `recovered up to what is left open` (a sign or a shift that no message tells, see `open`);
+        `recovered in part` (directions stay open); `explained, not determined` (the messages allow other
+        estimates, further away than `SMALL`, or the error could not be measured); `other hyper-parameters` (the attack
+        solves runs with those given, and not this one); `not solved`; `not checked`.
+        """
+        if self.explained is None:
+            return UNCHECKED
+        if self.explained:
+            if not self.error <= SMALL:
+                return UNDETERMINED
+            full = self.found.rank >= self.found.unknowns or self.found.unknowns == 0 or self.found.rank == 0
+            if full:
+                return UP_TO if self.found.open or self.labels_open else RECOVERED
+            return UNDETERMINED if "not proven" in str(self.found.diagnostics.get("method")) else OPEN_DIRECTIONS
+        return OTHER_RUN if self.control else UNSOLVED
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """What a recovered estimate leaves open, however precise the messages; empty for every other word."""
+        if self.word not in (RECOVERED, UP_TO, OPEN_DIRECTIONS):
+            return ()
+        found, generic = self.found, []
+        if found.secret == "samples" and len(found.value) > 1:
+            generic.append(_ORDER)
+        if found.secret in _OPEN:
+            generic.append(_OPEN[found.secret])
+        labels = ("the labels of the rows, which differ between repetitions",) if self.labels_open else ()
+        return (*found.open, *generic, *labels)
+
+    @property
+    def draws(self) -> str:
+        """What was learned of the batches or blocks that the client drew, in a sentence; empty if it drew none."""
+        drawn = self.found.diagnostics.get("draws", "")
+        if not drawn:
+            return ""
+        if drawn != "found":
+            return f"The client draws batches, {drawn}; full ones stand in for them, so a residual is no protection."
+        batches = self.found.diagnostics.get("batches", ())
+        shown = "; ".join(" then ".join(_listed(step) for step in steps) for steps in batches[:_SHOWN])
+        more = f"; and so on, {len(batches)} rounds in all" if len(batches) > _SHOWN else ""
+        return f"Which rows each local step took was found with them (numbered as recovered): {shown}{more}."
+
+    def __str__(self) -> str:
+        found = self.found
+        error = "" if math.isnan(self.error) else f", error {self.error:.1e}"
+        known = "" if math.isnan(self.leakage) else f", leakage {self.leakage:.3f}"
+        lines = [
+            f"{self.view}, {found.secret} by {self.attack} from {self.rounds} rounds: {self.word} "
+            f"(residual {found.residual:.1e}, rank {found.rank} of {found.unknowns}{error}{known})"
+        ]
+        lines += [f"  left open: {what}" for what in self.open]
+        lines += [f"  {line}" for line in (*self.lacks, self.draws) if line]
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert all but the estimate itself to JSON values."""
+        found = self.found
+        numbers = {
+            "residual": found.residual,
+            "condition": found.condition,
+            "leakage": self.leakage,
+            "error": self.error,
+        }
+        return {
+            "view": self.view,
+            "attack": self.attack,
+            "secret": found.secret,
+            "word": self.word,
+            "left open": list(self.open),
+            "rounds": self.rounds,
+            "rank": found.rank,
+            "unknowns": found.unknowns,
+            "lacks": list(self.lacks),
+            "draws": found.diagnostics.get("draws"),
+            "batches": found.diagnostics.get("batches"),
+        } | {name: finite_or_none(value) for name, value in numbers.items()}
+
+
+def _listed(rows: Sequence[int]) -> str:
+    return "+".join(map(str, rows))
