@@ -56,15 +56,8 @@ def show_audit(report: Report) -> None:
     from securefed._auditing.report.report_words import short, short_defense  # noqa: PLC0415
 
     best = strongest(report.cells)
-    table = Table(
-        title="Leakage of the strongest attack: mean [95 % interval], 1 = exact, 0 = nothing",
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    for name in ("algorithm", "defence", "view", "one client", "all clients pooled"):
-        table.add_column(name, no_wrap=True)
+    title = "Leakage of the strongest attack: mean [95 % interval], 1 = exact, 0 = nothing"
+    table = _table(title, ("algorithm", "defence", "view", "one client", "all clients pooled"))
     gaps, reasons = _gaps(report)
     previous = ("", "")
     for algorithm, defense, view in sorted(dict.fromkeys([*(key[:3] for key in best), *gaps]), key=_order(report)):
@@ -98,20 +91,21 @@ def show_audit(report: Report) -> None:
         console.print(f"\n{line}", soft_wrap=True)
 
 
+def _table(title: str, names: Sequence[str]) -> Table:
+    """Make a table without lines, whose columns do not wrap."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in names:
+        table.add_column(name, no_wrap=True)
+    return table
+
+
 def _show_membership(report: Report) -> None:
     """Print one line for each noise and adversary: how well records are told from others like them."""
-    from securefed._auditing.report.first_screen import membership  # noqa: PLC0415
+    from securefed._auditing.report.membership_sentence import membership  # noqa: PLC0415
     from securefed._auditing.report.report_words import protection, short  # noqa: PLC0415
 
-    table = Table(
-        title="Who took part: AUC [95 % interval], 1 = certainty, .5 = a coin",
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    for name in ("algorithm", "noise", "adversary", "AUC", "verdict"):
-        table.add_column(name, no_wrap=True)
+    title = "Who took part: AUC [95 % interval], 1 = certainty, .5 = a coin"
+    table = _table(title, ("algorithm", "noise", "adversary", "AUC", "verdict"))
     previous = ""
     for row in report.membership:
         value, low, high = row["auc"]

@@ -17,11 +17,12 @@ from securefed._auditing.engine.statistics import NOT_DETECTED, PARTIAL, Verdict
 from securefed._auditing.report import charts
 from securefed._auditing.report.actions import actions
 from securefed._auditing.report.audit_page import render
-from securefed._auditing.report.first_screen import decision, membership
+from securefed._auditing.report.first_screen import decision
+from securefed._auditing.report.membership_sentence import membership
 from securefed._auditing.report.observers import observers
 from securefed._auditing.report.outcomes import outcomes
 from securefed._auditing.report.sureness import gaps, sureness
-from tests.auditing.page import sections, text
+from tests.auditing.page import sections, tables, text
 from tests.auditing.test_report import SMALL, cell, report
 
 STUCK = cell("pca/fedpg", "secure_aggregation", "sum only", -0.4, explained=0.0)
@@ -142,6 +143,10 @@ def test_membership_is_summed_up_in_a_sentence() -> None:
         "detectable": 0.1,
     }
     quiet = row | {"defense": "local_laplace", "verdict": NOT_DETECTED, "auc": [0.5, 0.4, 0.6]}
+    less = row | {"algorithm": "pca/faps", "auc": [0.8, 0.7, 0.9]}
+    assert membership(replace(SMALL, membership=(less, row, quiet))).startswith(
+        "Who took part: in 2 of 3 tests an attacker can tell (most: SSI under no noise, 90%"
+    )
     said = membership(replace(SMALL, membership=(row, quiet)))
     assert said == (
         "Who took part: in 1 of 2 tests an attacker can tell (most: SSI under no noise, 90% of comparisons right; a "
@@ -182,7 +187,18 @@ def test_an_advice_stands_on_the_first_screen_with_its_plot_its_table_and_what_t
     first = todo.index("Use noise. It costs .05. securefed run --seed 1")
     assert first < todo.index("Use secure aggregation or DP on secure aggregation for FAPS.")
     assert "Use DP on secure aggregation for FAPS and SSI" not in todo  # an advised algorithm needs no other word
-    assert "noise <1> (advised)" in compared
+    table = next(rows for rows in tables(html) if rows[0][:2] == ["row", "setting"])
+    assert table[1] == [
+        "1",
+        "noise <1> (advised) 8 clients, 4 rows, 10 rounds",
+        "0.05 at most 0.05",
+        "yes",
+        "0.85 of 0.90",
+        "yes",
+        "",
+        "100 0.1 s",
+    ]
+    assert [row[0] for row in table[1:]] == ["1", "2", "3", "4"] and compared.count("(advised)") == 1
     chart = html[html.index('<figure class="chart"><figcaption><b>Leak against utility') :]
     chart = chart[: chart.index("</figure>")]
     assert chart.count("<circle") == 4  # three are known, and a ring marks the advised one
@@ -194,7 +210,7 @@ def test_an_advice_stands_on_the_first_screen_with_its_plot_its_table_and_what_t
     alone = report(*SMALL.of("pca/ssi"))
     said = [decision(replace(alone, advice=(one,))).partition("data. ")[2] for one in (advice, none)]
     assert said == [
-        "The setting advised below keeps the leak of them at 0.1 of 1 or less.",
+        "The setting advised below keeps their leak at 0.1 or less.",
         "No setting that was tried keeps them hidden at this size.",
     ]
 

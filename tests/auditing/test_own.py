@@ -319,6 +319,8 @@ def test_the_report_of_an_own_algorithm_is_saved_as_that_of_a_registered_one(tmp
     assert "sums, which still give away all or part of all clients' pooled data in SSI" in page
     assert "nan" not in page.split()
     assert not growth(saved, saved)
+    assert {item.secret for item in found.artifacts} >= {"gram", "samples", "pooled gram"}
+    assert "Recovered: One client" in page and "Recovered: All clients together" in page
 
 
 @pytest.mark.exhaustive

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
+from securefed._auditing.engine.results import Artifact, Secret
 from securefed._auditing.engine.seed_result import Place, SeedResult
 from securefed._auditing.own.client_secrets import SecretData
 from securefed._tensors import Array
@@ -36,6 +38,8 @@ from securefed.errors import SecureFedError, TranscriptError
 
 Run = Callable[[Replay], list[Reconstruction]]
 """An attack: its estimate from a replay, and what follows from that."""
+_SHOWN: Final[tuple[Secret, ...]] = ("samples", "gram", "pooled samples", "pooled gram")
+"""Secrets that the report shows beside their estimates, from the first run."""
 
 
 class GenericAttacks:
@@ -157,7 +161,11 @@ class GenericAttacks:
             self.skip(f"{name}{what}", str(refusal))
             return False
         chances = [_or_none(run, null) for null in (self._nulls if nulls is None else nulls)]
-        self._result.record(self._place, name, estimates, chances, self._secret.judge, _explains)
+        judged = self._result.record(self._place, name, estimates, chances, self._secret.judge, _explains)
+        for item in judged if self._secret.seed == 0 else ():
+            if item.secret in _SHOWN:
+                where = (self._place.algorithm, self._place.defense, self._place.view, name)
+                self._result.artifacts.append(Artifact(*where, item.secret, item.truth, item.estimate, None))
         return _explains(estimates[0]) is not False
 
 

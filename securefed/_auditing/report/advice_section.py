@@ -40,11 +40,11 @@ def _row(index: int, setting: Setting, advice: Advice) -> dict[str, str]:
         "defense": setting.defense,
         "sizes": f"{setting.clients} clients, {setting.rows_per_client} rows, {setting.rounds} rounds",
         "leak": leak_text(setting.leak),
-        "upper": leak_text(setting.leak_upper),
+        "upper": f"at most {leak_text(setting.leak_upper)}" if setting.leak_upper >= 0 else "",
         "holds": "yes" if setting.holds else "no",
         "epsilon": number(setting.epsilon, ".3g"),
         "utility": number(setting.utility, ".2f"),
-        "clear": number(setting.utility_clear, ".2f"),
+        "unprotected": number(setting.utility_clear, ".2f"),
         "usable": usable,
         "bytes": number(setting.bytes_up, ",.0f"),
         "seconds": number(setting.seconds_per_round, ".3g"),
@@ -77,9 +77,9 @@ def _frontier(advice: Advice, shown: list[Setting]) -> str:
             plot.circle(setting.leak_upper, setting.utility, 9, f"fill:none;stroke:{colour};stroke-width:2")
         plot.circle(setting.leak_upper, setting.utility, 5, f"fill:{fill};stroke:{colour};stroke-width:1.5", words)
         if setting in best or setting == advice.advised:
-            plot.words(setting.leak_upper, setting.utility, str(index), "middle")
+            plot.words(setting.leak_upper, setting.utility, str(index))
     note = (
-        f"Upper left is best. Shaded: {advice.acceptable:g} or less, which is accepted. Filled: no other setting is "
-        "better in everything. Numbers: rows of the table."
+        f"Up: the model's utility. Across: the leak. Upper left is best. Shaded: accepted ({advice.acceptable:g} or "
+        "less). Filled: no other setting is better in everything. Numbers: rows of the table."
     )
     return figure("Leak against utility", note, plot)

@@ -10,10 +10,11 @@ from securefed._auditing.engine.statistics import EXPOSED, FOUND, INCONCLUSIVE, 
 from securefed._auditing.report.actions import actions
 from securefed._auditing.report.advice_section import advice_block
 from securefed._auditing.report.conclusions import PLAIN, worst
+from securefed._auditing.report.membership_sentence import membership
 from securefed._auditing.report.observers import NAMED, OWNERS, observers, owners
 from securefed._auditing.report.outcomes import outcomes
 from securefed._auditing.report.recovered import examples
-from securefed._auditing.report.report_words import listed, protection, short
+from securefed._auditing.report.report_words import listed, short
 from securefed._auditing.report.sureness import gaps, sureness
 
 _ONLY: Final = {
@@ -109,7 +110,7 @@ def _advised(report: Report) -> str:
         return ""
     advice = report.advice[0]
     if advice.advised is not None:
-        return f"The setting advised below keeps the leak of them at {advice.acceptable:g} of 1 or less."
+        return f"The setting advised below keeps their leak at {advice.acceptable:g} or less."
     return "No setting that was tried keeps them hidden at this size."
 
 
@@ -129,27 +130,3 @@ def setup(report: Report) -> str:
     if report.assumptions:
         text += f"Assumed: {'; '.join(report.assumptions)}. "
     return f"{text}Took {report.seconds:.0f} s."
-
-
-def membership(report: Report) -> str:
-    """Say whether an attacker can tell which records took part; empty where that was not asked."""
-    rows = report.membership
-    if not rows:
-        return ""
-    found = [row for row in rows if row["verdict"] in FOUND]
-    if not found:
-        unknown = sum(row["verdict"] == INCONCLUSIVE for row in rows)
-        open_ = f" In {unknown} of {len(rows)} tests the rows were too few to tell." if unknown else ""
-        return f"Who took part: no test showed that an attacker can tell.{open_}"
-    most = max(found, key=lambda row: row["auc"][0])
-    where = listed(
-        list(dict.fromkeys(f"{short(row['algorithm'])} under {_noise(row['defense'])}" for row in found))[:3]
-    )
-    return (
-        f"Who took part: in {len(found)} of {len(rows)} tests an attacker can tell (most: {where}, "
-        f"{most['auc'][0]:.0%} of comparisons right; a coin gets 50%)."
-    )
-
-
-def _noise(defense: str) -> str:
-    return "no noise" if defense == PLAIN else protection(defense)

@@ -116,7 +116,7 @@ def _records(artifact: Artifact) -> Evidence:
         shown = tuple(zip(*pairs, strict=True))
         made.append(Lines(f"record {index + 1}", shown[0], shown[1], tuple(a == b for a, b in pairs)))
     note = f"The first {min(_VALUES, truth.shape[1])} of {truth.shape[1]} values, to three digits"
-    return Evidence(records=tuple(made), note=f"{note}; {len(made)} of {len(truth)} records.")
+    return Evidence(records=tuple(made), note=f"{note}, bold where they agree; {len(made)} of {len(truth)} records.")
 
 
 def _texts(artifact: Artifact) -> tuple[Lines, ...]:

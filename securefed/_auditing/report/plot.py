@@ -95,9 +95,10 @@ class Plot:
             f'<circle cx="{self.x(x):.1f}" cy="{self.y(y):.1f}" r="{radius}" style="{style}">{about}</circle>'
         )
 
-    def words(self, x: float, y: float, words: str, anchor: str = "start") -> None:
-        """Add text beside a pair of values, a little above it."""
-        self._text(self.x(x), self.y(y) - 8, words, anchor)
+    def words(self, x: float, y: float, words: str) -> None:
+        """Add text to the right of the circle at a pair of values, or to its left at the right end."""
+        right = self.x(x) < WIDTH - self._RIGHT - 24  # two digits and the gap to the circle take some 24 pixels
+        self._text(self.x(x) + (12 if right else -12), self.y(y) + 4, words, "start" if right else "end")
 
     def _text(self, x: float, y: float, words: str, anchor: str) -> None:
         base, power = words.split("e") if words.startswith("1e") else (words, "")

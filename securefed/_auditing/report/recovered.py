@@ -49,8 +49,9 @@ def _best(report: Report, chosen: Callable[[Cell], bool]) -> tuple[Cell, Artifac
         artifact = known.get((cell.algorithm, cell.defense, cell.view, cell.attack, cell.secret))
         if artifact is not None and cell.owner in _OWNERS and cell.verdict.word in FOUND and chosen(cell):
             square = artifact.truth.ndim > 1 and artifact.truth.shape[0] == artifact.truth.shape[1]
-            candidates.append((not square, artifact.image_shape is not None, weight(cell), (cell, artifact)))
-    return max(candidates, key=lambda item: item[:3])[3] if candidates else None
+            rank, leak = weight(cell)
+            candidates.append((not square, artifact.image_shape is not None, rank, round(leak, 2), (cell, artifact)))
+    return max(candidates, key=lambda item: item[:4])[4] if candidates else None  # of equals the first
 
 
 def strongest_artifact(report: Report, algorithm: str, owner: str) -> tuple[Cell, Artifact] | None:
