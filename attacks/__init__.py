@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from securefed.attacks._active.class_thresholds import ClassThresholds
     from securefed.attacks._active.gradient_suppression import GradientSuppression
     from securefed.attacks._active.trap_weights import TrapWeights
+    from securefed.attacks._active.visibility import BroadcastSigns, broadcast_signs
+    from securefed.attacks._aggregates.client_groups import ClientGroups, group_by_client
     from securefed.attacks._aggregates.disaggregation import disaggregate
     from securefed.attacks._aggregates.dropout_isolation import isolate
     from securefed.attacks._aggregates.participation import ParticipationMatrix
@@ -65,9 +67,11 @@ __all__ = [
     "ADMMRecursion",
     "ActiveAttack",
     "Attack",
+    "BroadcastSigns",
     "ChosenBases",
     "ChosenBroadcast",
     "ClassThresholds",
+    "ClientGroups",
     "ConfirmationAttack",
     "ConsensusGram",
     "Dialogue",
@@ -103,7 +107,9 @@ __all__ = [
     "View",
     "active_attacks",
     "attacks",
+    "broadcast_signs",
     "disaggregate",
+    "group_by_client",
     "invert",
     "isolate",
     "membership_rates",
@@ -117,6 +123,7 @@ EXPORTS = {
     "securefed.attacks._active.class_thresholds": "ClassThresholds",
     "securefed.attacks._active.gradient_suppression": "GradientSuppression",
     "securefed.attacks._active.trap_weights": "TrapWeights",
+    "securefed.attacks._active.visibility": "BroadcastSigns broadcast_signs",
     "securefed.attacks._base": "Attack View RoundView Target Reconstruction attacks",
     "securefed.attacks._gram.linear": "ESTIMATORS",
     "securefed.attacks._gram.subspace_iteration": "PowerGram",
@@ -143,6 +150,7 @@ EXPORTS = {
     "securefed.attacks._personal.personal_model_replay": "PersonalModelReplay",
     "securefed.attacks._personal.flame_row_fit": "FLAMERowFit",
     "securefed.attacks._personal.flame_network_inversion": "FLAMENetworkInversion",
+    "securefed.attacks._aggregates.client_groups": "ClientGroups group_by_client",
     "securefed.attacks._aggregates.disaggregation": "disaggregate",
     "securefed.attacks._aggregates.dropout_isolation": "isolate",
     "securefed.attacks._aggregates.participation": "ParticipationMatrix",

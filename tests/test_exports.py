@@ -31,14 +31,14 @@ _NAMES = {
         edge_scores reconstruction_loss record_level
     """,
     "securefed.attacks": """
-        ADMMRecursion ActiveAttack Attack ChosenBases ChosenBroadcast ClassThresholds ConfirmationAttack ConsensusGram
-        DLG Dialogue DifferenceGram DistanceFit ESTIMATORS
+        ADMMRecursion ActiveAttack Attack BroadcastSigns ChosenBases ChosenBroadcast ClassThresholds ClientGroups
+        ConfirmationAttack ConsensusGram DLG Dialogue DifferenceGram DistanceFit ESTIMATORS
         FLAMENetworkInversion FLAMERowFit FedPEDuals FitRows FedPGDuals GradientSuppression
         InversionEffort JointDuals JointGram
         LocalPowerGram LocalSteps MembershipAttack NaiveDescent NetworkInversion ParticipationMatrix
         PersonalModelReplay PooledDuals PowerGram Reconstruction RecoveredRows RoundView SampleFit
-        ShadowMembership Situation Target TelescopingFit TrapWeights View active_attacks attacks disaggregate invert
-        isolate membership_rates psnr tabular_accuracy
+        ShadowMembership Situation Target TelescopingFit TrapWeights View active_attacks attacks broadcast_signs
+        disaggregate group_by_client invert isolate membership_rates psnr tabular_accuracy
     """,
     "securefed.defenses": """
         AdaptiveTransform Aggregation Budget ChainStage Defense FixedSizeSampling Identities KeyHolder KeySet

@@ -11,7 +11,7 @@ import torch
 
 from securefed import Dataset, DeviatingServer, chain
 from securefed.algorithms import DSGD, SSI, FedAvg, FedPE, FedPG, Scaffold
-from securefed.attacks import ActiveAttack, ChosenBases, ClassThresholds, TrapWeights, active_attacks
+from securefed.attacks import ActiveAttack, ChosenBases, ClassThresholds, TrapWeights, active_attacks, broadcast_signs
 from securefed.attacks._active.bin_reading import label_codes, read_bins
 from securefed.attacks._active.class_thresholds import LinearClassifier
 from securefed.attacks._active.found_rows import FoundRows
@@ -230,6 +230,25 @@ def test_chosen_means_read_one_clients_gram_matrix_up_to_a_multiple_of_the_ident
     np.testing.assert_allclose(difference, shift, atol=1e-3 * np.linalg.norm(own))
     with pytest.raises(TranscriptError, match="no closed form"):
         DeviatingServer(algorithm, data, chain(quantise()), ChosenBases())
+
+
+def test_signs_of_a_broadcast_by_closed_forms() -> None:
+    before = {"w": np.eye(3), "b": np.zeros(3)}
+    same = broadcast_signs(before, before)
+    assert (same.change, same.alike, same.largest) == (0.0, 0.0, 1.0)
+    trap = {"w": np.outer([1.0, -2.0, 3.0], [1.0, 1.0, 1.0]), "b": np.zeros(3)}
+    signs = broadcast_signs(trap, before)
+    assert signs.alike == pytest.approx(1.0)
+    assert signs.largest == 3.0
+    assert signs.change == pytest.approx(np.linalg.norm(trap["w"] - np.eye(3)) / 3**0.5)
+    assert broadcast_signs(before, {"w": np.zeros((3, 3)), "b": np.zeros(3)}).change == np.inf
+
+
+def test_trap_weights_are_seen_by_their_rows() -> None:
+    run = deceive(MLP, TrapWeights(rounds=1), clients(4))
+    assert (
+        broadcast_signs(run.broadcasts[0], run.honest).alike > 0.999 > 2 * broadcast_signs(run.honest, run.honest).alike
+    )
 
 
 def test_every_active_attack_is_registered_with_its_source() -> None:

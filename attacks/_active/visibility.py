@@ -1,0 +1,55 @@
+"""Measure how unusual a broadcast looks to a client, by what any client can compute without its data.
+
+A client that refuses by these numbers tells nothing of its rows. None of them proves that a server deviates: honest
+training moves them too, and a server that knows the limits can stay within them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from securefed._tensors import Array, Tensors
+
+
+@dataclass(frozen=True)
+class BroadcastSigns:
+    """What a client sees of a broadcast.
+
+    Attributes:
+        change: norm of the difference from the broadcast before, over the norm of that one (infinite after zeros).
+        alike: mean size of the cosine between neighbouring rows of a matrix, of the matrix where it is largest; 1 where
+            all rows look in one direction, about 1 / sqrt(width) where they are independent.
+        largest: largest absolute entry.
+    """
+
+    change: float
+    alike: float
+    largest: float
+
+
+def broadcast_signs(broadcast: Tensors, before: Tensors) -> BroadcastSigns:
+    """Compare a broadcast with the one before it.
+
+    Args:
+        broadcast: the tensors that a client received.
+        before: those that it received in the round before, or the initial model that the terms imply.
+    """
+    names = sorted(set(broadcast) & set(before))
+    moved = sum(float(np.sum((np.asarray(broadcast[n], float) - before[n]) ** 2)) for n in names)
+    size = sum(float(np.sum(np.asarray(before[n], float) ** 2)) for n in names)
+    return BroadcastSigns(
+        change=(moved / size) ** 0.5 if size > 0 else (np.inf if moved > 0 else 0.0),
+        alike=max((_alike(np.asarray(value, float)) for value in broadcast.values()), default=0.0),
+        largest=max((float(np.abs(value).max(initial=0.0)) for value in broadcast.values()), default=0.0),
+    )
+
+
+def _alike(matrix: Array) -> float:
+    """Return the mean size of the cosines between neighbouring rows; 0 for what is no matrix of several rows."""
+    if matrix.ndim != 2 or min(matrix.shape) < 2:
+        return 0.0
+    lengths = np.linalg.norm(matrix, axis=1)
+    rows = matrix[lengths > 0] / lengths[lengths > 0, None]
+    return float(np.abs(np.sum(rows[1:] * rows[:-1], axis=1)).mean()) if len(rows) > 1 else 0.0

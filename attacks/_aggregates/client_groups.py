@@ -1,0 +1,204 @@
+"""Group rows that were recovered from sums by the client that holds them, from what their local steps do together.
+
+Over several local steps the rows of one client move the same model, so that a client's message is not the sum of what
+its rows would send by themselves. The attacker knows all rows behind a sum, simulates the clients of a grouping, and
+exchanges rows between groups while that brings the simulated sum nearer to the observed one. At the right grouping the
+two agree to rounding, so that the attacker knows when it is done.
+
+Source: Marchand et al. 2023, SRATTA (arXiv 2306.07644), groups rows by ReLU outputs that a client's earlier local steps
+switched on. The search here needs all rows of a sum, and no ReLU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, pairwise
+
+import numpy as np
+
+from securefed._messages import ClientId
+from securefed._tensors import Array, Tensors
+from securefed.algorithms._optimization.method import GradientMethod
+from securefed.attacks._base import RoundView, Target, View
+from securefed.attacks._requirements import why_incomplete
+from securefed.datasets._base import Dataset
+from securefed.errors import TranscriptError
+
+_ENTRIES = 2000
+"""Entries of a message that are compared, drawn at random; a message of a network holds thousands more than needed."""
+_SOLVED = 1e-3
+"""Residual, in units of what rows do together, at which the search ends. Rounding leaves 1e-5, a wrong exchange .05."""
+
+
+@dataclass(frozen=True)
+class ClientGroups:
+    """Rows grouped by client.
+
+    Attributes:
+        groups: (rows,) number of each row's group.
+        clients: by group, the clients that it can be: those with as many rows.
+        residual: distance of the simulated sum from the observed one, over what rows of a client do together. Above
+            1e-3 the grouping is not the true one.
+        simulations: clients that were simulated.
+    """
+
+    groups: Array
+    clients: tuple[tuple[ClientId, ...], ...]
+    residual: float
+    simulations: int
+
+    @property
+    def solved(self) -> bool:
+        """Whether the grouping explains the sum, so that it is the true one but for chance."""
+        return self.residual <= _SOLVED
+
+
+def group_by_client(
+    rows: Array, labels: Array, observed: View, target: Target, *, restarts: int = 10, seed: int = 0
+) -> ClientGroups:
+    """Group rows by client, from one round's sum.
+
+    Args:
+        rows: (rows, features) ALL rows of the members of the first round's sum, in any order, as an attack found them.
+        labels: (rows,) their labels.
+        observed: a view; only its first round is read.
+        target: the algorithm and the public facts.
+        restarts: random groupings that the search starts from, at most.
+        seed: draws these.
+
+    Returns:
+        The grouping of least residual. It says which rows share a client, and which client that is where no other has
+        as many rows.
+
+    Raises:
+        TranscriptError: the method or the round does not allow it; the message says why.
+    """
+    if (reason := _why_not(rows, observed, target)) is not None:
+        raise TranscriptError(reason)
+    rng, first = np.random.default_rng(seed), observed.rounds[0]
+    simulation = _Simulation(rows, labels, first, target)
+    members = sorted(first.members)
+    sizes = [target.public.rows[client] for client in members]
+    best: tuple[float, list[frozenset[int]]] = (np.inf, [])
+    for _ in range(restarts):
+        found = _search(simulation, sizes, rng)
+        best = min(best, found, key=lambda item: item[0])
+        if best[0] <= _SOLVED:
+            break
+    groups = np.empty(len(rows), np.int64)
+    for number, group in enumerate(best[1]):
+        groups[list(group)] = number
+    possible = tuple(tuple(client for client in members if target.public.rows[client] == size) for size in sizes)
+    return ClientGroups(groups, possible, best[0], len(simulation.known))
+
+
+def _why_not(rows: Array, observed: View, target: Target) -> str | None:
+    method, public = target.algorithm, target.public
+    if not isinstance(method, GradientMethod):
+        return "It simulates local gradient steps, and this algorithm makes none."
+    if (reason := why_incomplete(observed.rounds[:1])) is not None:
+        return reason
+    held = [public.rows[client] for client in observed.rounds[0].members]
+    if len(rows) != sum(held):
+        return f"It needs all {sum(held)} rows of the clients in the sum, and these are {len(rows)}."
+    size = max(held)
+    draw = method.draw(size, np.random.default_rng(0)).sizes(size)
+    if set(draw) != {size}:
+        return "It simulates clients that use all their rows in every step, and these draw batches."
+    if len(draw) < 2 or size < 2:
+        return "Rows of a client act together over two or more local steps; here every row acts by itself."
+    return None
+
+
+@dataclass
+class _Simulation:
+    """Clients at one broadcast.
+
+    Attributes:
+        rows: (rows, features).
+        labels: (rows,).
+        observed: the round.
+        target: the algorithm and the public facts.
+        known: by rows, the message of a client that holds them.
+    """
+
+    rows: Array
+    labels: Array
+    observed: RoundView
+    target: Target
+    known: dict[frozenset[int], Array] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        total = _flat(self.observed.message)
+        self.kept = np.sort(np.random.default_rng(0).permutation(len(total))[:_ENTRIES])
+        self.total = total[self.kept]
+
+    def message(self, group: frozenset[int]) -> Array:
+        """Return what a client with these rows sends in its first round."""
+        if group not in self.known:
+            method, order = self.target.algorithm, sorted(group)
+            assert isinstance(method, GradientMethod)
+            rng = np.random.default_rng(0)
+            state = method.enroll(Dataset(self.rows[order], self.labels[order]), self.target.public, rng)
+            message = method.contribute(state, self.observed.broadcast, rng)[1]
+            self.known[group] = _flat(message)[self.kept]
+        return self.known[group]
+
+
+def _search(
+    simulation: _Simulation, sizes: Sequence[int], rng: np.random.Generator
+) -> tuple[float, list[frozenset[int]]]:
+    """Exchange rows between groups while that lowers the residual; return it, and the groups."""
+    count = len(simulation.rows)
+    order, ends = rng.permutation(count), np.cumsum([0, *sizes])
+    groups = [frozenset(order[low:high].tolist()) for low, high in pairwise(ends)]
+    left = simulation.total - np.sum([simulation.message(group) for group in groups], axis=0)
+    scale = max(_together(simulation, sizes, rng), 1e-300)
+    current, improved = float(np.linalg.norm(left)), True
+    while improved and current > _SOLVED * scale:
+        improved = False
+        pairs = list(combinations(range(count), 2))
+        for place in rng.permutation(len(pairs)):
+            one, other = pairs[place]
+            a, b = (next(k for k, group in enumerate(groups) if row in group) for row in (one, other))
+            if a == b:
+                continue
+            new_a, new_b = groups[a] - {one} | {other}, groups[b] - {other} | {one}
+            change = sum(simulation.message(group) for group in (groups[a], groups[b]))
+            change = change - simulation.message(new_a) - simulation.message(new_b)
+            if (distance := float(np.linalg.norm(left + change))) < current * (1 - 1e-9):
+                groups[a], groups[b], left, current, improved = new_a, new_b, left + change, distance, True
+    return current / scale, groups
+
+
+def _together(simulation: _Simulation, sizes: Sequence[int], rng: np.random.Generator) -> float:
+    """Return the distance between the sums of two random groupings: what it matters which rows share a client."""
+    ends, sums = np.cumsum([0, *sizes]), []
+    for _ in range(2):
+        order = rng.permutation(len(simulation.rows))
+        parts = [frozenset(order[low:high].tolist()) for low, high in pairwise(ends)]
+        sums.append(np.sum([simulation.message(part) for part in parts], axis=0))
+    return float(np.linalg.norm(sums[0] - sums[1]))
+
+
+def _flat(message: Tensors) -> Array:
+    return np.concatenate([np.asarray(message[name], float).reshape(-1) for name in sorted(message)])
+
+
+def pair_agreement(groups: Array, truth: Array) -> float:
+    """Return the adjusted Rand index of two groupings: 1 where they are equal, about 0 for groups at random.
+
+    Args:
+        groups: (rows,) estimated groups.
+        truth: (rows,) true ones.
+    """
+
+    def pairs(counts: Array) -> float:
+        return float((counts * (counts - 1) / 2).sum())
+
+    table = np.zeros((int(groups.max()) + 1, int(truth.max()) + 1))
+    np.add.at(table, (groups, truth), 1)
+    both, one, other = pairs(table), pairs(table.sum(axis=1)), pairs(table.sum(axis=0))
+    expected, most = one * other / pairs(np.array([len(groups)])), (one + other) / 2
+    return 1.0 if most == expected else (both - expected) / (most - expected)

@@ -1,0 +1,168 @@
+"""What a server reads that chooses its broadcasts, over seeds; figures of docs/attacks-active.md.
+
+    python -m benchmarks.pages.active [--fresh] [--seconds S]
+
+Measures one cell a time, writes it to `results/active.json` at once, and goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from benchmarks.pages import active_groups, active_page
+from benchmarks.rows import RESULTS
+from securefed import ActiveRun, DeviatingServer, Federation, chain
+from securefed._auditing.cases import Prepared
+from securefed._auditing.cases.data_splits import rows_each
+from securefed._tensors import Array
+from securefed.algorithms import FLAME, FedAvg
+from securefed.attacks import (
+    ActiveAttack,
+    ClassThresholds,
+    GradientSuppression,
+    TrapWeights,
+    broadcast_signs,
+)
+from securefed.datasets import load
+from securefed.defenses import clip, local_gaussian, quantise, secure_aggregation
+from securefed.problems import problems
+
+FILE = RESULTS / "active.json"
+SEEDS = 10
+WITHIN = 0.05
+"""A row counts as recovered within this relative error: pictures then look the same."""
+RATE = 0.05
+HONEST_ROUNDS = 3
+Defence = Callable[[], Any]
+SUMS: Mapping[str, Defence] = {
+    "sums": lambda: chain(quantise()),  # the sums of integers of secure aggregation, bit for bit
+    "secure aggregation": lambda: chain(secure_aggregation()),
+    "in the clear": chain,
+    "clip 1": lambda: chain(clip(1.0), quantise()),
+    "clip 0.1": lambda: chain(clip(0.1), quantise()),
+    "clip 1, noise 0.001": lambda: chain(clip(1.0), local_gaussian(0.001), quantise()),
+    "clip 1, noise 0.01": lambda: chain(clip(1.0), local_gaussian(0.01), quantise()),
+    "clip 1, noise 0.1": lambda: chain(clip(1.0), local_gaussian(0.1), quantise()),
+    "clip 1, noise 1": lambda: chain(clip(1.0), local_gaussian(1.0), quantise()),
+}
+"""By name in the tables; noise is that of each client, in multiples of the clipping norm."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row of a table.
+
+    Attributes:
+        attack: the attack with its settings.
+        problem: name of the problem.
+        clients: number of clients.
+        rows: of each client.
+        defence: name in `SUMS`.
+        method: makes the algorithm from a problem.
+        settings: of the algorithm, for the table.
+    """
+
+    attack: ActiveAttack
+    problem: str
+    clients: int
+    rows: int = 1
+    defence: str = "sums"
+    method: Callable[..., Any] = FedAvg
+    settings: Mapping[str, Any] = field(default_factory=lambda: {"local_steps": 5})
+
+    @property
+    def name(self) -> str:
+        """Key of the cell in the file."""
+        words = (f"{self.attack!r}", self.problem, self.clients, self.rows, self.defence, self.method.__name__)
+        return " | ".join(map(str, (*words, dict(self.settings))))
+
+
+def cells() -> list[Cell]:
+    """List all cells, in the order of the page."""
+    thresholds, trap = ClassThresholds(rounds=40), TrapWeights()
+    out = [Cell(thresholds, "softmax", clients) for clients in (8, 32, 100)]
+    out += [Cell(thresholds, "softmax", 8, rows=16)]
+    for problem in ("mlp", "2nn"):
+        for clients in (8, 32, 100):
+            out += [Cell(TrapWeights(rounds=1), problem, clients), Cell(trap, problem, clients)]
+    out += [Cell(trap, "2nn", 8, 16, settings={"local_steps": steps}) for steps in (1, 5)]
+    out += [Cell(trap, "mlp", 8, method=FLAME, settings={"local_steps": 5})]
+    out += [Cell(attack, name, 8, defence="in the clear") for attack, name in ((thresholds, "softmax"), (trap, "mlp"))]
+    out += [Cell(GradientSuppression(), "mlp", 8, 4, defence=name) for name in ("sums", "secure aggregation")]
+    defences = [name for name in SUMS if name.startswith("clip")]
+    out += [Cell(thresholds, "softmax", 8, defence=name) for name in defences]
+    out += [Cell(trap, "mlp", 8, defence=name) for name in defences]
+    return out
+
+
+def recovered(estimate: Array, truth: Array) -> float:
+    """Return the share of true rows (m, features) that lie within `WITHIN` of a row of the estimate (k, features)."""
+    distance = np.linalg.norm(truth[:, None] - estimate[None], axis=2) / np.linalg.norm(truth, axis=1)[:, None]
+    return float((distance.min(axis=1) < WITHIN).mean())
+
+
+def measure(cell: Cell, seed: int) -> dict[str, Any]:
+    """Run one seed of a cell."""
+    prepared = rows_each(cell.rows)(load("digits"), cell.clients, seed)
+    algorithm = cell.method(problem=problems.make(cell.problem), learning_rate=RATE, **cell.settings)
+    defence, alone = SUMS[cell.defence](), cell.defence == "in the clear"
+    started = time.process_time()
+    run = DeviatingServer(
+        algorithm, prepared.clients, defence, cell.attack, alone=alone, seed=seed, public=prepared.public
+    ).deceive()
+    found = {"rounds": len(run.broadcasts), "seconds": time.process_time() - started, "refused": run.refused}
+    if run.estimate is not None:
+        members = sorted(run.estimate.members or ())
+        truth = np.concatenate([prepared.clients[client].x for client in members])
+        single = run.estimate.diagnostics["single rows"]
+        surely = recovered(truth, run.estimate.value[:single]) if single else None
+        found |= {"share": recovered(run.estimate.value, truth), "single": single, "right": surely, "rows": len(truth)}
+    return found | _signs(algorithm, prepared, run, seed)
+
+
+def _signs(algorithm: Any, prepared: Prepared, run: ActiveRun, seed: int) -> dict[str, Any]:
+    """Compare the first chosen broadcast with the initial model, beside what honest rounds change."""
+    honest = Federation(algorithm, prepared.clients, chain(), seed=seed, public=prepared.public).run(HONEST_ROUNDS)
+    sent = [*(record.broadcast for record in honest.transcript.records), honest.output]
+    usual = [broadcast_signs(after, before) for before, after in pairwise(sent)]
+    chosen = broadcast_signs(run.broadcasts[min(1, len(run.broadcasts) - 1)], run.honest)
+    return {
+        "change": chosen.change if np.isfinite(chosen.change) else None,
+        "alike": chosen.alike,
+        "largest": chosen.largest,
+        "usual alike": max(sign.alike for sign in usual),
+        "usual change": usual[-1].change,
+        "usual largest": max(sign.largest for sign in usual),
+    }
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    """Measure what is missing, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--fresh", action="store_true", help="measure everything again")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no further cell after so long")
+    chosen = parser.parse_args(arguments or None)
+    stored = {} if chosen.fresh or not FILE.exists() else json.loads(FILE.read_text())
+    until = time.monotonic() + chosen.seconds
+    tasks: list[tuple[Any, Callable[[Any, int], dict[str, Any]]]] = [(cell, measure) for cell in cells()] + [
+        (cell, active_groups.measure) for cell in active_groups.cells()
+    ]
+    for cell, run in tasks:
+        if len(stored.get(cell.name, {}).get("seeds", [])) < SEEDS and time.monotonic() < until:
+            seeds = [run(cell, seed) for seed in range(SEEDS)]
+            stored[cell.name] = {"seeds": seeds, "load": os.getloadavg()[0]}
+            FILE.write_text(json.dumps(stored, indent=1) + "\n")
+    print(f"wrote {active_page.write(cells(), active_groups.cells(), stored)}")
+
+
+if __name__ == "__main__":
+    main()
