@@ -58,7 +58,7 @@ reproduce: $(READY)  ## The papers' figures beside ours; writes docs/reproductio
 	$(BIN)/python -m benchmarks.ledger $(REPRODUCE_ARGS)
 
 docs: $(READY)  ## The documentation site, without the network; writes build/site/index.html
-	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -E -a -W --keep-going -q -b html docs build/site
 	@echo "build/site/index.html"
 
 release-check: $(READY)  ## Wheel and sdist built twice and compared, the core tried in an empty environment (RELEASE_ARGS=--extras audit,...)

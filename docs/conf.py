@@ -56,6 +56,5 @@ pages.write_all(ROOT / "docs" / "generated")
 def setup(app: Any) -> None:
     """Connect what the site does beside Sphinx: links out of this folder, and docstrings as reStructuredText."""
     app.connect("source-read", links.rewrite)
-    app.connect("include-read", links.rewrite_included)
     app.connect("autodoc-process-docstring", docstrings.convert, priority=400)  # before napoleon's
     app.connect("autodoc-skip-member", docstrings.skip)

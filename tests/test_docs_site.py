@@ -56,11 +56,28 @@ def test_a_docstring_becomes_text_without_markup_of_its_own() -> None:
 
 
 def test_links_out_of_the_folder_lead_to_pages_of_the_site() -> None:
-    text = "[a](../examples/pipes) [b](../benchmarks/results/README.md#x) [c](../securefed/errors.py) [d](torch.md)"
-    assert links.rewritten(text) == (
-        "[a](/generated/examples/pipes.md) [b](/generated/benchmark-results.md#x) "
-        "c (`securefed/errors.py`) [d](torch.md)"
+    text = "[a](../examples/pipes) [b](../benchmarks/results/README.md#x) [c](../securefed/errors.py) [d](torch.md#y)"
+    assert links.rewritten(text, ROOT / "docs") == (
+        "[a](/generated/examples/pipes.md) [b](/generated/benchmark-results.md#x) c (`securefed/errors.py`) "
+        "[d](torch.md#y)"
     )
+    inner = "![p](../generated/pictures/paillier.svg) [q](../how-to/active-server.md) [r](https://example.org/a.md)"
+    assert links.rewritten(inner, ROOT / "docs" / "explanation") == inner
+    assert links.rewritten("[s](docs/torch.md) [t](SECURITY.md)", ROOT, copied=True) == (
+        "[s](/torch.md) [t](/generated/security.md)"
+    )
+
+
+def test_every_link_of_the_pages_leads_to_a_file() -> None:
+    """Links into the generated folder are checked by the build."""
+    broken = []
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        if "generated" not in page.parts:
+            for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text()):
+                path = (page.parent / target).resolve()
+                if not target.startswith("/") and "generated" not in path.parts and not path.exists():
+                    broken.append((page.name, target))
+    assert broken == []
 
 
 def test_the_table_of_leaks_holds_every_audited_algorithm() -> None:
@@ -79,5 +96,9 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    assert not list(tmp_path.glob("**/*.md"))
+    page = (tmp_path / "explanation" / "secure-aggregation.html").read_text()
+    assert 'src="../_images/secure-aggregation.svg"' in page
+    assert 'href="../how-to/active-server.html"' in page
     index = (tmp_path / "searchindex.js").read_text()
     assert all(f'"{word}":' in index for word in ("dropout", "clip", "defenc"))

@@ -18,7 +18,10 @@ _WHOLE = {
 
 def pages() -> dict[str, str]:
     """Return the pages by path."""
-    whole = {name: rewritten((ROOT / source).read_text()) for name, source in _WHOLE.items()}
+    whole = {
+        name: rewritten((ROOT / source).read_text(), (ROOT / source).parent, copied=True)
+        for name, source in _WHOLE.items()
+    }
     return {**whole, **_examples(), **_templates()}
 
 
@@ -30,10 +33,7 @@ def binary_files() -> dict[str, Path]:
 def _examples() -> dict[str, str]:
     folder = ROOT / "examples"
     inner = [path for path in sorted(folder.iterdir()) if path.is_dir() and (path / "README.md").exists()]
-    index = (folder / "README.md").read_text()
-    for path in inner:
-        index = index.replace(f"]({path.name})", f"](/generated/examples/{path.name}.md)")
-    found = {"examples/index.md": rewritten(index) + _toctree(path.name for path in inner)}
+    found = {"examples/index.md": _readme(folder) + _toctree(path.name for path in inner)}
     for path in inner:
         files = [file for file in sorted(path.rglob("*")) if file.suffix in _LANGUAGES and file.name != "__init__.py"]
         found[f"examples/{path.name}.md"] = _readme(path) + "".join(map(_listing, files))
@@ -50,7 +50,7 @@ def _templates() -> dict[str, str]:
 
 
 def _readme(folder: Path) -> str:
-    return rewritten((folder / "README.md").read_text())
+    return rewritten((folder / "README.md").read_text(), folder, copied=True)
 
 
 def _listing(file: Path) -> str:

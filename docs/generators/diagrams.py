@@ -67,7 +67,7 @@ def pictures() -> dict[str, str]:
 
 def sequence(parties: tuple[str, ...], arrows: tuple[Arrow, ...]) -> str:
     """Draw a message sequence: a line for each party, time downwards, and at the right what each message tells."""
-    width, left, gap, row, top = 1060, 190, 250, 48, 70
+    width, left, gap, row, top = 1090, 170, 250, 48, 70
     places = [left + gap * index for index in range(len(parties))]
     height = top + row * len(arrows) + 20
     parts = [_text(x, 34, name, anchor="middle", weight="bold") for x, name in zip(places, parties, strict=True)]
