@@ -17,7 +17,7 @@ from securefed.defenses._base import Outgoing, Plan, Session
 class SupportsPipelining(Protocol):
     """An aggregation in which each exchange can prepare the one that follows.
 
-    The prepared state is used at most once, by the very next exchange, and never written to disk.
+    The prepared state is used at most once, by the very next exchange: a client erases it with its upload.
     """
 
     def client_resume(self, session: Session, client: ClientId, last: Any) -> Any:
@@ -27,7 +27,12 @@ class SupportsPipelining(Protocol):
         """Return what the replies that completed an exchange prepared for the next; `None` for nothing."""
 
     def server_resume(self, session: Session, last: Any) -> tuple[Any, str, Outgoing]:
-        """Start an exchange, as `server_open`; `last` is what `server_carry` returned for the exchange before."""
+        """Start an exchange, as `server_open`.
+
+        Args:
+            session: run, number, cohort and plan.
+            last: what `server_carry` returned for the exchange before, or the bytes of its `to_bytes()`; or `None`.
+        """
 
 
 @runtime_checkable

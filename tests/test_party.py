@@ -99,8 +99,11 @@ def test_three_hospitals_sum_two_rounds_and_every_command_is_run_twice(here: Pat
         check(round, range(3))
         assert f"--round {round + 1}" in server(*party_key)
         assert f"Round {round} is complete" in party("status", "exchange")
-    names = sorted(path.name for path in Path("exchange").glob("round-2-*-client-1.reply"))
-    assert names[0] == "round-2-exchange-2-stage-1-keys-client-1.reply"
+    names = {round: sorted(path.name for path in Path("exchange").glob(f"round-{round}-*-client-1.reply"))
+             for round in (1, 2)}  # fmt: skip
+    stages = ("1-keys", "2-shares", "3-upload", "4-confirm", "5-unmask")
+    assert names[1] == [f"round-1-exchange-1-stage-{stage}-client-1.reply" for stage in stages]
+    assert names[2] == [f"round-2-exchange-2-stage-{stage}-client-1.reply" for stage in stages[2:]]  # prepared keys
 
 
 @pytest.mark.parametrize("stage", range(4))

@@ -13,7 +13,8 @@ polynomials from the operating system, so a secret that shares reveal is of use 
 secret is computed from another's. Masks are bound to the exchange they are used in (`share_dealers_digest`), and a
 client erases its precomputed secrets with its upload.
 
-Not promised: that precomputed secrets are erased soon if no exchange follows. They are kept until the next exchange.
+Not promised: that precomputed secrets are erased soon if no exchange follows. They are kept until the next exchange, in
+the files of a server and of clients that keep their state on disk (`PrecomputedExchange.to_bytes`, `client_freezing`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from securefed._messages import SERVER, Aggregate, ClientId, Message
-from securefed._persistence.packing import local, nest, pack, restore, stored_as, unnest
+from securefed._persistence.packing import from_bytes, local, nest, pack, restore, stored_as, unnest
 from securefed._tensors import Array, Tensors, decode, encode
 from securefed.defenses._base import Outgoing, Plan, Session, UploadContext
 from securefed.defenses._secure_aggregation import masking_client as four_stage_client
@@ -189,6 +190,24 @@ class PrecomputedExchange:
     state: bytes = field(repr=False)
     bodies: Mapping[ClientId, Tensors] = field(repr=False)
 
+    def to_bytes(self) -> bytes:
+        """Write it to bytes, secrets included. Inverse: `from_bytes`."""
+        tensors = {f"{client}/{name}": value for client, own in self.bodies.items() for name, value in own.items()}
+        header = {"version": _VERSION, "run": self.run, "dealers": list(self.share_dealers)}
+        return encode({"state": from_bytes(self.state), **tensors}, header)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> PrecomputedExchange:
+        """Read what `to_bytes` wrote.
+
+        Raises:
+            KeyError, DataError: a field is missing.
+        """
+        tensors, header = decode(data)
+        dealers = tuple(header["dealers"])
+        bodies = {client: unnest(str(client), tensors) for client in dealers}
+        return cls(header["run"], dealers, tensors["state"].tobytes(), bodies)
+
 
 def server_open(session: Session, identities: Identities | None = None) -> tuple[PipelinedServer, str, Outgoing]:
     """Start an exchange that begins with `keys`."""
@@ -196,10 +215,18 @@ def server_open(session: Session, identities: Identities | None = None) -> tuple
 
 
 def server_resume(
-    session: Session, last: PrecomputedExchange | None, identities: Identities | None = None
+    session: Session, last: PrecomputedExchange | bytes | None, identities: Identities | None = None
 ) -> tuple[PipelinedServer, str, Outgoing]:
-    """Start an exchange: with `upload` where `last` was precomputed for just this cohort, else with `keys`."""
+    """Start an exchange: with `upload` where `last` was precomputed for just this cohort, else with `keys`.
+
+    Args:
+        session: run, number, cohort and plan.
+        last: what the exchange before precomputed, or the bytes of it (`PrecomputedExchange.to_bytes`).
+        identities: public identities of the clients, where they sign.
+    """
     opened = server_open(session, identities)
+    if isinstance(last, bytes):
+        last = PrecomputedExchange.from_bytes(last)
     if last is None or (last.run, last.share_dealers) != (session.run, session.cohort):
         return opened
     tensors, header = decode(last.state)

@@ -114,7 +114,7 @@ def terms(
         made = SumTerms.like(
             read_arrays(like), clients=clients, defense=_defense(defense, settings, identity or []),
             bounds=_bounds(bound or []), metrics=metric or (), largest_weight=largest_weight, base=base,
-            local=local or (), rounds=rounds, epsilon=epsilon, pipelined=False,
+            local=local or (), rounds=rounds, epsilon=epsilon,
         )  # fmt: skip
         data, plan = made.to_bytes(), made.plan  # a plan that cannot be kept is refused here
         if path.exists() and path.read_bytes() != data:

@@ -3,8 +3,9 @@
     data = freeze_engine(engine, pending, exchange)
     pending, exchange = thaw_engine(engine, data)             # an engine made anew with the same terms and run
 
-The bytes hold the server's secrets of the exchange and the sum of the uploads so far. What an exchange precomputed for
-the next one is left out: a restored server begins its next exchange with all stages.
+The bytes hold the server's secrets of the exchange, the sum of the uploads so far, and what the last exchange
+precomputed for the next one. An engine that is restored twice may ask twice with what was precomputed: a client answers
+once, since it erases its part with its upload.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from securefed._persistence.packing import nest, pack, restore, unnest
+from securefed._persistence.packing import from_bytes, nest, pack, restore, unnest
 from securefed._runtime.exchange_header import ExchangeHeader
 from securefed._runtime.open_exchange import OpenExchange
 from securefed._runtime.round_engine import PendingSum, RoundEngine
 from securefed._tensors import Array, Tensors, decode, encode
 from securefed.errors import DataError, StorageError
 
-VERSION: Final = 2
+VERSION: Final = 3
 
 
 def freeze_engine(engine: RoundEngine, pending: PendingSum | None, exchange: OpenExchange | None) -> bytes:
@@ -37,7 +38,7 @@ def freeze_engine(engine: RoundEngine, pending: PendingSum | None, exchange: Ope
         "given_up": engine.given_up,
         "log": [engine.log.up, engine.log.down],
     }
-    tensors: dict[str, Array] = nest("server", pack(engine.state))
+    tensors: dict[str, Array] = nest("server", pack(engine.state)) | {"prepared": from_bytes(engine.prepared)}
     for number, announced in engine.announced.items():
         tensors |= nest(f"announced/{number}", announced)
     values["announced"] = sorted(engine.announced)
@@ -73,7 +74,7 @@ def thaw_engine(engine: RoundEngine, frozen: bytes) -> tuple[PendingSum | None, 
             number: unnest(f"announced/{number}", tensors) for number in values["announced"]
         }
         engine.continue_from(values["loop"], {}, announced)
-        engine.given_up = values["given_up"]
+        engine.given_up, engine.prepared = values["given_up"], tensors["prepared"].tobytes()
         engine.tried = {(place[0], place[1]): place[2] for place in values["tried"]}
         engine.log.up, engine.log.down = values["log"]
         if "pending" not in values:

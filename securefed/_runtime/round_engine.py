@@ -142,6 +142,17 @@ class RoundEngine:
         return self._sums
 
     @property
+    def prepared(self) -> bytes:
+        """What the last exchange precomputed for the next one, secrets included; empty where it did not, or used."""
+        if self._prepared is None or isinstance(self._prepared, bytes):
+            return self._prepared or b""
+        return bytes(self._prepared.to_bytes())
+
+    @prepared.setter
+    def prepared(self, frozen: bytes) -> None:
+        self._prepared = frozen or None
+
+    @property
     def announced(self) -> dict[int, Tensors]:
         """By exchange, the sum announced to the clients that check it."""
         return self._counted.announced

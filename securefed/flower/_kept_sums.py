@@ -47,6 +47,7 @@ def kept_sum(folder: Path, phase: str, terms: SumTerms, seal: Seal | None) -> Su
     server = SumServer(terms, file=place, seal=seal)
     if server.outgoing:
         server.abandon()
+    server.discard_prepared()
     if server.round:
         _LOG.info("%s: goes on after %d rounds, with epsilon %.4g", phase, server.round, server.epsilon)
     return server

@@ -204,6 +204,14 @@ class SumServer:
         self._give_up()
         self._save()
 
+    def discard_prepared(self) -> None:
+        """Forget the keys that the last round prepared, so that the next one agrees on keys anew.
+
+        For clients that were started without their state: they would refuse a round that begins with the upload.
+        """
+        self._engine.prepared = b""
+        self._save()
+
     def freeze(self) -> bytes:
         """Return the whole state, in the middle of a round too, secrets included. Inverse: `thaw`."""
         base = self._base or {}

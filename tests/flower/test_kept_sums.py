@@ -47,17 +47,17 @@ def again(clients: int = 3) -> LocalGrid:
 
 def test_epsilon_goes_on_where_the_server_was_killed_and_without_a_folder_it_does_not(tmp_path: Path) -> None:
     whole = private(None)
-    run(whole, again(), rounds=3)
+    run(whole, again(), rounds=4)
     first = private(tmp_path)
     assert first.epsilon == 0
-    run(first, again(), rounds=1)
+    run(first, again(), rounds=2)
     killed_at_the_upload(private(tmp_path), again())
     second, fresh = private(tmp_path), private(None)
     for strategy in (second, fresh):
         run(strategy, again(), rounds=1)
-        assert [len(entry.survivors) for entry in strategy.history] == [3]
-    assert first.epsilon < second.epsilon == whole.epsilon  # three exchanges, one of them cut short
-    assert fresh.epsilon == first.epsilon
+        assert [(len(entry.survivors), entry.exchanges) for entry in strategy.history] == [(3, 4)]
+    assert first.epsilon < second.epsilon == whole.epsilon  # four exchanges, one of them cut short
+    assert fresh.epsilon < first.epsilon
 
 
 def test_a_budget_is_not_spent_twice(tmp_path: Path) -> None:

@@ -59,6 +59,64 @@ def test_both_sides_freeze_between_any_two_messages(name: str) -> None:
         check(server.result, range(CLIENTS))
 
 
+def stages_of(server: SumServer, members: dict[int, Any]) -> int:
+    """Play a round, with both sides frozen and thawed before and after; count its stages."""
+    for party, member in members.items():
+        members[party] = SumClient.thaw(member.terms, party, member.freeze())
+    server.open(BASE)
+    stages = 0
+    while server.result is None:
+        server.receive({i: members[i].receive(data, **given()[i]) for i, data in server.outgoing.items()})
+        stages += 1
+    check(server.result, range(CLIENTS))
+    return stages
+
+
+@pytest.mark.parametrize(("name", "later"), [("masks", 2), ("masks, active", 3)])
+def test_prepared_keys_outlive_both_processes_and_can_be_discarded(name: str, later: int) -> None:
+    terms = terms_of(DEFENSES[name])
+    members, server = parties(terms), SumServer(terms)
+    counts = []
+    for discard in (False, False, True):
+        counts.append(stages_of(server, members))
+        server = SumServer.thaw(terms, server.freeze())
+        if discard:  # the control
+            server.discard_prepared()
+    counts.append(stages_of(server, members))
+    assert counts == [later + 2, later, later, later + 2]
+
+
+@pytest.mark.parametrize("name", ["masks", "masks, active"])
+def test_prepared_keys_serve_once_where_a_server_goes_on_from_an_older_file(name: str) -> None:
+    """Its clients erased their part with their upload: they refuse, and the attempt with fresh keys is another."""
+    terms = terms_of(DEFENSES[name])
+    members, server = parties(terms), SumServer(terms)
+    stages_of(server, members)
+    older = server.freeze()
+    first, second = SumServer.thaw(terms, older), SumServer.thaw(terms, older)
+    assert first.open(BASE) is not None and first.wants_updates
+    uploads = {i: members[i].receive(data, **given()[i]) for i, data in first.outgoing.items()}
+    first.receive(uploads)
+    assert not first.refusals
+    second.open(BASE)
+    assert second.wants_updates
+    answers = {i: members[i].receive(data, **given()[i]) for i, data in second.outgoing.items()}
+    for party, data in answers.items():
+        assert b"opened before: a replay" in data
+        assert len(data) < len(uploads[party])
+
+
+def test_prepared_keys_lie_sealed_in_the_servers_file(tmp_path) -> None:
+    terms, seal = terms_of(secure_aggregation()), Seal.from_file(tmp_path / "key")
+    for kept in (None, seal):
+        server = SumServer(terms, file=tmp_path / f"state-{kept is None}", seal=kept)
+        stages_of(server, parties(terms))
+        prepared = server._engine.prepared
+        assert len(prepared) > 1000
+        found = prepared[-500:] in (tmp_path / f"state-{kept is None}").read_bytes()
+        assert found == (kept is None)
+
+
 def test_a_server_that_is_killed_at_a_random_moment_gives_the_same_sum_or_a_named_void(tmp_path) -> None:
     for seed in range(20):
         rng = np.random.default_rng(seed)
