@@ -9,10 +9,11 @@ AUDIT_OUT ?= audit-report
 AUDIT_ARGS ?=
 REPRODUCE_ARGS ?=
 RELEASE_ARGS ?=
+NIGHTLY_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup audit flower-demo test test-rest test-all lint types bench reproduce docs release-check clean
+.PHONY: help setup audit flower-demo test test-rest test-all lint types bench reproduce docs release-check nightly clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -63,6 +64,9 @@ docs: $(READY)  ## The documentation site, without the network; writes build/sit
 
 release-check: $(READY)  ## Wheel and sdist built twice and compared, the core tried in an empty environment (RELEASE_ARGS=--extras audit,...)
 	$(BIN)/python -m tests.release_check $(RELEASE_ARGS)
+
+nightly: $(READY)  ## Fresh schedules, cases, mutants and soaks with kills, for hours; writes docs/nightly.md (NIGHTLY_ARGS=--quick: minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.nightly $(NIGHTLY_ARGS)
 
 clean:  ## Remove everything the other targets made
 	rm -rf docs/generated $(VENV) .venv-pfl .venv-breaching build dist *.egg-info $(AUDIT_OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis benchmarks/ledger/quick-results

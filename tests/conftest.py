@@ -1,8 +1,8 @@
 """Profiles of hypothesis, and generators that no two tests share.
 
-All profiles but `nightly` draw the same cases in every run, and none is timed. `gate` is loaded by default, `quick` by
-`make test`, which draws a fifth of the cases; `make test-all` runs all tests of hypothesis under `gate` too. `pytest
---hypothesis-profile nightly tests/...` draws fresh cases, and many.
+All profiles but `nightly` and `nightly-quick` draw the same cases in every run, and none is timed. `gate` is loaded by
+default, `quick` by `make test`, which draws a fifth of the cases; `make test-all` runs all tests of hypothesis under
+`gate` too. `pytest --hypothesis-profile nightly tests/...` draws fresh cases, and many; `make nightly` does.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("gate", derandomize=True, **UNTIMED)
 settings.register_profile("quick", derandomize=True, max_examples=20, **UNTIMED)
 settings.register_profile("nightly", derandomize=False, max_examples=10_000, **UNTIMED)
+settings.register_profile("nightly-quick", derandomize=False, max_examples=200, **UNTIMED)
 settings.load_profile("gate")
 
 
