@@ -13,11 +13,13 @@ from securefed.attacks._base import Reconstruction
 SAME = 1e-2
 """Relative distance below which two rows count as one row that was read twice: rounding leaves 1e-4, and rows of
 different people differ by more than a tenth."""
+RECURS = 1e-3
+"""The same for a row that is taken for one because two messages hold it: means of many rows are alike to a percent."""
 
 
-def same(one: Array, other: Array) -> bool:
+def same(one: Array, other: Array, within: float = SAME) -> bool:
     """Return whether two rows are one row that was read twice."""
-    return bool(np.linalg.norm(one - other) <= SAME * max(float(np.linalg.norm(one)), 1e-12))
+    return bool(np.linalg.norm(one - other) <= within * max(float(np.linalg.norm(one)), 1e-12))
 
 
 @dataclass
@@ -57,7 +59,7 @@ class FoundRows:
         self.earlier += self.newest
         self.newest = list(rows) or self.newest
         for row in rows:
-            if any(same(row, other) for other in self.earlier):
+            if any(same(row, other, RECURS) for other in self.earlier):
                 self.add(row)
 
     def reconstruction(self, situation: Situation) -> Reconstruction:

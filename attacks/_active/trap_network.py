@@ -19,6 +19,8 @@ from securefed.attacks._active.simulated_client import SimulatedClient
 
 _MARGIN = 30.0
 """Last bias of the class that is predicted for every row: softmax then differs from 0 and 1 by 1e-13."""
+_DEAD = 1e3
+"""How far beyond the last threshold outputs begin that are never active, in units of what the thresholds span."""
 _PROBES = 3
 """Rows on which chosen weights are tried."""
 
@@ -31,11 +33,13 @@ class DenseChain:
         weights: names of the weights, each (out, in).
         biases: names of the biases, each (out,).
         outputs: number of outputs of the first layer.
+        last: shape of the last weight.
     """
 
     weights: tuple[str, ...]
     biases: tuple[str, ...]
     outputs: int
+    last: tuple[int, ...]
 
     @classmethod
     def of(cls, shapes: Mapping[str, tuple[int, ...]], features: int, classes: int) -> DenseChain | None:
@@ -53,7 +57,7 @@ class DenseChain:
                 width = shape[0]
         if len(weights) < 2 or width < classes:
             return None
-        return cls(tuple(weights), tuple(biases), shapes[weights[0]][0])
+        return cls(tuple(weights), tuple(biases), shapes[weights[0]][0], shapes[weights[-1]])
 
 
 @dataclass(frozen=True)
@@ -63,10 +67,12 @@ class TrapNetwork:
     Attributes:
         chain: the layers.
         direction: (features,) g.
-        thresholds: (outputs,) ascending.
+        thresholds: ascending, of the first outputs; outputs beyond are never active.
         label: the class that is predicted for every row.
         slope: size of a row's slope at the first layer, in units of the label codes.
         height: what an output reaches for a row as far above its threshold as all thresholds span.
+        disguise: (outputs, features) added to the first weight, in columns in which all rows are zero.
+        outgoing: (out, in) random last weights of units that are never active; empty without a disguise.
     """
 
     chain: DenseChain
@@ -75,6 +81,8 @@ class TrapNetwork:
     label: int
     slope: float
     height: float
+    disguise: Array | None = None
+    outgoing: Array | None = None
 
     def codes(self, classes: int) -> Array:
         """Return (classes,) the slope of one row of each label; 0 for the predicted one."""
@@ -92,7 +100,10 @@ class TrapNetwork:
         span = max(float(self.thresholds[-1] - self.thresholds[0]), 1e-12)
         scale = self.height / span / (1 if len(chain.weights) == 2 else chain.outputs)  # one unit adds up all outputs
         chosen[chain.weights[0]] = np.tile(scale * self.direction, (chain.outputs, 1))
-        chosen[chain.biases[0]] = -scale * self.thresholds
+        if self.disguise is not None:
+            chosen[chain.weights[0]] += scale * self.disguise
+        dead = np.full(chain.outputs - len(self.thresholds), self.thresholds[-1] + _DEAD * span)
+        chosen[chain.biases[0]] = -scale * np.append(self.thresholds, dead)
         for weight, bias in zip(chain.weights[1:-1], chain.biases[1:-1], strict=True):
             first = weight == chain.weights[1]
             chosen[weight] = np.zeros_like(chosen[weight])
@@ -101,11 +112,17 @@ class TrapNetwork:
         last, bias = chain.weights[-1], chain.biases[-1]
         outgoing = np.zeros(len(chosen[bias]))
         outgoing[:classes] = -self.codes(classes)
-        chosen[last] = np.zeros_like(chosen[last])
-        chosen[last][:, : (None if len(chain.weights) == 2 else 1)] = outgoing[:, None]
+        chosen[last] = np.zeros_like(chosen[last]) if self.outgoing is None else self.outgoing.copy()
+        chosen[last][:, : (len(self.thresholds) if len(chain.weights) == 2 else 1)] = outgoing[:, None]
         chosen[bias] = np.zeros_like(chosen[bias])
         chosen[bias][self.label] = _MARGIN
         return chosen
+
+    def row_at(self, level: float, row: Array) -> Array:
+        """Move a row (features,) so that it lies at this level of the direction; disguised columns become zero."""
+        used = np.ones(len(row), bool) if self.disguise is None else ~self.disguise.any(axis=0)
+        row, direction = row * used, self.direction * used
+        return np.asarray(row + direction * (level - self.direction @ row) / (direction @ direction))
 
     def works(self, client: SimulatedClient, initial: Mapping[str, Array], rng: np.random.Generator) -> bool:
         """Return whether single rows have the slopes that they should have, so that the network is the chain."""
@@ -114,12 +131,11 @@ class TrapNetwork:
         codes = self.codes(public.classes)
         middle = self.thresholds[len(self.thresholds) // 2]
         for _ in range(_PROBES):
-            row = rng.uniform(-1.0, 1.0, public.features)
-            row += self.direction * (middle - self.direction @ row) / (self.direction @ self.direction)
+            row = self.row_at(float(middle), rng.uniform(-1.0, 1.0, public.features))
             target = int(rng.integers(public.classes))
             found = client.gradient(client_precision(client, parameters), row[None], np.array([target]))
             wanted = codes[target] * (self.thresholds < middle)
-            got = np.asarray(found[self.chain.biases[0]], float)
+            got = np.asarray(found[self.chain.biases[0]], float)[: len(self.thresholds)]
             beside = np.abs(self.thresholds - middle) > 1e-3 * (self.thresholds[-1] - self.thresholds[0])
             if not np.allclose(got[beside], wanted[beside], atol=0.02 * self.slope):
                 return False

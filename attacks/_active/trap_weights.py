@@ -11,7 +11,7 @@ network's own first layer, so that names and shapes are those that the clients a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -29,6 +29,10 @@ _BEYOND = 1.5
 """A bin with an entry beyond this multiple of the declared range holds no row: slopes of other rows cancelled in it."""
 _WIDER = 1.3
 """By how much more than the rows found scatter the thresholds are spread: means of bins scatter less than rows."""
+_DISGUISE = 10.0
+"""Norm of the random weights in unused columns, over that of the direction: cosines then look random up to 1 %."""
+_IDLE = 8
+"""A disguised network without a second hidden layer leaves every eighth output idle, for its random last weights."""
 _FEWEST = 4
 """Bins that must have been read before the next thresholds follow them."""
 
@@ -48,6 +52,11 @@ class TrapWeights:
         height: size of the outputs. Small ones keep the layers behind alike over local steps.
         tolerance: distance from a label's slope, in its units, up to which a bin counts as one row.
         floor: slope, in the same units, below which a bin is empty; rounding must stay below it.
+        brightness: mean and standard deviation, over rows, of the mean of a row's entries, where the server knows data
+            like the clients', as in the paper. `None`: it knows the declared range alone, and its first broadcast finds
+            out where rows lie.
+        unused: columns in which the server expects zeros in every row, such as the margins of images. Random weights
+            there change nothing that is read, and make the rows of the first weight look unlike each other.
     """
 
     rounds: int = 4
@@ -55,6 +64,8 @@ class TrapWeights:
     height: float = 0.01
     tolerance: float = 0.01
     floor: float = 0.02
+    brightness: tuple[float, float] | None = None
+    unused: tuple[int, ...] = ()
 
     name: ClassVar[str] = "active/trap_weights"
     secret: ClassVar[str] = "samples"
@@ -99,12 +110,24 @@ class TrapWeights:
     ) -> TrapNetwork:
         """Choose a direction and thresholds: the mean of a row's entries first, random directions afterwards."""
         direction = np.full(features, 1.0 / features) if not known else rng.normal(size=features) / features**0.5
-        if len(known) < _FEWEST:
-            thresholds = np.linspace(-bound, bound, chain.outputs) * np.abs(direction).sum()
+        count = chain.outputs - (chain.outputs // _IDLE if self.unused and len(chain.weights) == 2 else 0)
+        if not known and self.brightness is not None:
+            thresholds = _normal_quantiles(count, *self.brightness)
+        elif len(known) < _FEWEST:
+            thresholds = np.linspace(-bound, bound, count) * np.abs(direction).sum()
         else:
             projected = np.asarray(known) @ direction
-            thresholds = _normal_quantiles(chain.outputs, projected.mean(), _WIDER * projected.std() + 1e-9)
-        return TrapNetwork(chain, direction, thresholds, label, self.slope, self.height)
+            thresholds = _normal_quantiles(count, projected.mean(), _WIDER * projected.std() + 1e-9)
+        trap = TrapNetwork(chain, direction, thresholds, label, self.slope, self.height)
+        return self._disguised(trap, rng) if self.unused else trap
+
+    def _disguised(self, trap: TrapNetwork, rng: np.random.Generator) -> TrapNetwork:
+        """Put random weights where they touch no row: in unused columns, and behind units that are never active."""
+        disguise = np.zeros((trap.chain.outputs, len(trap.direction)))
+        deviation = _DISGUISE * np.linalg.norm(trap.direction) / len(self.unused) ** 0.5
+        disguise[:, list(self.unused)] = rng.normal(0.0, deviation, (trap.chain.outputs, len(self.unused)))
+        outgoing = rng.normal(0.0, _DISGUISE * self.slope, trap.chain.last)
+        return replace(trap, disguise=disguise, outgoing=outgoing)
 
     def _read(
         self, client: SimulatedClient, trap: TrapNetwork, observed: RoundView, found: FoundRows,
@@ -174,9 +197,8 @@ def _unit(
 ) -> tuple[str, float]:
     """Return the vector of a message that holds the gradient, and the factor from a label's code to a bin's slope."""
     public, method = client.target.public, client.method
-    row = rng.uniform(0.0, public.feature_bound, public.features)
-    middle = trap.thresholds[len(trap.thresholds) // 2]
-    row += trap.direction * (middle - trap.direction @ row) / (trap.direction @ trap.direction)
+    middle = float(trap.thresholds[len(trap.thresholds) // 2])
+    row = trap.row_at(middle, rng.uniform(0.0, public.feature_bound, public.features))
     label = (trap.label + 1) % public.classes
     message, best = client.message(observed.broadcast, row, label), (np.inf, method.sent[0], 1.0)
     for part in method.sent:

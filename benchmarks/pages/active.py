@@ -1,8 +1,9 @@
 """What a server reads that chooses its broadcasts, over seeds; figures of docs/attacks-active.md.
 
-    python -m benchmarks.pages.active [--fresh] [--seconds S]
+    python -m benchmarks.pages.active [--part rows|groups] [--seconds S]
 
-Measures one cell a time, writes it to `results/active.json` at once, and goes on where it stopped.
+Measures one cell at a time, writes it to `results/active.json` (or `active_groups.json`) at once, and goes on where it
+stopped.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +28,6 @@ from securefed._auditing.cases.data_splits import rows_each
 from securefed._tensors import Array
 from securefed.algorithms import FLAME, FedAvg
 from securefed.attacks import (
-    ActiveAttack,
     ClassThresholds,
     GradientSuppression,
     TrapWeights,
@@ -36,7 +37,7 @@ from securefed.datasets import load
 from securefed.defenses import clip, local_gaussian, quantise, secure_aggregation
 from securefed.problems import problems
 
-FILE = RESULTS / "active.json"
+FILE, GROUPS = RESULTS / "active.json", RESULTS / "active_groups.json"
 SEEDS = 10
 WITHIN = 0.05
 """A row counts as recovered within this relative error: pictures then look the same."""
@@ -69,21 +70,34 @@ class Cell:
         defence: name in `SUMS`.
         method: makes the algorithm from a problem.
         settings: of the algorithm, for the table.
+        informed: whether trap weights know the rows' brightness from held-out rows.
+        disguised: whether trap weights put random weights on the columns that are zero in all held-out rows.
     """
 
-    attack: ActiveAttack
+    attack: Any
     problem: str
     clients: int
     rows: int = 1
     defence: str = "sums"
     method: Callable[..., Any] = FedAvg
     settings: Mapping[str, Any] = field(default_factory=lambda: {"local_steps": 5})
+    informed: bool = False
+    disguised: bool = False
 
     @property
     def name(self) -> str:
         """Key of the cell in the file."""
-        words = (f"{self.attack!r}", self.problem, self.clients, self.rows, self.defence, self.method.__name__)
-        return " | ".join(map(str, (*words, dict(self.settings))))
+        words = (
+            f"{self.attack.name}, {self.attack.rounds} rounds",
+            self.problem,
+            self.clients,
+            self.rows,
+            self.defence,
+            self.method.__name__,
+        )
+        return " | ".join(
+            map(str, (*words, dict(self.settings), *["informed"] * self.informed, *["disguised"] * self.disguised))
+        )
 
 
 def cells() -> list[Cell]:
@@ -93,7 +107,8 @@ def cells() -> list[Cell]:
     out += [Cell(thresholds, "softmax", 8, rows=16)]
     for problem in ("mlp", "2nn"):
         for clients in (8, 32, 100):
-            out += [Cell(TrapWeights(rounds=1), problem, clients), Cell(trap, problem, clients)]
+            out += [Cell(TrapWeights(rounds=1), problem, clients, informed=True), Cell(trap, problem, clients)]
+    out += [Cell(trap, "2nn", 8, disguised=True)]
     out += [Cell(trap, "2nn", 8, 16, settings={"local_steps": steps}) for steps in (1, 5)]
     out += [Cell(trap, "mlp", 8, method=FLAME, settings={"local_steps": 5})]
     out += [Cell(attack, name, 8, defence="in the clear") for attack, name in ((thresholds, "softmax"), (trap, "mlp"))]
@@ -114,10 +129,17 @@ def measure(cell: Cell, seed: int) -> dict[str, Any]:
     """Run one seed of a cell."""
     prepared = rows_each(cell.rows)(load("digits"), cell.clients, seed)
     algorithm = cell.method(problem=problems.make(cell.problem), learning_rate=RATE, **cell.settings)
+    attack = cell.attack
+    if cell.informed and isinstance(attack, TrapWeights):
+        means = prepared.test.x.mean(axis=1)
+        attack = replace(attack, brightness=(float(means.mean()), float(means.std())))
+    if cell.disguised:
+        zero = np.flatnonzero(~prepared.test.x.any(axis=0))
+        attack = replace(attack, unused=tuple(zero.tolist()))
     defence, alone = SUMS[cell.defence](), cell.defence == "in the clear"
     started = time.process_time()
     run = DeviatingServer(
-        algorithm, prepared.clients, defence, cell.attack, alone=alone, seed=seed, public=prepared.public
+        algorithm, prepared.clients, defence, attack, alone=alone, seed=seed, public=prepared.public
     ).deceive()
     found = {"rounds": len(run.broadcasts), "seconds": time.process_time() - started, "refused": run.refused}
     if run.estimate is not None:
@@ -145,23 +167,27 @@ def _signs(algorithm: Any, prepared: Prepared, run: ActiveRun, seed: int) -> dic
     }
 
 
-def main(arguments: Sequence[str] = ()) -> None:
-    """Measure what is missing, and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--fresh", action="store_true", help="measure everything again")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no further cell after so long")
-    chosen = parser.parse_args(arguments or None)
-    stored = {} if chosen.fresh or not FILE.exists() else json.loads(FILE.read_text())
-    until = time.monotonic() + chosen.seconds
-    tasks: list[tuple[Any, Callable[[Any, int], dict[str, Any]]]] = [(cell, measure) for cell in cells()] + [
-        (cell, active_groups.measure) for cell in active_groups.cells()
-    ]
-    for cell, run in tasks:
+def fill(path: Path, wanted: Sequence[Any], run: Callable[[Any, int], dict[str, Any]], until: float) -> dict[str, Any]:
+    """Measure the cells that a file lacks, and return all that it holds."""
+    stored: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    for cell in sorted(wanted, key=lambda cell: cell.clients * cell.rows):  # small ones first
         if len(stored.get(cell.name, {}).get("seeds", [])) < SEEDS and time.monotonic() < until:
             seeds = [run(cell, seed) for seed in range(SEEDS)]
             stored[cell.name] = {"seeds": seeds, "load": os.getloadavg()[0]}
-            FILE.write_text(json.dumps(stored, indent=1) + "\n")
-    print(f"wrote {active_page.write(cells(), active_groups.cells(), stored)}")
+            path.write_text(json.dumps(stored, indent=1) + "\n")
+    return stored
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    """Measure what is missing, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no further cell after so long")
+    parser.add_argument("--part", choices=("rows", "groups", "all"), default="all", help="measure a part of the cells")
+    chosen = parser.parse_args(arguments or None)
+    limit = time.monotonic() + chosen.seconds
+    rows = fill(FILE, cells(), measure, limit if chosen.part != "groups" else 0.0)
+    groups = fill(GROUPS, active_groups.cells(), active_groups.measure, limit if chosen.part != "rows" else 0.0)
+    print(f"wrote {active_page.write(cells(), active_groups.cells(), rows | groups)}")
 
 
 if __name__ == "__main__":

@@ -65,7 +65,11 @@ def _row(cell: Any, seeds: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _attack(cell: Any) -> str:
-    return str(cell.attack.name.split("/")[1].replace("_", " "))
+    return (
+        str(cell.attack.name.split("/")[1].replace("_", " "))
+        + ", brightness known" * cell.informed
+        + ", disguised" * cell.disguised
+    )
 
 
 def _model(cell: Any) -> str:

@@ -79,6 +79,17 @@ def test_trap_weights_read_every_row_and_its_label_from_sums(problem: Any) -> No
     assert list(labels[nearest]) == list(run.estimate.labels)
 
 
+def test_a_server_that_knows_how_bright_rows_are_reads_more_in_one_round() -> None:
+    """Of 30 rows under 150 thresholds in equal shares, exp(-30 / 150) = .82 are alone on average."""
+    data, wide = clients(30), DenseNetwork(hidden=(150,))
+    means = np.concatenate([own.x for own in clients(200, seed=1)]).mean(axis=1)
+    told = TrapWeights(rounds=1, brightness=(float(means.mean()), float(means.std())))
+    label_0 = np.mean([own.y[0] == 0 for own in data])  # type: ignore[index]  # predicted in this round: no slope
+    share = recovered(deceive(wide, told, data).estimate, data)
+    assert share > 0.8 * (1 - label_0)
+    assert share > recovered(deceive(wide, TrapWeights(rounds=1), data).estimate, data)
+
+
 def test_chance_reads_no_row() -> None:
     data = clients(10)
     for problem, attack in ((MLP, TrapWeights()), (SoftmaxRegression(), ClassThresholds())):
@@ -249,6 +260,14 @@ def test_trap_weights_are_seen_by_their_rows() -> None:
     assert (
         broadcast_signs(run.broadcasts[0], run.honest).alike > 0.999 > 2 * broadcast_signs(run.honest, run.honest).alike
     )
+
+
+def test_weights_of_columns_that_are_always_zero_hide_the_trap_from_its_sign_and_not_its_rows() -> None:
+    data = [Dataset(own.x * (np.arange(FEATURES) > 2), own.y) for own in clients(8)]
+    for unused, seen in ((), True), ((0, 1, 2), False):
+        run = deceive(MLP, TrapWeights(unused=unused), data)
+        assert recovered(run.estimate, data) == 1.0
+        assert (broadcast_signs(run.broadcasts[-1], run.honest).alike > 0.7) == seen
 
 
 def test_every_active_attack_is_registered_with_its_source() -> None:

@@ -9,15 +9,16 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from securefed import Dataset, DeviatingServer, audit, chain
+from securefed import Dataset, DeviatingServer, audit, audit_algorithm, chain
 from securefed._auditing.active.active_views import ActiveAudit
 from securefed._auditing.cases import case
 from securefed._auditing.engine.seed_result import SeedResult
 from securefed.algorithms import SSI, FedAvg
-from securefed.attacks import ChosenBroadcast, GradientSuppression, Reconstruction, Situation
+from securefed.attacks import ChosenBroadcast, FitRows, GradientSuppression, Reconstruction, Situation
 from securefed.datasets import load
 from securefed.defenses import quantise, secure_aggregation
-from securefed.problems import DenseNetwork
+from securefed.errors import ConfigError
+from securefed.problems import DenseNetwork, SoftmaxRegression
 
 
 @pytest.fixture(scope="module")
@@ -120,3 +121,16 @@ def test_clients_refuse_a_broadcast_that_breaks_what_bounds_rest_on() -> None:
     run = DeviatingServer(SSI(rank=2), data, chain(secure_aggregation()), Stretch(False)).deceive()
     assert run.estimate is None
     assert run.refused
+
+
+def test_an_audit_of_ones_own_algorithm_has_the_view_too() -> None:
+    rng = np.random.default_rng(0)
+    data = [Dataset(rng.uniform(size=(2, 6)), np.array([0, 1])) for _ in range(3)]
+    method = FedAvg(problem=SoftmaxRegression(), learning_rate=0.1, local_steps=2)
+    quick = FitRows(calls=200)
+    report = audit_algorithm(method, data, rounds=1, seeds=1, view="sum only", fit=quick, seconds=5, active=True)
+    cells = {cell.secret: cell.leakage.mean for cell in report.cells if cell.view == "active server"}
+    assert cells["samples"] > 0.99
+    assert cells["pooled samples"] > 0.99
+    with pytest.raises(ConfigError, match="needs an Algorithm"):
+        audit_algorithm(lambda rows, sent: sent, data, start={"w": np.zeros(2)}, active=True)

@@ -15,6 +15,7 @@ import numpy as np
 
 from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_report
 from securefed._auditing.engine.seed_result import SeedResult
+from securefed._auditing.own.active_attempts import attack_actively
 from securefed._auditing.own.function_algorithm import Backend, Combine, Contribute, as_algorithm
 from securefed._auditing.own.instance_checks import Rehearsal
 from securefed._auditing.own.own_seed_run import DEFENSES, AttackOptions, OwnSeedRun
@@ -45,6 +46,7 @@ def audit_algorithm(
     view: Sequence[str] = VIEWS,
     fit: FitRows | None = None,
     seconds: float = 900.0,
+    active: bool = False,
 ) -> Report:
     """Run an algorithm in the clear, and attack what a server sees, or what it sees of sums alone.
 
@@ -65,6 +67,8 @@ def audit_algorithm(
         fit: limits of the fitting attack.
         seconds: for all attacks together, without the runs themselves. Attacks that a slow client step keeps from
             ending are skipped by name. 900 seconds are far more than a step of milliseconds needs.
+        active: also attack an instance with a server that chooses its broadcasts (view `active server`), outside
+            `seconds`.
 
     Returns:
         A report with one cell for each view, secret and attack. Rows are compared with the mean row, Gram matrices with
@@ -86,7 +90,9 @@ def audit_algorithm(
         raise ConfigError(f'views are "server" and "sum only", not {unknown[0]!r}')
     is_instance = _is_instance(algorithm, start, combine)
     draw: Any = clients if callable(clients) else lambda _, given=list(clients): given
-    options = AttackOptions(chosen, population, feature_bound, fit or FitRows())
+    if active and not is_instance:
+        raise ConfigError("active=True needs an Algorithm: the attacks that choose broadcasts know none for functions")
+    options = AttackOptions(chosen, population, feature_bound, fit or FitRows(), active)
     function = None if is_instance else (start, combine, backend)
     subject = OwnSubject(algorithm, function, draw, rounds, seeds, options, seconds)
     results = [subject.audit_seed(seed) for seed in range(seeds)]
@@ -169,6 +175,8 @@ class OwnSubject:
             budget = TimeBudget.of(self.seconds_left / parts)
             run.attack(view, budget)
             self.seconds_left -= budget.seconds - max(budget.remaining, 0.0)
+        if self.options.active:
+            attack_actively(run, self.options.views)
         return run.result
 
     def assumptions(self) -> tuple[str, ...]:

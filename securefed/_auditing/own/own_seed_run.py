@@ -48,12 +48,14 @@ class AttackOptions:
         population: rows like the clients', for the membership attack; `None` for the other clients' rows.
         feature_bound: declared range of the data; `None` for the largest entry of all clients.
         fit: limits of the fitting attack.
+        active: whether a server that chooses its broadcasts attacks too.
     """
 
     views: Sequence[str]
     population: Array | None
     feature_bound: float | None
     fit: FitRows
+    active: bool = False
 
 
 class OwnSeedRun:

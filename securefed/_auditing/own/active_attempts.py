@@ -1,0 +1,61 @@
+"""Attack one seed of a user's own algorithm with a server that chooses its broadcasts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from securefed._auditing.active.deviating_server import ActiveRun, DeviatingServer
+from securefed._auditing.engine.seed_result import Place
+from securefed._auditing.own.client_secrets import SecretData
+from securefed._auditing.own.own_seed_run import DEFENSES, OwnSeedRun
+from securefed.attacks import views
+from securefed.attacks._active.chosen_broadcasts import ACTIVE_SERVER, ActiveAttack, active_attacks
+from securefed.attacks._base import Reconstruction
+from securefed.defenses._chain import chain
+from securefed.defenses._fixed_point import Quantise
+from securefed.errors import TranscriptError
+
+
+def attack_actively(run: OwnSeedRun, chosen: Sequence[str]) -> None:
+    """Run every active attack that applies; what does not apply, or is refused, is noted with its reason.
+
+    Args:
+        run: the seed's data, and where results go.
+        chosen: views that are audited; the server reads the target's own messages for `server`, sums for `sum only`.
+    """
+    for view in chosen:
+        for attack in (entry.make() for entry in active_attacks):
+            place = Place(run.name, DEFENSES[view], ACTIVE_SERVER, run.seed, run.target)
+            try:
+                found = _deceive(run, attack, view, shuffled=False)
+            except TranscriptError as reason:
+                run.result.leave_out(place, attack.name, str(reason))
+                continue
+            if found.estimate is None:
+                run.result.leave_out(place, attack.name, f"clients or protocol refused: {found.refused}")
+                continue
+            _score(run, attack, view, found.estimate)
+
+
+def _score(run: OwnSeedRun, attack: ActiveAttack, view: str, estimate: Reconstruction) -> None:
+    """Score an estimate and its null for the target, and of sums for all clients together."""
+    chance = _deceive(run, attack, view, shuffled=True).estimate
+    for target in (None, run.target) if view == views.SUM_ONLY else (run.target,):
+        secret = SecretData(run.data, run.public, target, run.seed)
+        place = Place(run.name, DEFENSES[view], ACTIVE_SERVER, run.seed, target)
+        if (reason := secret.nothing_to_leak(estimate.members or frozenset())) is not None:
+            run.result.leave_out(place, secret.named(attack.name), reason)
+            continue
+        nulls = [None if chance is None else secret.derive(chance, labels=False)]
+        run.result.record(
+            place, attack.name, secret.derive(estimate, labels=False), nulls, secret.judge, lambda estimate: None
+        )
+
+
+def _deceive(run: OwnSeedRun, attack: ActiveAttack, view: str, *, shuffled: bool) -> ActiveRun:
+    alone = view == views.SERVER_VIEW
+    server = DeviatingServer(
+        run.method, run.data, chain() if alone else chain(Quantise()), attack, victim=run.target, alone=alone,
+        seed=run.seed, public=run.public, shuffled=shuffled,
+    )  # fmt: skip
+    return server.deceive()
