@@ -26,6 +26,17 @@ def test_every_package_folder_is_listed() -> None:
     assert names == packages()
 
 
+def test_the_citation_has_the_version_of_the_distribution() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f"\nversion: {project['version']}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_every_extra_is_on_the_page_of_installation() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    page = (ROOT / "docs" / "install.md").read_text()
+    assert [extra for extra in extras if f"| `{extra}` |" not in page] == []
+
+
 def test_import_is_light() -> None:
     heavy = ("torch", "flwr", "sklearn", "scipy", "matplotlib")
     code = f"import sys, securefed; securefed.chain; sys.exit(any(m in sys.modules for m in {heavy!r}))"

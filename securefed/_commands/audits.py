@@ -82,13 +82,13 @@ def audit(
             from securefed._auditing.gate.leakage_limits import require_limit  # noqa: PLC0415 - heavy, and not needed for --help
 
             require_limit(fail_above, "--fail-above")
+        check_installed("the audit's page", "jinja2", "PIL")  # before minutes of attacks
         if workers != 1:
             from securefed._auditing.engine.worker_processes import warm_up  # noqa: PLC0415 - not needed for --help
 
             warm_up()
         from securefed._commands import audit_run as auditing  # noqa: PLC0415 - heavy, and not needed for --help
 
-        check_installed("the audit's page", "jinja2", "PIL")  # before minutes of attacks
         with progress_bar(silent=as_json) as progress:
             bar = progress.add_task("audit", total=None)
 
