@@ -17,7 +17,8 @@ from securefed._auditing.engine.statistics import NOT_DETECTED, PARTIAL, Verdict
 from securefed._auditing.report import charts
 from securefed._auditing.report.actions import actions
 from securefed._auditing.report.audit_page import render
-from securefed._auditing.report.first_screen import decision
+from securefed._auditing.report.conclusions import remedies
+from securefed._auditing.report.decision import decision
 from securefed._auditing.report.membership_sentence import membership
 from securefed._auditing.report.observers import observers
 from securefed._auditing.report.outcomes import outcomes
@@ -279,11 +280,56 @@ def test_a_server_that_lies_is_named_and_warned_of_where_it_gets_past_a_protecti
     assert len(actions(report(honest, replace(lying, defense="plain")))) == len(warned) - 1
 
 
-def test_a_curve_of_shares_is_linear_and_names_what_it_counts() -> None:
-    line = {"rounds": [1, 2, 32], "middle": [1.0, 0.5, 0.0], "low": [1.0, 0.4, 0.0], "high": [1.0, 0.6, 0.0]}
-    drawn = charts.curve("Rows", "", {"the step": line}, across="rows a client", share=True)
-    assert "by rows a client. the step: 1 at 1, 0 at 32." in drawn
-    heights = [float(y) for y in re.findall(r",([0-9.]+)", drawn.split('<polyline points="')[1].split('"')[0])]
-    assert heights[1] == pytest.approx((heights[0] + heights[2]) / 2, abs=0.1)
-    assert re.findall(r'text-anchor="middle">([^<]+)<', drawn) == ["1", "32", "rows a client"]  # 2 would touch 1
-    assert charts.curve("Rows", "", {"the step": line | {"low": [0.0] * 3, "high": [0.0] * 3}}) == ""
+def test_a_curve_of_shares_is_linear_and_its_sizes_are_not() -> None:
+    line = {"rounds": [1, 2, 4], "middle": [1.0, 0.5, 0.0], "low": [1.0, 0.4, 0.0], "high": [1.0, 0.6, 0.0]}
+    drawn = charts.share_curve("Rows", "", {"the step": line})
+    assert "by rows a client. the step: 1 at 1, 0 at 4." in drawn
+    points = drawn.split('<polyline points="')[1].split('"')[0]
+    places = np.array([[float(value) for value in point.split(",")] for point in points.split()])
+    np.testing.assert_allclose(places[1], (places[0] + places[2]) / 2, atol=0.1)
+    assert re.findall(r'text-anchor="middle">([^<]+)<', drawn) == ["1", "2", "4", "rows a client"]
+    assert charts.share_curve("Rows", "", {"the step": dict.fromkeys(line, ())}) == ""
+
+
+def test_rounds_whose_labels_would_touch_have_none() -> None:
+    line = {"rounds": [1, 2, 32], "middle": [1.0, 0.1, 0.1], "low": [1.0, 0.1, 0.1], "high": [1.0, 0.1, 0.1]}
+    drawn = charts.curve("Error", "", {"attack": line})
+    assert re.findall(r'text-anchor="middle">([^<]+)<', drawn) == ["1", "32", "rounds seen"]
+    assert charts.curve("Error", "", {"attack": line | {"low": [0.0] * 3, "high": [0.0] * 3}}) == ""
+
+
+def test_an_audit_that_tells_secrets_apart_says_which_of_them_leak() -> None:
+    """Counts of labels that are exposed do not expose the rows."""
+    made = report(
+        cell("step", "plain", "server", 1.0, "labels"),
+        cell("step", "plain", "server", 0.3, "samples"),
+        cell("step", "plain", "server", 0.0, "gram"),
+        cell("step", "plain", "server", 0.6, "membership"),
+        cell("step", "secure_aggregation", "sum only", 0.3, "pooled samples"),
+    )
+    assert decision(made) == (
+        "Without protection, the server can compute a client's label counts and a part of its samples."
+    )
+    assert rows(made) == {
+        ("None", "the server, which reads every message"): [
+            ["exposed: label counts", "partly exposed: samples", "no leak found: Gram matrix"],
+            [],
+            ["partly exposed"],
+        ],
+        ("Secure aggregation", "the server, which reads only sums"): [[], ["partly exposed: samples"], []],
+    }
+    hidden = report(*(replace(c, verdict=Verdict(NOT_DETECTED, 0.1)) for c in made.cells))
+    assert decision(hidden) == "No attack here learnt a client's data even from unprotected messages."
+
+
+def test_a_protection_under_which_a_known_leak_was_not_looked_for_is_not_advised() -> None:
+    plain = [cell("step", "plain", "server", 1.0, secret) for secret in ("labels", "statistics")]
+    sums = [cell("step", "secure_aggregation", "sum only", 0.0, secret) for secret in ("labels", "statistics")]
+    assert outcomes(report(*plain, *sums))[0].kind == "held"
+    assert outcomes(report(*plain, sums[0]))[0].kind == "unknown"
+    assert remedies(report(*plain, sums[0]), "step", 0.1) == []
+    matrix = next(found for found in tables(render(report(*plain, sums[0]))) if found[2:] and "step" in found[2][0])
+    assert matrix[2:] == [
+        ["step label counts", "1.00 0.99 to 1.01 exposed", "0.00 up to 0.01 not detected"],
+        ["step batch statistics", "1.00 0.99 to 1.01 exposed", "not attacked"],
+    ]

@@ -97,15 +97,9 @@ def _charts(report: Report, algorithm: str) -> list[str]:
         out.append(charts.spectrum("Spectrum of one client's Gram matrix", found[1].truth, found[1].estimate))
     for curve in report.curves:
         if curve["algorithm"] == algorithm:
-            out.append(
-                charts.curve(
-                    curve["title"],
-                    curve["note"],
-                    curve["series"],
-                    across=curve.get("across", "rounds seen"),
-                    share=curve.get("scale") == "share",
-                )
-            )
+            shares = curve.get("scale") == "share"
+            draw = charts.share_curve if shares else charts.curve
+            out.append(draw(curve["title"], curve["note"], curve["series"]))
     for item in report.tradeoffs:
         if item["algorithm"] == algorithm:
             leaks = [(leak["mean"], leak["low"], leak["high"]) for leak in item["leakage"]]

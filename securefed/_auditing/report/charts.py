@@ -7,52 +7,63 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from securefed._auditing.report.plot import DASHES, Plot, figure, powers, series
+from securefed._auditing.report.plot import DASHES, Plot, figure, powers, series_colour
 from securefed._tensors import Array
 
 HALVES = (0.0, 0.5, 1.0)
 Triple = tuple[float, float, float]
+Series = Mapping[str, Mapping[str, Sequence[float]]]
+"""By the name of a line, lists `rounds`, `middle`, `low` and `high` of equal length."""
 
 
-def curve(
-    title: str,
-    note: str,
-    lines: Mapping[str, Mapping[str, Sequence[float]]],
-    *,
-    across: str = "rounds seen",
-    share: bool = False,
-) -> str:
-    """Draw errors or condition numbers against rounds on a logarithmic axis, or shares against sizes on a linear one.
+def curve(title: str, note: str, series: Series) -> str:
+    """Draw errors or condition numbers against rounds, on a logarithmic axis.
 
     Args:
         title: of the chart.
         note: below the title.
-        lines: by name, lists `rounds`, `middle`, `low` and `high` of equal length.
-        across: what `rounds` counts, for the name of the axis.
-        share: whether the values are shares from 0 to 1.
+        series: by name, lists `rounds`, `middle`, `low` and `high` of equal length.
 
     Returns:
-        The figure; empty where there is nothing to draw: no values, or none above 0 on a logarithmic axis.
+        The figure; empty where no value is positive.
     """
-    shown = {name: line for name, line in lines.items() if len(line["rounds"])}
-    values = [v for line in shown.values() for key in ("low", "high") for v in line[key] if math.isfinite(v)]
-    if not share:
-        values = [value for value in values if value > 0]
+    shown, values = _known(series)
+    values = [value for value in values if value > 0]
     if not values:
         return ""
-    low, high = (0, 1) if share else _exponents(values)
+    ends, ticks = _sizes(shown)
+    low, high = _exponents(values)
+    plot = Plot(f"{title}, by rounds seen. {_said(shown)}.", ends, (low, high), log_y=True)
+    plot.rows(powers(low, high, 6))
+    plot.columns([(tick, str(tick)) for tick in _apart(ticks, (ends[1] - ends[0]) / 12)], "rounds seen")
+    return _drawn(title, note, plot, shown)
+
+
+def _known(lines: Series) -> tuple[Series, list[float]]:
+    """Leave out the lines without points; list the finite ends of all ranges too."""
+    shown = {name: line for name, line in lines.items() if len(line["rounds"])}
+    values = [v for line in shown.values() for key in ("low", "high") for v in line[key] if math.isfinite(v)]
+    return shown, values
+
+
+def _sizes(shown: Series) -> tuple[tuple[int, int], list[int]]:
+    """Find the ends of the horizontal axis, which differ, and its numbers."""
     ticks = sorted({int(number) for line in shown.values() for number in line["rounds"]})
-    said = "; ".join(
+    return (ticks[0], max(ticks[-1], ticks[0] + 1)), ticks
+
+
+def _said(shown: Series) -> str:
+    """Say where each line begins and ends, for readers who cannot see the chart."""
+    return "; ".join(
         f"{name}: {line['middle'][0]:.1g} at {line['rounds'][0]:g}, {line['middle'][-1]:.1g} at {line['rounds'][-1]:g}"
         for name, line in shown.items()
     )
-    ends = (ticks[0], max(ticks[-1], ticks[0] + 1))
-    plot = Plot(f"{title}, by {across}. {said}.", ends, (low, high), log_y=not share)
-    plot.rows([(tick, f"{tick:g}") for tick in HALVES] if share else powers(low, high, 6))
-    plot.columns([(tick, str(tick)) for tick in _apart(ticks, (ends[1] - ends[0]) / 12)], across)
+
+
+def _drawn(title: str, note: str, plot: Plot, shown: Series) -> str:
     for index, line in enumerate(shown.values()):
-        plot.band(line["rounds"], line["low"], line["high"], series(index))
-        plot.curve(line["rounds"], line["middle"], series(index), DASHES[index % len(DASHES)])
+        plot.band(line["rounds"], line["low"], line["high"], series_colour(index))
+        plot.curve(line["rounds"], line["middle"], series_colour(index), DASHES[index % len(DASHES)])
     return figure(title, note, plot, list(shown))
 
 
@@ -71,6 +82,19 @@ def _apart(ticks: Sequence[int], least: float) -> list[int]:
     if kept[-1] != ticks[-1]:
         kept[-1 if len(kept) > 1 else len(kept) :] = [ticks[-1]]
     return kept
+
+
+def share_curve(title: str, note: str, series: Series) -> str:
+    """Draw shares from 0 to 1 against rows a client, which are on a logarithmic axis; `series` as in `curve`."""
+    shown, values = _known(series)
+    if not values:
+        return ""
+    ends, ticks = _sizes(shown)
+    exponents = math.log10(ends[0]), math.log10(ends[1])
+    plot = Plot(f"{title}, by rows a client. {_said(shown)}.", exponents, (0, 1), log_x=True)
+    plot.rows((tick, f"{tick:g}") for tick in HALVES)
+    plot.columns([(tick, str(tick)) for tick in ticks], "rows a client")
+    return _drawn(title, note, plot, shown)
 
 
 def spectrum(title: str, truth: Array, estimate: Array, most: int = 24) -> str:
@@ -112,8 +136,8 @@ def tradeoff(
     plot.rows((tick, f"{tick:g}") for tick in HALVES)
     plot.columns([(epsilon, f"{epsilon:g}") for epsilon in epsilons], "epsilon (less is more private)")
     for epsilon, (_, low, high) in zip(epsilons, leakages, strict=True):
-        plot.bar(epsilon, low, high, series(0))
+        plot.bar(epsilon, low, high, series_colour(0))
     for index, values in enumerate((means, utilities)):
-        plot.curve(epsilons, values, series(index), DASHES[index])
+        plot.curve(epsilons, values, series_colour(index), DASHES[index])
     note = "What leaves the aggregator. Bars: intervals. A leakage worse than a guess is drawn at 0."
     return figure(title, note, plot, ["leakage", utility_name])

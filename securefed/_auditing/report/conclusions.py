@@ -106,13 +106,17 @@ def remedies(
 
     Returns:
         The defences, the cheapest first: least utility lost (to a hundredth), then fewest bytes. A view whose attacks
-        all failed shows nothing, so that its defence is not among them.
+        all failed shows nothing, so that its defence is not among them; nor does one in which a secret that plain
+        messages give away was not attacked.
     """
     found = []
+    seen = [cell for cell in report.of(algorithm) if cell.view in views and cell.owner in owners]
+    leaked = {cell.secret for cell in seen if cell.defense == PLAIN and cell.verdict.word in FOUND}
     for defense in dict.fromkeys(cell.defense for cell in report.of(algorithm)):
-        cells = [c for c in report.of(algorithm) if c.defense == defense and c.view in views and c.owner in owners]
+        cells = [cell for cell in seen if cell.defense == defense]
         leaks = [cell.leakage.high for cell in cells]
         unknown = any(cell.verdict.word == INCONCLUSIVE for cell in strongest(cells, by_owner=True).values())
+        unknown |= not leaked <= {cell.secret for cell in cells}
         if leaks and max(leaks) <= level and not unknown:
             found.append(_remedy(report, cells[0], max(leaks)))
     return sorted(found, key=lambda item: (round(max(item.lost, 0.0), 2), item.bytes))

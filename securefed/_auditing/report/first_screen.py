@@ -5,26 +5,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from securefed._auditing.engine.audit_report import AUDIT, Report
-from securefed._auditing.engine.results import CLIENT
-from securefed._auditing.engine.statistics import EXPOSED, FOUND, INCONCLUSIVE, PARTIAL
 from securefed._auditing.report.actions import actions
 from securefed._auditing.report.advice_section import advice_block
-from securefed._auditing.report.conclusions import PLAIN, worst
+from securefed._auditing.report.decision import decision
 from securefed._auditing.report.membership_sentence import membership
-from securefed._auditing.report.observers import NAMED, OWNERS, observers, owners
-from securefed._auditing.report.outcomes import outcomes
+from securefed._auditing.report.observers import OWNERS, observers, owners
 from securefed._auditing.report.recovered import examples
-from securefed._auditing.report.report_words import listed, short
+from securefed._auditing.report.report_words import short
 from securefed._auditing.report.sureness import gaps, sureness
-
-_ONLY: Final = {
-    "held": "With a protection tried here they stay hidden, as far as these attacks see.",
-    "fixed": "With a protection tried here they stay hidden while the same clients take part in every round.",
-    "open": "They still leak under every protection tried here.",
-    "unknown": "Whether a protection tried here hides them is not known.",
-}
-"""Conclusion of a report on one algorithm, by the kind of its outcome."""
-
 
 _MEANINGS: Final = {
     "secure_aggregation": "Secure aggregation: masks that cancel in the sum.",
@@ -50,73 +38,6 @@ def first_screen(report: Report) -> dict[str, Any]:
         "gaps": gaps(report),
         "examples": examples(report),
     }
-
-
-def decision(report: Report) -> str:
-    """Conclude in two sentences: what unprotected messages give away, and whether a protection holds.
-
-    Both are about one client's data and a server without help; a report of other secrets only says what was found.
-    """
-    plain = {short(name): worst(report, name, PLAIN, CLIENT) for name in report.algorithms}
-    words = {name: cell.verdict.word for name, cell in plain.items() if cell is not None}
-    if not words:
-        found = [cell for cell in report.cells if cell.verdict.word in FOUND]
-        return "Something leaks in what was attacked here." if found else "No leak was found in what was attacked here."
-    return f"{_unprotected(words)} {_protected(report)}".strip()
-
-
-def _unprotected(words: dict[str, str]) -> str:
-    several = len(words) > 1
-    named = {word: [name for name, one in words.items() if one == word] for word in words.values()}
-    open_, part = named.get(EXPOSED, []), named.get(PARTIAL, [])
-    if len(open_) == len(words):
-        where = f" in all {len(words)} algorithms" if several else ""
-        return f"Without protection, the server can compute a client's data{where}."
-    if open_ or part:
-        parts = [f"a client's data in {_names(open_, len(words))}"] if open_ else []
-        parts += [f"a part of {'them' if open_ else 'a client’s data'} in {_names(part, len(words))}"] if part else []
-        if not several:
-            return "Without protection, the server can compute a part of a client's data."
-        return f"Without protection, the server can compute {listed(parts)}."
-    if INCONCLUSIVE in named:
-        return "Whether unprotected messages give a client's data away is not known: the attacks failed."
-    return "No attack here learnt a client's data even from unprotected messages."
-
-
-def _protected(report: Report) -> str:
-    """Say where a protection keeps one client's data from a server without help, by the acceptable leakage."""
-    found = [item for item in outcomes(report) if item.kind != "safe"]
-    left = {kind: [item.name for item in found if item.kind == kind] for kind in ("held", "fixed", "open", "unknown")}
-    if not found:
-        return ""
-    if len(found) == 1:
-        return _advised(report) or _ONLY[found[0].kind]
-    total = len(found)
-    parts = [f"they stay hidden in {_names(left['held'], total)}"] if left["held"] else []
-    if left["fixed"]:
-        start = "in" if parts else "they stay hidden in"
-        parts.append(f"{start} {_names(left['fixed'], total)} while the same clients take part in every round")
-    parts = [listed(parts)] if parts else []
-    if left["open"]:
-        parts.append(f"they still leak in {_names(left['open'], total)}")
-    if left["unknown"]:
-        parts.append(f"it is not known for {_names(left['unknown'], total)}")
-    return f"With protection {'; '.join(parts)}."
-
-
-def _advised(report: Report) -> str:
-    """Say whether an advice on the only algorithm names a setting; empty where there is no advice."""
-    if not report.advice:
-        return ""
-    advice = report.advice[0]
-    if advice.advised is not None:
-        return f"The setting advised below keeps their leak at {advice.acceptable:g} or less."
-    return "No setting that was tried keeps them hidden at this size."
-
-
-def _names(names: list[str], among: int) -> str:
-    """Name algorithms, or count them where they are many."""
-    return listed(names) if len(names) <= NAMED else f"{len(names)} of {among}"
 
 
 def setup(report: Report) -> str:

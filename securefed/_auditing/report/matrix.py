@@ -9,6 +9,7 @@ from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, RECORD, Cell
 from securefed._auditing.engine.statistics import INCONCLUSIVE
 from securefed._auditing.report.conclusions import strongest, why
+from securefed._auditing.report.observers import names_secrets
 from securefed._auditing.report.palette import tone
 from securefed._auditing.report.report_words import (
     interval_text,
@@ -23,6 +24,8 @@ from securefed._auditing.report.report_words import (
 def matrices(report: Report) -> list[dict[str, Any]]:
     """Make one table for each owner of a secret that was attacked: a client, all clients, a record."""
     secrets = dict.fromkeys(report.settings[name]["secret"] for name in report.algorithms)
+    if names_secrets(report):
+        secrets = dict.fromkeys(cell.secret for cell in report.cells if cell.owner == CLIENT)
     tables = (
         (
             CLIENT,
@@ -55,19 +58,25 @@ def anchor(algorithm: str) -> str:
 
 
 def _matrix(report: Report, owner: str) -> dict[str, Any]:
-    best = strongest((cell for cell in report.cells if cell.owner == owner), by_owner=True)
+    """Make a row for each algorithm; for each secret where the report tells those of one algorithm apart."""
+    apart = names_secrets(report)
+    best = strongest((cell for cell in report.cells if cell.owner == owner), by_owner=not apart)
     views: dict[str, list[str]] = {}
     for _, defense, view, _ in best:
         if view not in views.setdefault(defense, []):
             views[defense].append(view)
     groups = [{"title": protection(defense), "views": shown} for defense, shown in views.items()]
     columns = [(defense, view) for defense, shown in views.items() for view in shown]
-    rows = [_row(report, name, [best.get((name, *column, owner)) for column in columns]) for name in report.algorithms]
+    heads = [(name, owner, secret_title(report.settings[name]["secret"])) for name in report.algorithms]
+    if apart:
+        (name,) = report.algorithms
+        secrets = dict.fromkeys(cell.secret for cell in best.values())
+        heads = [(name, secret, secret_title(secret.removeprefix("pooled "))) for secret in secrets]
+    rows = [_row(name, note, [best.get((name, *column, key)) for column in columns]) for name, key, note in heads]
     return {"groups": groups, "rows": rows, "columns": [f"{protection(defense)}, {view}" for defense, view in columns]}
 
 
-def _row(report: Report, name: str, found: Sequence[Cell | None]) -> dict[str, Any]:
-    note = secret_title(report.settings[name]["secret"])
+def _row(name: str, note: str, found: Sequence[Cell | None]) -> dict[str, Any]:
     cells = [_heat(cell) if cell else None for cell in found]
     return {"title": short(name), "anchor": anchor(name), "note": note, "cells": cells}
 

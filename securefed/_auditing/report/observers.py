@@ -16,7 +16,7 @@ from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, 
 from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
 from securefed._auditing.report.conclusions import PLAIN, strongest
 from securefed._auditing.report.palette import TONES, Tone, tone
-from securefed._auditing.report.report_words import listed, protection, short
+from securefed._auditing.report.report_words import listed, protection, secret_title, short
 from securefed.attacks.views import RELEASED
 
 OWNERS: Final = {
@@ -39,11 +39,11 @@ _COLLUSION: Final = re.compile(r"collusion\((\d+)\)")
 
 @dataclass(frozen=True)
 class Group:
-    """Algorithms of one verdict in one situation.
+    """Algorithms of one verdict in one situation, or secrets of the only algorithm.
 
     Attributes:
         tone: how the verdict looks.
-        names: of the algorithms, as they are usually written.
+        names: of the algorithms or secrets, as they are usually written; one empty name where there is but one.
         words: the verdict, with the names where they are few.
     """
 
@@ -88,13 +88,24 @@ def owners(report: Report) -> list[str]:
     return [owner for owner in OWNERS if owner in found]
 
 
+def names_secrets(report: Report) -> bool:
+    """Whether the report is about one algorithm and tells its secrets apart: rows, counts of labels, and so on."""
+    told = any(cell.secret not in (CLIENT, FEDERATION) and cell.owner == CLIENT for cell in report.cells)
+    return told and len(report.algorithms) == 1
+
+
 def observers(report: Report) -> list[Observer]:
-    """Make the rows: each party that was simulated under each protection, with what it finds."""
-    columns = owners(report)
-    best = strongest((cell for cell in report.cells if cell.owner in columns), by_owner=True)
+    """Make the rows: each party that was simulated under each protection, with what it finds.
+
+    A report that tells the secrets of one algorithm apart groups the secrets by verdict, any other the algorithms.
+    """
+    columns, apart = owners(report), names_secrets(report)
+    best = strongest((cell for cell in report.cells if cell.owner in columns), by_owner=not apart)
     situations: dict[tuple[str, str], dict[str, dict[str, Cell]]] = {}
-    for (algorithm, defense, view, owner), cell in best.items():
-        situations.setdefault((defense, view), {}).setdefault(owner, {})[algorithm] = cell
+    for cell in best.values():
+        name = secret_title(cell.secret.removeprefix("pooled ")) if apart else short(cell.algorithm)
+        named = name if cell.owner != RECORD and (apart or len(report.algorithms) > 1) else ""
+        situations.setdefault((cell.defense, cell.view), {}).setdefault(cell.owner, {})[named] = cell
     merged: dict[tuple[str, str], list[str]] = {}
     shown: dict[tuple[str, str], tuple[tuple[Group, ...], ...]] = {}
     for (defense, view), found in situations.items():
@@ -104,27 +115,26 @@ def observers(report: Report) -> list[Observer]:
             repr([_verdicts(found.get(owner, {})) for owner in columns]),
         )
         merged.setdefault(key, []).append("None" if defense == PLAIN else protection(defense))
-        shown[key] = tuple(groups(found.get(owner, {}), len(report.algorithms)) for owner in columns)
+        shown[key] = tuple(groups(found.get(owner, {})) for owner in columns)
     return [Observer(listed(names, "or"), key[0], shown[key]) for key, names in merged.items()]
 
 
-def groups(cells: Mapping[str, Cell], algorithms: int) -> tuple[Group, ...]:
-    """Group algorithms by verdict, the worst first.
+def groups(cells: Mapping[str, Cell]) -> tuple[Group, ...]:
+    """Group algorithms or secrets by verdict, the worst first.
 
     Args:
-        cells: by algorithm, the cell that counts.
-        algorithms: number of algorithms in the report; the only one needs no name.
+        cells: by name, the cell that counts; the only one of its kind has the empty name.
     """
     out = []
     for word, look in TONES.items():
-        names = tuple(dict.fromkeys(short(name) for name, cell in cells.items() if cell.verdict.word == word))
+        names = tuple(name for name, cell in cells.items() if cell.verdict.word == word)
         if names:
-            out.append(Group(look, names, _words(look, names, len(cells), algorithms)))
+            out.append(Group(look, names, _words(look, names, len(cells))))
     return tuple(out)
 
 
-def _words(look: Tone, names: Sequence[str], among: int, algorithms: int) -> str:
-    if algorithms == 1:
+def _words(look: Tone, names: Sequence[str], among: int) -> str:
+    if not names[0]:
         return look.words
     if len(names) == among > NAMED:
         return f"{look.words} in any of {among}" if look.name == "quiet" else f"{look.words} in all {among}"

@@ -66,7 +66,8 @@ def _outcome(report: Report, name: str, level: float, cells: Sequence[Cell]) -> 
 def _unknown(cells: Sequence[Cell], level: float) -> bool:
     """Whether no leak above the level was found under some protection, although none is shown to hold it.
 
-    Then its attacks failed, or their results scatter so much that an interval reaches above the level.
+    Then its attacks failed, or did not look for all that leaks otherwise, or their results scatter so much that an
+    interval reaches above the level.
     """
     leaking = {cell.defense for cell in cells if cell.verdict.word in FOUND and cell.leakage.high > level}
     return any(cell.defense not in leaking for cell in cells)

@@ -21,7 +21,7 @@ DASHES: Final = ("", "7 3", "2 3", "9 3 2 3", "12 4")
 """Dashes of the lines in turn: a second mark beside the colour."""
 
 
-def series(index: int) -> str:
+def series_colour(index: int) -> str:
     """Name the colour of a line."""
     return f"var(--series-{index % SERIES})"
 
@@ -138,7 +138,7 @@ def powers(low: int, high: int, most: int) -> list[tuple[float, str]]:
 
 def _key(index: int) -> str:
     dash = DASHES[index % len(DASHES)]
-    style = f"stroke:{series(index)};stroke-width:2.5" + (f";stroke-dasharray:{dash}" if dash else "")
+    style = f"stroke:{series_colour(index)};stroke-width:2.5" + (f";stroke-dasharray:{dash}" if dash else "")
     return f'<svg width="26" height="8" aria-hidden="true"><line x1="0" x2="26" y1="4" y2="4" style="{style}"/></svg> '
 
 

@@ -64,6 +64,8 @@ SECRETS: Final = {
     ),
     "samples": ("samples", "a client's rows themselves"),
     "labels": ("label counts", "how many rows of each class a client has"),
+    "statistics": ("batch statistics", "means and variances of a client's rows at the layers of batch normalisation"),
+    "tokens": ("tokens", "which tokens occur in a client's rows"),
     "data": ("rows, Gram matrix, labels", "a client's rows, their Gram matrix, or how many of them have each label"),
     "personal": ("personal model", "a client's personal model"),
     "distances": ("distances", "the distances between a client's signals (its data up to a rotation)"),

@@ -15,8 +15,8 @@ from securefed._tensors import Array
 
 Curve = Mapping[str, Any]
 """One chart: `algorithm`, `title`, `note`, and `series`, which maps an attack's name to lists of equal length:
-`rounds`, and `middle`, `low`, `high` over seeds. Where `rounds` counts something else, `across` names it; `scale` is
-`share` where the values lie between 0 and 1 and the axis is linear."""
+`rounds`, and `middle`, `low`, `high` over seeds. `scale` is `share` where the values lie between 0 and 1 and
+`rounds` counts rows a client."""
 
 
 def curves_of(results: Iterable[SeedResult], secrets: Mapping[str, str]) -> Iterator[Curve]:

@@ -9,13 +9,15 @@ from securefed._auditing.engine.audit_report import AUDIT, Report
 from securefed._auditing.engine.results import Cell
 from securefed._auditing.engine.statistics import ENOUGH, INCONCLUSIVE, NOT_DETECTED
 from securefed._auditing.report.conclusions import strongest
+from securefed._auditing.report.observers import names_secrets
 from securefed._auditing.report.report_words import leak_text
 
 
 def sureness(report: Report) -> list[str]:
     """List what bounds the audit's figures: the runs, what would have been noticed, and what is not known."""
     seeds = report.settings[AUDIT]["seeds"]
-    best = list(strongest((cell for cell in report.cells if cell.owner != "confirmation"), by_owner=True).values())
+    cells = (cell for cell in report.cells if cell.owner != "confirmation")
+    best = list(strongest(cells, by_owner=not names_secrets(report)).values())
     return [sentence for sentence in (_runs(seeds), _power(best), _unknown(best)) if sentence]
 
 
