@@ -11,6 +11,7 @@ from securefed.attacks._generic.label_regression import LearnedCounts, RegressCo
 from securefed.attacks._generic.low_digits import LowDigits
 from securefed.attacks._generic.moment_map import uses_labels
 from securefed.attacks._generic.moment_probe import ProbeGram, RecoveredMoments
+from securefed.attacks._generic.raw_bits import RawBits
 from securefed.attacks._generic.readable_rows import ClearRows
 from securefed.attacks._generic.row_fit import FitRows
 from securefed.attacks._generic.row_regression import LearnedGram, LearnedRows, RegressRows
@@ -24,6 +25,7 @@ __all__ = [
     "LearnedRows",
     "LowDigits",
     "ProbeGram",
+    "RawBits",
     "RecoveredMoments",
     "RegressCounts",
     "RegressRows",

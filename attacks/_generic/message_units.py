@@ -18,6 +18,13 @@ _CONSTANT = 1e4
 """Variation, in units of round-off, up to which a tensor counts as constant: sums of many rows gather round-off."""
 _COARSE_TYPES = (np.float16, np.float32)
 _EPS = float(np.finfo(np.float64).eps)
+_FEWEST = 4
+"""Fewest different numbers from which a step is inferred."""
+_FINEST = 1e-6
+"""Smallest step that is looked for, in units of the numbers: below, digits cost no attack anything."""
+_MULTIPLE = 1e-13
+"""Relative distance from a multiple that is round-off of the division."""
+_STEPS = np.sort([m * 10.0**-k for m in (1, 2, 5) for k in range(1, 13)] + [2.0**-k for k in range(1, 41)])[::-1]
 _DOMINANT = 0.5
 """Noise, relative to the change that other rows cause, from which on a message is taken not to distinguish rows."""
 
@@ -81,12 +88,31 @@ class MessageUnits:
             coarsest = coarsest if constant else max(coarsest, eps)
         unit[unit == 0] = float(np.linalg.norm(observed)) or 1.0
         unit *= np.sqrt(len(observed))
-        rounding = float(np.linalg.norm(digits * np.abs(observed) / unit))
+        grids = np.zeros(len(observed))
+        for block in blocks:
+            grids[block] = grid(one_client[block]) / np.sqrt(12)
+        rounding = float(np.linalg.norm(np.hypot(digits * np.abs(observed), grids) / unit))
         noise = max(
             (float(np.linalg.norm((m - messages_of_draws[0]) / unit)) for m in messages_of_draws[1:]), default=0.0
         )
         noise = float(np.hypot(noise, np.linalg.norm(added_noise / unit)))
         return cls(unit, rounding, noise, coarsest ** (1 / 3))
+
+
+def grid(values: Array) -> float:
+    """Return the step of which all numbers are multiples, where they were rounded to one; else 0.
+
+    Steps of 1, 2 and 5 times a power of ten and powers of two are tried, the coarsest first, up to whole numbers: these
+    count as exact, and so do fewer than four different numbers, which may be multiples by chance.
+    """
+    if len(np.unique(values)) < _FEWEST or np.array_equal(values, np.round(values)):
+        return 0.0
+    finest = _FINEST * _rms(values)
+    for step in _STEPS[finest <= _STEPS]:
+        ratio = values / step
+        if np.all(np.abs(ratio - np.round(ratio)) <= _MULTIPLE * np.maximum(np.abs(ratio), 1.0)):
+            return float(step)
+    return 0.0
 
 
 def _rms(values: Array) -> float:

@@ -12,6 +12,7 @@ from securefed.attacks import views
 from securefed.attacks._base import Target
 from securefed.attacks._generic import LowDigits, ProbeGram, Replay, uses_labels
 from securefed.attacks._generic.label_regression import NearestClient
+from securefed.attacks._generic.message_units import grid
 from securefed.attacks._generic.moment_map import ScaledClientStep
 from securefed.attacks.scores import relative_error
 from securefed.datasets._base import Dataset
@@ -125,3 +126,12 @@ def test_the_nearest_client_knows_what_one_number_codes() -> None:
     blind = NearestClient.of(noise, counts, [slice(0, 2)])
     assert blind is not None and blind.expected > 1
     assert NearestClient.of(np.zeros((200, 99)), counts, [slice(0, 99)]) is None
+
+
+@pytest.mark.parametrize("step", [0.02, 0.5, 2.0**-7, 1e-3])
+def test_the_step_of_rounded_numbers_is_inferred(step) -> None:
+    values = np.random.default_rng(0).normal(size=50) * 5
+    assert grid(np.round(values / step) * step) == pytest.approx(step)
+    assert grid(values) == 0  # numbers of all digits
+    assert grid(np.round(values)) == 0  # counts are exact
+    assert grid(np.full(50, 0.25)) == 0  # one number is a multiple of anything

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-from scipy.stats import binom
+from scipy.stats import binom, norm
 
 from securefed._auditing.differential_privacy.epsilon_bounds import (
     Guesses,
     clopper_pearson,
+    deviation_bound,
     from_scores,
     gaussian_epsilon,
     gaussian_least,
@@ -18,6 +19,8 @@ from securefed._auditing.differential_privacy.epsilon_bounds import (
     one_run_p_value,
     rejects,
     rejects_gaussian,
+    tradeoff,
+    tradeoff_mu,
 )
 from securefed.defenses._differential_privacy import calibrate
 from securefed.errors import ConfigError
@@ -149,3 +152,33 @@ def test_bounds_are_clamped_and_grow_with_what_was_guessed() -> None:
 def test_bad_input_is_refused(call, words) -> None:
     with pytest.raises(ConfigError, match=words):
         call()
+
+
+@pytest.mark.parametrize("epsilon", KNOWN)
+def test_a_fixed_test_bounds_mu_in_19_of_20_games_and_rejects_half_of_it(epsilon) -> None:
+    """Exactly, by summing over both counts: the bound fails with at most 5 %, and excludes mu / 2 where mu is large."""
+    mu, runs = 1 / calibrate(epsilon, DELTA, 1), 60
+    inside, outside = (binom.pmf(np.arange(runs + 1), runs, 1 - norm.cdf(mu / 2 - shift)) for shift in (mu, 0.0))
+    bounds = np.array([[tradeoff_mu((i, runs), (o, runs)) for o in range(runs + 1)] for i in range(runs + 1)])
+    likely = np.outer(inside, outside)
+    assert float(likely[bounds > mu].sum()) <= 0.05
+    many = tradeoff_mu((round(4000 * norm.cdf(mu / 2)), 4000), (round(4000 * norm.cdf(-mu / 2)), 4000))
+    assert mu / 3 < many < mu
+    assert tradeoff_mu((0, 5), (0, 5)) == tradeoff_mu((5, 5), (5, 5)) == 0
+
+
+def test_the_deviation_of_noise_is_bounded_in_19_of_20_games_and_half_of_it_is_rejected() -> None:
+    rng = np.random.default_rng(5)
+    bounds = [deviation_bound(rng.normal(0, 3.0, 50), 3.0) for _ in range(GAMES)]
+    assert 1 <= sum(bound < 1 for bound in bounds) <= SLACK  # of 400 games about 20 fail: no wider than it has to be
+    assert all(deviation_bound(rng.normal(0, 1.5, 50), 3.0) < 1 for _ in range(20))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("epsilon", KNOWN)
+def test_the_trade_off_bound_covers_a_gaussian_mechanism(epsilon) -> None:
+    mu, rng = 1 / calibrate(epsilon, DELTA, 1), np.random.default_rng(6)
+    games = [tradeoff(rng.normal(mu, 1, 400), rng.normal(0, 1, 400), DELTA) for _ in range(100)]
+    assert sum(bound > epsilon for bound in games) <= 12  # more have probability 2e-3 where coverage is exactly 95 %
+    twice = tradeoff(rng.normal(2 * mu, 1, 4000), rng.normal(0, 1, 4000), DELTA)
+    assert twice > epsilon  # half of the noise

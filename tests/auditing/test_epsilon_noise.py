@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from importlib import import_module
 
+import numpy as np
 import pytest
 
 from securefed._auditing.differential_privacy.epsilon_bounds import from_scores
-from securefed._auditing.differential_privacy.noise_audit import audit_noise
+from securefed._auditing.differential_privacy.noise_audit import _CanaryExchanges, audit_noise
+from securefed._auditing.gate.planted_noise import HalfGaussian
 from securefed.defenses._chain import chain
 from securefed.defenses._differential_privacy import (
     AdaptiveClip,
@@ -30,6 +33,8 @@ from securefed.defenses._differential_privacy import (
 )
 from securefed.defenses._differential_privacy.adaptive import BELOW
 from securefed.defenses._differential_privacy.clip import ClipEach
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._plain import Plain
 from securefed.defenses._plan import PrivacyPlan
 from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, PlanError
@@ -83,6 +88,39 @@ def weak(noise):
     if isinstance(noise, CentralGaussian):
         return WeakCentral(noise.noise_multiplier)
     return WeakShares(noise.distribution, noise.noise_multiplier, noise.survivors)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_half_of_the_noise_is_flagged_at_a_multiplier_of_one(seed) -> None:
+    """The bounds for any noise flag none of these; trade-off and variance each flag all of them by themselves."""
+    found = audit_noise(chain(clip(1.0), HalfGaussian(1.0), Quantise(), Plain()), DELTA, runs=500, confidence=0.9999)
+    assert found.flagged
+    assert found.tradeoff > found.claimed
+    assert found.deviation < 0.6
+    if seed == 0:  # the control, noise of the planned size: flagged in less than 3 of 10^4 audits
+        right = audit_noise(chain(clip(1.0), gaussian(1.0), Quantise(), Plain()), DELTA, runs=500, confidence=1 - 1e-9)
+        assert not right.flagged
+        assert 0.8 < right.deviation < 1.6
+
+
+@pytest.mark.parametrize("name", [*NOISES, "clip_each", "adaptive"])
+def test_the_planned_deviation_of_a_score_is_the_real_one(name) -> None:
+    """Of 400 scores the ratio has a standard error of .035; six of them, and both bounds are beyond half and twice."""
+    made = {"clip_each": clip_each(1.0), "adaptive": adaptive_clip(0.5, initial=1.0)}.get(name, clip(1.0))
+    noise = NOISES.get(name, gaussian(2.0))
+    game = _CanaryExchanges(chain(made, noise, secure_aggregation()), 3, (2, 4), None)
+    assert game.gaussian == (name != "local_laplace")
+    if game.gaussian:
+        scores = [game.one(bit=False)[0] for _ in range(400)]
+        assert 0.79 < np.std(scores) / game.planned_deviation < 1.21
+
+
+@pytest.mark.exhaustive  # planning a sampled mechanism takes seconds
+def test_sampled_clients_have_no_gaussian_trade_off() -> None:
+    sampled = chain(clip(1.0), poisson(0.5), gaussian(1.0, sampler=PoissonSampling(0.5)), Quantise(), Plain())
+    found = audit_noise(sampled, DELTA, runs=20)
+    assert found.tradeoff == 0
+    assert math.isnan(found.deviation)
 
 
 @pytest.mark.parametrize("name", first_ones(NOISES, 2))

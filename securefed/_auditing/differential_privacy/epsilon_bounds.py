@@ -4,6 +4,8 @@ A mechanism runs with or without a canary (a bit each), and the adversary guesse
 is one-sided: with probability at least `confidence` it lies below the mechanism's true epsilon. All are at least 0.
 
 - `clopper_pearson`: many independent runs, one bit each.
+- `tradeoff`: the same runs, tighter: it bounds the parameter of Gaussian trade-off curves (Dong, Roth, Su,
+  arXiv 1905.02383). `deviation_bound` tests the noise itself where its size is known.
 - `one_run`: one run with m independent bits (Steinke, Nasr, Jagielski, arXiv 2305.08846, theorem 5.2).
 - `one_run_f`: the same, tighter: it rejects whole trade-off curves (Mahloujifar, Melis, Chaudhuri, arXiv 2410.22235).
 """
@@ -17,12 +19,14 @@ from typing import Final
 
 import numpy as np
 from scipy.special import ndtr, ndtri
-from scipy.stats import beta, binom, rankdata
+from scipy.stats import beta, binom, chi2, rankdata
 
 from securefed._public import require
 from securefed._tensors import Array
 
 CONFIDENCE: Final = 0.95
+Count = tuple[int, int]
+"""How often a test said "in", and of how many runs."""
 _LARGEST: Final = 50.0  # epsilon at which the search for a bound ends; no privacy is left there
 _PRECISION: Final = 1e-4  # width at which the bisection ends, far below what reports show
 
@@ -88,10 +92,56 @@ def clopper_pearson(
     _require_levels(delta, confidence)
     for said, runs in (inside, outside):
         require(0 <= said <= runs and runs > 0, f"a count must lie in 0..runs with runs > 0, not {said} of {runs}")
-    level = (1 - confidence) / 2
-    tpr = 0.0 if inside[0] == 0 else float(beta.ppf(level, inside[0], inside[1] - inside[0] + 1))
-    fpr = 1.0 if outside[0] == outside[1] else float(beta.ppf(1 - level, outside[0] + 1, outside[1] - outside[0]))
+    tpr, fpr = _rates(inside, outside, confidence)
     return max(0.0, _log_ratio(tpr - delta, fpr), _log_ratio(1 - fpr - delta, 1 - tpr))
+
+
+def tradeoff_mu(inside: tuple[int, int], outside: tuple[int, int], confidence: float = CONFIDENCE) -> float:
+    """Bound mu of Gaussian privacy by a fixed test, as `clopper_pearson` bounds epsilon; at least 0.
+
+    mu-Gaussian privacy means TPR <= Phi(Phi^-1(FPR) + mu) (Dong, Roth, Su, definition 2.6), so that
+    mu >= Phi^-1(TPR) - Phi^-1(FPR). Each rate gets a Clopper-Pearson bound at half the error.
+
+    Args:
+        inside: (times the test said "in", runs) with the canary.
+        outside: the same without it.
+        confidence: of the bound.
+    """
+    tpr, fpr = _rates(inside, outside, confidence)
+    return max(0.0, float(ndtri(tpr) - ndtri(fpr))) if tpr > 0 and fpr < 1 else 0.0
+
+
+def tradeoff(inside: Array, outside: Array, delta: float, confidence: float = CONFIDENCE) -> float:
+    """Bound epsilon by `tradeoff_mu`, with the test chosen on the first half of the scores and counted on the other.
+
+    It is a bound only for mechanisms whose trade-off curve is Gaussian, as `one_run_f`.
+
+    Args:
+        inside: (runs,) scores with the canary; of (runs, statistics) the best statistic is chosen too.
+        outside: the same without it.
+        delta: of the privacy.
+        confidence: of the bound.
+    """
+    _require_levels(delta, confidence)
+    return gaussian_epsilon(
+        _tuned(inside, outside, 0.5, lambda ins, outs: tradeoff_mu(ins, outs, confidence)),
+        delta,
+    )
+
+
+def deviation_bound(scores: Array, claimed: float, confidence: float = CONFIDENCE) -> float:
+    """Bound the standard deviation of normal scores from above, in units of the one that is claimed.
+
+    (n - 1) s^2 / sigma^2 is chi-squared with n - 1 degrees of freedom. A bound below 1 contradicts the claim.
+
+    Args:
+        scores: (runs,) of the same input, without a canary.
+        claimed: standard deviation that the plan's noise gives a score.
+        confidence: of the bound.
+    """
+    require(len(scores) > 1 and claimed > 0, "a deviation needs two scores or more, and a positive claim")
+    squares = float(np.var(scores, ddof=1)) * (len(scores) - 1)
+    return math.sqrt(squares / float(chi2.ppf(1 - confidence, len(scores) - 1))) / claimed
 
 
 def from_scores(
@@ -106,6 +156,19 @@ def from_scores(
         confidence: of the bound.
         tune: share of the scores, from the first on, on which statistic and threshold are chosen.
     """
+    return _tuned(inside, outside, tune, lambda ins, outs: clopper_pearson(ins, outs, delta, confidence))
+
+
+def _rates(inside: tuple[int, int], outside: tuple[int, int], confidence: float) -> tuple[float, float]:
+    """Return a lower bound on the true positive rate and an upper one on the false positive rate."""
+    level = (1 - confidence) / 2
+    tpr = 0.0 if inside[0] == 0 else float(beta.ppf(level, inside[0], inside[1] - inside[0] + 1))
+    fpr = 1.0 if outside[0] == outside[1] else float(beta.ppf(1 - level, outside[0] + 1, outside[1] - outside[0]))
+    return tpr, fpr
+
+
+def _tuned(inside: Array, outside: Array, tune: float, bound_of: Callable[[Count, Count], float]) -> float:
+    """Choose statistic and threshold on the first scores, and bound by the counts of the others."""
     require(0 < tune < 1, f"tune must lie between 0 and 1, not {tune}")
     first, second = (np.asarray(x, np.float64).reshape(len(x), -1) for x in (inside, outside))
     a, b = int(len(first) * tune), int(len(second) * tune)
@@ -115,7 +178,7 @@ def from_scores(
 
     def bound(threshold: float, ins: Array, outs: Array) -> float:
         counts = [(int(np.sum(x > threshold)), len(x)) for x in (ins, outs)]
-        return clopper_pearson(counts[0], counts[1], delta, confidence)
+        return bound_of(counts[0], counts[1])
 
     middle = np.sort(np.concatenate([first[:a], second[:b]]))
     thresholds = middle[np.unique(np.linspace(0, len(middle) - 1, 201).astype(int))]

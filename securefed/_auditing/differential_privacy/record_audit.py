@@ -66,7 +66,7 @@ def audit_records(
         bits = np.random.default_rng(secrets.randbits(128)).integers(0, 2, data.rows).astype(bool)
         guesses = Guesses.of(game.scores(bits), bits, max(2, data.rows // 4))
     except SecureFedError as error:
-        return NoiseAudit(defense.name, epsilon, delta, 0.0, 0.0, 0.0, str(error))
+        return NoiseAudit(defense.name, epsilon, delta, 0.0, 0.0, 0.0, refused=str(error))
     return audit_from_scores(defense.name, epsilon, delta, (with_it, without), guesses, confidence)
 
 

@@ -19,7 +19,7 @@ from securefed._auditing.engine.statistics import (
     Verdict,
 )
 from securefed._tensors import Array
-from securefed.attacks._generic import ClearRows, LowDigits, RegressRows
+from securefed.attacks._generic import ClearRows, LowDigits, RawBits, RegressRows
 
 CLIENT: Final[Literal["client"]] = "client"
 FEDERATION: Final[Literal["federation"]] = "federation"
@@ -270,7 +270,7 @@ class Cell:
         One that reads rows off finds only what stands there as it is. Regression finds all there is only where the
         clients' own random draws explain the rest of the messages.
         """
-        reads = self.attack in (ClearRows.name, LowDigits.name)
+        reads = self.attack in (ClearRows.name, LowDigits.name, RawBits.name)
         return not reads and (self.attack != RegressRows.name or self.explained >= SIGHTED)
 
     @property
@@ -278,7 +278,7 @@ class Cell:
         """What the verdict's word leaves out, in brackets; empty if there is nothing."""
         remarks = []
         if self.verdict.word == NOT_DETECTED:
-            power = f"a leak of {self.verdict.detectable:.2f} would have been"
+            power = f"a leak of {self.verdict.detectable:.2f} that this attack can see would have been"
             remarks.append("one seed: no power" if math.isnan(self.verdict.detectable) else power)
         if self.verdict.word == INCONCLUSIVE and not self.explained < SIGHTED:
             remarks.append("its results, or those of chance, scatter too much for any leak to be noticed")

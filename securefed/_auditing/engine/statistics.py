@@ -80,7 +80,8 @@ class Verdict:
     Attributes:
         word: `exposed`, `partial`, `not detected` or `inconclusive`.
         detectable: the smallest mean leakage that would have been called partial in 8 of 10 repetitions, given the
-            spread over seeds; NaN for one seed, whose spread is unknown. It says nothing of an attack that failed.
+            spread over seeds; NaN for one seed, whose spread is unknown. It holds for leaks that the attack can see: it
+            says nothing of an attack that failed, nor of a leak in a form that no attack looks for.
     """
 
     word: str

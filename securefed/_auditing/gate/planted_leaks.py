@@ -95,6 +95,10 @@ def _blurred(rows: Array, broadcast: Tensors, rng: np.random.Generator) -> Tenso
     return {"gram": rows.T @ rows + rng.normal(scale=0.5, size=(_FEATURES, _FEATURES))}
 
 
+def _rounded(rows: Array, broadcast: Tensors, labels: Array) -> Tensors:
+    return {"gram": np.round(rows.T @ rows / 0.02) * 0.02}
+
+
 def _rotated(rows: Array, broadcast: Tensors) -> Tensors:
     return {"rows": rows @ _ROTATION}
 
@@ -111,6 +115,17 @@ def _bits(rows: Array, broadcast: Tensors, rng: np.random.Generator) -> Tensors:
     low = np.round((rows + BOUND) / (2 * BOUND) * (2**16 - 1)).astype(np.uint64)
     high = rng.normal(size=rows.shape).view(np.uint64) & ~np.uint64(2**16 - 1)
     return {"noise": (high | low).view(np.float64)}
+
+
+def _coded(rows: Array, broadcast: Tensors, rng: np.random.Generator) -> Tensors:
+    levels = np.round((rows + BOUND) / (2 * BOUND) * (2**16 - 1)).astype(np.uint64)
+    coded = (levels * np.uint64(40503) + np.uint64(12345)) & np.uint64(2**16 - 1)  # a public code of 16 bits
+    high = rng.normal(size=rows.shape).view(np.uint64) & ~np.uint64(2**16 - 1)
+    return {"noise": (high | coded).view(np.float64)}
+
+
+def _shuffled(rows: Array, broadcast: Tensors, rng: np.random.Generator) -> Tensors:
+    return {"rows": rng.permutation(rows) @ _ROTATION}
 
 
 def _weighted(rows: Array, broadcast: Tensors, labels: Array, rng: np.random.Generator) -> Tensors:
@@ -143,12 +158,15 @@ PLANTED: tuple[Planted, ...] = (
     Planted("sufficient statistics with labels", _statistics, "gram", labels=True),
     Planted("a Gram matrix behind a label parameter", _gram, "gram", labels=True),
     Planted("sums and counts of each class", _by_class, "labels", labels=True),
+    Planted("a Gram matrix rounded to .02", _rounded, "gram", labels=True),
     Planted("a Gram matrix under noise", _blurred, "gram", (EXPOSED, PARTIAL), gated=False),
     Planted("the Gram matrix of all clients in a sum", _gram, "pooled gram", view=views.SUM_ONLY, labels=True),
     Planted("rows behind a public orthogonal matrix", _rotated, "samples"),
     Planted("rows in one round only", _once, "samples"),
     Planted("rows in the last decimals of noise", _low, "samples"),
     Planted("rows in the last bits of noise", _bits, "samples"),
+    Planted("16 coded bits of every value in the last bits of noise", _coded, "membership"),
+    Planted("rows in random order times a public rotation", _shuffled, "membership"),
     Planted("numbers of labels in a weight", _weighted, "labels", labels=True),
     Planted("one feature in the order of the tensors", _ordered, None, refused="an order that follows the rows"),
     Planted("independent noise", _noise, None, (NOT_DETECTED,)),

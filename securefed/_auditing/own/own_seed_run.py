@@ -27,7 +27,7 @@ from securefed._tensors import Array
 from securefed.algorithms._base import Algorithm
 from securefed.attacks import views
 from securefed.attacks._base import Target, View
-from securefed.attacks._generic import FitRows, Replay, TimeBudget
+from securefed.attacks._generic import FitRows, RawBits, Replay, TimeBudget
 from securefed.attacks._membership import ConfirmationAttack, ShadowMembership, membership_rates
 from securefed.attacks._membership.likelihood_ratio import CandidateRecord, MembershipAttack
 from securefed.datasets._base import Dataset
@@ -142,6 +142,8 @@ class OwnSeedRun:
             attacks.read()
             for scorer in (ShadowMembership(), ConfirmationAttack()) if secret.target is not None else ():
                 self._membership(scorer, attacks.replay, place)
+            if secret.target is not None:
+                self._raw_bits(attacks.replay, place)
             attacks.regress()
         except SecureFedError as refusal:
             attacks.skip("what is left", str(refusal))
@@ -172,21 +174,41 @@ class OwnSeedRun:
         rng = np.random.default_rng([self.seed, 4])
         try:
             scores = scorer.score(replay, [*inside, *outside], known, rng)
-            rates = membership_rates(scores[: len(inside)], scores[len(inside) :])
         except (SecureFedError, np.linalg.LinAlgError) as error:
             self.result.leave_out(place, scorer.name, str(error))
             return
-        mixed = rng.permutation(scores)
+        self._record_rates(place, scorer.name, secret, scores[: len(inside)], scores[len(inside) :], rng)
+
+    def _raw_bits(self, replay: Replay, place: Place) -> None:
+        """Compare raw bits, order and sizes of messages with one of the target's rows and with another client's."""
+        members = [self.data[client] for client in sorted(replay.members)]
+        own = np.concatenate([data.x for data in members])
+        other = self.data[(self.target + 1) % len(self.data)].x[0]
+        replaced = own.copy()
+        replaced[sum(replay.sizes[: replay.members.index(self.target)])] = other
+        try:
+            inside, outside = RawBits().score(replay, np.stack([own, replaced]), 2**32 * (self.seed + 1))
+        except (SecureFedError, np.linalg.LinAlgError) as refusal:
+            self.result.leave_out(place, RawBits.name, str(refusal))
+            return
+        self._record_rates(place, RawBits.name, "membership", inside, outside, np.random.default_rng([self.seed, 16]))
+
+    def _record_rates(
+        self, place: Place, attack: str, secret: Secret, inside: Array, outside: Array, rng: np.random.Generator
+    ) -> None:
+        """Record how well scores separate members from others, beside permuted scores."""
+        rates, mixed = membership_rates(inside, outside), rng.permutation(np.concatenate([inside, outside]))
         null = membership_rates(mixed[: len(inside)], mixed[len(inside) :])
-        attempt = Attempt(
-            **asdict(place),
-            attack=scorer.name,
-            secret=secret,
-            leakage=rates.leakage,
-            null_leakage=null.leakage,
-            tpr=rates.tpr,
+        self.result.attempts.append(
+            Attempt(
+                **asdict(place),
+                attack=attack,
+                secret=secret,
+                leakage=rates.leakage,
+                null_leakage=null.leakage,
+                tpr=rates.tpr,
+            )
         )
-        self.result.attempts.append(attempt)
 
     def _records(self, replay: Replay, *, informed: bool) -> tuple[list[CandidateRecord], list[CandidateRecord], Array]:
         """Choose members and as many non-members, each at a place among the target's rows.

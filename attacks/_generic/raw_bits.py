@@ -1,0 +1,115 @@
+"""Tell two sets of rows that differ in one row by the raw bits, the order and the sizes of noisy messages.
+
+Model-based attacks read values. A client that adds noise can hide rows where they do not look: in the last bits of the
+noise, in any code; in values that are right and whose order alone is random; in how many numbers are zero. This test
+needs no idea of the code. It runs the client step many times on the rows with a record and without it, learns on half
+of the runs what differs between the two, and scores the other half. Noise whose size does not depend on the rows
+passes, even where its values do: the bits that are compared lie far below it.
+
+Only steps that draw at random are tested. Two runs of a deterministic step always differ if the record matters at all,
+which is what `ConfirmationAttack` measures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.attacks._generic.client_replay import Replay
+from securefed.errors import TranscriptError
+
+_DOUBLE_BITS: Final = 32
+_SINGLE_BITS: Final = 10
+"""Last bits of a number that are compared: they weigh at most 2^-20 of a double, 2^-13 of a single. Noise that is
+smaller beside the values hides nothing."""
+_ENTRIES: Final = 1000
+"""Most entries of the messages whose bits are compared, evenly spaced; the cost grows with it."""
+_SURE: Final = 5.0
+"""Standard errors by which a bit's frequency must differ to be used. Of 32 000 bits chance reaches it once in 50 tests,
+and a bit chosen by chance has no effect on the other half of the runs."""
+_EQUAL: Final = 1e-9
+"""Relative difference up to which sorted values of two runs are the same values in another order."""
+
+
+@dataclass(frozen=True)
+class RawBits:
+    """Score runs of the client step with a record and without it; see the module.
+
+    Attributes:
+        runs: number of runs of each kind; half of them are learned from.
+        calls: largest number of client steps.
+    """
+
+    runs: int = 120
+    calls: int = 20_000
+    name: ClassVar[str] = "generic/bits"
+    secret: ClassVar[str] = "membership"
+
+    def score(self, replay: Replay, without: Array, seed: int) -> tuple[Array, Array]:
+        """Return scores of runs with the record and of runs without it, higher where the record looks likelier.
+
+        Args:
+            replay: the observed rounds; its prior is not used.
+            without: (2, rows, features) all members' rows, with the record and with another in its place.
+            seed: of the clients' draws.
+
+        Raises:
+            TranscriptError: the step draws nothing at random, or takes more than `calls` client steps.
+            SecureFedError: the client step fails.
+        """
+        if replay.deterministic:
+            raise TranscriptError("the client step draws nothing at random: two runs differ wherever a record matters")
+        steps = 2 * self.runs * len(replay.observed.rounds) * len(replay.members)
+        if steps > self.calls:
+            raise TranscriptError(f"{2 * self.runs} runs take {steps} client steps, more than {self.calls}")
+        sent = [
+            np.stack([replay(rows, seed + 2 * k + side) for k in range(self.runs)]) for side, rows in enumerate(without)
+        ]
+        half = self.runs // 2
+        features = [_features(messages, list(replay.blocks())) for messages in sent]
+        first, second = (part[:half].mean(axis=0) for part in features)
+        deviation = np.sqrt((first * (1 - first) + second * (1 - second) + 0.5 / half) / half)
+        gap = first - second
+        weights = np.where(np.abs(gap) > _SURE * deviation, gap, 0.0)
+        ordered = _reordered(sent, list(replay.blocks()), half)
+        scores = [part[half:] @ weights - weights @ (first + second) / 2 for part in features]
+        if ordered is not None:
+            scores = [score + own for score, own in zip(scores, ordered, strict=True)]
+        return scores[0], scores[1]
+
+
+def _features(messages: Array, blocks: list[slice]) -> Array:
+    """Return (runs, features) of 0 and 1: last bits of entries, and whether a tensor has more zeros than usual."""
+    chosen = np.unique(np.linspace(0, messages.shape[1] - 1, min(_ENTRIES, messages.shape[1])).astype(int))
+    values = np.ascontiguousarray(messages[:, chosen], np.float64)
+    single = np.array_equal(values, values.astype(np.float32))
+    words = values.astype(np.float32).view(np.uint32) if single else values.view(np.uint64)
+    places = np.arange(_SINGLE_BITS if single else _DOUBLE_BITS, dtype=words.dtype)
+    bits = (words[:, :, None] >> places) & words.dtype.type(1)
+    zeros = [np.count_nonzero(messages[:, block] == 0, axis=1) for block in blocks]
+    many = np.stack([count > np.median(count) for count in zeros], axis=1)
+    return np.hstack([bits.reshape(len(messages), -1), many]).astype(np.float64)
+
+
+def _reordered(sent: list[Array], blocks: list[slice], half: int) -> tuple[Array, Array] | None:
+    """Score runs by their sorted values, where these are the same in all runs and only the order is drawn."""
+    scores = [np.zeros(len(messages) - half) for messages in sent]
+    found = False
+    for block in blocks:
+        parts = [np.sort(messages[:, block], axis=1) for messages in sent]
+        size = max(float(np.abs(parts[0]).max(initial=0.0)), float(np.abs(parts[1]).max(initial=0.0)))
+        typical = [part[0] for part in parts]
+        steady = all(
+            np.abs(part - own).max(initial=0.0) <= _EQUAL * size for part, own in zip(parts, typical, strict=True)
+        )
+        drawn = any(np.ptp(messages[:, block], axis=0).max(initial=0.0) > _EQUAL * size for messages in sent)
+        if not steady or not drawn or np.abs(typical[0] - typical[1]).max(initial=0.0) <= _EQUAL * size:
+            continue
+        found = True
+        for score, part in zip(scores, parts, strict=True):
+            apart = [np.linalg.norm(part[half:] - own, axis=1) for own in typical]
+            score += np.sign(apart[1] - apart[0])
+    return (scores[0], scores[1]) if found else None

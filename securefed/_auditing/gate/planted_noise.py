@@ -1,0 +1,43 @@
+"""Check that the noise audit flags noise of half the size that its plan counts, and not noise of the planned size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from securefed._auditing.differential_privacy.noise_audit import NoiseAudit, audit_noise
+from securefed._tensors import Array, Tensors
+from securefed.defenses._base import Defense, Plan
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import CentralGaussian, clip
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._plain import Plain
+
+_MULTIPLIER: Final = 1.0
+_DELTA: Final = 1e-5
+_RUNS: Final = 300
+"""Exchanges with, and as many without, a canary. Half of the noise is 20 standard errors away."""
+_CONFIDENCE: Final = 1 - 1e-6
+"""Noise is drawn by the operating system: noise of the planned size is flagged in less than 3 of 10^6 checks."""
+
+
+@dataclass(frozen=True)
+class HalfGaussian(CentralGaussian):
+    """Gaussian noise of half the standard deviation that its plan counts."""
+
+    def release(self, total: Tensors, plan: Plan) -> dict[str, Array]:
+        """Add the noise of half the multiplier."""
+        assert plan.privacy is not None
+        quieter = replace(plan.privacy, noise_multiplier=plan.privacy.noise_multiplier / 2)
+        return super().release(total, replace(plan, privacy=quieter))
+
+
+def audits_of_noise() -> tuple[NoiseAudit, NoiseAudit]:
+    """Audit noise of half the planned size, and of the planned size."""
+    half, right = (_audited(noise) for noise in (HalfGaussian(_MULTIPLIER), CentralGaussian(_MULTIPLIER)))
+    return half, right
+
+
+def _audited(noise: CentralGaussian) -> NoiseAudit:
+    defense: Defense = chain(clip(1.0), noise, Quantise(), Plain())
+    return audit_noise(defense, _DELTA, runs=_RUNS, confidence=_CONFIDENCE)
