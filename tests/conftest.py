@@ -17,7 +17,7 @@ UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("gate", derandomize=True, **UNTIMED)
 settings.register_profile("quick", derandomize=True, max_examples=20, **UNTIMED)
 settings.register_profile("nightly", derandomize=False, max_examples=10_000, **UNTIMED)
-settings.register_profile("nightly-quick", derandomize=False, max_examples=200, **UNTIMED)
+settings.register_profile("nightly-quick", derandomize=False, max_examples=50, **UNTIMED)
 settings.load_profile("gate")
 
 

@@ -16,7 +16,7 @@ from benchmarks.nightly.parts import Part
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {"securefed.defenses": ROOT / "defenses", "securefed._runtime": ROOT / "securefed" / "_runtime"}
-COUNT, QUICK_COUNT = 100, 6
+COUNT, QUICK_COUNT = 100, 3
 NEAREST = 4
 """Files of tests that run on a mutant: those that name the module's own words most often."""
 PATIENCE = 600

@@ -29,8 +29,6 @@ from securefed.parties import SumClient, SumServer, SumTerms
 CLIENTS, ENTRIES, ROUNDS, QUICK_ROUNDS = 5, 200, 500, 20
 PATIENCE = 2.0
 """Seconds that the server waits for replies; a client that was killed and restarted within them is not missed."""
-PAUSES = (0.2, 2.0)
-"""Shortest and longest time in seconds between two kills."""
 SERVER_SHARE = 0.15
 """Share of the kills that hit the server."""
 GRACE = 120.0
@@ -142,7 +140,7 @@ def run(quick: bool, seed: int, rounds: int | None = None) -> list[Part]:
 def _supervise(
     listening: socket.socket, folder: Path, rounds: int, draws: random.Random
 ) -> tuple[dict[str, int], bool]:
-    """Start the processes, kill some at random times, restart them, and return the kills and whether rounds hung."""
+    """Start the processes, kill one at a random time of each round and restart it; return kills and whether it hung."""
     fork, port = multiprocessing.get_context("fork"), listening.getsockname()[1]
 
     def start(who: int) -> ForkProcess:
@@ -154,18 +152,10 @@ def _supervise(
         return process
 
     processes = {who: start(who) for who in range(CLIENTS + 1)}
-    kills, progress, size = {"client": 0, "server": 0}, time.monotonic(), -1
+    kills, took, log = {"client": 0, "server": 0}, 1.0, folder / "log"
     while True:
-        time.sleep(draws.uniform(*PAUSES))
-        log = folder / "log"
-        now = log.stat().st_size if log.exists() else 0
-        progress, size = (time.monotonic(), now) if now != size else (progress, size)
-        over = processes[CLIENTS].exitcode == 0
-        if over or time.monotonic() - progress > GRACE:
-            for process in processes.values():
-                process.kill()
-                process.join()
-            return kills, not over
+        size, began = _size(log), time.monotonic()
+        time.sleep(draws.uniform(0, took))
         victim = CLIENTS if draws.random() < SERVER_SHARE else draws.randrange(CLIENTS)
         if processes[victim].exitcode is None:
             processes[victim].kill()
@@ -173,3 +163,15 @@ def _supervise(
         processes[victim].join()
         if processes[victim].exitcode != 0:
             processes[victim] = start(victim)
+        while _size(log) == size and time.monotonic() - began < GRACE and processes[CLIENTS].exitcode is None:
+            time.sleep(0.02)
+        took, over = time.monotonic() - began, processes[CLIENTS].exitcode == 0
+        if over or took >= GRACE:
+            for process in processes.values():
+                process.kill()
+                process.join()
+            return kills, not over
+
+
+def _size(log: Path) -> int:
+    return log.stat().st_size if log.exists() else 0

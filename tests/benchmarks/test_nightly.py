@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.nightly import mutation
+from benchmarks.nightly import mutation, schedules
 from benchmarks.nightly.__main__ import PARTS, main
 from benchmarks.nightly.mutants import VARIABLE, mutants, mutated
 from benchmarks.nightly.page import text
@@ -83,6 +83,19 @@ def test_the_page_names_seed_parts_and_survivors():
     assert "seed 7, quick: failed" in page
     assert "| mutants | yes | 1 \\| 2 | 3 |" in page
     assert "- mutants: survived: `a`" in page
+
+
+@pytest.mark.parametrize(
+    ("code", "printed", "passed"), [(0, "5 passed in 1s", True), (0, "", False), (1, "1 failed, 4 passed", False)]
+)
+def test_a_part_without_a_single_test_has_not_passed(
+    code: int, printed: str, passed: bool, monkeypatch: pytest.MonkeyPatch
+):
+    ended = subprocess.CompletedProcess([], code, printed, "")
+    monkeypatch.setattr(schedules.subprocess, "run", lambda *_, **__: ended)
+    part = schedules.play("some", ("tests",), "nightly", 1)
+    assert part.passed is passed
+    assert bool(part.notes) is (not passed and bool(printed))
 
 
 def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]):
