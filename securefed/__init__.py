@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from securefed._auditing.own.own_audit import audit_algorithm
     from securefed._auditing.registered.registered_audit import audit
     from securefed._auditing.registered.transcript_audit import audit_transcript
+    from securefed._auditing.training.training_audit import audit_training
     from securefed._messages import SERVER, Aggregate, ClientId, Message, PartyId, Transcript
     from securefed._persistence.packing import local
     from securefed._persistence.sealing import Seal
@@ -79,6 +80,7 @@ __all__ = [
     "audit_algorithm",
     "audit_noise",
     "audit_records",
+    "audit_training",
     "audit_transcript",
     "chain",
     "identity",
@@ -94,6 +96,7 @@ EXPORTS = {
     "securefed._auditing.differential_privacy.noise_audit": "audit_noise",
     "securefed._auditing.differential_privacy.record_audit": "audit_records",
     "securefed._auditing.registered.transcript_audit": "audit_transcript",
+    "securefed._auditing.training.training_audit": "audit_training",
     "securefed._wrap": "secure_mean secure_sum",
     "securefed._runtime.federation": "Federation",
     "securefed._runtime.server": "Server Result",

@@ -24,11 +24,21 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 
 def test_the_recorded_run_is_attacked(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    assert len(BLOCKS) == 1
-    exec(BLOCKS[0], {})  # noqa: S102 - our own page
+    exec(BLOCKS[1], {})  # noqa: S102 - our own page
     assert "server, gram by gram/power from 5 rounds: recovered" in capsys.readouterr().out
     done = CliRunner().invoke(app, ["attack", "run.transcript", "ssi", "--set", "rank=2"])
     assert "recovered" in done.output
+
+
+def test_the_torch_loop_is_audited(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len(BLOCKS) == 2
+    exec(BLOCKS[0], {})  # noqa: S102 - our own page
+    printed = capsys.readouterr().out
+    assert "one gradient step of rate 0.1" in printed
+    assert (tmp_path / "training-audit" / "audit.html").exists()
+    for attack in ("training/rows", "training/last layer", "membership/loss drop"):
+        assert attack in printed
 
 
 def test_every_word_of_a_finding_is_on_the_page() -> None:

@@ -19,7 +19,7 @@ _NAMES = {
         ActiveRun Aggregate Algorithm Array ClientId DataUsage Dataset DeviatingServer Federation
         InProcessTransport Layout Ledger Limits LossyTransport Message PartyId Public Result RunOptions SERVER
         Seal Server TensorSpec Tensors
-        Terms Transcript audit audit_algorithm audit_noise audit_records audit_transcript chain identity local
+        Terms Transcript audit audit_algorithm audit_noise audit_records audit_training audit_transcript chain identity local
         secure_mean secure_sum
     """,
     "securefed.algorithms": """

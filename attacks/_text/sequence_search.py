@@ -3,8 +3,8 @@
 1. At the first map the input of a position depends on its own token alone. Each token is tried at each position; those
    whose input lies in the span of the map's gradient occur there, in some row.
 2. At the first map behind the attention the input depends on the earlier tokens too. In a decoder sequences are built
-   from the left: of every prefix and next token those whose input lies in that map's span go on. In an encoder the input
-   depends on all tokens, so that whole sequences are tried, as long as they are few.
+   from the left: of every prefix and next token those whose input lies in that map's span go on. In an encoder the
+   input depends on all tokens, so that whole sequences are tried, as long as they are few.
 
 Both steps are exact while the positions of all rows together are fewer than the maps are wide. A sum of clients is a
 gradient of all their rows, so that the same search recovers all of them (Petrov et al. 2024, arXiv 2405.15586).
@@ -71,8 +71,8 @@ def find_sequences(
         epsilon: see `span_of`.
 
     Raises:
-        TranscriptError: the model has no such maps, or the spans do not select: too many tokens for the width, or a step
-            that is no single gradient.
+        TranscriptError: the model has no such maps, or the spans do not select: too many tokens for the width, or a
+            step that is no single gradient.
     """
     depends = sites.dependence(length, vocabulary)
     known = [name for name in depends if name in gradients]

@@ -1,8 +1,8 @@
 """Find the linear maps of a text model whose inputs span-check attacks compare, and the span of their inputs.
 
 The gradient of a weight W (out, width) that is applied at every position is sum_k d_k z_k^T over the positions of all
-rows: its row space is spanned by the inputs z_k, as long as these are fewer than the width. A candidate token is checked
-by the distance of its own input from that span (Petrov et al. 2024, DAGER, arXiv 2405.15586).
+rows: its row space is spanned by the inputs z_k, as long as these are fewer than the width. A candidate token is
+checked by the distance of its own input from that span (Petrov et al. 2024, DAGER, arXiv 2405.15586).
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from securefed._tensors import Array
 _SAME: Final = 1e-5
 """Relative difference up to which two inputs of a map count as equal when its dependence on tokens is probed."""
 _ROUNDED: Final = 0.3
-"""Standard deviation of rounding to a type, in units of its relative precision: .29 at a power of 2, .14 below the next."""
+"""Standard deviation of rounding to a type, in units of its relative precision: .29 at a power of 2, .14 before the
+next."""
 _NOISES: Final = 3.0
-"""Singular values below this multiple of the rounding's expected norm count as noise; the norm itself varies by a few per
-cent, and a gradient's own rounding is several times that of its entries."""
+"""Singular values below this multiple of the rounding's expected norm count as noise; the norm itself varies by a few
+per cent, and a gradient's own rounding is several times that of its entries."""
 _TOLERANCES: Final = (1e-3, 4e-3, 1.6e-2, 6e-2)
 """Tolerances that are tried. Two layers of width 128 to 256, 6 and 12 rows of 16 tokens, changes of a model in single
 precision: inputs of the batch are at 4e-5 at most, those behind one wrong token at .01 and more."""
 _NEAR: Final = 0.3
-"""Largest tolerance, as a share of the mean distance of other tokens: the nearest of 40,960 random inputs in 64 dimensions
-is at .74 of it from a span of rank 16, at .42 at rank 48 and at .19 at rank 56."""
+"""Largest tolerance, as a share of the mean distance of other tokens: the nearest of 40,960 random inputs in 64
+dimensions is at .74 of it from a span of rank 16, at .42 at rank 48 and at .19 at rank 56."""
 _FULL: Final = 0.9
 """Rank, as a share of the width, from which on the span holds nearly everything."""
 
@@ -71,8 +72,8 @@ def span_of(gradient: Array, weight: Array, scale: float, epsilon: float) -> Spa
     Args:
         gradient: (out, width), up to a factor.
         weight: (out, width) at which it was computed.
-        scale: of the gradient's entries: a change of model is `scale` times a gradient of it, rounded as the model is; 0
-            where the gradient itself was sent.
+        scale: how much the model's rounding is enlarged in the gradient, a change of model times this number; 0 where
+            the gradient itself was sent.
         epsilon: relative rounding of the model's type.
     """
     _, values, directions = np.linalg.svd(gradient, full_matrices=False)

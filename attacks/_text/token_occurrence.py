@@ -33,9 +33,7 @@ class EmbeddingReference:
     absent: Array
 
 
-def occurring_tokens(
-    table: Array, change: Array, references: Sequence[EmbeddingReference], epsilon: float
-) -> Array:
+def occurring_tokens(table: Array, change: Array, references: Sequence[EmbeddingReference], epsilon: float) -> Array:
     """Tell which tokens occur in the rows behind a change.
 
     Args:
@@ -49,7 +47,8 @@ def occurring_tokens(
         (vocabulary,) 1 for a token that occurs, 0 for one that does not.
 
     Raises:
-        TranscriptError: a token occurs in every reference; or tokens that do not occur move by the data too, as where the output layer shares the table.
+        TranscriptError: a token occurs in every reference; or tokens that do not occur move by the data too, as where
+            the output layer shares the table.
     """
     tolerance = _ROUNDINGS * epsilon * np.linalg.norm(table, axis=1)
     if not references:
@@ -68,5 +67,7 @@ def occurring_tokens(
         unknown = reference.absent & np.isnan(found)
         found[unknown] = moved[unknown]
     if np.isnan(found).any():
-        raise TranscriptError(f"{int(np.isnan(found).sum())} tokens occur in every run that the change is compared with")
+        raise TranscriptError(
+            f"{int(np.isnan(found).sum())} tokens occur in every run that the change is compared with"
+        )
     return found

@@ -117,7 +117,8 @@ class FlowerRecording:
         rows = [max(item.rows.get(node, 0) for item in self._rounds) for node in nodes]
         if min(rows) < 1:
             raise DataError(f"a client reported no number of rows; its reply's metrics need {EXAMPLES!r}")
-        facts = {"nodes": [str(node) for node in nodes], "framework": "flower", "form": self.form}
+        facts: dict[str, Any] = {"nodes": [str(node) for node in nodes], "framework": "flower", "form": self.form}
+        facts["weighted"] = self.weighted
         recording = Recording(
             rows=rows, features=self.features, classes=self.classes, feature_bound=self.feature_bound, facts=facts
         )

@@ -212,7 +212,7 @@ def record(
         features=features,
         classes=classes,
         feature_bound=feature_bound,
-        facts={"framework": "torch", "form": form, **(facts or {})},
+        facts={"framework": "torch", "form": form, "weighted": weighted, **(facts or {})},
     )
     weights = np.asarray(rows) / np.mean(rows) if weighted else np.ones(len(rows))
     loop = LoopRecording(recording, form, weights, names)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from securefed._auditing.training.attacked_network import attacked_network
-from securefed._auditing.training.local_training import ClientRows, LocalTraining
+from securefed._auditing.training.local_training import TorchTraining, TrainedRows
 from securefed._auditing.training.observed_runs import ObservedChange
 from securefed._auditing.training.step_probe import StepFacts
 from securefed._tensors import Array
@@ -33,10 +33,10 @@ class AttackInputs:
         budget: time that is left.
     """
 
-    training: LocalTraining
+    training: TorchTraining
     observed: ObservedChange
     rows: tuple[int, ...]
-    prior: ClientRows
+    prior: TrainedRows
     classes: int
     facts: StepFacts | None
     budget: TimeBudget
@@ -91,19 +91,20 @@ class AttackInputs:
         """Return the generator of one attack."""
         return np.random.default_rng([self.seed, stream])
 
-    def draw(self, rng: np.random.Generator, count: int) -> ClientRows:
+    def draw(self, rng: np.random.Generator, count: int) -> TrainedRows:
         """Draw rows of the prior, without replacement where there are enough."""
         places = rng.choice(len(self.prior), count, replace=count > len(self.prior))
         return self.prior.part(torch.as_tensor(places))
 
-    def simulate(self, rows: ClientRows, seed: int) -> dict[str, Array]:
+    def simulate(self, rows: TrainedRows, seed: int) -> dict[str, Array]:
         """Return the change that all members would cause together, the rows dealt out in their order."""
         changes, first = [], 0
         for place, count in enumerate(self.rows):
             own = rows.part(slice(first, first + count))
             changes.append((count, self.training.change(self.observed.state, own, 1000 * seed + place)))
             first += count
-        return {name: sum(n * np.asarray(c[name]) for n, c in changes) / self.count for name in changes[0][1]}
+        shares = [(n / self.count, change) for n, change in changes]
+        return {name: np.sum([share * change[name] for share, change in shares], axis=0) for name in changes[0][1]}
 
     def on(self, change: Mapping[str, Array]) -> AttackInputs:
         """Return the same inputs with another message."""

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from securefed._auditing.training.local_training import LocalTraining, LossFunction, State
+from securefed._auditing.training.local_training import LossFunction, State, TorchTraining
 from securefed.attacks._networks.flat_network import FlatNetwork
 
 
-def attacked_network(training: LocalTraining, state: State, row_shape: tuple[int, ...]) -> FlatNetwork:
+def attacked_network(training: TorchTraining, state: State, row_shape: tuple[int, ...]) -> FlatNetwork:
     """Wrap the model with a state.
 
     Args:
@@ -35,11 +35,12 @@ def attacked_network(training: LocalTraining, state: State, row_shape: tuple[int
 
     def output(parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
         try:
-            return torch.func.functional_call(module, {**frozen, **parameters}, x)
+            found: Tensor = torch.func.functional_call(module, {**frozen, **parameters}, x)
         except ValueError:  # one row alone has no batch statistics
             if len(x) > 1:
                 raise
-            return torch.func.functional_call(evaluated, {**frozen, **parameters}, x)
+            found = torch.func.functional_call(evaluated, {**frozen, **parameters}, x)
+        return found
 
     def objective(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         rows = x.reshape(-1, *row_shape)

@@ -29,7 +29,7 @@ _COUNTER = "num_batches_tracked"
 
 
 @dataclass(frozen=True)
-class ClientRows:
+class TrainedRows:
     """The rows of one client, as the model takes them.
 
     Attributes:
@@ -43,14 +43,14 @@ class ClientRows:
     def __len__(self) -> int:
         return len(self.x)
 
-    def part(self, places: Any) -> ClientRows:
+    def part(self, places: Any) -> TrainedRows:
         """Select rows, by a slice or by their numbers."""
-        return ClientRows(self.x[places], self.y[places])
+        return TrainedRows(self.x[places], self.y[places])
 
     @staticmethod
-    def joined(parts: list[ClientRows]) -> ClientRows:
+    def joined(parts: list[TrainedRows]) -> TrainedRows:
         """Return the rows of several clients as those of one."""
-        return ClientRows(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
+        return TrainedRows(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
 
     @property
     def flat(self) -> Array:
@@ -58,7 +58,7 @@ class ClientRows:
         return np.asarray(self.x.reshape(len(self.x), -1).double().numpy())
 
 
-class LocalTraining:
+class TorchTraining:
     """The model and the caller's step.
 
     Args:
@@ -83,7 +83,7 @@ class LocalTraining:
         module.load_state_dict(dict(state), strict=False)
         return module
 
-    def change(self, state: State, rows: ClientRows, seed: int, times: int = 1) -> dict[str, Array]:
+    def change(self, state: State, rows: TrainedRows, seed: int, times: int = 1) -> dict[str, Array]:
         """Train a copy on some rows.
 
         Args:

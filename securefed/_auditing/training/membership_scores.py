@@ -20,7 +20,7 @@ import torch
 
 from securefed._auditing.training.attack_inputs import AttackInputs
 from securefed._auditing.training.attacked_network import mean_loss
-from securefed._auditing.training.local_training import ClientRows, as_vector
+from securefed._auditing.training.local_training import TrainedRows, as_vector
 from securefed._tensors import Array
 from securefed.attacks._membership import ShadowMembership
 from securefed.attacks._membership.likelihood_ratio import CandidateRecord
@@ -44,17 +44,17 @@ class Records:
         outside: as many rows that no member has.
     """
 
-    inside: ClientRows
+    inside: TrainedRows
     places: Array
-    outside: ClientRows
+    outside: TrainedRows
 
     @property
-    def all(self) -> ClientRows:
+    def all(self) -> TrainedRows:
         """Members, then the others."""
-        return ClientRows.joined([self.inside, self.outside])
+        return TrainedRows.joined([self.inside, self.outside])
 
 
-def loss_drops(inputs: AttackInputs, records: ClientRows) -> Array:
+def loss_drops(inputs: AttackInputs, records: TrainedRows) -> Array:
     """Return each record's loss under the received model less that under the returned one."""
     before = inputs.training.received(inputs.observed.state).eval()
     after = inputs.training.received(_returned(inputs)).eval()
@@ -67,7 +67,7 @@ def loss_drops(inputs: AttackInputs, records: ClientRows) -> Array:
         )
 
 
-def gradient_alignments(inputs: AttackInputs, records: ClientRows) -> Array:
+def gradient_alignments(inputs: AttackInputs, records: TrainedRows) -> Array:
     """Return the cosine between the change and each record's descent direction at the received model."""
     module = inputs.training.received(inputs.observed.state).eval()
     names = [name for name in inputs.training.parameters if name in inputs.observed.change]
@@ -114,7 +114,7 @@ def shadow_ratios(inputs: AttackInputs, records: Records, first: int) -> Array:
     ]
     scorer = ShadowMembership(_SHADOWS)
     # The records and the known rows travel as numbers of the rows in `replay.pool`.
-    replay.pool = ClientRows.joined([records.all, inputs.prior])
+    replay.pool = TrainedRows.joined([records.all, inputs.prior])
     known = np.arange(count, count + len(inputs.prior), dtype=np.float64)[:, None]
     return scorer.score(replay, candidates, known, inputs.rng(41))  # type: ignore[arg-type]
 
@@ -142,7 +142,7 @@ class _Simulation:
         return as_vector(self._inputs.simulate(chosen, seed), self._names)
 
 
-def _codes(records: ClientRows) -> Array:
+def _codes(records: TrainedRows) -> Array:
     return np.arange(len(records), dtype=np.float64)[:, None]
 
 
@@ -156,7 +156,7 @@ def _returned(inputs: AttackInputs) -> dict[str, torch.Tensor]:
     }
 
 
-def _one_by_one(records: ClientRows) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _one_by_one(records: TrainedRows) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     for place in range(len(records)):
         row = records.part(slice(place, place + 1))
         yield row.x, row.y

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from securefed._auditing.training.local_training import ClientRows, LocalTraining
+from securefed._auditing.training.local_training import TorchTraining, TrainedRows
 from securefed._messages import Transcript
 from securefed._public import require
 from securefed._tensors import Array, Tensors
@@ -79,7 +79,7 @@ class SimulatedRuns:
         count: number of runs.
     """
 
-    def __init__(self, training: LocalTraining, clients: Sequence[ClientRows], count: int) -> None:
+    def __init__(self, training: TorchTraining, clients: Sequence[TrainedRows], count: int) -> None:
         self._training, self._clients, self.count = training, clients, count
         self._cached: tuple[int, list[dict[str, Array]]] = (-1, [])
 
@@ -110,7 +110,7 @@ class RecordedRuns:
         ConfigError: no entry of the recording has a name of the model's state dict.
     """
 
-    def __init__(self, transcript: Transcript, training: LocalTraining, rows: Sequence[int], most: int) -> None:
+    def __init__(self, transcript: Transcript, training: TorchTraining, rows: Sequence[int], most: int) -> None:
         self._transcript, self._training, self._rows = transcript, training, rows
         self._models = transcript.meta.get("form", "updates") == "models"
         self._weighted = bool(transcript.meta.get("weighted", True))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from securefed._auditing.training.attack_inputs import AttackInputs
-from securefed._auditing.training.local_training import ClientRows, LocalTraining
+from securefed._auditing.training.local_training import TorchTraining, TrainedRows
 from securefed._auditing.training.observed_runs import ObservedChange
 from securefed._auditing.training.row_attack import recover_rows
 from securefed._auditing.training.step_probe import probe_step
@@ -78,9 +78,9 @@ class SizeCurve:
 
 
 def measure_sizes(
-    training: LocalTraining,
-    clients: Sequence[ClientRows],
-    prior: ClientRows,
+    training: TorchTraining,
+    clients: Sequence[TrainedRows],
+    prior: TrainedRows,
     classes: int,
     vocabulary: int,
     seconds: float,
@@ -124,14 +124,14 @@ def measure_sizes(
     return curve
 
 
-class _Repeated(LocalTraining):
+class _Repeated(TorchTraining):
     """A step that runs several times in a client's turn."""
 
-    def __init__(self, training: LocalTraining, times: int) -> None:
+    def __init__(self, training: TorchTraining, times: int) -> None:
         self.model, self.loss, self.step = training.model, training.loss, training.step
         self.parameters, self._modes, self._times = training.parameters, training._modes, times
 
-    def change(self, state: Any, rows: ClientRows, seed: int, times: int = 1) -> dict[str, Array]:
+    def change(self, state: Any, rows: TrainedRows, seed: int, times: int = 1) -> dict[str, Array]:
         """Train as the base class does, so many times as often."""
         return super().change(state, rows, seed, times * self._times)
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from securefed._auditing.training.attacked_network import attacked_network
-from securefed._auditing.training.local_training import ClientRows, LocalTraining, State, as_vector, counted_batches
+from securefed._auditing.training.local_training import State, TorchTraining, TrainedRows, as_vector, counted_batches
 from securefed._tensors import Array
 
 _ROUNDINGS: Final = 10.0
@@ -71,7 +71,7 @@ class StepFacts:
         return f"no single gradient step ({self.residual:.0%} of the change is something else), {kind}"
 
 
-def probe_step(training: LocalTraining, state: State, rows: ClientRows, seed: int, times: int = 1) -> StepFacts:
+def probe_step(training: TorchTraining, state: State, rows: TrainedRows, seed: int, times: int = 1) -> StepFacts:
     """Run the step twice on known rows, and compare its change with their gradient.
 
     Args:
@@ -82,7 +82,7 @@ def probe_step(training: LocalTraining, state: State, rows: ClientRows, seed: in
         times: how often the step runs in a client's turn.
 
     Raises:
-        DataError: the step fails; see `LocalTraining.change`.
+        DataError: the step fails; see `TorchTraining.change`.
     """
     first = training.change(state, rows, seed, times)  # the first run of a process also loads code, and is not timed
     began = time.perf_counter()

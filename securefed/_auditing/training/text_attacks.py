@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from securefed._auditing.training.attack_inputs import AttackInputs
-from securefed._auditing.training.local_training import ClientRows, LocalTraining
+from securefed._auditing.training.local_training import TorchTraining, TrainedRows
 from securefed._tensors import Array
 from securefed.attacks._base import Reconstruction
 from securefed.attacks._text.sequence_search import FoundSequences, find_sequences
@@ -17,12 +17,12 @@ from securefed.attacks._text.token_occurrence import EmbeddingReference, occurri
 from securefed.errors import TranscriptError
 
 _PARITIES: Final = (0, 1, 0)
-"""Runs of the step that the embedding is compared with: on rows of even tokens alone, of odd ones, and of even ones again,
-so that every token is absent from one run, and the odd ones from two, whose difference shows whether such rows move by
-the data."""
+"""Runs of the step that the embedding is compared with: on rows of even tokens alone, of odd ones, and of even ones
+again, so that every token is absent from one run, and the odd ones from two, whose difference shows whether such rows
+move by the data."""
 
 
-def token_table(training: LocalTraining, rows: ClientRows) -> str | None:
+def token_table(training: TorchTraining, rows: TrainedRows) -> str | None:
     """Return the name of the embedding that the rows' tokens index; `None` where rows are no tokens."""
     if rows.x.is_floating_point() or rows.x.ndim != 2:
         return None
@@ -48,7 +48,7 @@ def _occurring(inputs: AttackInputs) -> Array:
         rows, tokens = inputs.draw(rng, inputs.count), np.arange(parity, len(table), 2)
         drawn = torch.as_tensor(rng.choice(tokens, tuple(rows.x.shape))).to(rows.x.dtype)
         absent = ~np.isin(np.arange(len(table)), drawn.numpy())
-        change = inputs.simulate(ClientRows(drawn, rows.y), 70 + number)[name]
+        change = inputs.simulate(TrainedRows(drawn, rows.y), 70 + number)[name]
         references.append(EmbeddingReference(change, absent))
     epsilon = float(torch.finfo(table.dtype).eps)
     return occurring_tokens(table.double().numpy(), inputs.observed.change[name], references, epsilon)

@@ -19,7 +19,7 @@ from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_rep
 from securefed._auditing.engine.results import RunFacts
 from securefed._auditing.engine.seed_result import SeedResult
 from securefed._auditing.own.own_seed_run import DEFENSES
-from securefed._auditing.training.local_training import ClientRows, LocalStep, LocalTraining, LossFunction
+from securefed._auditing.training.local_training import LocalStep, LossFunction, TorchTraining, TrainedRows
 from securefed._auditing.training.observed_runs import ObservedRuns, RecordedRuns, SimulatedRuns
 from securefed._auditing.training.size_curve import SizeCurve
 from securefed._auditing.training.training_seed_run import reasons
@@ -55,8 +55,8 @@ def audit_training(
         local_step: `local_step(model, x, y)` trains the model in place on one client's rows, as your clients do; or
             returns the trained model. `None` with a recording whose step is not known: attacks that simulate clients
             are then left out by name.
-        clients: each client's rows, a pair (x, y); at least 2 clients. Of a recording they are the rows that its clients
-            trained on, in their order, which the report is scored with.
+        clients: each client's rows, a pair (x, y); at least 2 clients. Of a recording they are the rows that its
+            clients trained on, in their order, which the report is scored with.
         recording: a transcript of `securefed.torch.record` or `FlowerRecording`, whose entries have the names of the
             model's state dict. Each pair of a round and a client is then a run, in place of simulated ones.
         population: rows like the clients' that none of them has, a pair (x, y). The attacker knows them. Without them
@@ -87,7 +87,7 @@ def audit_training(
     rows = [_rows(f"client {index}", pair) for index, pair in enumerate(clients)]
     require(len(rows) >= 2, f"an audit needs at least 2 clients, not {len(rows)}; the others are the baseline")
     held_out = None if population is None else _rows("population", population)
-    training = LocalTraining(model, loss, local_step)
+    training = TorchTraining(model, loss, local_step)
     notes: list[str] = []
     if local_step is not None and recording is None:
         rows, notes = cut_to_budget(training, rows, seeds, seconds)
@@ -125,7 +125,7 @@ def _note_costs(result: SeedResult, subject: TrainingSubject, chosen: Sequence[s
         result.facts.append(RunFacts(subject.name, DEFENSES[name], 0, math.nan, real=real, **costs))  # type: ignore[arg-type]
 
 
-def _recorded_rows(recording: Transcript, rows: Sequence[ClientRows]) -> list[int]:
+def _recorded_rows(recording: Transcript, rows: Sequence[TrainedRows]) -> list[int]:
     """Return the recorded numbers of rows; refuse other clients than the recording's."""
     recorded = list(recording.meta.get("rows", []))
     given = [len(own) for own in rows]
@@ -137,7 +137,7 @@ def _recorded_rows(recording: Transcript, rows: Sequence[ClientRows]) -> list[in
     return recorded
 
 
-def _classes(rows: Sequence[ClientRows], classes: int | None) -> int:
+def _classes(rows: Sequence[TrainedRows], classes: int | None) -> int:
     if classes is not None:
         return classes
     if any(own.y.is_floating_point() or own.y.ndim != 1 for own in rows):
@@ -145,7 +145,7 @@ def _classes(rows: Sequence[ClientRows], classes: int | None) -> int:
     return int(max(int(own.y.max()) for own in rows)) + 1
 
 
-def _rows(name: str, pair: Any) -> ClientRows:
+def _rows(name: str, pair: Any) -> TrainedRows:
     """Check one client's rows and return them as tensors."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise DataError(f"{name} must be a pair (x, y) of tensors or arrays; got {type(pair).__name__}")
@@ -157,5 +157,4 @@ def _rows(name: str, pair: Any) -> ClientRows:
         raise DataError(f"{name}: x and y need as many rows, at least one; got {tuple(x.shape)} and {tuple(y.shape)}")
     if not bool(torch.isfinite(x.double()).all() and torch.isfinite(y.double()).all()):
         raise DataError(f"{name} holds NaN or infinity; drop those rows")
-    return ClientRows(x, y)
-
+    return TrainedRows(x, y)

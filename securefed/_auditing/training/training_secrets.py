@@ -23,7 +23,7 @@ from securefed._auditing.engine.results import Secret
 from securefed._auditing.engine.seed_result import Judgement, judge_estimate
 from securefed._auditing.own.client_secrets import NEGLIGIBLE, SecretData
 from securefed._auditing.training.attacked_network import batch_norms
-from securefed._auditing.training.local_training import ClientRows
+from securefed._auditing.training.local_training import TrainedRows
 from securefed._public import Public
 from securefed._tensors import Array
 from securefed.attacks._base import Reconstruction
@@ -46,7 +46,7 @@ class TrainingSecrets:
         vocabulary: number of tokens; 0 where rows are no tokens.
     """
 
-    clients: Sequence[ClientRows]
+    clients: Sequence[TrainedRows]
     target: int | None
     seed: int
     statistics: Sequence[Array]
@@ -63,7 +63,7 @@ class TrainingSecrets:
         """(rows, features), the secret rows."""
         return self.data.rows
 
-    def tokens(self, rows: ClientRows) -> Array:
+    def tokens(self, rows: TrainedRows) -> Array:
         """(vocabulary,) 1 for every token that occurs."""
         out = np.zeros(self.vocabulary)
         out[np.unique(rows.x.numpy())] = 1.0
@@ -114,7 +114,7 @@ class TrainingSecrets:
         )
 
 
-def labels_of(rows: ClientRows) -> Array | None:
+def labels_of(rows: TrainedRows) -> Array | None:
     """Return targets that are one class a row, else `None`."""
     whole = not rows.y.is_floating_point() and rows.y.ndim == 1 and bool((rows.y >= 0).all())
     return np.asarray(rows.y.numpy().astype(np.int64)) if whole else None

@@ -18,7 +18,7 @@ from securefed._auditing.engine.results import Artifact, Attempt
 from securefed._auditing.engine.seed_result import Place, SeedResult
 from securefed._auditing.own.own_seed_run import DEFENSES
 from securefed._auditing.training.attack_inputs import AttackInputs
-from securefed._auditing.training.local_training import ClientRows
+from securefed._auditing.training.local_training import TrainedRows
 from securefed._auditing.training.membership_scores import (
     SCORED,
     Records,
@@ -31,7 +31,6 @@ from securefed._auditing.training.row_attack import FoundRows, recover_rows
 from securefed._auditing.training.text_attacks import read_tokens, text_rows
 from securefed._auditing.training.training_secrets import TrainingSecrets
 from securefed._tensors import Array
-from securefed.attacks import views
 from securefed.attacks._base import Reconstruction
 from securefed.attacks._membership import membership_rates
 from securefed.errors import SecureFedError
@@ -61,7 +60,7 @@ class TrainingSeedRun:
     name: str
     inputs: AttackInputs
     secrets: TrainingSecrets
-    population: ClientRows | None
+    population: TrainedRows | None
     result: SeedResult
     image_shape: tuple[int, int] | None
 
@@ -75,8 +74,9 @@ class TrainingSeedRun:
         """Run every attack; what does not apply is noted with its reason."""
         if self.secrets.target is not None:
             self._read()
-            self._membership()
         self._rows()
+        if self.secrets.target is not None:
+            self._membership()
 
     def _read(self) -> None:
         secrets = self.secrets
@@ -188,7 +188,7 @@ class TrainingSeedRun:
             if len(self.inputs.rows) > 1:
                 return "every client's rows are in the sum; give `population`, rows that no client has"
             others = [rows for k, rows in enumerate(self.secrets.clients) if k != self.inputs.observed.target]
-            absent = ClientRows.joined(others)
+            absent = TrainedRows.joined(others)
         drawn = absent.part(torch.as_tensor(rng.permutation(len(absent))[: len(places)]))
         places = places[: len(drawn)]
         return Records(own.part(torch.as_tensor(places)), places, drawn)

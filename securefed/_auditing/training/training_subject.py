@@ -14,7 +14,7 @@ import torch
 from securefed._auditing.engine.seed_result import Place, SeedResult
 from securefed._auditing.own.own_seed_run import DEFENSES
 from securefed._auditing.training.attack_inputs import AttackInputs
-from securefed._auditing.training.local_training import ClientRows, LocalTraining
+from securefed._auditing.training.local_training import TorchTraining, TrainedRows
 from securefed._auditing.training.observed_runs import ObservedChange, ObservedRuns
 from securefed._auditing.training.size_curve import SizeCurve, measure_sizes, rows_by_search
 from securefed._auditing.training.step_probe import StepFacts, probe_step
@@ -51,10 +51,10 @@ class TrainingSubject:
         facts: what the first probe of the step showed.
     """
 
-    training: LocalTraining
+    training: TorchTraining
     runs: ObservedRuns
-    clients: Sequence[ClientRows]
-    population: ClientRows | None
+    clients: Sequence[TrainedRows]
+    population: TrainedRows | None
     classes: int
     views: Sequence[str]
     seconds: float
@@ -118,7 +118,7 @@ class TrainingSubject:
         return tuple(given)
 
     def audit_seed(self, seed: int) -> SeedResult:
-        """Attack every view of one run; a single client's change gets most of the time, which simulations make use of."""
+        """Attack every view of one run; a single client's change gets most of the time."""
         result = SeedResult()
         shares = {view: _SUMS_SHARE if view == views.SUM_ONLY and len(self.views) > 1 else 1.0 for view in self.views}
         for view, share in shares.items():
@@ -160,18 +160,18 @@ class TrainingSubject:
             secrets = TrainingSecrets(self.clients, target, seed, self._statistics_of(seed, observed), self.vocabulary)
             TrainingSeedRun(self.name, inputs, secrets, self.population, result, self._image).attack()
 
-    def _probe(self, observed: ObservedChange, prior: ClientRows) -> StepFacts:
+    def _probe(self, observed: ObservedChange, prior: TrainedRows) -> StepFacts:
         """Probe the step on known rows, as many as the target has."""
         count = min(len(self.clients[observed.target]), len(prior))
         facts = probe_step(self.training, observed.state, prior.part(slice(0, count)), 11)
         self.facts = self.facts or facts
         return facts
 
-    def _prior(self, target: int) -> ClientRows:
+    def _prior(self, target: int) -> TrainedRows:
         """Return the rows that the attacker of one client knows, in an order of their own."""
         known = self.population
         if known is None:
-            known = ClientRows.joined([rows for index, rows in enumerate(self.clients) if index != target])
+            known = TrainedRows.joined([rows for index, rows in enumerate(self.clients) if index != target])
         order = np.random.default_rng([target, 61]).permutation(len(known))
         return known.part(torch.as_tensor(order))
 
@@ -179,7 +179,7 @@ class TrainingSubject:
         """Return the standardised batch statistics of every client and of all rows, under the received weights."""
         if seed not in self._statistics:
             module = self.training.received(observed.state)
-            parts = [*self.clients, ClientRows.joined(list(self.clients))]
+            parts = [*self.clients, TrainedRows.joined(list(self.clients))]
             found = [layer_statistics(module, self.training.modes, rows.x) for rows in parts]
             pooled = layer_statistics(module, self.training.modes, self._prior(observed.target).x)
             self._statistics = {seed: [standardised(own, pooled) for own in found]}
@@ -193,8 +193,8 @@ class TrainingSubject:
 
 
 def cut_to_budget(
-    training: LocalTraining, clients: list[ClientRows], seeds: int, seconds: float
-) -> tuple[list[ClientRows], list[str]]:
+    training: TorchTraining, clients: list[TrainedRows], seeds: int, seconds: float
+) -> tuple[list[TrainedRows], list[str]]:
     """Leave each client as many rows as the audit has time for.
 
     Args:
@@ -222,7 +222,7 @@ def cut_to_budget(
     if count == most:
         return clients, []
     note = (
-        f"the local step takes {full:.2g} s on {most} rows, too long for {seconds:.0f} s of attacks: every figure is of "
-        f"clients cut to their first {count} rows ({spent:.2g} s); allow more `seconds` to audit all rows"
+        f"the local step takes {full:.2g} s on {most} rows, too long for {seconds:.0f} s of attacks: every figure is "
+        f"of clients cut to their first {count} rows ({spent:.2g} s); allow more `seconds` to audit all rows"
     )
     return [rows.part(slice(0, count)) for rows in clients], [note]
