@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import Parameter, Signature, signature
 from typing import Any
 
 from securefed.defenses._base import Aggregation, Defense, defenses
@@ -35,10 +36,27 @@ def _dp(clip_norm: float = 1.0, noise_multiplier: float = 1.0, quantile: float |
 
 
 def _ddp(
-    clip_norm: float = 1.0, noise_multiplier: float = 1.0, colluding: int = 0, quantile: float | None = None
+    clip_norm: float = 1.0,
+    noise_multiplier: float = 1.0,
+    colluding: int = 0,
+    quantile: float | None = None,
+    threshold: int | None = None,
 ) -> Defense:
-    noise = skellam(noise_multiplier, colluding=colluding)
-    return chain(_clip(clip_norm, quantile), noise, secure_aggregation())
+    """Noise sized for `threshold` survivors, which is also the fewest clients over which a sum opens."""
+    noise = skellam(noise_multiplier, survivors=threshold, colluding=colluding)
+    return chain(_clip(clip_norm, quantile), noise, secure_aggregation(threshold=threshold))
+
+
+def _secure_aggregation(ring: int | None = None, **settings: Any) -> Defense:
+    """Masked sums, on request with `ring` bits a number instead of the algorithm's own."""
+    return chain(*([] if ring is None else [Quantise(ring)]), secure_aggregation(**settings))
+
+
+_own = signature(secure_aggregation).parameters.values()
+_ring = Parameter("ring", Parameter.KEYWORD_ONLY, default=None, annotation="int | None")
+setattr(  # noqa: B010 - so that errors can list the settings
+    _secure_aggregation, "__signature__", Signature([*(p.replace(kind=Parameter.KEYWORD_ONLY) for p in _own), _ring])
+)
 
 
 defenses.register(
@@ -59,7 +77,7 @@ defenses.register(
 )
 defenses.register(
     "secure_aggregation",
-    _alone(secure_aggregation),
+    _secure_aggregation,
     summary="pairwise and self masks that cancel in the sum; dropouts survived at every stage",
     source="Bonawitz et al., CCS 2017",
     hides="single contributions from the server",

@@ -18,6 +18,8 @@ from securefed._lazy import export_lazily
 
 if TYPE_CHECKING:
     from securefed._auditing.active.deviating_server import ActiveRun, DeviatingServer
+    from securefed._auditing.advice.advice_values import Advice, Setting
+    from securefed._auditing.advice.search import advise
     from securefed._auditing.differential_privacy.noise_audit import audit_noise
     from securefed._auditing.differential_privacy.record_audit import audit_records
     from securefed._auditing.own.own_audit import audit_algorithm
@@ -52,6 +54,7 @@ if not (_HERE / "defenses").is_dir() and (_HERE.parent / "defenses" / "__init__.
 __all__ = [
     "SERVER",
     "ActiveRun",
+    "Advice",
     "Aggregate",
     "Algorithm",
     "Array",
@@ -72,10 +75,12 @@ __all__ = [
     "RunOptions",
     "Seal",
     "Server",
+    "Setting",
     "TensorSpec",
     "Tensors",
     "Terms",
     "Transcript",
+    "advise",
     "audit",
     "audit_algorithm",
     "audit_noise",
@@ -91,6 +96,8 @@ __all__ = [
 
 EXPORTS = {
     "securefed._auditing.active.deviating_server": "DeviatingServer ActiveRun",
+    "securefed._auditing.advice.advice_values": "Advice Setting",
+    "securefed._auditing.advice.search": "advise",
     "securefed._auditing.registered.registered_audit": "audit",
     "securefed._auditing.own.own_audit": "audit_algorithm",
     "securefed._auditing.differential_privacy.noise_audit": "audit_noise",

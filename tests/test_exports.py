@@ -16,10 +16,10 @@ import securefed
 ROOT = Path(__file__).parents[1]
 _NAMES = {
     "securefed": """
-        ActiveRun Aggregate Algorithm Array ClientId DataUsage Dataset DeviatingServer Federation
+        ActiveRun Advice Aggregate Algorithm Array ClientId DataUsage Dataset DeviatingServer Federation
         InProcessTransport Layout Ledger Limits LossyTransport Message PartyId Public Result RunOptions SERVER
-        Seal Server TensorSpec Tensors
-        Terms Transcript audit audit_algorithm audit_noise audit_records audit_training audit_transcript chain identity local
+        Seal Server Setting TensorSpec Tensors Terms Transcript advise audit audit_algorithm audit_noise
+        audit_records audit_training audit_transcript chain identity local
         secure_mean secure_sum
     """,
     "securefed.algorithms": """

@@ -111,5 +111,5 @@ def _reordered(sent: list[Array], blocks: list[slice], half: int) -> tuple[Array
         found = True
         for score, part in zip(scores, parts, strict=True):
             apart = [np.linalg.norm(part[half:] - own, axis=1) for own in typical]
-            score += np.sign(apart[1] - apart[0])
+            np.add(score, np.sign(apart[1] - apart[0]), out=score)
     return (scores[0], scores[1]) if found else None

@@ -10,7 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from securefed._commands.base import DATA_HELP, EXIT_LEAK, Names, Settings, app, guarded, numbers, split
+from securefed._commands.base import (
+    DATA_HELP,
+    EXIT_LEAK,
+    LabelColumn,
+    Names,
+    OwnerColumn,
+    Rounds,
+    Settings,
+    Standardise,
+    app,
+    guarded,
+    numbers,
+    split,
+    whole_numbers,
+)
 from securefed._commands.display import console, errors, progress_bar, show_audit, show_comparison
 from securefed._extras import check_installed
 
@@ -24,6 +38,8 @@ if TYPE_CHECKING:
     "securefed audit --algorithms ssi,fedpg --defenses plain,secure_aggregation --seeds 3\n\n"
     "securefed audit --algorithms all   (every algorithm; the default takes a minute)\n\n"
     "securefed audit --algorithms fedpg --epsilons 1,8,64,512   (leakage and utility against epsilon)\n\n"
+    "securefed audit --data rows.csv --owner-column hospital --label-column outcome --standardise --rounds 20 "
+    "--algorithms optimization/fedavg --set problem=logistic --set learning_rate=0.1 --set local_steps=5\n\n"
     "securefed audit --data mydata.npz --fail-above 0.2 --out report   (exit code 3 above the threshold)\n\n"
     "securefed audit --json | jq '.cells[] | select(.verdict == \"exposed\") | .algorithm'"
 )
@@ -31,10 +47,30 @@ def audit(
     algorithms: Annotated[
         str | None, typer.Option(help="Comma-separated names, or `all`; by default the quick ones.")
     ] = None,
-    defenses: Names = None,
+    defenses: Annotated[
+        str | None,
+        typer.Option(
+            help="Comma-separated names (see `securefed list`); by default plain, secure_aggregation, paillier, ddp."
+        ),
+    ] = None,
     attacks: Names = None,
     data: Annotated[str, typer.Option(help=DATA_HELP)] = "digits",
-    clients: Annotated[int, typer.Option(help="Clients in the federation; the target is client 0.")] = 8,
+    clients: Annotated[
+        int | None,
+        typer.Option(help="Clients in the federation, 8 or one for each owner by default; the target is client 0."),
+    ] = None,
+    rows_per_client: Annotated[
+        str | None,
+        typer.Option(
+            help="Rows of every client, or several numbers with commas between them: one row of the report for each. "
+            "Under --owner-column the most rows of a client."
+        ),
+    ] = None,
+    rounds: Rounds = None,
+    settings: Settings = None,
+    standardise: Standardise = False,
+    owner_column: OwnerColumn = "",
+    label_column: LabelColumn = "",
     seeds: Annotated[int, typer.Option(help="Runs of each cell; 10 or more for a report to rely on.")] = 10,
     epsilon: Annotated[float, typer.Option(help="Epsilon of the DP defence, for all rounds together.")] = 8.0,
     delta: Annotated[float, typer.Option(help="Delta of the DP defence, for all rounds together.")] = 1e-5,
@@ -88,6 +124,7 @@ def audit(
 
             warm_up()
         from securefed._commands import audit_run as auditing  # noqa: PLC0415 - heavy, and not needed for --help
+        from securefed._commands.named_run import parse_settings  # noqa: PLC0415
 
         with progress_bar(silent=as_json) as progress:
             bar = progress.add_task("audit", total=None)
@@ -103,6 +140,12 @@ def audit(
                 attacks=split(attacks),
                 data=data,
                 clients=clients,
+                rows_per_client=whole_numbers(rows_per_client, "--rows-per-client"),
+                rounds=rounds,
+                settings=parse_settings(settings or []),
+                standardise=standardise,
+                owner_column=owner_column,
+                label_column=label_column,
                 seeds=seeds,
                 epsilon=epsilon,
                 delta=delta,

@@ -41,7 +41,7 @@ def _options(
 
 DATA_HELP = (
     "digits, breast_cancer; from the folder SECUREFED_DATA mnist, unsw_nb15, ton_iot, iot23, uci_har, esr, esr_five, "
-    "coil20, abide; or PATH.npz with x and y."
+    "coil20, abide; or PATH.npz with x and y, PATH.csv or PATH.parquet."
 )
 Settings = Annotated[
     list[str] | None,
@@ -51,6 +51,15 @@ DefenseSettings = Annotated[
     list[str] | None,
     typer.Option("--defense-set", help="name=value, a setting of the defence; repeatable. Values are JSON or text."),
 ]
+RowsPerClient = Annotated[
+    int | None, typer.Option(help="Rows of every client; under --owner-column the most rows of a client.")
+]
+Rounds = Annotated[int | None, typer.Option(help="Training rounds; by default those of each algorithm's audit case.")]
+Standardise = Annotated[
+    bool, typer.Option("--standardise", help="Scale every column to mean 0 and standard deviation 1 over all rows.")
+]
+OwnerColumn = Annotated[str, typer.Option(help="Column that says whose row it is; each client is then one owner.")]
+LabelColumn = Annotated[str, typer.Option(help="Column of the labels in a file; by default y or label.")]
 Names = Annotated[str | None, typer.Option(help="Comma-separated names; all by default (see `securefed list`).")]
 
 
@@ -78,3 +87,11 @@ def numbers(values: str | None) -> list[float]:
         raise ConfigError(
             f"--epsilons must be numbers with commas between them, as in 1,8,64; got {values!r}"
         ) from error
+
+
+def whole_numbers(values: str | None, option: str) -> list[int] | None:
+    """Split whole numbers at commas; `None` for no text; raise `ConfigError` for anything else."""
+    try:
+        return [int(value) for value in split(values) or []] or None
+    except ValueError as error:
+        raise ConfigError(f"{option} must be whole numbers with commas between them; got {values!r}") from error

@@ -1,6 +1,7 @@
-"""The command line: `securefed audit | attack | compare | run | key | plan | list | doctor | party`."""
+"""The command line: `securefed audit | advise | attack | compare | run | key | plan | list | doctor | party`."""
 
 from securefed._commands import (  # importing a module registers its commands, in the order of --help
+    advising,
     audits,
     doctor,
     party,
@@ -8,4 +9,4 @@ from securefed._commands import (  # importing a module registers its commands, 
 )
 from securefed._commands.base import app
 
-__all__ = ["app", "audits", "doctor", "party", "runs"]
+__all__ = ["advising", "app", "audits", "doctor", "party", "runs"]

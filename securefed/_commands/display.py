@@ -49,12 +49,20 @@ def progress_bar(silent: bool) -> Progress:
 
 def show_audit(report: Report) -> None:
     """Print one line for each view, the reasons for missing cells, and the finding."""
+    from securefed._auditing.cases.own_setup import head_text  # noqa: PLC0415
+    from securefed._auditing.engine.audit_report import AUDIT  # noqa: PLC0415
     from securefed._auditing.engine.results import CLIENT, FEDERATION  # noqa: PLC0415
     from securefed._auditing.report.conclusions import strongest  # noqa: PLC0415
     from securefed._auditing.report.headline import headline  # noqa: PLC0415
     from securefed._auditing.report.palette import TONES  # noqa: PLC0415
     from securefed._auditing.report.report_words import short, short_defense  # noqa: PLC0415
 
+    for warning in report.settings[AUDIT].get("warnings", ()):
+        console.print(f"[bold yellow]warning[/]: {escape(warning)}", soft_wrap=True, highlight=False)
+    for name in report.algorithms:
+        if sizes := report.settings[name].get("sizes"):
+            head = f"[bold]{escape(short(name))}[/]: {escape(head_text(sizes))}"
+            console.print(head, soft_wrap=True, highlight=False)
     best = strongest(report.cells)
     title = "Leakage of the strongest attack: mean [95 % interval], 1 = exact, 0 = nothing"
     table = _table(title, ("algorithm", "defence", "view", "one client", "all clients pooled"))

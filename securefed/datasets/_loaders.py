@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
 from securefed._extras import needed_for
 from securefed.datasets._base import Dataset
-from securefed.datasets._formats import read_npz
 from securefed.datasets._images import coil20, digits, mnist
 from securefed.datasets._intrusion import iot23, ton_iot, unsw_nb15
 from securefed.datasets._loaded_dataset import LoadedDataset
+from securefed.datasets._row_tables import SUFFIXES, read_rows, with_owner
 from securefed.datasets._signals import abide, esr, esr_five, uci_har
-from securefed.errors import DataError, UnknownNameError
+from securefed.errors import ConfigError, DataError, UnknownNameError
 
-__all__ = ["LOADERS", "LoadedDataset", "breast_cancer", "digits", "load", "mnist", "npz"]
+__all__ = ["LOADERS", "LoadedDataset", "breast_cancer", "digits", "load", "mnist"]
 
 
 def breast_cancer() -> LoadedDataset:
@@ -26,14 +24,6 @@ def breast_cancer() -> LoadedDataset:
 
     bunch = load_breast_cancer()
     return LoadedDataset(Dataset(bunch.data / bunch.data.max(axis=0), bunch.target), "breast_cancer", 1.0)
-
-
-def npz(path: Path) -> LoadedDataset:
-    """Load any `.npz` file with an array `x` (rows, features) and, if there are labels, `y` (rows,)."""
-    arrays = read_npz(path, "x")
-    x = arrays["x"]
-    data = Dataset(x.reshape(len(x), -1) if x.ndim > 2 else x, arrays.get("y"))
-    return LoadedDataset(data, path.stem, float(np.abs(data.x).max()) or 1.0, x.shape[1:] if x.ndim == 3 else None)
 
 
 LOADERS: dict[str, Callable[[], LoadedDataset]] = {
@@ -52,24 +42,31 @@ LOADERS: dict[str, Callable[[], LoadedDataset]] = {
 """Loaders by name; each names the official source of its files when they are missing."""
 
 
-def load(name: str | Path) -> LoadedDataset:
-    """Load a data set by its name, or any `.npz` file by its path.
+def load(name: str | Path, *, owner: str = "", label: str = "") -> LoadedDataset:
+    """Load a data set by its name, or a user's own rows by the path of an `.npz`, `.csv` or `.parquet` file.
 
     Args:
-        name: a name of `LOADERS`, or a path that ends in `.npz`.
+        name: a name of `LOADERS`, or a path. An `.npz` file holds `x` (rows, features) and one array of one value a row
+            for labels and every other fact; in a table each column but those of labels and owner is a feature.
+        owner: name of the column that says whose row it is; of a named data set one of its `groups`.
+        label: name of the column of labels of a file; by default `y` or `label`, where there is one.
 
     Raises:
         UnknownNameError: neither; names the nearest known set.
         DataError: the file is missing, unusable or of another kind; the message names the folders searched.
+        ConfigError: a column of labels was named for a data set that has its own.
     """
     name = str(name)
     if name in LOADERS:
-        return LOADERS[name]()
-    if name.endswith(".npz"):
-        return npz(Path(name))
+        if label:
+            raise ConfigError(f"the data set {name} has its own labels; got the column {label!r}. Leave it out.")
+        source = LOADERS[name]()
+        return with_owner(source, owner) if owner else source
+    if name.endswith(SUFFIXES):
+        return read_rows(Path(name), owner, label)
     if Path(name).suffix:
         raise DataError(
-            f"data files must be .npz archives; got {name!r}. Write numpy.savez('data.npz', x=x, y=y), x (rows, "
-            "features) and y (rows,), and give its path."
+            f"data files must be .npz archives, .csv or .parquet tables; got {name!r}. Write numpy.savez('data.npz', "
+            "x=x, y=y), x (rows, features) and y (rows,), and give its path."
         )
     raise UnknownNameError("data set", name, [*LOADERS, "PATH.npz"])

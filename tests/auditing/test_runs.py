@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 
 from securefed._auditing.engine.seed_result import SeedResult
+from securefed._auditing.registered import audited_defenses
 from securefed._auditing.registered import seed_run as runs
 from securefed._auditing.registered.audit_settings import Settings
-from securefed._auditing.registered.seed_run import (
+from securefed._auditing.registered.audited_defenses import (
     DP,
     PAILLIER,
     PLAIN,
     QUANTISED,
     SECURE_AGGREGATION,
-    RegisteredSubject,
-    _identical,
+    identical_sums,
 )
+from securefed._auditing.registered.seed_run import RegisteredSubject
 from securefed._runtime.federation import Federation
 from securefed._runtime.server import Result
 from securefed.algorithms._graph import PPGL
@@ -80,7 +81,7 @@ def test_what_exact_defences_share_is_run_once(monkeypatch) -> None:
 
 
 def test_one_key_serves_all_runs_and_answers_each_apart(monkeypatch) -> None:
-    runs._key_holder.cache_clear()
+    audited_defenses.key_holder.cache_clear()
     generate = KeyHolder.generate
     made: list[int] = []
     monkeypatch.setattr(KeyHolder, "generate", lambda bits: made.append(bits) or generate(bits))
@@ -97,11 +98,11 @@ def test_a_run_counts_as_identical_only_as_far_as_it_went_and_in_every_sum() -> 
         return Federation(SSI(rank=2), [Dataset(x) for x in rows], QUANTISED, seed=0).run(rounds)
 
     three, two = run(3), run(2)
-    assert _identical(two, three, whole=False) and _identical(three, run(3), whole=True)
-    assert not _identical(two, three, whole=True)  # ended early
-    assert not _identical(three, two, whole=False)  # nothing to compare the last with
+    assert identical_sums(two, three, whole=False) and identical_sums(three, run(3), whole=True)
+    assert not identical_sums(two, three, whole=True)  # ended early
+    assert not identical_sums(three, two, whole=False)  # nothing to compare the last with
     last = two.transcript.records[-1]
     two.transcript.records[-1] = replace(last, encoded={name: value + 1 for name, value in last.encoded.items()})
-    assert not _identical(two, three, whole=False)
+    assert not identical_sums(two, three, whole=False)
     two.transcript.records.clear()
-    assert not _identical(two, three, whole=False)
+    assert not identical_sums(two, three, whole=False)

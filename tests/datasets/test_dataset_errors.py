@@ -99,8 +99,10 @@ def test_misspelt_partitions_are_refused_with_an_example(how, says):
 def test_files_that_are_missing_or_of_another_kind_are_refused_with_what_to_give(tmp_path: Path):
     with pytest.raises(DataError, match=r"there is no such file; give the path of an .npz file"):
         load(str(tmp_path / "rows.npz"))
-    with pytest.raises(DataError, match=r"must be .npz archives; got 'rows.csv'. Write numpy.savez"):
-        load("rows.csv")
+    with pytest.raises(
+        DataError, match=r"must be .npz archives, .csv or .parquet tables; got 'rows.xlsx'. Write numpy.savez"
+    ):
+        load("rows.xlsx")
     np.savez(tmp_path / "rows.npz", x=X)
     assert load(tmp_path / "rows.npz").data.rows == 6
     with pytest.raises(ConfigError, match="the nearest known one is 'digits'"):

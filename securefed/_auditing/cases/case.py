@@ -74,6 +74,7 @@ class Case:
         default: whether the audit runs the algorithm if none is named; those must be quick.
         traced: number of seeds on which the attacks also see only the first rounds, for the curves.
         also: further kinds of secrets, attacked and scored beside it.
+        split: name of the split of the rows, as the algorithm's class gives it.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Case:
     default: bool = False
     traced: int = 3
     also: tuple[str, ...] = ()
+    split: str = ""
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -152,6 +154,7 @@ def case(name: str) -> Case:
         default=data.default,
         traced=data.traced,
         also=data.also,
+        split=data.split,
     )
 
 

@@ -78,18 +78,81 @@ def _z_scored(data: Dataset) -> Dataset:
     return Dataset((data.x - data.x.mean(axis=0)) / np.where(spread > 0, spread, 1.0), data.y)
 
 
-def rows_each(rows: int) -> Preparation:
-    """Give every client `rows` raw rows. All labels of the set are declared, even those that no client holds."""
+def rows_each(rows: int, *, labelled: bool = True) -> Preparation:
+    """Give every client `rows` raw rows. All labels of the set are declared, even those that no client holds.
+
+    Args:
+        rows: of each client.
+        labelled: whether data without labels are refused.
+    """
 
     def prepare(source: LoadedDataset, clients: int, seed: int) -> Prepared:
         rng = _rng(seed)
         rest, test = partition.split(source.data, HELD_OUT, rng)
+        if rows * clients > rest.rows:
+            raise ConfigError(
+                f"{clients} clients with {rows} rows each need {clients * rows} rows; {source.name} has {rest.rows} "
+                f"beside those held out. Give at most {max(rest.rows // clients, 1)} rows a client, or fewer clients."
+            )
         parts = partition.sized(rest, [rows] * clients, rng)
-        prepared = _prepared(parts, test, source.feature_bound, source.image_shape)
-        facts = replace(prepared.public, classes=int(source.data.labels().max()) + 1)
-        return replace(prepared, public=facts)
+        return _with_classes(_prepared(parts, test, source.feature_bound, source.image_shape), source, labelled)
 
     return prepare
+
+
+def by_owner(owner: str, most: int | None = None, *, labelled: bool = True) -> Preparation:
+    """Give every client the rows of one owner; a fifth of all rows is held out.
+
+    Owners are drawn anew for every seed, so that the attacks aim at different ones.
+
+    Args:
+        owner: fact of the rows that names their owner.
+        most: rows of a client at most, drawn at random; all for `None`.
+        labelled: whether data without labels are refused.
+    """
+
+    def prepare(source: LoadedDataset, clients: int, seed: int) -> Prepared:
+        rng = _rng(seed)
+        rest, held_out = partition.split_rows(source.data.rows, HELD_OUT, rng)
+        whose = source.groups[owner][rest]
+        owners = np.unique(whose)
+        if clients > len(owners):
+            raise ConfigError(f"{source.name} has rows of {len(owners)} owners ({owner}), fewer than {clients} clients")
+        parts = []
+        for name in rng.choice(owners, clients, replace=False):
+            parts.append(source.data.take(rng.permutation(rest[whose == name])[:most]))
+        test = source.data.take(held_out)
+        return _with_classes(_prepared(parts, test, source.feature_bound, source.image_shape), source, labelled)
+
+    return prepare
+
+
+def resampled(rows: int | None, *, labelled: bool = True) -> Preparation:
+    """Give every client `rows` rows drawn with replacement, to simulate cohorts that the data are too few for.
+
+    Args:
+        rows: of each client; `None` takes the share that 8 clients would have.
+        labelled: whether data without labels are refused.
+    """
+
+    def prepare(source: LoadedDataset, clients: int, seed: int) -> Prepared:
+        rng = _rng(seed)
+        rest, test = partition.split(source.data, HELD_OUT, rng)
+        each = rows or max(rest.rows // 8, 1)
+        parts = [rest.take(rng.integers(0, rest.rows, each)) for _ in range(clients)]
+        return _with_classes(_prepared(parts, test, source.feature_bound, source.image_shape), source, labelled)
+
+    return prepare
+
+
+def _with_classes(prepared: Prepared, source: LoadedDataset, labelled: bool) -> Prepared:
+    """Declare all labels of a set, even those that no client holds.
+
+    Raises:
+        DataError: the set has none, and must have.
+    """
+    classes = int(source.data.labels().max()) + 1 if labelled else source.data.classes
+    return replace(prepared, public=replace(prepared.public, classes=classes)) if classes else prepared
 
 
 def pooled_gram(clients: tuple[Dataset, ...]) -> Array:

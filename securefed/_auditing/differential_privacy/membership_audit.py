@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from securefed._auditing.cases import Prepared, case
+from securefed._auditing.cases import Case, Prepared, case
 from securefed._auditing.differential_privacy.noise_audit import (
     NoiseAudit,
     audit_noise,
@@ -39,7 +39,6 @@ from securefed.attacks._base import Target, View
 from securefed.attacks._generic import Replay
 from securefed.attacks._membership import Canaries, CanaryGame, plant, pooled_rates
 from securefed.datasets._base import Dataset
-from securefed.datasets._loaders import load
 from securefed.defenses._base import Defense, Plan
 from securefed.defenses._chain import chain
 from securefed.defenses._differential_privacy import (
@@ -160,8 +159,8 @@ class MembershipRow:
 
 def play(algorithm: str, seed: int, settings: Settings) -> tuple[list[Play], list[str]]:
     """Play one seed of one algorithm under every noise; return the plays, and what was left out and why."""
-    what = case(algorithm)
-    prepared = what.prepare(load(settings.data), settings.clients, seed)
+    what = settings.own.apply(case(algorithm))
+    prepared = what.prepare(settings.source(), settings.clients, seed)
     rng = np.random.default_rng([seed, 0x3E3])
     try:
         canaries = _canaries(prepared, seed, rng)
@@ -173,7 +172,7 @@ def play(algorithm: str, seed: int, settings: Settings) -> tuple[list[Play], lis
     for name in (PLAIN, *NOISES):
         defense = chain() if name == PLAIN else NOISES[name](what.clip, noise)
         try:
-            done += _plays_under(algorithm, seed, settings.delta, name, defense, prepared, canaries, rng)
+            done += _plays_under(what, seed, settings.delta, name, defense, prepared, canaries, rng)
         except (SecureFedError, np.linalg.LinAlgError) as error:
             skipped.append(f"{algorithm}, membership under {name}: {error}")
     return done, skipped
@@ -283,7 +282,7 @@ def _population(test: Dataset, bound: float) -> Dataset:
 
 
 def _plays_under(
-    algorithm: str,
+    what: Case,
     seed: int,
     delta: float,
     name: str,
@@ -292,7 +291,6 @@ def _plays_under(
     canaries: Canaries,
     rng: np.random.Generator,
 ) -> Iterator[Play]:
-    what = case(algorithm)
     planted = canaries.planted(prepared.clients[_TARGET])
     clients = (planted, *prepared.clients[1:])
     method = what.build()
@@ -311,7 +309,7 @@ def _plays_under(
         (INFORMED, game.informed()),
         (POPULATION, game.population(population, SHADOWS, rng)),
     ):
-        yield Play(algorithm, name, adversary, tuple(float(x) for x in scores), inside, epsilon)
+        yield Play(what.name, name, adversary, tuple(float(x) for x in scores), inside, epsilon)
 
 
 def _game(

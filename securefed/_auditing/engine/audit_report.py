@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -156,7 +156,7 @@ def make_report(
     defenses: Sequence[str],
     shared: Mapping[str, Any],
     *,
-    covered: Mapping[str, str],
+    covered: Mapping[str, Collection[str]],
     unfit: Mapping[str, str],
     **more: Any,
 ) -> Report:
@@ -167,7 +167,7 @@ def make_report(
         results: of every subject and seed, in any order.
         defenses: names of those that were to run, in the order of the report.
         shared: settings of the whole audit, `seeds` among them.
-        covered: by defence with noise, the one view that its epsilon covers.
+        covered: by defence with noise, the views that its epsilon covers.
         unfit: algorithms that the data do not suit, and why.
         **more: further fields of `Report`.
     """

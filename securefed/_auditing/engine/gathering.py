@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
 
 from securefed._auditing.engine.explained_messages import fall_back_on_guess
@@ -12,14 +12,14 @@ from securefed._auditing.engine.statistics import EXPOSED_FROM, RECONSTRUCTED, i
 
 
 def gather(
-    attempts: Iterable[Attempt], facts: Iterable[RunFacts], covered: Mapping[str, str], seeds: int = 0
+    attempts: Iterable[Attempt], facts: Iterable[RunFacts], covered: Mapping[str, Collection[str]], seeds: int = 0
 ) -> list[Cell]:
     """Make cells, in order of their first attempt.
 
     Args:
         attempts: of all seeds.
         facts: of all runs; every defence of an attempt has one.
-        covered: by defence with noise, the one view that its epsilon covers.
+        covered: by defence with noise, the views that its epsilon covers.
         seeds: number of seeds that were asked for.
     """
     groups: dict[tuple[str, ...], list[Attempt]] = {}
@@ -35,7 +35,9 @@ def gather(
     ]
 
 
-def _cell(group: Sequence[Attempt], runs: Sequence[RunFacts], covered: Mapping[str, str], seeds: int) -> Cell:
+def _cell(
+    group: Sequence[Attempt], runs: Sequence[RunFacts], covered: Mapping[str, Collection[str]], seeds: int
+) -> Cell:
     first = group[0]
     leaks, nulls = fall_back_on_guess(group)
     leak, null = interval(leaks), interval(nulls)
@@ -49,7 +51,7 @@ def _cell(group: Sequence[Attempt], runs: Sequence[RunFacts], covered: Mapping[s
         part = f"{parts[0].part} of {whose}"
     epsilon: float | str | None = None
     if first.defense in covered:
-        epsilon = runs[0].epsilon if covered[first.defense] == first.view else NOT_COVERED
+        epsilon = runs[0].epsilon if first.view in covered[first.defense] else NOT_COVERED
     real = [run for run in runs if run.real]
     return Cell(
         algorithm=first.algorithm,

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+
+from securefed._auditing.cases.own_setup import OwnSetup
+from securefed.datasets._loaded_dataset import LoadedDataset
+from securefed.datasets._loaders import load
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,8 @@ class Settings:
         every_seed: whether defences without noise run themselves in every round of every seed.
         survivor_change: number of clients that come and go together where survivors change, the target among them.
         active: whether a server that chooses its broadcasts attacks too.
+        own: what the user changes of every algorithm's audit case.
+        label: name of the column of labels in a file of the user's; empty for the usual ones.
     """
 
     data: str
@@ -35,7 +42,18 @@ class Settings:
     every_seed: bool
     survivor_change: int = 1
     active: bool = False
+    own: OwnSetup = OwnSetup()
+    label: str = ""
 
     def present(self, round: int) -> tuple[int, ...]:
         """List the clients of a round over changing survivors: all in even rounds, all but those that go in odd."""
         return tuple(range(self.clients))[self.survivor_change if round % 2 else 0 :]
+
+    def source(self) -> LoadedDataset:
+        """Load the data, once in a process."""
+        return _loaded(self.data, self.own.owner, self.label)
+
+
+@cache
+def _loaded(data: str, owner: str, label: str) -> LoadedDataset:
+    return load(data, owner=owner, label=label)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
 from securefed import _catalogue as catalogue
 from securefed._auditing.cases import case, defaults, every, require_clients
+from securefed._auditing.cases.own_setup import OwnSetup, owners_of
 from securefed._auditing.differential_privacy.membership_audit import membership_rows, play
 from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_report
 from securefed._auditing.engine.incomplete_results import Missing
@@ -19,15 +22,18 @@ from securefed._auditing.engine.seed_result import SeedResult
 from securefed._auditing.engine.statistics import interval
 from securefed._auditing.engine.worker_processes import run_all
 from securefed._auditing.registered.audit_settings import Settings
-from securefed._auditing.registered.seed_run import COVERED, DEFENSES, DP, RegisteredSubject
+from securefed._auditing.registered.audited_defenses import CKKS, COVERED, DEFENSES, DP, NOISES, USUAL
+from securefed._auditing.registered.seed_run import RegisteredSubject
 from securefed._auditing.registered.unfinished_tasks import Unfinished
 from securefed._auditing.report.round_curves import curves_of
-from securefed.datasets._loaded_dataset import LoadedDataset
 from securefed.datasets._loaders import load
+from securefed.datasets._row_tables import scaling_warning
 from securefed.errors import ConfigError, DataError, UnknownNameError
 
 ALL: Final = "all"
 """Given in place of algorithms' names: every one that has an audit case."""
+CLIENTS: Final = 8
+"""Clients of an audit that names no number."""
 Progress = Callable[[int, int, str], None]
 """Called with (tasks done, tasks in all, name of the task just done)."""
 Task = tuple[RegisteredSubject, int]
@@ -40,7 +46,13 @@ def audit(
     attacks: Sequence[str] | None = None,
     *,
     data: str = "digits",
-    clients: int = 8,
+    clients: int | None = None,
+    rows_per_client: int | Sequence[int] | None = None,
+    rounds: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    standardise: bool = False,
+    owner_column: str = "",
+    label_column: str = "",
     seeds: int = 10,
     epsilon: float = 8.0,
     delta: float = 1e-5,
@@ -61,10 +73,19 @@ def audit(
 
     Args:
         algorithms: names; by default those of a quick audit; `["all"]` is every one with an audit case.
-        defenses: names; all by default.
+        defenses: names of registered ones; by default none, secure aggregation, Paillier, and distributed noise.
         attacks: names; all by default.
-        data: `digits`, `breast_cancer`, `mnist`, or a path to an `.npz` with `x` and `y`.
-        clients: number of clients; client 0 is attacked.
+        data: name of a data set, or the path of an `.npz`, `.csv` or `.parquet` file (`securefed.datasets.load`).
+        clients: number of clients; client 0 is attacked. By default 8, or one for each owner of rows.
+        rows_per_client: rows of every client; by default as each algorithm's audit case has it. Of several numbers each
+            makes one row of the report for every algorithm.
+        rounds: number of training rounds; by default that of each algorithm's audit case.
+        settings: hyper-parameters, which replace those of every algorithm's audit case; `None` as a value goes back to
+            the algorithm's own default.
+        standardise: scale every column to mean 0 and standard deviation 1 over all rows.
+        owner_column: column that says whose row it is; each client then holds the rows of one owner, drawn anew for
+            every seed (at most `rows_per_client` of them).
+        label_column: column of the labels in a file; by default `y` or `label`.
         seeds: runs of each cell; a report to rely on needs 10.
         epsilon: of the defence with noise, over all rounds together.
         delta: likewise.
@@ -91,32 +112,48 @@ def audit(
         DataError: the data cannot be read or do not suit a named algorithm; nothing was run.
     """
     start = time.perf_counter()
-    chosen = _algorithms(algorithms)
-    under = _names("defense", defenses, DEFENSES, None)
-    with_attacks = _names("attack", attacks, catalogue.attacks.names, catalogue.attacks.__getitem__)
-    _check(clients, seeds, survivor_change, workers, membership, with_curves=bool(epsilons) and DP not in under)
-    named = bool(algorithms) and list(algorithms or ()) != [ALL]
-    chosen, unfit = _fitting(chosen, load(data), clients, named)
-    shared = {"data": data, "clients": clients, "seeds": seeds, "epsilon": epsilon, "delta": delta}
-    curve = tuple(sorted(set(epsilons)))
-    noise = _noise(chosen, (*under, DP) if membership else under, {epsilon, *curve}, delta)
-    settings = Settings(
-        data, clients, under, with_attacks, epsilon, delta, noise, curve, every_seed, survivor_change, active
+    sizes = (
+        (rows_per_client,) if rows_per_client is None or isinstance(rows_per_client, int) else tuple(rows_per_client)
     )
-    subjects = [RegisteredSubject(name, settings) for name in chosen]
+    own = OwnSetup(
+        sizes[0] if len(sizes) == 1 else None, rounds, tuple((settings or {}).items()), standardise, owner_column
+    )
+    source = load(data, owner=owner_column, label=label_column)
+    count = clients if clients is not None else owners_of(source, owner_column) if owner_column else CLIENTS
+    under = _names("defense", defenses, DEFENSES, None) if defenses else USUAL
+    with_attacks = _names("attack", attacks, catalogue.attacks.names, catalogue.attacks.__getitem__)
+    noised = any(name in NOISES for name in under)
+    _check(count, seeds, survivor_change, workers, membership, with_curves=bool(epsilons) and not noised)
+    if CKKS in under:
+        catalogue.defenses.make(CKKS)  # refuses now, and not in the last hour, where its package is not installed
+    shared = {"data": data, "clients": count, "seeds": seeds, "epsilon": epsilon, "delta": delta}
+    curve = tuple(sorted(set(epsilons)))
+    common = Settings(
+        data, count, under, with_attacks, epsilon, delta, {}, curve, every_seed, survivor_change, active, own,
+        label_column,
+    )  # fmt: skip
+    subjects, unfit = _fitting(
+        _subjects(algorithms, common, sizes), named=bool(algorithms) and list(algorithms or ()) != [ALL]
+    )
+    noise = _noise(subjects, (*under, DP) if membership else under, {epsilon, *curve}, delta)
+    subjects = [replace(subject, settings=replace(common, noise=noise)) for subject in subjects]
     tasks = [(subject, seed) for seed in range(seeds) for subject in subjects]
     processes = workers or os.cpu_count() or 1
-    results = _run(tasks, processes, progress, Unfinished(keep, settings) if keep is not None else None)
+    common = replace(common, noise=noise)
+    results = _run(tasks, processes, progress, Unfinished(keep, common) if keep is not None else None)
     rows, unplayed = _membership(tasks, processes, progress) if membership else ([], [])
+    warnings = [text] if not standardise and (text := scaling_warning(source.data)) else []
     return make_report(
         subjects,
         results,
         [name for name in DEFENSES if name in under],
-        shared | {"acceptable": acceptable},
+        shared | {"acceptable": acceptable} | ({"warnings": warnings} if warnings else {}),
         covered=COVERED,
         unfit=unfit,
-        command=_command(settings, chosen, seeds) + " --membership" * membership + " --active" * active,
-        curves=tuple(curves_of(results, {name: case(name).secret for name in chosen})),
+        command=_command(common, algorithms, seeds, clients, sizes)
+        + " --membership" * membership
+        + " --active" * active,
+        curves=tuple(curves_of(results, {subject.name: subject.case.secret for subject in subjects})),
         tradeoffs=tuple(_tradeoffs(results)),
         membership=tuple(rows),
         missing=tuple(_missing_membership(unplayed, seeds)),
@@ -151,7 +188,8 @@ def _check(
         raise ConfigError("membership rates are over seeds: they need at least two seeds")
     if with_curves:
         raise ConfigError(
-            f"curves over epsilon belong to the defence {DP!r}; name it among the defences, or leave them"
+            f"curves over epsilon belong to a defence with noise; name one of {', '.join(NOISES)} among the defences, "
+            "or leave them"
         )
 
 
@@ -203,8 +241,10 @@ def _audit_seed(task: Task) -> SeedResult:
 def _membership(
     tasks: Sequence[Task], workers: int, progress: Progress | None
 ) -> tuple[list[Mapping[str, Any]], list[str]]:
-    """Run the membership part; return its rows, and what was left out of it."""
+    """Run the membership part, once for each algorithm; return its rows, and what was left out of it."""
     done = {}
+    first = {subject.algorithm: subject.name for subject, _ in reversed(tasks)}
+    tasks = [task for task in tasks if task[0].name == first[task[0].algorithm]]
 
     def finished(task: Task, result: Any) -> None:
         done[_key(task)] = result
@@ -222,7 +262,7 @@ def _membership(
 
 def _play(task: Task) -> Any:
     subject, seed = task
-    return play(subject.name, seed, subject.settings)
+    return play(subject.algorithm, seed, subject.settings)
 
 
 def _missing_membership(reasons: Sequence[str], seeds: int) -> Iterator[Missing]:
@@ -237,41 +277,41 @@ def _missing_membership(reasons: Sequence[str], seeds: int) -> Iterator[Missing]
 
 
 def _noise(
-    algorithms: Iterable[str], defenses: Iterable[str], epsilons: Iterable[float], delta: float
+    subjects: Iterable[RegisteredSubject], defenses: Iterable[str], epsilons: Iterable[float], delta: float
 ) -> Mapping[tuple[float, int], float]:
-    """Compute the noise multiplier for each epsilon and number of rounds that some case needs."""
+    """Compute the multiplier of central noise for each epsilon and number of rounds that some case needs."""
     if DP not in defenses:
         return {}
     from securefed.defenses._differential_privacy import calibrate  # noqa: PLC0415 - the accountant imports slowly
 
-    rounds = {case(name).rounds for name in algorithms}
+    rounds = {subject.case.rounds for subject in subjects}
     return {(epsilon, count): calibrate(epsilon, delta, count) for epsilon in epsilons for count in rounds}
 
 
-def _algorithms(names: Sequence[str] | None) -> tuple[str, ...]:
-    if not names:
-        return defaults()
-    if list(names) == [ALL]:
-        return every()
-    return tuple(dict.fromkeys(case(name).name for name in names))
+def _subjects(names: Sequence[str] | None, settings: Settings, sizes: Sequence[int | None]) -> list[RegisteredSubject]:
+    """List what an audit runs: every algorithm, once for each number of rows a client."""
+    if names:
+        found = every() if list(names) == [ALL] else tuple(dict.fromkeys(case(name).name for name in names))
+    else:
+        found = defaults()
+    several = sizes if len(sizes) > 1 else (None,)
+    return [RegisteredSubject(name, settings, rows) for name in found for rows in several]
 
 
-def _fitting(
-    algorithms: Sequence[str], source: LoadedDataset, clients: int, named: bool
-) -> tuple[tuple[str, ...], dict[str, str]]:
+def _fitting(subjects: Sequence[RegisteredSubject], *, named: bool) -> tuple[list[RegisteredSubject], dict[str, str]]:
     """Select the algorithms that can run on these data, and say why the others cannot."""
-    fit: list[str] = []
+    fit: list[RegisteredSubject] = []
     unfit: dict[str, str] = {}
-    for name in algorithms:
+    for subject in subjects:
         try:
-            case(name).build().layout(case(name).prepare(source, clients, 0).public)
-            fit.append(name)
+            subject.case.build().layout(subject.prepare(0).public)
+            fit.append(subject)
         except (ConfigError, DataError) as refusal:
-            unfit[name] = str(refusal)
-            if named or len(unfit) == len(algorithms):
+            unfit[subject.name] = str(refusal)
+            if named or len(unfit) == len(subjects):
                 kind = ConfigError if isinstance(refusal, ConfigError) else DataError
-                raise kind(f"{name} does not run on these data: {refusal}") from refusal
-    return tuple(fit), unfit
+                raise kind(f"{subject.name} does not run on these data: {refusal}") from refusal
+    return fit, unfit
 
 
 def _names(kind: str, names: Sequence[str] | None, known: Sequence[str], find: Any) -> tuple[str, ...]:
@@ -283,18 +323,41 @@ def _names(kind: str, names: Sequence[str] | None, known: Sequence[str], find: A
     return tuple(dict.fromkeys(full))
 
 
-def _command(settings: Settings, algorithms: Sequence[str], seeds: int) -> str:
+def _command(
+    settings: Settings,
+    algorithms: Sequence[str] | None,
+    seeds: int,
+    clients: int | None,
+    sizes: Sequence[int | None],
+) -> str:
     """Write the shell command that makes the same audit."""
     lists = (
-        ("algorithms", tuple(algorithms), defaults()),
-        ("defenses", settings.defenses, DEFENSES),
+        ("algorithms", tuple(algorithms or ()), ()),
+        ("defenses", settings.defenses, USUAL),
         ("attacks", settings.attacks, catalogue.attacks.names),
     )
     parts = [f"--{name} {','.join(chosen)}" for name, chosen, usual in lists if chosen != usual]
-    parts += [f"--data {settings.data}", f"--clients {settings.clients}", f"--seeds {seeds}"]
+    parts.append(f"--data {shlex.quote(settings.data)}")
+    if clients is not None or not settings.own.owner:
+        parts.append(f"--clients {settings.clients}")
+    if len(sizes) > 1:
+        parts.append(f"--rows-per-client {','.join(map(str, sizes))}")
+    parts += [*own_options(settings.own, settings.label), f"--seeds {seeds}"]
     parts += [f"--epsilon {settings.epsilon:g}", f"--delta {settings.delta:g}"]
     if settings.epsilons:
         parts.append(f"--epsilons {','.join(f'{epsilon:g}' for epsilon in settings.epsilons)}")
     if settings.survivor_change > 1:
         parts.append(f"--survivor-change {settings.survivor_change}")
     return " ".join(["securefed audit", *parts, *(["--every-seed"] if settings.every_seed else [])])
+
+
+def own_options(own: OwnSetup, label: str) -> list[str]:
+    """Write what the user changes of the audit cases as options of the command line."""
+    named = (
+        ("owner-column", own.owner), ("label-column", label), ("rows-per-client", own.rows), ("rounds", own.rounds),
+    )  # fmt: skip
+    options = [f"--{name} {shlex.quote(str(value))}" for name, value in named if value]
+    for name, value in own.settings:
+        text = value if isinstance(value, str) else json.dumps(value)
+        options.append(f"--set {shlex.quote(f'{name}={text}')}")
+    return options + ["--standardise"] * own.standardise

@@ -10,13 +10,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, Final
-
-import numpy as np
 
 from securefed._auditing.active.active_views import ActiveAudit
 from securefed._auditing.cases import Case, Preparation, Prepared, WideCase, case
+from securefed._auditing.cases.own_setup import head
 from securefed._auditing.engine.explained_messages import explains, precision
 from securefed._auditing.engine.results import CLIENT, Artifact, RunFacts
 from securefed._auditing.engine.seed_result import (
@@ -31,30 +30,42 @@ from securefed._auditing.engine.seed_result import (
 )
 from securefed._auditing.registered.attacker import CHANGING_SURVIVORS, DIFFERENCE, Attacker, prefix_lengths
 from securefed._auditing.registered.audit_settings import Settings
+from securefed._auditing.registered.audited_defenses import (
+    CKKS,
+    DDP,
+    DP,
+    NOISES,
+    PAILLIER,
+    PAILLIER_THRESHOLD,
+    PLAIN,
+    QUANTISE,
+    QUANTISED,
+    SECURE_AGGREGATION,
+    RealRun,
+    SharedKeyPaillier,
+    distributed,
+    identical_sums,
+    lattice_encryption,
+    opened_uploads,
+    shared_key_threshold_paillier,
+)
 from securefed._auditing.registered.scoring import assess
-from securefed._messages import RoundRecord
 from securefed._runtime.federation import Federation
 from securefed._runtime.history import RoundHistory
 from securefed._runtime.run_options import RunOptions
 from securefed._runtime.server import Result
 from securefed._tensors import Tensors
 from securefed.attacks import views
-from securefed.attacks._base import RoundView, Target, View
+from securefed.attacks._base import Target, View
 from securefed.attacks.scores import leakage
-from securefed.datasets._loaders import LoadedDataset, load
 from securefed.defenses._base import Aggregation, Defense
 from securefed.defenses._chain import chain
 from securefed.defenses._differential_privacy import clip, gaussian
 from securefed.defenses._fixed_point import Quantise
-from securefed.defenses._homomorphic import KeyHolder, Paillier, open_upload
-from securefed.defenses._homomorphic.encryption_randomness import power_table
-from securefed.defenses._homomorphic.key_holder_protocol import threshold_of
 from securefed.defenses._plain import Plain
 from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import DivergenceError
 
-PLAIN, SECURE_AGGREGATION, PAILLIER, DP = "plain", "secure_aggregation", "paillier", "dp"
-DEFENSES: Final = (PLAIN, SECURE_AGGREGATION, PAILLIER, DP)
 TARGET: Final = 0
 """The client that is attacked."""
 ABSENCE_ROUNDS: Final = 30
@@ -62,27 +73,51 @@ ABSENCE_ROUNDS: Final = 30
 REAL_ROUNDS: Final = 2
 """Rounds that a defence without noise itself runs on the first seed; all rounds cost the same, and a second one shows
 what the first leaves behind."""
-QUANTISED: Final = chain(Quantise(), Plain())
 DEFAULT_SETTING: Final = "default setting"
 UNTRACED: Final = ("gradient_inversion/naive", "gradient_inversion/dlg", DIFFERENCE)
 """Attacks without a curve of errors against rounds: slow ones, and one that needs all rounds."""
 CURVE_SEEDS: Final = 3
 """Seeds of the curves of leakage against epsilon, which only show the shape."""
-COVERED: Final = {DP: views.RELEASED}
-"""By defence with noise, the one view that its epsilon covers."""
-RealRun = tuple[Result, Federation]
 
 
 @dataclass(frozen=True)
 class RegisteredSubject:
-    """A registered algorithm under audit, as its audit case runs it; an `audit_report.Subject`."""
+    """A registered algorithm under audit, as its audit case runs it; an `audit_report.Subject`.
 
-    name: str
+    Attributes:
+        algorithm: its name in the registry.
+        settings: of the whole audit.
+        rows: rows of every client where the report has a row for each of several numbers; `None` otherwise.
+    """
+
+    algorithm: str
     settings: Settings
+    rows: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The algorithm's name in the report, which says the rows a client where it stands there twice."""
+        return (
+            self.algorithm
+            if self.rows is None
+            else f"{self.algorithm} ({self.rows} rows)"
+            if self.rows != 1
+            else f"{self.algorithm} (1 row)"
+        )
+
+    @property
+    def case(self) -> Case:
+        """The audit case with what the user changes of it."""
+        own = self.settings.own
+        return (own if self.rows is None else replace(own, rows=self.rows)).apply(case(self.algorithm))
+
+    def prepare(self, seed: int) -> Prepared:
+        """Split the data for a seed."""
+        return self.case.prepare(self.settings.source(), self.settings.clients, seed)
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the settings of its audit case."""
-        return case(self.name).describe()
+        """Return the settings of its audit case, and the sizes at which it runs."""
+        return self.case.describe() | {"sizes": head(self.prepare(0), self.case)}
 
     def audit_seed(self, seed: int, *, first: bool | None = None) -> SeedResult:
         """Run and attack one seed; all but keys and noise follows from the seed.
@@ -91,27 +126,7 @@ class RegisteredSubject:
             seed: of the data split, the run and the attacks.
             first: whether the defences themselves run and pictures are kept; by default on seed 0.
         """
-        prepared = case(self.name).prepare(_source(self.settings.data), self.settings.clients, seed)
-        return _SeedRun(self, seed, seed == 0 if first is None else first, prepared).run()
-
-
-@cache
-def _source(name: str) -> LoadedDataset:
-    return load(name)
-
-
-@cache
-def _key_holder() -> KeyHolder:
-    holder = KeyHolder.generate(Paillier.bits)
-    power_table(holder.public.n, holder.public.base, Paillier.randomness)  # made here, so that no run's time counts it
-    return holder
-
-
-class _SharedKeyPaillier(Paillier):
-    """Paillier with one key for all runs of a process; the key and its tables of powers take seconds to make."""
-
-    def helper(self, clients: int, frozen: bytes | None = None) -> KeyHolder:
-        return _key_holder().requiring(threshold_of(self.threshold, clients))
+        return _SeedRun(self, seed, seed == 0 if first is None else first, self.prepare(seed)).run()
 
 
 class _SeedRun:
@@ -119,7 +134,7 @@ class _SeedRun:
 
     def __init__(self, subject: RegisteredSubject, seed: int, first: bool, prepared: Prepared) -> None:
         self.name, self.settings, self.seed, self.first = subject.name, subject.settings, seed, first
-        self.case: Case = case(subject.name)
+        self.case: Case = subject.case
         self.prepared = prepared
         self.result = SeedResult()
         self.attacker = self._new_attacker()
@@ -132,14 +147,18 @@ class _SeedRun:
             PLAIN: self._plain,
             SECURE_AGGREGATION: self._secure_aggregation,
             PAILLIER: self._paillier,
+            PAILLIER_THRESHOLD: self._paillier_threshold,
+            CKKS: self._ckks,
+            QUANTISE: self._quantise,
             DP: self._dp,
+            DDP: self._ddp,
         }
         for name in self.settings.defenses:
             try:
                 steps[name]()
             except DivergenceError as error:
-                self.result.skipped.append(f"{self.case.name}, {name}, seed {self.seed}: {error}")
-                self.result.gaps.append(Gap(self.case.name, name, "", "", self.seed, str(error)))
+                self.result.skipped.append(f"{self.name}, {name}, seed {self.seed}: {error}")
+                self.result.gaps.append(Gap(self.name, name, "", "", self.seed, str(error)))
         return self.result
 
     def _plain(self) -> None:
@@ -164,7 +183,7 @@ class _SeedRun:
     def _data(self, prepare: Preparation) -> Iterator[Attacker]:
         """Use other data within the context, and give an attacker who knows their public facts."""
         usual = self.prepared
-        self.prepared = prepare(_source(self.settings.data), self.settings.clients, self.seed)
+        self.prepared = prepare(self.settings.source(), self.settings.clients, self.seed)
         try:
             yield self._new_attacker()
         finally:
@@ -179,7 +198,7 @@ class _SeedRun:
         for name, estimates in attacker.prefixes(observed, rounds, UNTRACED):
             errors = tuple(judge(item)[0].error if item else math.nan for item in estimates)
             conditions = tuple(finite_or_nan(item.condition) if item else math.nan for item in estimates)
-            self.result.traces.append(Trace(setting, self.case.name, name, rounds, errors, conditions))
+            self.result.traces.append(Trace(setting, self.name, name, rounds, errors, conditions))
 
     def _secure_aggregation(self) -> None:
         defense = chain(secure_aggregation())
@@ -225,22 +244,23 @@ class _SeedRun:
         whole = self.settings.every_seed or view == CHANGING_SURVIVORS  # their rounds differ in cost
         rounds = planned if whole else min(planned, REAL_ROUNDS)
         result, federation = self._federation(defense, **{**how, "rounds": rounds})
-        same = _identical(result, quantised, whole=rounds == planned)
+        same = identical_sums(result, quantised, whole=rounds == planned)
         self._note_costs(name, result, output=quantised.output if same else None, identical=same, view=view)
         return (quantised if same and rounds < planned else result), (result, federation)
 
-    def _absences(self, name: str, sums: Defense, defense: Defense | None = None) -> None:
+    def _absences(self, name: str, sums: Defense | Callable[[], Defense], defense: Defense | None = None) -> None:
         """Attack a run in which the target stays away in every second round, so that sums can be subtracted.
 
         Args:
             name: of the audited defence.
-            sums: a cheap defence with the same sums.
+            sums: a cheap defence with the same sums, or a function that makes it for the data of this view.
             defense: the audited defence, run beside it on the first seed if its cost is of interest.
         """
         if DIFFERENCE not in self.settings.attacks or self.case.absences is None:
             return
         how: dict[str, Any] = {"rounds": ABSENCE_ROUNDS, "schedule": self.settings.present}
         with self._data(self.case.absences) as fresh:
+            sums = sums if isinstance(sums, Defense) else sums()
             attacker = self._absence.setdefault(sums.name, fresh)  # it remembers results on the same sums
             result = self._sums(sums, CHANGING_SURVIVORS, **how)
             if defense is not None:
@@ -250,16 +270,36 @@ class _SeedRun:
 
     def _paillier(self) -> None:
         quantised = self._sums(QUANTISED)
-        result, real = self._exact(PAILLIER, chain(_SharedKeyPaillier()), quantised)
+        result, real = self._exact(PAILLIER, chain(SharedKeyPaillier()), quantised)
         self._attack(PAILLIER, result, views.sum_only(result.transcript, TARGET))
         self._absences(PAILLIER, QUANTISED)
         self._active(PAILLIER, QUANTISED, result)
         observed = replace(views.server(quantised.transcript, TARGET), view=views.KEY_HOLDER_VIEW)
         if real is not None:
-            opened = _opened(*real)
+            opened = opened_uploads(*real, TARGET)
             later = observed.rounds[len(opened) :] if result is quantised else ()
             observed = replace(observed, rounds=(*opened, *later))
         self._attack(PAILLIER, result, observed)
+
+    def _paillier_threshold(self) -> None:
+        result, _ = self._exact(PAILLIER_THRESHOLD, shared_key_threshold_paillier(), self._sums(QUANTISED))
+        self._attack(PAILLIER_THRESHOLD, result, views.sum_only(result.transcript, TARGET))
+        self._absences(PAILLIER_THRESHOLD, QUANTISED)
+
+    def _ckks(self) -> None:
+        """Attack the sums of CKKS, whose own noise is 2^-30 of them; the quantised run's stand for it but once."""
+        quantised = self._sums(QUANTISED)
+        real = self.first or self.settings.every_seed
+        result = self._federation(lattice_encryption())[0] if real else quantised
+        self._note_costs(CKKS, result, real=real)
+        self._attack(CKKS, result, views.sum_only(result.transcript, TARGET))
+        key_holders = replace(views.server(quantised.transcript, TARGET), view=views.KEY_HOLDER_VIEW)
+        self._attack(CKKS, quantised, key_holders)
+
+    def _quantise(self) -> None:
+        result = self._sums(QUANTISED)
+        self._note_costs(QUANTISE, result)
+        self._attack(QUANTISE, result, views.server(result.transcript, TARGET))
 
     def _dp(self) -> None:
         real = self.first or self.settings.every_seed
@@ -270,18 +310,39 @@ class _SeedRun:
         clipped = chain(clip(self.case.clip), Quantise(), Plain())
         self._absences(DP, clipped)
         self._active(DP, clipped, result)
-        if self.seed < CURVE_SEEDS:
-            self.result.tradeoffs += [self._tradeoff(epsilon) for epsilon in self.settings.epsilons]
+        self._tradeoffs(DP)
+
+    def _ddp(self) -> None:
+        """Attack sums that hold every client's share of the noise, so that epsilon covers what the server sees."""
+        real = self.first or self.settings.every_seed
+        result = self._federation(self._distributed(self.settings.epsilon, self.case.rounds, real=real))[0]
+        self._note_costs(DDP, result, real=real, epsilon=self.settings.epsilon)
+        self._attack(DDP, result, views.sum_only(result.transcript, TARGET))
+        self._absences(DDP, lambda: self._distributed(self.settings.epsilon, ABSENCE_ROUNDS, real=False))
+        self._tradeoffs(DDP)
+
+    def _distributed(self, epsilon: float, rounds: int, *, real: bool) -> Defense:
+        layout = self.case.build().layout(self.prepared.public)
+        size = self.settings.clients
+        return distributed(self.case.clip, epsilon, self.settings.delta, rounds, layout, size, real=real)
 
     def _noised(self, epsilon: float, aggregation: Aggregation) -> Result:
         """Run under central noise of an epsilon; the aggregation changes only the cost, not the sums."""
         multiplier = self.settings.noise[epsilon, self.case.rounds]
         return self._federation(chain(clip(self.case.clip), gaussian(multiplier), Quantise(), aggregation))[0]
 
-    def _tradeoff(self, epsilon: float) -> Tradeoff:
-        """Measure leakage and utility at one epsilon."""
-        result = self._noised(epsilon, Plain())
-        observed = views.released(result.transcript, TARGET)
+    def _tradeoffs(self, noise: str) -> None:
+        """Measure leakage and utility at several epsilons, under the first defence with noise of the audit."""
+        if noise == next(name for name in self.settings.defenses if name in NOISES) and self.seed < CURVE_SEEDS:
+            self.result.tradeoffs += [self._tradeoff(noise, epsilon) for epsilon in self.settings.epsilons]
+
+    def _tradeoff(self, noise: str, epsilon: float) -> Tradeoff:
+        """Measure leakage and utility at one epsilon, in the view that it covers."""
+        if noise == DP:
+            result = self._noised(epsilon, Plain())
+        else:
+            result = self._federation(self._distributed(epsilon, self.case.rounds, real=False))[0]
+        observed = (views.released if noise == DP else views.sum_only)(result.transcript, TARGET)
         leaks = [
             leakage(item.error, item.baseline)
             for finding in self.attacker.attack(observed)[0]
@@ -289,7 +350,7 @@ class _SeedRun:
             if item.secret == CLIENT
         ]
         utility = self.case.utility(result.output, self.prepared.test)
-        return Tradeoff(self.case.name, epsilon, self.seed, max(leaks, default=math.nan), utility)
+        return Tradeoff(self.name, epsilon, self.seed, max(leaks, default=math.nan), utility)
 
     def _federation(
         self, defense: Defense, *, rounds: int | None = None, schedule: Any = None
@@ -315,7 +376,7 @@ class _SeedRun:
         except DivergenceError as error:
             if not done:
                 raise
-            what = f"{self.case.name}, {defense.name}, seed {self.seed}"
+            what = f"{self.name}, {defense.name}, seed {self.seed}"
             self.result.skipped.append(f"{what}: only {len(done)} of {planned} rounds: {error}")
             return federation.run(len(done)), federation
 
@@ -325,12 +386,12 @@ class _SeedRun:
         """Record what a run cost and achieved; `more` are further fields of `RunFacts`."""
         utility = self.case.utility(result.output if output is None else output, self.prepared.test)
         costs = run_costs(result.history, self.settings.clients) | more
-        self.result.facts.append(RunFacts(self.case.name, defense, self.seed, utility, real=real, **costs))
+        self.result.facts.append(RunFacts(self.name, defense, self.seed, utility, real=real, **costs))
 
     def _attack(self, defense: str, result: Result, observed: View, attacker: Attacker | None = None) -> None:
         """Run every attack that applies to this view, and its null, and score them."""
         findings, refused = (attacker or self.attacker).attack(observed)
-        place = Place(self.case.name, defense, observed.view, self.seed, TARGET)
+        place = Place(self.name, defense, observed.view, self.seed, TARGET)
         for name, reason in refused.items():
             self.result.leave_out(place, name, reason)
         judge, fits = self._judge(observed, result), partial(explains, level=precision(observed))
@@ -339,33 +400,13 @@ class _SeedRun:
             judged = self.result.record(place, finding.attack, [finding.estimate], nulls, judge, fits)
             for item in judged if self.first else ():
                 pair, shape = (item.truth, item.estimate), self.prepared.image_shape
-                artifact = Artifact(self.case.name, defense, observed.view, finding.attack, item.secret, *pair, shape)
+                artifact = Artifact(self.name, defense, observed.view, finding.attack, item.secret, *pair, shape)
                 self.result.artifacts.append(artifact)
         if not findings and self.first:
-            where = f"{self.case.name}, {defense}, {observed.view}"
+            where = f"{self.name}, {defense}, {observed.view}"
             reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
             self.result.skipped.append(f"{where}: no attack applies ({reasons or 'none chosen'})")
 
     def _judge(self, observed: View, result: Result) -> Judge:
         """Make the scorer of estimates from one view of one run."""
         return lambda estimate: assess(self.prepared, observed, estimate, result, TARGET)
-
-
-def _opened(result: Result, federation: Federation) -> tuple[RoundView, ...]:
-    """Decrypt the target's uploads of a run under Paillier."""
-    holder, plan = federation.helper, result.plan
-    assert isinstance(holder, KeyHolder)
-    opener = partial(open_upload, holder, plan=plan)
-    return views.opened(result.transcript, TARGET, opener, views.KEY_HOLDER_VIEW).rounds
-
-
-def _identical(result: Result, quantised: Result, *, whole: bool) -> bool:
-    """Whether every exchange of a run has the quantised run's sum of integers; `whole`: and both have equal lengths."""
-
-    def same(a: RoundRecord, b: RoundRecord) -> bool:
-        return a.survivors == b.survivors and all(np.array_equal(a.encoded[n], b.encoded[n]) for n in a.encoded)
-
-    own, other = result.transcript.records, quantised.transcript.records
-    if not own or (len(own) != len(other) if whole else len(own) > len(other)):
-        return False
-    return all(same(a, b) for a, b in zip(own, other, strict=False))

@@ -24,7 +24,6 @@ from securefed._auditing.engine.results import Artifact, Attempt, RunFacts
 from securefed._auditing.engine.seed_result import Gap, SeedResult, Trace, Tradeoff
 from securefed._auditing.registered.audit_settings import Settings
 from securefed._persistence import container
-from securefed.datasets._loaders import load
 from securefed.errors import StorageError
 
 KIND: Final = "audit task"
@@ -49,7 +48,7 @@ class Unfinished:
     def __init__(self, folder: Path, settings: Settings) -> None:
         self._folder = folder
         self._digest = hashlib.sha256(
-            f"{settings}{_code()}{_rows(settings.data)}".encode()  # a dataclass prints all its fields
+            f"{settings}{_code()}{_rows(settings)}".encode()  # a dataclass prints all its fields
         ).hexdigest()
 
     def find(self, algorithm: str, seed: int) -> SeedResult | None:
@@ -123,9 +122,10 @@ def _sources() -> Iterator[Path]:
             yield from Path(folder).rglob("*.py")
 
 
-@cache
-def _rows(data: str) -> str:
+def _rows(settings: Settings) -> str:
     """Hash the data, since a file may have changed under its name."""
-    rows = load(data).data
-    labels = b"" if rows.y is None else np.ascontiguousarray(rows.y).tobytes()
-    return hashlib.sha256(np.ascontiguousarray(rows.x).tobytes() + labels).hexdigest()
+    source = settings.source()
+    state = hashlib.sha256(np.ascontiguousarray(source.data.x).tobytes())
+    for values in (source.data.y, source.groups.get(settings.own.owner)):
+        state.update(b"" if values is None else np.ascontiguousarray(values).tobytes())
+    return state.hexdigest()

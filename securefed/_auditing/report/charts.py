@@ -97,22 +97,6 @@ def share_curve(title: str, note: str, series: Series) -> str:
     return _drawn(title, note, plot, shown)
 
 
-def share_curve(title: str, note: str, series: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
-    """Draw shares from 0 to 1 against rows a client, which are on a logarithmic axis; `series` as in `curve`."""
-    sizes = sorted({rows for lines in series.values() for rows in lines["rounds"]})
-    ends = math.log10(sizes[0]), math.log10(max(sizes[-1], 2 * sizes[0]))
-    chart = _Chart(title, (560, 230), (58, 48, 140, 40), ends, (0, 1), log_x=True)
-    chart.heading(title, note)
-    chart.rows((tick, f"{tick:g}") for tick in _HALVES)
-    chart.columns([(rows, f"{rows:g}") for rows in sizes], "rows a client")
-    for place, ((name, lines), fill) in enumerate(zip(series.items(), cycle(_LINES), strict=False)):
-        for rows, low, high in zip(lines["rounds"], lines["low"], lines["high"], strict=True):
-            chart.bar(rows, low, high, fill, ' stroke-opacity=".5"')
-        chart.curve(lines["rounds"], lines["middle"], fill)
-        chart.text(chart.width - chart.right + 8, 62 + 16 * place, name, fill=fill)
-    return str(chart)
-
-
 def spectrum(title: str, truth: Array, estimate: Array, most: int = 24) -> str:
     """Draw the leading eigenvalues of two symmetric matrices: the secret's as rings, the reconstruction's as dots.
 

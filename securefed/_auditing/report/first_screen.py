@@ -17,7 +17,10 @@ from securefed._auditing.report.sureness import gaps, sureness
 _MEANINGS: Final = {
     "secure_aggregation": "Secure aggregation: masks that cancel in the sum.",
     "paillier": "Paillier: encrypted messages, of which a key holder opens the sum.",
+    "paillier_threshold": "Paillier, t of N: as Paillier, and t of the clients open the sum together.",
+    "ckks": "CKKS: encrypted messages, whose sum a key holder opens with a small error.",
     "dp": "DP: noise on the sums.",
+    "ddp": "Distributed DP: each client adds a share of the noise, so that the server sees noised sums only.",
 }
 """By defence, what it is, in the fewest words."""
 

@@ -15,7 +15,9 @@ from securefed.attacks.views import RELEASED
 
 def headline(report: Report) -> list[str]:
     """Conclude in three sentences, for a reader who stops there: messages in the clear, sums, and sums with noise."""
-    bare = strongest((c for c in report.cells if c.view == "server" and c.owner == CLIENT), by_owner=True)
+    bare = strongest(
+        (c for c in report.cells if (c.defense, c.view, c.owner) == ("plain", "server", CLIENT)), by_owner=True
+    )
     open_, part, failed = (_names(bare.values(), word) for word in (EXPOSED, PARTIAL, INCONCLUSIVE))
     everywhere = _in(open_, len(bare))
     if not everywhere.startswith("all"):
@@ -27,6 +29,11 @@ def headline(report: Report) -> list[str]:
     defended = [c for c in report.cells if c.defense == "secure_aggregation" and c.view in ALONE]
     if defended:
         sentences.append(f"Under secure aggregation the server sees only sums, {_sums(defended)}")
+    shares = [c for c in report.cells if c.defense == "ddp" and c.view in ALONE]
+    if shares:
+        sentences.append(
+            f"Where every client adds its share of noise, the server sees only noised sums, {_sums(shares)}"
+        )
     noised = _noised([c for c in report.cells if c.defense == "dp"])
     return [*sentences, noised] if noised else sentences
 

@@ -18,12 +18,21 @@ DEFENSE_TITLES: Final = {
     "plain": "Plain",
     "secure_aggregation": "Secure aggregation",
     "paillier": "Paillier",
+    "paillier_threshold": "Paillier, t of N",
+    "ckks": "CKKS",
+    "quantise": "Fixed point",
     "dp": "DP on secure aggregation",
+    "ddp": "Distributed DP",
 }
 
 WORSE: Final = "worse than a guess"
 """A leakage below 0, in words."""
-SHORT_DEFENSES: Final = {"secure_aggregation": "SecAgg", "dp": "DP+SA"}
+SHORT_DEFENSES: Final = {
+    "secure_aggregation": "SecAgg",
+    "dp": "DP+SA",
+    "ddp": "DDP+SA",
+    "paillier_threshold": "Paillier t/N",
+}
 ALGORITHM_TITLES: Final = {
     "ssi": "SSI",
     "localpower": "LocalPower",
@@ -76,8 +85,10 @@ SECRETS: Final = {
 def short(algorithm: str) -> str:
     """Return an algorithm's usual name."""
     family, _, last = algorithm.rpartition("/")
+    last, bracket, rows = last.partition(" (")  # "optimization/dsgd (16 rows)" stands beside "optimization/dsgd"
     title = ALGORITHM_TITLES.get(last, last)
-    return f"{title} ({FAMILY_TITLES[family]})" if last in SHARED and family in FAMILY_TITLES else title
+    full = f"{title} ({FAMILY_TITLES[family]})" if last in SHARED and family in FAMILY_TITLES else title
+    return full + bracket + rows
 
 
 def secret_title(secret: str) -> str:

@@ -1,0 +1,92 @@
+"""Whether advice holds: `python -m benchmarks.pages.advice [DATA ...]`.
+
+On each data set a search; where it advises a setting, that setting runs afresh on ten new seeds, whose 95 % bound must
+lie within the promise; where it advises none, a search twice as fine must find none. The sets are cut to their columns
+of highest variance, so that a search takes minutes. Results: `results/advice.json`, one set replaced at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.rows import RESULTS
+from securefed._auditing.advice.search import advise, listing
+from securefed._auditing.advice.trials import Trials
+from securefed._auditing.cases import case
+from securefed._auditing.cases.data_splits import most_varied
+from securefed._auditing.cases.own_setup import OwnSetup
+from securefed.datasets import load
+
+SETS = ("digits", "breast_cancer", "unsw_nb15", "uci_har", "generated")
+ALGORITHM, CLIENTS, ROUNDS, RANK = "pca/ssi", 8, 6, 2
+COLUMNS, MOST_ROWS = 10, 1000
+ACCEPTABLE = 0.1
+SEEDS, FRESH = 5, range(1000, 1010)
+PATH = RESULTS / "advice.json"
+
+
+def main(names: tuple[str, ...] = SETS) -> None:
+    """Measure the named sets and write their results."""
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            found = measure(name, Path(folder))
+        known = json.loads(PATH.read_text()) if PATH.exists() else {}
+        PATH.write_text(json.dumps(known | {name: found}, indent=1, allow_nan=False) + "\n")
+        print(name, json.dumps({key: value for key, value in found.items() if key != "advice"}))
+
+
+def measure(name: str, folder: Path) -> dict[str, Any]:
+    """Search on one set, and check the advice."""
+    start = time.process_time()
+    path = _cut(name, folder)
+    sizes: dict[str, Any] = {"clients": CLIENTS, "rounds": ROUNDS, "settings": {"rank": RANK}}
+    advice = advise(ALGORITHM, data=str(path), acceptable=ACCEPTABLE, seeds=SEEDS, **sizes)
+    out: dict[str, Any] = {"acceptable": ACCEPTABLE, "sentences": list(advice.sentences), "seeds": SEEDS}
+    if advice.advised is None:
+        finer = advise(ALGORITHM, data=str(path), acceptable=ACCEPTABLE, seeds=SEEDS, fineness=2, **sizes)
+        out |= {"advised": None, "finer search finds": finer.advised and finer.advised.defense}
+        out["met"] = finer.advised is None
+    else:
+        own = OwnSetup(rounds=ROUNDS, settings=(("rank", RANK),))
+        trials = Trials(own.apply(case(ALGORITHM)), own, load(path), 1e-5)
+        listed = listing(trials, CLIENTS)
+        trial = trials.run(listed[advice.tried.index(advice.advised)], FRESH, 1.0)
+        out |= {
+            "advised": advice.advised.defense,
+            "promised": advice.advised.leak_upper,
+            "fresh seeds": len(FRESH),
+            "fresh leak": trial.mean,
+            "fresh bound": trial.upper(1),
+            "fresh bound, corrected": trial.upper(len(listed)),
+            "fresh utility": float(np.mean(trial.utilities)),
+        }
+        out["met"] = trial.upper(len(listed)) <= ACCEPTABLE
+    advice_json = advice.to_json() | {"data": name}
+    for one in [*advice_json["tried"], *([advice_json["advised"]] if advice_json["advised"] else [])]:
+        one["paste"] = one["paste"].replace(str(path), f"{name}.npz")
+    return out | {"core seconds": round(time.process_time() - start, 1), "advice": advice_json}
+
+
+def _cut(name: str, folder: Path) -> Path:
+    """Write some rows of a set, and its columns of highest variance, as a user's own file."""
+    rng = np.random.default_rng(0)
+    path = folder / f"{name}.npz"
+    if name == "generated":
+        mixed = rng.standard_normal((MOST_ROWS, 3)) @ rng.standard_normal((3, COLUMNS))
+        np.savez(path, x=mixed + 0.1 * rng.standard_normal(mixed.shape))
+        return path
+    data = most_varied(load(name).data, COLUMNS)
+    rows = rng.permutation(data.rows)[:MOST_ROWS]
+    np.savez(path, x=data.x[rows])
+    return path
+
+
+if __name__ == "__main__":
+    main(tuple(sys.argv[1:]) or SETS)

@@ -1,0 +1,73 @@
+"""Say an advice in two sentences: what to do, and what it costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from securefed._auditing.advice.advice_values import Setting
+
+
+def sentences(
+    tried: Sequence[Setting],
+    advised: Setting | None,
+    needed: int | None,
+    acceptable: float,
+    keep: float,
+    largest: int,
+) -> tuple[str, str]:
+    """Say what to do and what it costs, or why there is nothing to do at this size.
+
+    Args:
+        tried: all settings, the first of them without a defence.
+        advised: the one to use, if any.
+        needed: the cohort from which on one is usable, if none is now.
+        acceptable: leakage that the user can live with.
+        keep: share of the utility that a usable setting keeps.
+        largest: the largest cohort that was simulated; 0 for none.
+    """
+    if advised is not None:
+        return _do(advised), _costs(advised, tried)
+    holding = [one for one in tried if one.holds]
+    lowest = min((one for one in tried if not math.isnan(one.leak_upper)), key=lambda one: one.leak_upper, default=None)
+    if not holding:
+        known = "none of them could be measured" if lowest is None else f"the lowest bound is {lowest.leak_upper:.2f}"
+        first = f"Of {len(tried)} settings none is shown to keep the leak at {acceptable:g} or less: {known}."
+        return (
+            first,
+            "Do not train on these data at this size, or accept a larger leak; larger cohorts were not attacked.",
+        )
+    best = max(holding, key=lambda one: one.utility)
+    first = (
+        f"With {best.clients} clients {len(holding)} of {len(tried)} settings keep the leak at {acceptable:g} or less, "
+        f"but none keeps {keep:.0%} of the utility: the best, {best.defense}, has {best.utility:.3f} where messages in "
+        f"the clear reach {best.utility_clear:.3f}."
+    )
+    if needed is not None:
+        which = min((one for one in holding if one.usable_from == needed), key=lambda one: one.epsilon or 0.0)
+        return first, f"From {needed} clients on {which.defense} is usable, in a simulation with rows drawn from yours."
+    return first, f"No cohort of up to {largest} clients that was simulated makes one usable."
+
+
+def _do(advised: Setting) -> str:
+    if math.isnan(advised.leak):
+        leak = "no leak measured"
+    else:
+        leak = f"a leak of {advised.leak:.2f} was measured, {advised.leak_upper:.2f} at most with 95 % confidence"
+    rows = "1 row" if advised.rows_per_client == 1 else f"{advised.rows_per_client} rows"
+    rounds = "1 round" if advised.rounds == 1 else f"{advised.rounds} rounds"
+    sizes = f"{advised.clients} clients, {rows} each, {rounds}"
+    promise = f", and epsilon {advised.epsilon:g} holds against the server" if advised.epsilon is not None else ""
+    return f"Use {advised.defense} with {sizes}: {leak}{promise}."
+
+
+def _costs(advised: Setting, tried: Sequence[Setting]) -> str:
+    lost = advised.utility_clear - advised.utility
+    utility = f"The utility is {advised.utility:.3f}"
+    utility += f", {lost:.3f} less than in the clear" if round(lost, 3) > 0 else ", no less than in the clear"
+    plain = tried[0]
+    times = f" ({advised.bytes_up / plain.bytes_up:.1f} times)" if plain.bytes_up > 0 else ""
+    return (
+        f"{utility}; a client sends {advised.bytes_up:,.0f} bytes a round{times}, and a round of all clients takes "
+        f"{advised.seconds_per_round:.2g} s in one process."
+    )

@@ -1,0 +1,140 @@
+"""The settings that an advice tries: a defence, its parameters, and the sizes of the federation under it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Final
+
+from securefed._auditing.registered.audited_defenses import DDP, PLAIN, SECURE_AGGREGATION, default_threshold
+
+EPSILONS: Final = (1.0, 8.0, 64.0)
+"""Promises that are tried: strong, customary, and one that only hides from weak attacks."""
+ROWS: Final = (4, 16)
+"""Factors by which the rows a client are tried; a sum over more rows says less of each."""
+RINGS: Final = (12,)
+"""Bits of a number in a message of lower precision, instead of 32 or 64."""
+CLIPS: Final = (1.0, 0.25)
+"""Clipping norms under noise, in units of the median norm of the contributions of a run in the clear."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One setting to try.
+
+    Attributes:
+        defense: `plain`, `secure_aggregation` or `ddp`.
+        clients: number of clients in a round.
+        rows: rows of a client; `None` leaves the split of the rows as it is.
+        rounds: number of training rounds.
+        threshold: fewest clients over which a sum opens.
+        colluding: clients that tell the server all they know.
+        ring: bits of a number in a message; `None` for the algorithm's own.
+        epsilon: promise of the noise for all rounds; `None` without noise.
+        clip: clipping norm in units of the median norm of contributions.
+    """
+
+    defense: str
+    clients: int
+    rows: int | None
+    rounds: int
+    threshold: int = 1
+    colluding: int = 0
+    ring: int | None = None
+    epsilon: float | None = None
+    clip: float = 1.0
+
+    @property
+    def members(self) -> int:
+        """Number of honest clients in the smallest sum that the server can see."""
+        return 1 if self.defense == PLAIN else self.threshold - self.colluding
+
+    def words(self, norm: float) -> str:
+        """Describe the defence with its parameters; `norm` is the clipping norm."""
+        if self.defense == PLAIN:
+            return "no defence"
+        sums = f"secure aggregation, sums of at least {self.threshold} of {self.clients} clients"
+        if self.ring is not None:
+            sums += f", {self.ring} bits a number"
+        if self.epsilon is None:
+            return sums
+        return f"distributed noise of epsilon {self.epsilon:g} (clip {norm:.3g}) on {sums}"
+
+
+def candidates(
+    clients: int, rows: int | None, rounds: int, most_rows: int, colluding: int = 0, fineness: int = 1
+) -> tuple[Candidate, ...]:
+    """List the settings to try, the simplest first.
+
+    Args:
+        clients: number of clients in a round.
+        rows: rows a client at which the user trains; `None` if the split does not give all clients the same number.
+        rounds: at which the user trains.
+        most_rows: rows a client that the data suffice for.
+        colluding: clients that tell the server all they know.
+        fineness: 2 halves the steps between epsilons, rows, rounds and thresholds.
+    """
+    base = Candidate(PLAIN, clients, rows, rounds)
+    loose, strict = default_threshold(clients + colluding), clients
+    sums = replace(base, defense=SECURE_AGGREGATION, threshold=strict, colluding=colluding)
+    out = [base, replace(sums, threshold=min(loose, clients)), sums]
+    if fineness > 1:
+        out.append(replace(sums, threshold=(loose + strict + 1) // 2))
+    out += [replace(sums, rounds=count) for count in _rounds(rounds, fineness)]
+    larger = [rows * factor for factor in _between(ROWS, fineness) if rows and rows * factor <= most_rows]
+    out += [replace(sums, rows=int(count)) for count in larger]
+    out += [replace(sums, rows=int(larger[-1]), rounds=1)] if larger else []
+    out += [replace(sums, ring=ring) for ring in _between(RINGS, 1)]
+    noised = replace(sums, defense=DDP)
+    for epsilon in _between(EPSILONS, fineness):
+        out += [replace(noised, epsilon=epsilon, clip=clip) for clip in CLIPS]
+    out += [replace(noised, epsilon=EPSILONS[1], rows=int(count)) for count in larger]
+    out += [replace(noised, epsilon=EPSILONS[1], rounds=count) for count in _rounds(rounds, fineness)]
+    return tuple(dict.fromkeys(out))
+
+
+def _rounds(rounds: int, fineness: int) -> Iterator[int]:
+    """Yield fewer rounds than the user's: half and one, or also three quarters and a quarter."""
+    shares = (2, 4) if fineness == 1 else (3, 2, 1, 4)
+    counts = [1] + [max(rounds * share // 4, 1) for share in shares if share < 4]
+    yield from sorted({count for count in counts if count < rounds}, reverse=True)
+
+
+def _between(values: tuple[Any, ...], fineness: int) -> list[Any]:
+    """Return the values, and at fineness 2 the geometric means of neighbours too."""
+    means = [(a * b) ** 0.5 for a, b in pairwise(values)] if fineness > 1 else []
+    return sorted([*values, *means])
+
+
+def paste(
+    algorithm: str, candidate: Candidate, data: str, settings: Mapping[str, Any], norm: float, multiplier: float
+) -> str:
+    """Write the command that trains under a candidate.
+
+    Args:
+        algorithm: its name.
+        candidate: the setting.
+        data: name of the data set, or path.
+        settings: the algorithm's hyper-parameters.
+        norm: clipping norm.
+        multiplier: noise multiplier.
+    """
+    parts = [f"securefed run {algorithm}", f"--data {shlex.quote(data)}", f"--clients {candidate.clients}"]
+    parts.append(f"--rounds {candidate.rounds}")
+    parts += [f"--set {shlex.quote(f'{name}={_text(value)}')}" for name, value in settings.items()]
+    if candidate.defense == PLAIN:
+        return " ".join(parts)
+    own: dict[str, Any] = {"threshold": candidate.threshold}
+    if candidate.ring is not None:
+        own["ring"] = candidate.ring
+    if candidate.epsilon is not None:
+        own |= {"clip_norm": norm, "noise_multiplier": multiplier, "colluding": candidate.colluding}
+    parts.append(f"--defense {candidate.defense}")
+    return " ".join([*parts, *(f"--defense-set {name}={_text(value)}" for name, value in own.items())])
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(float(f"{value:.6g}") if isinstance(value, float) else value)

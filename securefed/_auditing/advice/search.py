@@ -1,0 +1,227 @@
+"""`securefed.advise(...)`: find the settings under which an algorithm leaks no more than the user accepts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from securefed._auditing.advice.advice_values import Advice, Setting
+from securefed._auditing.advice.advised_words import sentences
+from securefed._auditing.advice.candidates import Candidate, candidates, paste
+from securefed._auditing.advice.cohorts import COHORTS, keeps, simulate, usable_from
+from securefed._auditing.advice.trials import Trial, Trials
+from securefed._auditing.cases import case
+from securefed._auditing.cases.data_splits import HELD_OUT
+from securefed._auditing.cases.own_setup import OwnSetup, owners_of
+from securefed._auditing.gate.leakage_limits import require_limit
+from securefed._auditing.registered.audited_defenses import distributed_multiplier
+from securefed._hyperparameters import check_choice, check_integer, check_number
+from securefed.datasets._loaders import load
+from securefed.errors import SecureFedError
+
+KEEP: Final = 0.9
+"""Share of the utility in the clear that a usable setting keeps; the user may name another."""
+COHORT_SEEDS: Final = 2
+"""Runs of each simulated cohort; a utility then scatters by some hundredths, far less than noise of 8 clients costs."""
+Progress = Callable[[int, int, str], None]
+"""Called with (settings done, settings in all, words of the setting just done)."""
+
+
+def advise(
+    algorithm: str,
+    *,
+    data: str = "digits",
+    acceptable: float = 0.1,
+    clients: int | None = None,
+    rows_per_client: int | None = None,
+    rounds: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    standardise: bool = False,
+    owner_column: str = "",
+    label_column: str = "",
+    colluding: int = 0,
+    delta: float = 1e-5,
+    keep: float = KEEP,
+    seeds: int = 10,
+    fineness: int = 1,
+    cohorts: Sequence[int] = COHORTS,
+    progress: Progress | None = None,
+) -> Advice:
+    """Search defences and their parameters for those that keep a leak acceptable, and say what each costs.
+
+    The attacker is a server that keeps to the protocol and sees, of each round, the smallest sum that the defence
+    opens, less the contributions of the clients that collude with it. What is searched: no defence; secure aggregation
+    at the smallest threshold and over all clients, with more rows a client, fewer rounds, fewer bits a number; and
+    distributed noise at several epsilons and clips. A setting holds where the upper bound of every attack and the leak
+    that would have been noticed are acceptable; under noise epsilon stands beside it. Nothing is promised against
+    better attacks.
+
+    Args:
+        algorithm: its name in `securefed list`.
+        data: name of a data set, or the path of an `.npz`, `.csv` or `.parquet` file.
+        acceptable: mean leakage of a client's data that the user can live with; at least .06, the smallest that shows.
+        clients: number of clients in a round; by default 8, or one for each owner of rows.
+        rows_per_client: rows of every client; by default as the algorithm's audit case has it.
+        rounds: number of training rounds, likewise.
+        settings: hyper-parameters, which replace those of the audit case.
+        standardise: scale every column to mean 0 and standard deviation 1 over all rows.
+        owner_column: column that says whose row it is.
+        label_column: column of the labels in a file.
+        colluding: clients that tell the server all they know.
+        delta: of every epsilon.
+        keep: share of the utility in the clear, at the user's number of rounds, that a usable setting keeps.
+        seeds: runs of each setting.
+        fineness: 2 searches twice as fine.
+        cohorts: numbers of clients at which the utility under noise is simulated.
+        progress: called after every setting.
+
+    Raises:
+        ConfigError: an argument out of range, or an algorithm that does not run on these data.
+        DataError: the data cannot be read.
+    """
+    require_limit(acceptable, "acceptable")
+    check_number("acceptable", acceptable, 0.06)
+    check_number("keep", keep, 0, most=1)
+    check_integer("seeds", seeds, 2)
+    check_choice("fineness", fineness, (1, 2))
+    own = OwnSetup(rows_per_client, rounds, tuple((settings or {}).items()), standardise, owner_column)
+    source = load(data, owner=owner_column, label=label_column)
+    count = clients if clients is not None else owners_of(source, owner_column) if owner_column else 8
+    check_integer("clients", count, 3)
+    check_integer("colluding", colluding, 0, count - 2)
+    chosen = own.apply(case(algorithm))
+    trials = Trials(chosen, own, source, delta)
+    listed = listing(trials, count, colluding, fineness)
+    search = _Search(trials, data, range(seeds), acceptable, keep, len(listed), tuple(cohorts))
+    tried = []
+    for number, candidate in enumerate(listed, 1):
+        tried.append(search.setting(candidate))
+        if progress is not None:
+            progress(number, len(listed), tried[-1].defense)
+    advised = _best(tried)
+    needed = None if advised is not None else _needed(tried)
+    view = "the server that follows the protocol, and sees the smallest sum of each round that the defence opens"
+    if colluding:
+        view += f", less the contributions of {colluding} clients that collude with it"
+    said = sentences(tried, advised, needed, acceptable, keep, max(cohorts, default=0))
+    return Advice(chosen.name, data, acceptable, view, tuple(tried), advised, said, needed, keep)
+
+
+def listing(trials: Trials, clients: int, colluding: int = 0, fineness: int = 1) -> tuple[Candidate, ...]:
+    """List the candidates for an algorithm on its data: larger numbers of rows only as far as the data suffice."""
+    counts = trials.case.prepare(trials.source, clients, 0).public.rows
+    same = counts[0] if len(set(counts)) == 1 else None
+    most = 0 if trials.owned else int((1 - HELD_OUT) * trials.source.data.rows) // clients
+    return candidates(clients, same, trials.case.rounds, most, colluding, fineness)
+
+
+class _Search:
+    """Turns candidates into measured settings."""
+
+    def __init__(
+        self,
+        trials: Trials,
+        data: str,
+        seeds: Sequence[int],
+        acceptable: float,
+        keep: float,
+        settings: int,
+        cohorts: tuple[int, ...],
+    ) -> None:
+        self._trials, self._data, self._seeds, self._acceptable = trials, data, seeds, acceptable
+        self._keep, self._settings, self._cohorts = keep, settings, cohorts
+
+    def setting(self, candidate: Candidate) -> Setting:
+        """Run one candidate; one that cannot run is a setting that does not hold, with the reason as its note."""
+        case, trials = self._trials.case, self._trials
+        try:
+            prepared = trials.prepare(candidate, 0)
+            norm = trials.norm(candidate) if candidate.epsilon is not None else case.clip
+            trial = trials.run(candidate, self._seeds, self._acceptable)
+            clear = trials.clear_utility(candidate, case.rounds, self._seeds)
+            upload, seconds = trials.cost(candidate) if not trial.failure else (math.nan, math.nan)
+        except SecureFedError as error:
+            return _unmeasured(case.name, candidate, str(error))
+        multiplier = 0.0
+        if candidate.epsilon is not None:
+            layout = case.build().layout(prepared.public)
+            budget = norm, candidate.epsilon, trials.delta, candidate.rounds, layout
+            multiplier = distributed_multiplier(*budget, candidate.clients, candidate.threshold, candidate.colluding)
+        utility = float(np.mean(trial.utilities)) if trial.utilities else math.nan
+        usable = keeps(utility, clear, self._keep) and not trial.failure
+        upper, detectable = trial.upper(self._settings), trial.detectable(self._settings)
+        return Setting(
+            algorithm=case.name,
+            defense=candidate.words(norm),
+            paste=paste(case.name, candidate, self._data, case.setting, norm, multiplier),
+            clients=candidate.clients,
+            rows_per_client=int(prepared.public.rows[0]),
+            rounds=candidate.rounds,
+            leak=trial.mean,
+            leak_upper=upper,
+            detectable=detectable,
+            holds=upper <= self._acceptable and detectable <= self._acceptable,
+            epsilon=candidate.epsilon,
+            utility=utility,
+            utility_clear=clear,
+            bytes_up=upload,
+            seconds_per_round=seconds,
+            usable=usable,
+            usable_from=None if usable or candidate.epsilon is None else self._usable_from(candidate, norm),
+            note=_note(trial, candidate),
+        )
+
+    def _usable_from(self, candidate: Candidate, norm: float) -> int | None:
+        """Simulate larger cohorts under the candidate's noise."""
+        case = replace(self._trials.case, rounds=candidate.rounds)
+        share = (candidate.threshold - candidate.colluding) / candidate.clients
+        larger = [clients for clients in self._cohorts if clients > candidate.clients]
+        budget = norm, candidate.epsilon or math.inf, self._trials.delta
+        rows = candidate.rows
+        found = simulate(case, self._trials.scaled, rows, *budget, share, range(COHORT_SEEDS), larger)
+        return usable_from(found, self._keep)
+
+
+def _unmeasured(algorithm: str, candidate: Candidate, reason: str) -> Setting:
+    nothing = dict.fromkeys(
+        ("leak", "leak_upper", "detectable", "utility", "utility_clear", "bytes_up", "seconds_per_round"), math.nan
+    )
+    sizes = {"clients": candidate.clients, "rows_per_client": candidate.rows or 0, "rounds": candidate.rounds}
+    words = {
+        "algorithm": algorithm,
+        "defense": candidate.words(math.nan),
+        "paste": "",
+        "note": f"did not run: {reason}",
+    }
+    return Setting(**words, **sizes, **nothing, holds=False, epsilon=candidate.epsilon, usable=False)  # type: ignore[arg-type]
+
+
+def _note(trial: Trial, candidate: Candidate) -> str:
+    """Say what the figures of a setting leave out."""
+    if trial.failure:
+        return f"did not run: {trial.failure}"
+    if not trial.leaks:
+        return "no attack applies to this view, so that nothing is known of its leak"
+    runs = len(trial.utilities)
+    parts = [f"given up after {runs} seeds, which all leaked more"] if runs < trial.asked else []
+    if math.isnan(trial.detectable(1)):
+        parts.append("the attacks did not explain the messages, so that their silence says nothing")
+    if candidate.epsilon is not None:
+        parts.append("the clip was chosen on these data; epsilon does not cover that choice")
+    return "; ".join(parts)
+
+
+def _best(tried: Sequence[Setting]) -> Setting | None:
+    """Choose among settings that hold and are usable: most utility (to a hundredth), then fewest bytes."""
+    found = [setting for setting in tried if setting.holds and setting.usable]
+    return min(found, key=lambda one: (-round(one.utility, 2), one.bytes_up), default=None)
+
+
+def _needed(tried: Sequence[Setting]) -> int | None:
+    """Return the smallest simulated cohort at which some setting that holds is usable."""
+    sizes = [setting.usable_from for setting in tried if setting.holds and setting.usable_from is not None]
+    return min(sizes, default=None)

@@ -1,0 +1,253 @@
+"""Run the settings of an advice: what each leaks to the server, its utility, bytes and seconds."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any, Final
+
+import numpy as np
+from scipy.special import stdtrit
+
+from securefed import _catalogue as catalogue
+from securefed._auditing.advice.candidates import Candidate
+from securefed._auditing.cases import Case, Prepared
+from securefed._auditing.cases.own_setup import OwnSetup
+from securefed._auditing.engine.explained_messages import explains, precision
+from securefed._auditing.engine.results import CLIENT
+from securefed._auditing.engine.statistics import PARTIAL_FROM, RECONSTRUCTED, SIGHTED
+from securefed._auditing.registered.attacker import WEAKER_FITS, Attacker
+from securefed._auditing.registered.audited_defenses import PLAIN, distributed
+from securefed._auditing.registered.scoring import assess
+from securefed._runtime.federation import Federation
+from securefed._runtime.server import Result
+from securefed.attacks import views
+from securefed.attacks._base import Target, View
+from securefed.attacks.scores import leakage
+from securefed.datasets._loaded_dataset import LoadedDataset
+from securefed.datasets._row_tables import standardised
+from securefed.defenses._base import Defense
+from securefed.defenses._chain import chain
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._plain import Plain
+from securefed.defenses._secure_aggregation import secure_aggregation
+from securefed.errors import SecureFedError
+
+TARGET: Final = 0
+LEVEL: Final = 0.05
+"""Probability that any of the upper bounds of a search lies below its mean."""
+_POWER: Final = 0.8416  # the normal quantile of 8 in 10, as in `verdict`
+_HOPELESS: Final = 2
+"""Seeds after which a setting that leaks more than is acceptable in every one of them is not tried again."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a setting leaked and achieved over seeds.
+
+    Attributes:
+        leaks: by attack and seed, leakage of one client's secret; a leak below 0 counts as 0, since the attacker may
+            keep to the guess.
+        explained: by attack, the share of seeds whose messages the estimate explains; NaN where it cannot tell.
+        utilities: of the final models, one a seed.
+        failure: why the setting could not run; empty if it ran.
+        asked: seeds that were to run.
+    """
+
+    leaks: dict[str, tuple[float, ...]]
+    explained: dict[str, float]
+    utilities: tuple[float, ...]
+    failure: str = ""
+    asked: int = 0
+
+    @property
+    def strongest(self) -> str:
+        """Name of the attack of highest mean leakage; empty if none applied."""
+        return max(self.leaks, key=lambda name: float(np.mean(self.leaks[name])), default="")
+
+    @property
+    def mean(self) -> float:
+        """Mean leakage of the strongest attack; NaN if none applied."""
+        return float(np.mean(self.leaks[self.strongest])) if self.leaks else math.nan
+
+    def upper(self, settings: int) -> float:
+        """Return the upper end of the 95 % interval of the worst attack, for so many settings together.
+
+        Student's one-sided interval at 5 % over the number of settings (Bonferroni). A single run that was
+        reconstructed to a thousandth counts as all: means over few seeds do not bound rare successes.
+        """
+        return max((_upper(values, settings) for values in self.leaks.values()), default=math.nan)
+
+    def detectable(self, settings: int) -> float:
+        """Return the smallest mean leak that would have been called partial in 8 of 10 repetitions.
+
+        It is NaN where no attack's silence means anything: none applied, one seed, or none explained its messages.
+        """
+        sighted = [name for name in self.leaks if not self.explained.get(name, math.nan) < SIGHTED]
+        if not sighted or len(self.utilities) < 2:
+            return math.nan
+        return min(PARTIAL_FROM + _width(self.leaks[n], settings) + _noise(self.leaks[n]) for n in sighted)
+
+
+def _upper(values: Sequence[float], settings: int) -> float:
+    if max(values) >= RECONSTRUCTED:
+        return 1.0
+    return min(float(np.mean(values)) + _width(values, settings), 1.0)
+
+
+def _width(values: Sequence[float], settings: int) -> float:
+    """Half the width of Student's interval; infinite for one value."""
+    if len(values) < 2:
+        return math.inf
+    quantile = float(stdtrit(len(values) - 1, 1 - LEVEL / max(settings, 1)))
+    return quantile * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+
+
+def _noise(values: Sequence[float]) -> float:
+    return _POWER * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+
+
+class Trials:
+    """Runs settings of one algorithm on one data set, and remembers runs that several of them share.
+
+    Args:
+        case: the algorithm's audit case, with what the user changes of it.
+        own: what the user changes.
+        source: the data.
+        delta: of every epsilon.
+    """
+
+    def __init__(self, case: Case, own: OwnSetup, source: LoadedDataset, delta: float) -> None:
+        self.case, self._own, self.source, self.delta = case, own, source, delta
+        self._attacks = [name for name in catalogue.attacks.names if name not in WEAKER_FITS]
+        self._clear: dict[tuple[int, int | None, int, int], Result] = {}
+
+    @property
+    def owned(self) -> bool:
+        """Whether each client holds the rows of one owner, so that rows a client cannot be chosen."""
+        return bool(self._own.owner)
+
+    @property
+    def scaled(self) -> LoadedDataset:
+        """The data as the algorithm trains on them: scaled where the user asks for it."""
+        return standardised(self.source) if self._own.standardise else self.source
+
+    def sized(self, rows: int | None) -> Case:
+        """Return the case with so many rows a client."""
+        return self.case if rows is None else replace(self._own, rows=rows, settings=()).apply(self.case)
+
+    def prepare(self, candidate: Candidate, seed: int) -> Prepared:
+        """Split the rows for a setting and a seed."""
+        return self.sized(candidate.rows).prepare(self.source, candidate.clients, seed)
+
+    def norm(self, candidate: Candidate) -> float:
+        """Return the clipping norm: a multiple of the median norm of contributions of a run in the clear, seed 0."""
+        transcript = self._in_the_clear(candidate, 0).transcript
+        sizes = [
+            math.sqrt(sum(float(np.vdot(value, value)) for value in sent.values()))
+            for sent in transcript.contributions.values()
+        ]
+        return float(f"{candidate.clip * max(median(sizes), 1e-12):.3g}")
+
+    def defense(self, candidate: Candidate, prepared: Prepared, *, real: bool) -> Defense:
+        """Make the defence of a setting, or a cheap one whose sums are the same or equally distributed."""
+        if candidate.defense == PLAIN:
+            return chain()
+        if candidate.epsilon is not None:
+            layout = self.case.build().layout(prepared.public)
+            where = layout, candidate.clients
+            budget = candidate.epsilon, self.delta, candidate.rounds
+            return distributed(
+                self.norm(candidate),
+                *budget,
+                *where,
+                threshold=candidate.threshold,
+                colluding=candidate.colluding,
+                real=real,
+            )
+        masked = secure_aggregation(threshold=candidate.threshold) if real else Plain()
+        narrow = Quantise() if candidate.ring is None else Quantise(candidate.ring)
+        return chain(masked) if real and candidate.ring is None else chain(narrow, masked)
+
+    def clear_utility(self, candidate: Candidate, rounds: int, seeds: Sequence[int]) -> float:
+        """Return the mean utility without a defence, at the sizes of a setting and the user's number of rounds."""
+        plain = replace(candidate, rounds=rounds)
+        return float(np.mean([self._utility(self._in_the_clear(plain, s), plain, s) for s in seeds]))
+
+    def cost(self, candidate: Candidate) -> tuple[float, float]:
+        """Measure bytes that a client sends in a round, and seconds of a round, of the defence itself."""
+        prepared = self.prepare(candidate, 0)
+        rounds = min(candidate.rounds, 2)
+        start = time.perf_counter()
+        result = self._run(candidate, prepared, self.defense(candidate, prepared, real=True), 0, rounds)
+        seconds = (time.perf_counter() - start) / rounds
+        return sum(entry.up for entry in result.history) / rounds / candidate.clients, seconds
+
+    def run(self, candidate: Candidate, seeds: Sequence[int], acceptable: float) -> Trial:
+        """Run a setting on every seed, and attack what the server sees.
+
+        A setting that leaks more than is acceptable on the first seeds, every time, is not run on the others.
+        """
+        leaks: dict[str, list[float]] = {}
+        explained: dict[str, list[float]] = {}
+        utilities: list[float] = []
+        try:
+            for done, seed in enumerate(seeds, 1):
+                result = self._result(candidate, seed)
+                utilities.append(self._utility(result, candidate, seed))
+                for name, leak, fits in self._attacked(candidate, result, seed):
+                    leaks.setdefault(name, []).append(max(leak, 0.0))
+                    if fits is not None:
+                        explained.setdefault(name, []).append(float(fits))
+                if done == _HOPELESS and any(min(values) > acceptable for values in leaks.values()):
+                    break
+        except SecureFedError as error:
+            return Trial({}, {}, tuple(utilities), str(error), len(seeds))
+        complete = {name: tuple(values) for name, values in leaks.items()}
+        shares = {name: float(np.mean(values)) for name, values in explained.items()}
+        return Trial(complete, shares, tuple(utilities), asked=len(seeds))
+
+    def _result(self, candidate: Candidate, seed: int) -> Result:
+        if candidate.defense == PLAIN:
+            return self._in_the_clear(candidate, seed)
+        prepared = self.prepare(candidate, seed)
+        return self._run(candidate, prepared, self.defense(candidate, prepared, real=False), seed, candidate.rounds)
+
+    def _in_the_clear(self, candidate: Candidate, seed: int) -> Result:
+        key = (candidate.clients, candidate.rows, candidate.rounds, seed)
+        if key not in self._clear:
+            self._clear[key] = self._run(candidate, self.prepare(candidate, seed), chain(), seed, candidate.rounds)
+        return self._clear[key]
+
+    def _run(self, candidate: Candidate, prepared: Prepared, defense: Defense, seed: int, rounds: int) -> Result:
+        made = Federation(self.case.build(), prepared.clients, defense, seed=seed, public=prepared.public)
+        return made.run(rounds)
+
+    def _utility(self, result: Result, candidate: Candidate, seed: int) -> float:
+        return float(self.case.utility(result.output, self.prepare(candidate, seed).test))
+
+    def _attacked(self, candidate: Candidate, result: Result, seed: int) -> list[tuple[str, float, bool | None]]:
+        """Attack the server's view; return attack, leakage of one client's secret, and whether it explains."""
+        prepared = self.prepare(candidate, seed)
+        observed = self._view(candidate, result)
+        target = Target(self.case.build(), prepared.public)
+        attacker = Attacker(self._attacks, self.case.secrets, target, seed, nulls=False)
+        level, out = precision(observed), []
+        for finding in attacker.attack(observed)[0]:
+            for judged in assess(prepared, observed, finding.estimate, result, TARGET):
+                if judged.secret == CLIENT:
+                    leak = leakage(judged.error, judged.baseline)
+                    out.append((finding.attack, leak, explains(finding.estimate, level)))
+        return out
+
+    def _view(self, candidate: Candidate, result: Result) -> View:
+        """Return what the server sees: the target's own messages, or the smallest sum that holds them."""
+        if candidate.defense == PLAIN:
+            return views.server(result.transcript, TARGET)
+        others: Any = range(candidate.members, candidate.clients)
+        if not others:
+            return views.sum_only(result.transcript, TARGET)
+        return views.collusion(result.transcript, TARGET, others)

@@ -1,0 +1,155 @@
+"""Change an algorithm's audit case to a user's own training: rows a client, owners, rounds, hyper-parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from securefed._auditing.cases.case import Case, Preparation, Prepared
+from securefed._auditing.cases.data_splits import by_owner, rows_each, standardised
+from securefed._hyperparameters import check_integer
+from securefed.algorithms._base import Algorithm
+from securefed.datasets._loaded_dataset import LoadedDataset
+from securefed.datasets._row_tables import standardised as scaled
+from securefed.errors import ConfigError
+
+Pairs = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class OwnSetup:
+    """What a user changes of the audit case of every algorithm; by default nothing.
+
+    Attributes:
+        rows: rows of every client; under `owner` the most rows of a client.
+        rounds: number of training rounds.
+        settings: (name, value) pairs of hyper-parameters, which replace those of the case; `None` goes back to the
+            algorithm's own default.
+        standardise: whether every column is scaled to mean 0 and standard deviation 1 over all rows.
+        owner: fact of the rows that says whose they are; each client is one owner, drawn anew for every seed.
+        clip: L2 norm of one contribution under differential privacy.
+
+    Raises:
+        ConfigError: rows or rounds are no integers of at least 1.
+    """
+
+    rows: int | None = None
+    rounds: int | None = None
+    settings: Pairs = ()
+    standardise: bool = False
+    owner: str = ""
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("rows_per_client", self.rows), ("rounds", self.rounds)):
+            if value is not None:
+                check_integer(name, value, 1)
+
+    def apply(self, case: Case) -> Case:
+        """Return the case with these changes.
+
+        Raises:
+            ConfigError: the algorithm has no such hyper-parameter, or refuses its value.
+        """
+        if self == OwnSetup():
+            return case
+        changed = replace(case, rounds=self.rounds or case.rounds, clip=self.clip or case.clip)
+        if self.settings:
+            changed = _with_settings(changed, self.settings)
+        if self.rows or self.owner or self.standardise:
+            prepare, words = self._split(case)
+            absences = None if case.absences is None else prepare if self.rows or self.owner else case.absences
+            if self.standardise:
+                prepare, absences = _scaled(prepare), None if absences is None else _scaled(absences)
+                words += ", every column scaled over all rows"
+            changed = replace(changed, prepare=prepare, data=words, absences=absences)
+        return replace(changed, wide=None)
+
+    def _split(self, case: Case) -> tuple[Preparation, str]:
+        """Return how rows are split, and the split in words."""
+        labelled = case.split.startswith("rows_each")
+        if self.owner:
+            most = f", at most {self.rows} rows each" if self.rows else ""
+            prepare = by_owner(self.owner, self.rows, labelled=labelled)
+            return prepare, f"the rows of one {self.owner} for every client{most}"
+        if self.rows is None:
+            return case.prepare, case.data
+        each = "one row" if self.rows == 1 else f"{self.rows} rows"
+        if case.split.startswith("standardised"):
+            columns = case.split.partition("=")[2]
+            prepare = standardised(int(columns) if columns else None, self.rows)
+            return prepare, f"{each} for every client, z-scored by each client"
+        return rows_each(self.rows, labelled=labelled), f"{each} for every client; utility on held-out rows"
+
+
+def _with_settings(case: Case, settings: Pairs) -> Case:
+    """Replace hyper-parameters of a case, in its algorithm and in its utility."""
+    merged = {name: value for name, value in (dict(case.setting) | dict(settings)).items() if value is not None}
+    changed = replace(case, setting=merged)
+    try:
+        changed.build()
+    except TypeError as error:
+        named = ", ".join(f"{name}={value}" for name, value in settings)
+        raise ConfigError(f"{case.name} does not take these settings ({named}): {error}") from error
+    return changed
+
+
+def _scaled(prepare: Preparation) -> Preparation:
+    return lambda source, clients, seed: prepare(scaled(source), clients, seed)
+
+
+def head(prepared: Prepared, case: Case) -> dict[str, Any]:
+    """Say at which sizes an algorithm runs: the head of its matrix.
+
+    Returns:
+        Clients, rows of the target and of the others, rounds, and those of step, local steps, epochs and batch that the
+        algorithm has; a batch of `None` is all rows.
+    """
+    rows = prepared.public.rows
+    others = sorted({int(count) for count in rows[1:]})
+    sizes: dict[str, Any] = {
+        "clients": len(rows),
+        "rows of client 0": int(rows[0]),
+        "rows of the others": others[0] if len(others) == 1 else [others[0], others[-1]],
+        "rounds": case.rounds,
+    }
+    algorithm: Algorithm[Any, Any] = case.build()
+    for attribute, word in _STEPS.items():
+        if hasattr(algorithm, attribute):
+            sizes[word] = _plain(getattr(algorithm, attribute))
+    return sizes
+
+
+_STEPS: Mapping[str, str] = {
+    "learning_rate": "step",
+    "local_steps": "local steps",
+    "local_epochs": "local epochs",
+    "batch_size": "batch",
+}
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, int | float | str | bool) else str(value)
+
+
+def head_text(sizes: Mapping[str, Any]) -> str:
+    """Write the head of a matrix in one line."""
+    values = dict(sizes)
+    own, others = values.pop("rows of client 0", ""), values.pop("rows of the others", "")
+    least, most = others if isinstance(others, list | tuple) else (others, others)
+    rows = f"{own} rows each" if least == most == own else f"client 0 {own} rows, others {least} to {most}"
+    rows = rows.replace(f"{least} to {most}", str(least)) if least == most else rows
+    parts = [f"{values.pop('clients')} clients", "1 row each" if rows == "1 rows each" else rows]
+    parts.append(f"{values.pop('rounds')} rounds")
+    if "batch" in values and values["batch"] is None:
+        values["batch"] = "all rows"
+    parts += [f"{word} {value}" for word, value in values.items() if value is not None]
+    return ", ".join(parts)
+
+
+def owners_of(source: LoadedDataset, owner: str) -> int:
+    """Count the owners of a data set's rows."""
+    return len(np.unique(source.groups[owner]))

@@ -1,0 +1,170 @@
+"""The defences of an audit: their names, their order, how each is made, and which views an epsilon covers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache, partial
+from typing import Final
+
+import numpy as np
+
+from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
+from securefed._messages import RoundRecord
+from securefed._runtime.federation import Federation
+from securefed._runtime.server import Result
+from securefed._tensors import Layout
+from securefed.attacks import views
+from securefed.attacks._base import RoundView
+from securefed.defenses._base import Aggregation, Defense, Plan
+from securefed.defenses._chain import chain
+from securefed.defenses._differential_privacy import DistributedNoise, calibrate, clip, skellam
+from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._homomorphic import KeyHolder, Paillier, ckks, open_upload
+from securefed.defenses._homomorphic.encryption_randomness import power_table
+from securefed.defenses._homomorphic.key_holder_protocol import threshold_of
+from securefed.defenses._homomorphic.key_set import KeyDealer
+from securefed.defenses._homomorphic.threshold import ThresholdPaillier
+from securefed.defenses._plain import Plain
+from securefed.defenses._secure_aggregation import secure_aggregation
+
+PLAIN, SECURE_AGGREGATION, PAILLIER, DP, DDP = "plain", "secure_aggregation", "paillier", "dp", "ddp"
+QUANTISE, PAILLIER_THRESHOLD, CKKS = "quantise", "paillier_threshold", "ckks"
+DEFENSES: Final = (PLAIN, QUANTISE, SECURE_AGGREGATION, PAILLIER, PAILLIER_THRESHOLD, CKKS, DP, DDP)
+"""Every defence that an audit can run, in the order of its report: each registered one."""
+USUAL: Final = (PLAIN, SECURE_AGGREGATION, PAILLIER, DDP)
+"""Those of an audit that names none. Their noise is distributed, so that epsilon holds against the server too."""
+NOISES: Final = (DP, DDP)
+COVERED: Final[Mapping[str, tuple[str, ...]]] = {
+    DP: (views.RELEASED,),
+    DDP: (views.SUM_ONLY, CHANGING_SURVIVORS),
+}
+"""By defence with noise, the views that its epsilon covers."""
+QUANTISED: Final = chain(Quantise(), Plain())
+RealRun = tuple[Result, Federation]
+
+
+@dataclass(frozen=True)
+class SimulatedSums(Plain):
+    """Sums in the clear that stand for those of secure aggregation, in runs whose uploads no attack reads.
+
+    Attributes:
+        threshold: fewest clients over which secure aggregation would open a sum.
+    """
+
+    threshold: int = 1
+
+    def plan(self, plan: Plan) -> Plan:
+        """Return the plan in the clear, with the threshold of the aggregation that it stands for."""
+        return replace(super().plan(plan), threshold=self.threshold)
+
+
+def default_threshold(clients: int) -> int:
+    """Return the smallest number of clients over which secure aggregation and distributed noise open a sum."""
+    return clients // 2 + 1
+
+
+def distributed(
+    norm: float,
+    epsilon: float,
+    delta: float,
+    rounds: int,
+    layout: Layout,
+    clients: int,
+    *,
+    threshold: int | None = None,
+    colluding: int = 0,
+    real: bool = True,
+) -> Defense:
+    """Make clip and distributed Skellam noise of at most an epsilon for all rounds together, against the server.
+
+    Args:
+        norm: L2 norm to which a contribution is clipped.
+        epsilon: for all rounds together.
+        delta: likewise.
+        rounds: number of training rounds.
+        layout: the tensors of one contribution, which the noise's exact epsilon depends on.
+        clients: number of clients in a round.
+        threshold: fewest clients over which a sum opens, for whom the noise is sized; `default_threshold` for `None`.
+        colluding: clients among them that tell the server their shares of the noise.
+        real: whether masks hide the uploads; without them the sums have the same distribution and cost less to run.
+    """
+    least = threshold or default_threshold(clients)
+    multiplier = distributed_multiplier(norm, epsilon, delta, rounds, layout, clients, least, colluding)
+    aggregation: Aggregation = secure_aggregation(threshold=least) if real else SimulatedSums(least)
+    return chain(clip(norm), skellam(multiplier, survivors=least, colluding=colluding, delta=delta), aggregation)
+
+
+@lru_cache(maxsize=256)
+def distributed_multiplier(
+    norm: float,
+    epsilon: float,
+    delta: float,
+    rounds: int,
+    layout: Layout,
+    clients: int,
+    threshold: int,
+    colluding: int = 0,
+) -> float:
+    """Find a noise multiplier at which Skellam noise keeps an epsilon, to 1e-3.
+
+    It starts from the Gaussian's, which is a little less: rounding and the distribution cost a little epsilon.
+    """
+    multiplier = calibrate(epsilon, delta, rounds)
+    while True:
+        noise: DistributedNoise = skellam(multiplier, survivors=threshold, colluding=colluding, delta=delta)
+        made = chain(clip(norm), noise, secure_aggregation(threshold=threshold))
+        if noise.loss(made.plan(layout, clients)).epsilon(rounds, delta) <= epsilon:
+            return multiplier
+        multiplier *= 1.001
+
+
+@cache
+def key_holder() -> KeyHolder:
+    """Return one key holder for all runs of a process, since a key and its tables of powers take seconds to make."""
+    holder = KeyHolder.generate(Paillier.bits)
+    power_table(holder.public.n, holder.public.base, Paillier.randomness)  # made here, so that no run's time counts it
+    return holder
+
+
+class SharedKeyPaillier(Paillier):
+    """Paillier with one key for all runs of a process."""
+
+    def helper(self, clients: int, frozen: bytes | None = None) -> KeyHolder:
+        """Return the process's key holder, at the threshold of so many clients."""
+        return key_holder().requiring(threshold_of(self.threshold, clients))
+
+
+@cache
+def _dealer() -> KeyDealer:
+    return KeyDealer()
+
+
+def shared_key_threshold_paillier() -> Defense:
+    """Make Paillier without a key holder, with keys that all runs of a process share."""
+    return chain(ThresholdPaillier(dealer=_dealer()))
+
+
+def lattice_encryption() -> Defense:
+    """Make CKKS; raise `ConfigError` where its optional package is not installed."""
+    return chain(ckks())
+
+
+def opened_uploads(result: Result, federation: Federation, target: int) -> tuple[RoundView, ...]:
+    """Decrypt the target's uploads of a run under Paillier."""
+    holder, plan = federation.helper, result.plan
+    assert isinstance(holder, KeyHolder)
+    opener = partial(open_upload, holder, plan=plan)
+    return views.opened(result.transcript, target, opener, views.KEY_HOLDER_VIEW).rounds
+
+
+def identical_sums(result: Result, quantised: Result, *, whole: bool) -> bool:
+    """Whether every exchange of a run has the quantised run's sum of integers; `whole`: and both have equal lengths."""
+
+    def same(a: RoundRecord, b: RoundRecord) -> bool:
+        return a.survivors == b.survivors and all(np.array_equal(a.encoded[n], b.encoded[n]) for n in a.encoded)
+
+    own, other = result.transcript.records, quantised.transcript.records
+    if not own or (len(own) != len(other) if whole else len(own) > len(other)):
+        return False
+    return all(same(a, b) for a, b in zip(own, other, strict=False))

@@ -1,0 +1,146 @@
+"""Define the command `securefed advise`, which finds the settings under which a leak is acceptable."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from securefed._commands.base import (
+    DATA_HELP,
+    LabelColumn,
+    OwnerColumn,
+    Rounds,
+    RowsPerClient,
+    Settings,
+    Standardise,
+    app,
+    guarded,
+)
+from securefed._commands.display import console, progress_bar
+from securefed.errors import ConfigError, StorageError
+
+if TYPE_CHECKING:
+    from securefed._auditing.advice.advice_values import Advice
+
+
+@app.command(
+    epilog="Examples:\n\n"
+    "securefed advise optimization/fedavg --data digits --clients 8 --rows-per-client 16\n\n"
+    "securefed advise optimization/fedavg --data rows.csv --owner-column hospital --label-column outcome --standardise "
+    "--rounds 20 --set problem=logistic --set learning_rate=0.1 --acceptable 0.2\n\n"
+    "securefed advise --questions   (choose a defence by questions, without measuring anything)"
+)
+def advise(
+    algorithm: Annotated[str | None, typer.Argument(help="Name of an algorithm (see `securefed list`).")] = None,
+    data: Annotated[str, typer.Option(help=DATA_HELP)] = "digits",
+    acceptable: Annotated[
+        float, typer.Option(help="Mean leakage of a client's data that you can live with: 0 is nothing, 1 all of it.")
+    ] = 0.1,
+    clients: Annotated[
+        int | None, typer.Option(help="Clients in a round; 8, or one for each owner, by default.")
+    ] = None,
+    rows_per_client: RowsPerClient = None,
+    rounds: Rounds = None,
+    settings: Settings = None,
+    standardise: Standardise = False,
+    owner_column: OwnerColumn = "",
+    label_column: LabelColumn = "",
+    colluding: Annotated[int, typer.Option(help="Clients that tell the server all they know.")] = 0,
+    keep: Annotated[float, typer.Option(help="Share of the utility in the clear that a usable setting keeps.")] = 0.9,
+    seeds: Annotated[int, typer.Option(help="Runs of each setting; 10 or more for an advice to rely on.")] = 10,
+    fineness: Annotated[int, typer.Option(help="2 searches twice as fine.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="File for the advice as JSON, with the figures for a plot.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the advice as JSON instead of the table.")] = False,
+    questions: Annotated[bool, typer.Option("--questions", help="Print the choice of a defence by questions.")] = False,
+) -> None:
+    """Find defences and settings that keep a leak acceptable on your data, and what each costs."""
+
+    def command() -> int:
+        if questions:
+            from securefed._auditing.advice.decision_tree import outline  # noqa: PLC0415 - not needed for --help
+
+            for line in outline():
+                console.print(line.replace("**", ""), soft_wrap=True, highlight=False, markup=False)
+            return 0
+        if algorithm is None:
+            raise ConfigError("advise needs the name of an algorithm (see `securefed list`), or --questions")
+        from securefed._auditing.advice import search  # noqa: PLC0415 - heavy, and not needed for --help
+        from securefed._commands.named_run import parse_settings  # noqa: PLC0415
+
+        with progress_bar(silent=as_json) as progress:
+            bar = progress.add_task("advise", total=None)
+            found = search.advise(
+                algorithm,
+                data=data,
+                acceptable=acceptable,
+                clients=clients,
+                rows_per_client=rows_per_client,
+                rounds=rounds,
+                settings=parse_settings(settings or []),
+                standardise=standardise,
+                owner_column=owner_column,
+                label_column=label_column,
+                colluding=colluding,
+                keep=keep,
+                seeds=seeds,
+                fineness=fineness,
+                progress=lambda done, of, what: progress.update(bar, completed=done, total=of, description=what),
+            )
+        _write(found, out)
+        if as_json:
+            typer.echo(json.dumps(found.to_json(), indent=1, allow_nan=False))
+        else:
+            show_advice(found)
+        return 0
+
+    guarded(command)
+
+
+def _write(found: Advice, out: Path | None) -> None:
+    if out is None:
+        return
+    try:
+        out.write_text(json.dumps(found.to_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"cannot write {out}: {error.strerror}; choose another file with --out") from error
+
+
+def show_advice(found: Advice) -> None:
+    """Print every setting that was tried, the two sentences, and the command to paste."""
+    table = Table(
+        title=f"{found.algorithm} on {found.data}: settings tried; {found.acceptable:g} is acceptable",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+    )
+    for name in ("", "setting", "rows", "rounds", "leak", "up to", "seen from", "utility", "clear", "bytes up", "s"):
+        table.add_column(name)
+    for one in found.tried:
+        mark = "[bold green]>[/]" if one == found.advised else "[green]+[/]" if one.holds else "[red]-[/]"
+        numbers = [
+            _figure(value) for value in (one.leak, one.leak_upper, one.detectable, one.utility, one.utility_clear)
+        ]
+        usable = "" if one.usable or one.usable_from is None else f" (usable from {one.usable_from} clients)"
+        costs = [f"{one.bytes_up:,.0f}", f"{one.seconds_per_round:.2g}"] if one.bytes_up == one.bytes_up else ["", ""]
+        sizes = [str(one.rows_per_client), str(one.rounds)]
+        table.add_row(mark, escape(one.defense + usable), *sizes, *numbers, *costs)
+    console.print(table)
+    console.print(
+        "> advised, + holds, - not shown to hold. `leak`: mean of the strongest attack on what the server sees; "
+        "`up to`: 95 % bound for all settings together; `seen from`: smallest leak that would have shown.",
+        soft_wrap=True,
+    )
+    for sentence in found.sentences:
+        console.print(f"\n{escape(sentence)}", soft_wrap=True, highlight=False)
+    if found.advised is not None:
+        console.print(f"\n{escape(found.advised.paste)}", soft_wrap=True, highlight=False)
+
+
+def _figure(value: float) -> str:
+    return "?" if math.isnan(value) or math.isinf(value) else f"{value:.2f}"
