@@ -67,6 +67,8 @@ def test_a_party_that_sees_sums_before_the_noise_is_said_to() -> None:
         "the server, which reads only sums, before the noise",
         "everyone else, from what is published",
     ]
+    shares = report(cell("pca/ssi", "ddp", "sum only", 0.0, epsilon=8.0))
+    assert [row.party for row in observers(shares)] == ["the server, which reads only sums with noise"]
     assert [group.words for row in observers(early) for group in row.cells[0]] == ["exposed", "no leak found"]
 
 
@@ -129,6 +131,8 @@ def test_numbers_below_a_guess_are_words_everywhere() -> None:
     page = text(render(report(worse)))
     assert not re.search(r"-\d+\.\d\d\b", page)
     assert "worse than a guess" in page
+    lucky = replace(worse, verdict=Verdict(PARTIAL, 0.1), highest=0.9999)
+    assert "worse than a guess partial one run: 1.00" in text(render(report(lucky)))
     wide = replace(worse, leakage=replace(worse.leakage, mean=0.02, low=-0.3, high=0.34))
     assert "up to 0.34" in text(render(report(wide)))
 
@@ -265,6 +269,8 @@ def test_pooled_data_and_helpers_are_warned_of_only_where_they_leak() -> None:
     assert [action.what for action in actions(whole)] == [
         "Decide whether the server may know all clients' data together."
     ]
+    noised = cell("pca/ssi", "ddp", "sum only", 0.0, FEDERATION)
+    assert actions(report(*whole.cells, noised))[0].why.startswith("Sums under secure aggregation give them away here;")
     helped = report(cell("pca/ssi", "paillier", "server + key holder", 1.0))
     assert [action.what for action in actions(helped)] == ["Keep the key holder independent of the server."]
     assert actions(report(cell("pca/ssi", "paillier", "server + key holder", 0.0))) == []
@@ -333,3 +339,13 @@ def test_a_protection_under_which_a_known_leak_was_not_looked_for_is_not_advised
         ["step label counts", "1.00 0.99 to 1.01 exposed", "0.00 up to 0.01 not detected"],
         ["step batch statistics", "1.00 0.99 to 1.01 exposed", "not attacked"],
     ]
+
+
+def test_sizes_stand_above_every_matrix_and_warnings_at_the_top() -> None:
+    size = {"clients": 8, "rows of client 0": 1, "rows of the others": 1, "rounds": 6, "epochs": 2}
+    settings = {name: {**values, "sizes": size} for name, values in SMALL.settings.items() if name != "audit"}
+    settings["audit"] = {**SMALL.settings["audit"], "warnings": ["columns are not scaled"]}
+    html = render(replace(SMALL, settings=settings))
+    assert text(html).count("FAPS and SSI: 8 clients, 1 row each, 6 rounds, epochs 2.") == 2  # of a client, and pooled
+    assert text(html).index("Warning: columns are not scaled") < text(html).index("Without protection")
+    assert "Warning" not in text(render(SMALL))

@@ -116,12 +116,14 @@ def _lying(report: Report) -> list[Action]:
 def _pooled(report: Report) -> list[Action]:
     """Say where sums give all clients' data together away, which no protection of single clients changes."""
     best = strongest((c for c in report.cells if c.owner == FEDERATION and c.view in ALONE), by_owner=True).values()
-    names = list(dict.fromkeys(short(cell.algorithm) for cell in best if cell.verdict.word in FOUND))
+    leaking = [cell for cell in best if cell.verdict.word in FOUND]
+    names = list(dict.fromkeys(short(cell.algorithm) for cell in leaking))
     if not names:
         return []
+    under = listed(list(dict.fromkeys(in_sentence(cell.defense) for cell in leaking)))
     where = "here" if len(report.algorithms) == 1 else "in every algorithm"
     where = where if len(names) == len(report.algorithms) else f"in {_named(names, report)}"
-    why = f"Sums give them away {where}; hiding single clients does not change that."
+    why = f"Sums under {under} give them away {where}; hiding single clients does not change that."
     return [Action("Decide whether the server may know all clients' data together.", why)]
 
 

@@ -19,7 +19,7 @@ from securefed._auditing.engine.statistics import INCONCLUSIVE, SIGHTED
 from securefed._auditing.report.algorithm_section import section
 from securefed._auditing.report.first_screen import first_screen
 from securefed._auditing.report.headline import headline
-from securefed._auditing.report.matrix import matrices
+from securefed._auditing.report.matrix import matrices, sizes
 from securefed._auditing.report.observers import names_secrets
 from securefed._auditing.report.palette import TONES, style_sheet
 from securefed._auditing.report.report_words import (
@@ -76,6 +76,8 @@ def render(report: Report) -> str:
         first=first_screen(report),
         headline=headline(report)[names_secrets(report) :],  # the first sentence does not tell secrets apart
         matrices=matrices(report),
+        sizes=sizes(report),
+        warnings=shared.get("warnings", ()),
         sections=[section(report, name) for name in algorithms],
         tones=list(TONES.items()),
         cores=report.environment["cores"],

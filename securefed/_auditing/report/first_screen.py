@@ -17,10 +17,10 @@ from securefed._auditing.report.sureness import gaps, sureness
 _MEANINGS: Final = {
     "secure_aggregation": "Secure aggregation: masks that cancel in the sum.",
     "paillier": "Paillier: encrypted messages, of which a key holder opens the sum.",
-    "paillier_threshold": "Paillier, t of N: as Paillier, and t of the clients open the sum together.",
-    "ckks": "CKKS: encrypted messages, whose sum a key holder opens with a small error.",
+    "paillier_threshold": "Paillier, t of N: the same, where t parties together hold the key.",
+    "ckks": "CKKS: encrypted messages, whose sum has small errors.",
     "dp": "DP: noise on the sums.",
-    "ddp": "Distributed DP: each client adds a share of the noise, so that the server sees noised sums only.",
+    "ddp": "Distributed DP: every client adds its share of the noise.",
 }
 """By defence, what it is, in the fewest words."""
 

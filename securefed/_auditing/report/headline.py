@@ -15,9 +15,8 @@ from securefed.attacks.views import RELEASED
 
 def headline(report: Report) -> list[str]:
     """Conclude in three sentences, for a reader who stops there: messages in the clear, sums, and sums with noise."""
-    bare = strongest(
-        (c for c in report.cells if (c.defense, c.view, c.owner) == ("plain", "server", CLIENT)), by_owner=True
-    )
+    clear = [c for c in report.cells if (c.view, c.defense, c.owner) == ("server", "plain", CLIENT)]
+    bare = strongest(clear, by_owner=True)
     open_, part, failed = (_names(bare.values(), word) for word in (EXPOSED, PARTIAL, INCONCLUSIVE))
     everywhere = _in(open_, len(bare))
     if not everywhere.startswith("all"):

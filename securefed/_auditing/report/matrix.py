@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from securefed._auditing.cases.own_setup import head_text
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, RECORD, Cell
-from securefed._auditing.engine.statistics import INCONCLUSIVE
+from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE
 from securefed._auditing.report.conclusions import strongest, why
 from securefed._auditing.report.observers import names_secrets
 from securefed._auditing.report.palette import tone
 from securefed._auditing.report.report_words import (
     interval_text,
     leak_text,
+    listed,
     protection,
     secret_title,
     secret_words,
@@ -52,6 +54,15 @@ def matrices(report: Report) -> list[dict[str, Any]]:
     return [matrix for matrix in made if matrix["groups"]]
 
 
+def sizes(report: Report) -> list[str]:
+    """Say at which sizes the algorithms ran, those of one size in one line; empty where the report states none."""
+    alike: dict[str, list[str]] = {}
+    for name in report.algorithms:
+        if known := report.settings[name].get("sizes"):
+            alike.setdefault(head_text(known), []).append(short(name))
+    return [f"{listed(names)}: {text}." for text, names in alike.items()]
+
+
 def anchor(algorithm: str) -> str:
     """Name the section of an algorithm in links."""
     return algorithm.replace("/", "-")
@@ -85,7 +96,9 @@ def _heat(cell: Cell) -> dict[str, Any]:
     """Format a cell: its verdict's tone, and the length of its bar."""
     look, unsure = tone(cell.verdict.word), cell.verdict.word == INCONCLUSIVE
     extra = ""
-    if cell.epsilon is not None:
+    if cell.verdict.word in FOUND and cell.leakage.mean < 0:
+        extra = f"one run: {leak_text(cell.highest)}"  # the mean hides why it is a leak
+    elif cell.epsilon is not None:
         extra = f"ε {cell.epsilon}" if cell.epsilon == NOT_COVERED else f"ε = {cell.epsilon:g}"
     return {
         "mean": leak_text(cell.leakage.mean),

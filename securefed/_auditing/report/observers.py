@@ -109,9 +109,11 @@ def observers(report: Report) -> list[Observer]:
     merged: dict[tuple[str, str], list[str]] = {}
     shown: dict[tuple[str, str], tuple[tuple[Group, ...], ...]] = {}
     for (defense, view), found in situations.items():
-        early = any(cell.epsilon == NOT_COVERED for cells in found.values() for cell in cells.values())
+        promised = {cell.epsilon for cells in found.values() for cell in cells.values()}
+        noised = view == "sum only" and any(isinstance(epsilon, float) for epsilon in promised)
+        seen = party(view, report.settings[AUDIT]["clients"], early=NOT_COVERED in promised)
         key = (
-            party(view, report.settings[AUDIT]["clients"], early=early),
+            f"{seen} with noise" if noised else seen,
             repr([_verdicts(found.get(owner, {})) for owner in columns]),
         )
         merged.setdefault(key, []).append("None" if defense == PLAIN else protection(defense))
