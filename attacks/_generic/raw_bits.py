@@ -69,16 +69,15 @@ class RawBits:
             np.stack([replay(rows, seed + 2 * k + side) for k in range(self.runs)]) for side, rows in enumerate(without)
         ]
         half = self.runs // 2
+        ordered = _reordered(sent, list(replay.blocks()), half)
+        if ordered is not None:
+            return ordered
         features = [_features(messages, list(replay.blocks())) for messages in sent]
         first, second = (part[:half].mean(axis=0) for part in features)
         deviation = np.sqrt((first * (1 - first) + second * (1 - second) + 0.5 / half) / half)
         gap = first - second
         weights = np.where(np.abs(gap) > _SURE * deviation, gap, 0.0)
-        ordered = _reordered(sent, list(replay.blocks()), half)
-        scores = [part[half:] @ weights - weights @ (first + second) / 2 for part in features]
-        if ordered is not None:
-            scores = [score + own for score, own in zip(scores, ordered, strict=True)]
-        return scores[0], scores[1]
+        return features[0][half:] @ weights, features[1][half:] @ weights
 
 
 def _features(messages: Array, blocks: list[slice]) -> Array:
@@ -96,20 +95,16 @@ def _features(messages: Array, blocks: list[slice]) -> Array:
 
 def _reordered(sent: list[Array], blocks: list[slice], half: int) -> tuple[Array, Array] | None:
     """Score runs by their sorted values, where these are the same in all runs and only the order is drawn."""
-    scores = [np.zeros(len(messages) - half) for messages in sent]
-    found = False
+    scores: list[list[Array]] = [[], []]
     for block in blocks:
         parts = [np.sort(messages[:, block], axis=1) for messages in sent]
-        size = max(float(np.abs(parts[0]).max(initial=0.0)), float(np.abs(parts[1]).max(initial=0.0)))
+        negligible = _EQUAL * max(float(np.abs(part).max(initial=0.0)) for part in parts)
         typical = [part[0] for part in parts]
-        steady = all(
-            np.abs(part - own).max(initial=0.0) <= _EQUAL * size for part, own in zip(parts, typical, strict=True)
-        )
-        drawn = any(np.ptp(messages[:, block], axis=0).max(initial=0.0) > _EQUAL * size for messages in sent)
-        if not steady or not drawn or np.abs(typical[0] - typical[1]).max(initial=0.0) <= _EQUAL * size:
+        steady = all(np.ptp(part, axis=0).max(initial=0.0) <= negligible for part in parts)
+        drawn = any(np.ptp(messages[:, block], axis=0).max(initial=0.0) > negligible for messages in sent)
+        if not steady or not drawn or np.abs(typical[0] - typical[1]).max(initial=0.0) <= negligible:
             continue
-        found = True
-        for score, part in zip(scores, parts, strict=True):
-            apart = [np.linalg.norm(part[half:] - own, axis=1) for own in typical]
-            np.add(score, np.sign(apart[1] - apart[0]), out=score)
-    return (scores[0], scores[1]) if found else None
+        for side, part in enumerate(parts):
+            near, far = (np.linalg.norm(part[half:] - own, axis=1) for own in typical)
+            scores[side].append(np.sign(far - near))
+    return (np.sum(scores[0], axis=0), np.sum(scores[1], axis=0)) if scores[0] else None

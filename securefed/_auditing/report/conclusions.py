@@ -219,5 +219,5 @@ def _power(cell: Cell) -> str:
     if math.isnan(cell.verdict.detectable):
         return "one run alone does not say how small a leak would have been noticed"
     checked = " by an attack that does not check its result against the messages" if math.isnan(cell.explained) else ""
-    noticed = f"a leak of {cell.verdict.detectable:.0%} would have been noticed"
-    return f"{noticed}, of a kind that these attacks look for{checked}"
+    seen = f"a leak of {cell.verdict.detectable:.0%} would have been noticed"
+    return f"{seen}, of a kind that these attacks look for{checked}"
