@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 import securefed  # noqa: E402
-from docs.generators import docstrings, links, pages  # noqa: E402
+from docs.generators import docstrings, links, mathml, pages  # noqa: E402
 
 project = "securefed"
 author = "the securefed maintainers"
@@ -23,7 +23,8 @@ default_role = "literal"  # docstrings of this package put code between single b
 nitpicky = False
 
 # Markdown. Headings get anchors, so that a link to `page.md#section` is checked.
-myst_enable_extensions = ["colon_fence", "deflist", "attrs_inline"]
+myst_enable_extensions = ["colon_fence", "deflist", "attrs_inline", "dollarmath"]
+myst_dmath_allow_digits = False  # a price is no formula
 myst_heading_anchors = 4
 suppress_warnings = ["misc.highlighting_failure"]
 
@@ -40,6 +41,7 @@ napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 
+html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = f"securefed {release}"
 html_static_path = ["_static"]
@@ -55,6 +57,7 @@ pages.write_all(ROOT / "docs" / "generated")
 
 def setup(app: Any) -> None:
     """Connect what the site does beside Sphinx: links out of this folder, and docstrings as reStructuredText."""
+    mathml.setup(app)
     app.connect("source-read", links.rewrite)
     app.connect("autodoc-process-docstring", docstrings.convert, priority=400)  # before napoleon's
     app.connect("autodoc-skip-member", docstrings.skip)

@@ -16,7 +16,7 @@ from securefed._commands import health
 from securefed._commands.cli import app
 
 
-def examined() -> dict[str, health.Finding]:
+def examined() -> dict[str, health.HealthFinding]:
     return {finding.what: finding for finding in health.examine()}
 
 

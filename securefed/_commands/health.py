@@ -37,7 +37,7 @@ _LEAST_ONES, _MOST_ONES = 0.49, 0.51
 
 
 @dataclass(frozen=True)
-class Finding:
+class HealthFinding:
     """One line of `securefed doctor`.
 
     Attributes:
@@ -55,7 +55,7 @@ class Finding:
         return asdict(self)
 
 
-def examine() -> list[Finding]:
+def examine() -> list[HealthFinding]:
     """Run all checks, in the order in which the command shows them."""
     checks = (
         ("random source", random_source),
@@ -68,34 +68,34 @@ def examine() -> list[Finding]:
     return [python(), *packages(), *(_checked(what, check) for what, check in checks), *extras()]
 
 
-def python() -> Finding:
+def python() -> HealthFinding:
     """Check the version of Python."""
     shown = ".".join(map(str, sys.version_info[:3]))
-    return Finding("Python", sys.version_info >= (3, 11), f"{shown} (3.11 or newer is needed)")
+    return HealthFinding("Python", sys.version_info >= (3, 11), f"{shown} (3.11 or newer is needed)")
 
 
-def packages() -> Iterator[Finding]:
+def packages() -> Iterator[HealthFinding]:
     """Look for each package that the core needs."""
     try:
         needed = [one for one in requires("securefed") or [] if "extra ==" not in one]
     except PackageNotFoundError:
-        yield Finding("securefed", False, "not installed: run `python -m pip install .` in its folder")
+        yield HealthFinding("securefed", False, "not installed: run `python -m pip install .` in its folder")
         return
-    yield Finding("securefed", True, version("securefed"))
+    yield HealthFinding("securefed", True, version("securefed"))
     for requirement in needed:
         name = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
         try:
-            yield Finding(name, True, version(name))
+            yield HealthFinding(name, True, version(name))
         except PackageNotFoundError:
-            yield Finding(name, False, f"not installed: `python -m pip install '{requirement}'`")
+            yield HealthFinding(name, False, f"not installed: `python -m pip install '{requirement}'`")
 
 
-def extras() -> Iterator[Finding]:
+def extras() -> Iterator[HealthFinding]:
     """Say of each extra whether all of its packages are there; nothing is imported."""
     for extra, gain in GAINS.items():
         absent = [module for module, of in EXTRA_OF.items() if of == extra and not is_installed(module)]
         advice = f"adds {gain}; `python -m pip install 'securefed[{extra}]'`"
-        yield Finding(f"extra {extra}", None if absent else True, advice if absent else gain)
+        yield HealthFinding(f"extra {extra}", None if absent else True, advice if absent else gain)
 
 
 def random_source() -> str:
@@ -184,11 +184,11 @@ def files() -> str:
     return "private, replaced at once" + ("" if os.name == "posix" else "; without locks between processes")
 
 
-def _checked(what: str, check: Callable[[], str]) -> Finding:
+def _checked(what: str, check: Callable[[], str]) -> HealthFinding:
     try:
-        return Finding(what, True, check())
+        return HealthFinding(what, True, check())
     except Exception as error:  # whatever fails is the finding
-        return Finding(what, False, str(error) or type(error).__name__)
+        return HealthFinding(what, False, str(error) or type(error).__name__)
 
 
 def _require(condition: bool, message: str) -> None:
