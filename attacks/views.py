@@ -32,6 +32,7 @@ KEY_HOLDER_VIEW: Final = "server + key holder"
 RELEASED: Final = "released"
 OUTPUT_ONLY: Final = "output only"
 EAVESDROPPER: Final = "eavesdropper"
+ACTIVE_SERVER: Final = "active server"
 
 
 def server(transcript: Transcript, target: ClientId) -> View:

@@ -20,8 +20,9 @@ import numpy as np
 from securefed._tensors import Array
 from securefed.algorithms._pca.consensus import ConsensusPCA
 from securefed.algorithms._pca.server import BASIS
-from securefed.attacks._active.chosen_broadcasts import ACTIVE_SERVER, ChosenBroadcast, Dialogue, Situation
+from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogue, Situation
 from securefed.attacks._base import Attack, Reconstruction, RoundView, Target, View
+from securefed.attacks.views import ACTIVE_SERVER
 from securefed.errors import TranscriptError
 
 

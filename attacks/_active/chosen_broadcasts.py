@@ -18,9 +18,6 @@ from securefed._registry import Registry
 from securefed._tensors import Tensors
 from securefed.attacks._base import Reconstruction, RoundView, Target
 
-ACTIVE_SERVER = "active server"
-"""Name of the view of a server that chooses its broadcasts."""
-
 
 @dataclass(frozen=True)
 class ChosenBroadcast:

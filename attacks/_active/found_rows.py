@@ -55,10 +55,14 @@ class FoundRows:
             self.labels.append(label)
 
     def add_bins(self, rows: Array) -> None:
-        """Take rows and means of rows; one that an earlier message held too is a row, since means do not recur."""
+        """Take rows and means of rows; one that an earlier message held too is taken for a row, since few means recur.
+
+        The mean of all rows does; a message that holds nothing else says nothing.
+        """
         self.earlier += self.newest
         self.newest = list(rows) or self.newest
-        for row in rows:
+        several = any(not same(rows[0], other) for other in rows[1:])
+        for row in rows if several else ():
             if any(same(row, other, RECURS) for other in self.earlier):
                 self.add(row)
 

@@ -50,10 +50,10 @@ SUMS: Mapping[str, Defence] = {
     "in the clear": chain,
     "clip 1": lambda: chain(clip(1.0), quantise()),
     "clip 0.1": lambda: chain(clip(0.1), quantise()),
-    "clip 1, noise 0.001": lambda: chain(clip(1.0), local_gaussian(0.001), quantise()),
-    "clip 1, noise 0.01": lambda: chain(clip(1.0), local_gaussian(0.01), quantise()),
-    "clip 1, noise 0.1": lambda: chain(clip(1.0), local_gaussian(0.1), quantise()),
-    "clip 1, noise 1": lambda: chain(clip(1.0), local_gaussian(1.0), quantise()),
+    "clip 1, noise 0.001": lambda: chain(clip(1.0), local_gaussian(0.001)),
+    "clip 1, noise 0.01": lambda: chain(clip(1.0), local_gaussian(0.01)),
+    "clip 1, noise 0.1": lambda: chain(clip(1.0), local_gaussian(0.1)),
+    "clip 1, noise 1": lambda: chain(clip(1.0), local_gaussian(1.0)),
 }
 """By name in the tables; noise is that of each client, in multiples of the clipping norm."""
 
@@ -112,7 +112,9 @@ def cells() -> list[Cell]:
     out += [Cell(trap, "2nn", 8, 16, settings={"local_steps": steps}) for steps in (1, 5)]
     out += [Cell(trap, "mlp", 8, method=FLAME, settings={"local_steps": 5})]
     out += [Cell(attack, name, 8, defence="in the clear") for attack, name in ((thresholds, "softmax"), (trap, "mlp"))]
-    out += [Cell(GradientSuppression(), "mlp", 8, 4, defence=name) for name in ("sums", "secure aggregation")]
+    one_step = {"local_steps": 1}
+    for name in ("sums", "secure aggregation"):
+        out += [Cell(GradientSuppression(), "mlp", 8, 4, defence=name, settings=one_step)]
     defences = [name for name in SUMS if name.startswith("clip")]
     out += [Cell(thresholds, "softmax", 8, defence=name) for name in defences]
     out += [Cell(trap, "mlp", 8, defence=name) for name in defences]

@@ -52,8 +52,8 @@ def measure(cell: GroupCell, seed: int) -> dict[str, Any]:
     """Group the rows of one honest round, whose order is random."""
     prepared = rows_each(cell.rows)(load("digits"), cell.clients, seed)
     method = FedAvg(problem=problems.make(cell.problem), learning_rate=RATE, local_steps=STEPS)
-    noised = () if cell.noise is None else (clip(1.0), local_gaussian(cell.noise))
-    run = Federation(method, prepared.clients, chain(*noised, quantise()), seed=seed, public=prepared.public).run(1)
+    defence = chain(quantise()) if cell.noise is None else chain(clip(1.0), local_gaussian(cell.noise))
+    run = Federation(method, prepared.clients, defence, seed=seed, public=prepared.public).run(1)
     order = np.random.default_rng(seed).permutation(cell.clients * cell.rows)
     rows = np.concatenate([own.x for own in prepared.clients])[order]
     labels = np.concatenate([own.labels() for own in prepared.clients])[order]

@@ -212,6 +212,8 @@ def test_a_row_that_two_rounds_hold_is_a_row() -> None:
     found = FoundRows()
     found.add_bins(np.stack([row, other]))
     assert found.single == []
+    found.add_bins(row[None])
+    assert found.single == []  # a message of one bin may hold the mean of all rows
     found.add_bins(np.stack([third, row * (1 + 1e-6)]))
     assert len(found.single) == 1
     np.testing.assert_allclose(found.single[0], row, rtol=1e-5)

@@ -14,8 +14,9 @@ from securefed._auditing.engine.seed_result import Judgement, Place, SeedResult
 from securefed._auditing.registered.scoring import RunOutput, assess
 from securefed._messages import ClientId
 from securefed.algorithms._base import Algorithm
-from securefed.attacks._active.chosen_broadcasts import ACTIVE_SERVER, ActiveAttack, active_attacks
+from securefed.attacks._active.chosen_broadcasts import ActiveAttack, active_attacks
 from securefed.attacks._base import Reconstruction
+from securefed.attacks.views import ACTIVE_SERVER
 from securefed.defenses._base import Defense
 from securefed.errors import TranscriptError
 

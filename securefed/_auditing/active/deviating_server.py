@@ -24,7 +24,6 @@ from securefed._transports.in_process import InProcessTransport
 from securefed.algorithms._base import Algorithm
 from securefed.attacks import views
 from securefed.attacks._active.chosen_broadcasts import (
-    ACTIVE_SERVER,
     ActiveAttack,
     ChosenBroadcast,
     Dialogue,
@@ -149,7 +148,7 @@ class DeviatingServer(Federation):
                     break
         except (RoundVoid, RangeRefused, DivergenceError) as error:
             refused = str(error)
-        observed = View(ACTIVE_SERVER, self._victim, tuple(self._observed), {})
+        observed = View(views.ACTIVE_SERVER, self._victim, tuple(self._observed), {})
         return ActiveRun(None if refused else self._estimate, refused, observed, tuple(self._sent), self.honest)
 
     def _told_otherwise_and_dropped(self) -> list[ClientId]:
@@ -166,7 +165,7 @@ class DeviatingServer(Federation):
         observed = see.rounds[-1]
         self._observed.append(observed)
         if self._shuffled:
-            observed = views.shuffled(View(ACTIVE_SERVER, None, (observed,), {}), self._rng).rounds[0]
+            observed = views.shuffled(View(views.ACTIVE_SERVER, None, (observed,), {}), self._rng).rounds[0]
         self._learned = self.defense.learn(record.released, summed.plan, len(record.survivors))
         try:
             self._choose(self._dialogue.send(observed))

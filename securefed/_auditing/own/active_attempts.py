@@ -9,7 +9,7 @@ from securefed._auditing.engine.seed_result import Place
 from securefed._auditing.own.client_secrets import SecretData
 from securefed._auditing.own.own_seed_run import DEFENSES, OwnSeedRun
 from securefed.attacks import views
-from securefed.attacks._active.chosen_broadcasts import ACTIVE_SERVER, ActiveAttack, active_attacks
+from securefed.attacks._active.chosen_broadcasts import ActiveAttack, active_attacks
 from securefed.attacks._base import Reconstruction
 from securefed.defenses._chain import chain
 from securefed.defenses._fixed_point import Quantise
@@ -25,7 +25,7 @@ def attack_actively(run: OwnSeedRun, chosen: Sequence[str]) -> None:
     """
     for view in chosen:
         for attack in (entry.make() for entry in active_attacks):
-            place = Place(run.name, DEFENSES[view], ACTIVE_SERVER, run.seed, run.target)
+            place = Place(run.name, DEFENSES[view], views.ACTIVE_SERVER, run.seed, run.target)
             try:
                 found = _deceive(run, attack, view, shuffled=False)
             except TranscriptError as reason:
@@ -42,7 +42,7 @@ def _score(run: OwnSeedRun, attack: ActiveAttack, view: str, estimate: Reconstru
     chance = _deceive(run, attack, view, shuffled=True).estimate
     for target in (None, run.target) if view == views.SUM_ONLY else (run.target,):
         secret = SecretData(run.data, run.public, target, run.seed)
-        place = Place(run.name, DEFENSES[view], ACTIVE_SERVER, run.seed, target)
+        place = Place(run.name, DEFENSES[view], views.ACTIVE_SERVER, run.seed, target)
         if (reason := secret.nothing_to_leak(estimate.members or frozenset())) is not None:
             run.result.leave_out(place, secret.named(attack.name), reason)
             continue
