@@ -98,10 +98,19 @@ class SpanSites:
             if isinstance(part, nn.MultiheadAttention):
                 part.dropout = 0.0
 
+    def _pass(self, tokens: Tensor, hooks: list[Any]) -> None:
+        """Run the module on tokens, and remove the hooks that listen to it."""
+        try:
+            with torch.no_grad():
+                self.module(tokens)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
     def inputs(self, tokens: Tensor) -> dict[str, Array]:
         """Return by name of a weight the inputs (rows, length, width) of its map for some tokens (rows, length)."""
         seen: dict[str, Array] = {}
-        hooks = []
+        hooks: list[Any] = []
         for name, part in self.module.named_modules():
             weight = _weight(name, part)
             if weight is None:
@@ -115,18 +124,13 @@ class SpanSites:
                     seen[weight] = value.detach().double().numpy()
 
             hooks.append(part.register_forward_pre_hook(note, with_kwargs=True))
-        try:
-            with torch.no_grad():
-                self.module(tokens)
-        finally:
-            for hook in hooks:
-                hook.remove()
+        self._pass(tokens, hooks)
         return seen
 
     def embedding(self, tokens: Tensor) -> str | None:
         """Return the name of the table that the tokens themselves index; `None` without one."""
         found: list[str] = []
-        hooks = []
+        hooks: list[Any] = []
         for name, part in self.module.named_modules():
             if isinstance(part, nn.Embedding):
 
@@ -135,12 +139,7 @@ class SpanSites:
                         found.append(f"{name}.weight" if name else "weight")
 
                 hooks.append(part.register_forward_pre_hook(note))
-        try:
-            with torch.no_grad():
-                self.module(tokens)
-        finally:
-            for hook in hooks:
-                hook.remove()
+        self._pass(tokens, hooks)
         return found[0] if found else None
 
     def dependence(self, length: int, vocabulary: int) -> dict[str, tuple[bool, bool]]:

@@ -113,8 +113,22 @@ def test_statistics_are_found_and_rows_are_said_to_be_out_of_reach() -> None:
     assert membership.leakage.seeds == 2
     assert membership.leakage.low <= membership.leakage.mean <= membership.leakage.high
     assert not [c for c in report.cells if c.attack == "training/rows"]
-    for said in ("training/rows: the rows enter no linear layer", "training/label regression: 24 simulated clients"):
+    for said in ("training/rows: the rows enter no linear layer", "membership/shadow: "):
         assert any(f"server, {said}" in line for line in report.skipped), said
+
+
+def test_statistics_of_several_batches_are_found_as_far_as_the_weights_stand_still() -> None:
+    def leak(rate: float) -> float:
+        def steps(model: nn.Module, x: Tensor, y: Tensor) -> None:
+            descend(model, x, y, rate=rate, steps=3)
+
+        report = audit_training(
+            convolution(), LOSS, steps, clients(3, 4), population=pictures(60, 9), seeds=1, seconds=1e-6, view="server"
+        )
+        return cell(report, "server", "training/batch statistics").leakage.mean
+
+    assert leak(1e-6) > 0.99
+    assert leak(3.0) < 0.9  # the control: three steps of this size move the weights
 
 
 @pytest.mark.exhaustive

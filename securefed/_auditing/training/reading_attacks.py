@@ -30,8 +30,8 @@ _LEARNING: Final = 0.3
 """Share of the time that is left which these clients may take; membership by simulation comes after them."""
 _FEWEST: Final = 24
 """Simulated clients below which the regression is left out: fewer than the features of ten classes would overfit."""
-_SHIFTS: Final = 4
-"""Simulated clients on which the shift of batch statistics is measured; it is the same for all but for a fraction."""
+_SHIFTS: Final = 8
+"""Simulated clients on which shift and scatter of batch statistics are measured; all together give a number a layer."""
 _ASKED: Final = 200
 """Most known rows on which the outputs of the received and the returned model are compared."""
 
@@ -39,8 +39,9 @@ _ASKED: Final = 200
 def read_statistics(inputs: AttackInputs) -> list[Reconstruction]:
     """Read means and variances of the batches off the running statistics.
 
-    One batch is read exactly. While several pass, the weights in front of a layer move; how far that shifts what is
-    read is measured on clients of known rows, and subtracted.
+    One batch is read exactly. While several pass, the weights in front of a layer move. How far that shifts and
+    scatters what is read is measured on clients of known rows: the shift is subtracted, and what scatters is drawn
+    towards the statistics of all known rows.
 
     Raises:
         TranscriptError: no layer follows its batches, the change lacks the running statistics, or the number of batches
@@ -53,14 +54,30 @@ def read_statistics(inputs: AttackInputs) -> list[Reconstruction]:
     pooled = layer_statistics(module, inputs.training.modes, inputs.prior.x)
     found = standardised(_read_layers(inputs, inputs.observed.change, batches), pooled)
     if batches > 1 and inputs.facts is not None:
-        shifts = []
-        for number in range(_SHIFTS):
-            rows = inputs.draw(inputs.rng(22 + number), inputs.count)
-            read = standardised(_read_layers(inputs, inputs.simulate(rows, 22 + number), batches), pooled)
-            true = standardised(layer_statistics(module, inputs.training.modes, rows.x), pooled)
-            shifts.append(read - true)
-        found = found - np.mean(shifts, axis=0)
+        found = _corrected(inputs, found, pooled, batches)
     return [Reconstruction("statistics", found)]
+
+
+def _corrected(inputs: AttackInputs, found: Array, pooled: list[Array], batches: int) -> Array:
+    """Subtract the shift of simulated clients, and shrink each layer's means or variances by how far they scatter."""
+    module, known, rng = inputs.training.received(inputs.observed.state), labels_of(inputs.prior), inputs.rng(22)
+    reads, truths = [], []
+    for number in range(_SHIFTS):
+        rows = inputs.draw(rng, inputs.count) if known is None else _with_drawn_classes(inputs, known, rng)
+        reads.append(standardised(_read_layers(inputs, inputs.simulate(rows, 22 + number), batches), pooled))
+        truths.append(standardised(layer_statistics(module, inputs.training.modes, rows.x), pooled))
+    shift = np.mean(np.subtract(reads, truths), axis=0)
+    out, start = [], 0
+    for part in pooled:
+        place = slice(start, start + len(part))
+        off, true = (
+            np.array(reads)[:, place] - shift[place] - 1.0,
+            np.array(truths)[:, place] - 1.0,
+        )  # known rows have 1
+        reliable = float(np.clip(np.sum(off * true) / max(float(np.sum(off * off)), 1e-300), 0.0, 1.0))
+        out.append(1.0 + reliable * (found[place] - shift[place] - 1.0))
+        start = place.stop
+    return np.concatenate(out)
 
 
 def _read_layers(inputs: AttackInputs, change: Mapping[str, Array], batches: int) -> list[Array]:

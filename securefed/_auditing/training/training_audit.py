@@ -22,6 +22,7 @@ from securefed._auditing.own.own_seed_run import DEFENSES
 from securefed._auditing.training.local_training import LocalStep, LossFunction, TorchTraining, TrainedRows
 from securefed._auditing.training.observed_runs import ObservedRuns, RecordedRuns, SimulatedRuns
 from securefed._auditing.training.size_curve import SizeCurve
+from securefed._auditing.training.training_secrets import labels_of
 from securefed._auditing.training.training_seed_run import reasons
 from securefed._auditing.training.training_subject import TrainingSubject, cut_to_budget
 from securefed._messages import Transcript
@@ -61,7 +62,7 @@ def audit_training(
             model's state dict. Each pair of a round and a client is then a run, in place of simulated ones.
         population: rows like the clients' that none of them has, a pair (x, y). The attacker knows them. Without them
             the other clients' rows stand in, and membership in sums is left out.
-        classes: number of classes; from the targets by default, 0 where they are no classes.
+        classes: number of classes; by default the number of the model's outputs, 0 where targets are no classes.
         seeds: number of runs, each with another target; verdicts to rely on need 10.
         view: "server" (one client's change in the clear), "sum only" (what secure aggregation leaves).
         seconds: for all attacks together. A step that is too slow for them is audited at fewer rows a client, which the
@@ -96,7 +97,7 @@ def audit_training(
         if recording is None
         else RecordedRuns(recording, training, _recorded_rows(recording, rows), seeds)
     )
-    subject = TrainingSubject(training, runs, rows, held_out, _classes(rows, classes), chosen, seconds)
+    subject = TrainingSubject(training, runs, rows, held_out, _classes(training, rows, classes), chosen, seconds)
     curve = subject.measure_sizes() if local_step is not None else SizeCurve()
     results = [subject.audit_seed(seed) for seed in range(runs.count)]
     for result in results:
@@ -137,12 +138,16 @@ def _recorded_rows(recording: Transcript, rows: Sequence[TrainedRows]) -> list[i
     return recorded
 
 
-def _classes(rows: Sequence[TrainedRows], classes: int | None) -> int:
+def _classes(training: TorchTraining, rows: Sequence[TrainedRows], classes: int | None) -> int:
+    """Return the number of classes: as given, or the model's outputs where labels are integers; 0 for other targets."""
     if classes is not None:
         return classes
-    if any(own.y.is_floating_point() or own.y.ndim != 1 for own in rows):
+    if any(labels_of(own) is None for own in rows):
         return 0
-    return int(max(int(own.y.max()) for own in rows)) + 1
+    with torch.no_grad():
+        outputs = training.received(training.state).eval()(rows[0].x[:1])
+    seen = max(int(own.y.max()) for own in rows) + 1
+    return int(outputs.shape[1]) if outputs.ndim == 2 and outputs.shape[1] >= seen else seen
 
 
 def _rows(name: str, pair: Any) -> TrainedRows:

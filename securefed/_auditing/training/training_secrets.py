@@ -73,17 +73,27 @@ class TrainingSecrets:
         """Score an estimate beside the guess."""
         if estimate.secret == "samples" and self.vocabulary:
             return [self._exact_rows(estimate.value)]
-        if estimate.secret not in ("statistics", "tokens"):
+        if estimate.secret not in ("statistics", "tokens", "labels"):
             return self.data.judge(estimate)
         assert self.target is not None
-        if estimate.secret == "statistics":
-            truth, guess = self.statistics[self.target], self.statistics[-1]
+        secret: Secret = "labels"
+        if estimate.secret == "labels":
+            truth, guess = self._counts(len(estimate.value))
+        elif estimate.secret == "statistics":
+            secret, truth, guess = "statistics", self.statistics[self.target], self.statistics[-1]
         else:
-            truth = self.tokens(self.clients[self.target])
+            secret, truth = "tokens", self.tokens(self.clients[self.target])
             guess = np.mean([self.tokens(rows) for rows in self.clients], axis=0)
         baseline = relative_error(guess, truth)
-        secret: Secret = "statistics" if estimate.secret == "statistics" else "tokens"
         return [judge_estimate(secret, estimate.value, truth, guess, baseline)]
+
+    def _counts(self, classes: int) -> tuple[Array, Array]:
+        """Return (classes,) the target's counts of each label, and its share of those of all clients."""
+        labels = [labels_of(rows) for rows in self.clients]
+        counts = [np.bincount(y, minlength=classes).astype(np.float64) for y in labels if y is not None]
+        assert self.target is not None
+        own = counts[self.target]
+        return own, np.sum(counts, axis=0) * (own.sum() / np.sum(counts))
 
     def _exact_rows(self, found: Array) -> Judgement:
         """Score token sequences by the share of the secret ones that are exactly among the found ones."""
