@@ -71,7 +71,9 @@ def test_the_advised_setting_holds_is_usable_and_is_the_best_of_those() -> None:
     found = sentences([leaky, useless], None, 128, 0.1, 0.9, 512)
     assert "From 128 clients on" in found[1]
     done = sentences([leaky, SETTING], SETTING, None, 0.1, 0.9, 512)
-    assert done[0].startswith("Use secure aggregation with 8 clients, 16 rows each, 6 rounds: a leak of 0.01")
+    assert done[0].startswith(
+        "Use secure aggregation with 8 clients, 16 rows at the attacked one, 6 rounds: a leak of 0.01"
+    )
     nothing = sentences([leaky], None, None, 0.1, 0.9, 512)
     assert "none is shown to keep the leak at 0.1 or less" in nothing[0]
 
@@ -95,7 +97,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_noise_that_ruins_4_clients_is_usable_in_a_large_cohort(rows: Path) -> None:
-    found = simulate(case("optimization/dsgd"), load(rows), 4, 3.0, 0.2, 1e-5, 1.0, (0, 1, 2), (4, 512))
+    found = simulate(case("optimization/dsgd"), load(rows), 4, 4, 3.0, 0.2, 1e-5, 1.0, (0, 1, 2), (4, 512))
     small, large = (one.clear - one.noised for one in found)
     assert small > large + 0.1
 
@@ -103,10 +105,20 @@ def test_noise_that_ruins_4_clients_is_usable_in_a_large_cohort(rows: Path) -> N
 def test_the_simulation_without_noise_is_the_federations_own_run(rows: Path) -> None:
     """Softmax starts from zeros, so that both runs begin alike whatever their seeds are spent on."""
     what = replace(case("optimization/dsgd"), rounds=2)
-    (found,) = simulate(what, load(rows), 4, 1e3, 8.0, 1e-5, 1.0, (0,), (4,))
-    prepared = resampled(4)(load(rows), 4, 0)
+    (found,) = simulate(what, load(rows), 4, 4, 1e3, 8.0, 1e-5, 1.0, (0,), (4,))
+    prepared = resampled(what.prepare, 4, 4)(load(rows), 4, 0)
     result = Federation(what.build(), prepared.clients, chain(), seed=0, public=prepared.public).run(2)
     assert found.clear == what.utility(result.output, prepared.test)
+
+
+@pytest.mark.parametrize("algorithm", ["pca/ssi", "pca/fedpg", "graph/fedavg", "optimization/dsgd"])
+def test_a_simulated_cohort_has_the_columns_and_the_labels_of_the_users_own(algorithm: str) -> None:
+    own = case(algorithm).prepare(load("digits"), 8, 0)
+    made = resampled(case(algorithm).prepare, 8, 3)(load("digits"), 20, 0)
+    assert made.public.rows == (3,) * 20
+    assert (made.public.features, made.public.classes) == (own.public.features, own.public.classes)
+    known = {row.tobytes() for data in own.clients for row in data.x}
+    assert {row.tobytes() for data in made.clients for row in data.x} <= known
 
 
 def test_a_finer_search_holds_all_that_the_coarse_one_tries() -> None:

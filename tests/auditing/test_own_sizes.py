@@ -159,3 +159,10 @@ def test_several_numbers_of_rows_give_an_algorithm_several_rows_of_the_report() 
     assert "--rows-per-client 1,2" in report.command
     with pytest.raises(ConfigError, match="rows_per_client"):
         audit(rows_per_client=[1, 0], **QUICK)
+
+
+def test_sums_with_noise_have_a_null_of_their_own() -> None:
+    """The null of sums without noise, which come first, is not taken for that of noised sums."""
+    report = audit(defenses=["secure_aggregation", DDP], clients=3, rounds=2, **QUICK)
+    nulls = {cell.defense: cell.null_leakage.mean for cell in report.cells if cell.view == "sum only"}
+    assert len(nulls) == len(set(nulls.values())) == 2

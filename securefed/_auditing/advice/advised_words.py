@@ -56,7 +56,7 @@ def _do(advised: Setting) -> str:
         leak = f"a leak of {advised.leak:.2f} was measured, {advised.leak_upper:.2f} at most with 95 % confidence"
     rows = "1 row" if advised.rows_per_client == 1 else f"{advised.rows_per_client} rows"
     rounds = "1 round" if advised.rounds == 1 else f"{advised.rounds} rounds"
-    sizes = f"{advised.clients} clients, {rows} each, {rounds}"
+    sizes = f"{advised.clients} clients, {rows} at the attacked one, {rounds}"
     promise = f", and epsilon {advised.epsilon:g} holds against the server" if advised.epsilon is not None else ""
     return f"Use {advised.defense} with {sizes}: {leak}{promise}."
 

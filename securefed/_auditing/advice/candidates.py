@@ -56,12 +56,11 @@ class Candidate:
         """Describe the defence with its parameters; `norm` is the clipping norm."""
         if self.defense == PLAIN:
             return "no defence"
-        sums = f"secure aggregation, sums of at least {self.threshold} of {self.clients} clients"
-        if self.ring is not None:
-            sums += f", {self.ring} bits a number"
+        precision = "" if self.ring is None else f", {self.ring} bits a number"
+        sums = f"secure aggregation (sums of at least {self.threshold} of {self.clients} clients{precision})"
         if self.epsilon is None:
             return sums
-        return f"distributed noise of epsilon {self.epsilon:g} (clip {norm:.3g}) on {sums}"
+        return f"distributed noise (epsilon {self.epsilon:g}, clip {norm:.3g}) under {sums}"
 
 
 def candidates(

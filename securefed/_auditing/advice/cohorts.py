@@ -41,6 +41,7 @@ class CohortUtility:
 def simulate(
     case: Case,
     source: LoadedDataset,
+    of: int,
     rows: int | None,
     norm: float,
     epsilon: float,
@@ -55,8 +56,9 @@ def simulate(
 
     Args:
         case: the algorithm's run, with the rounds that count.
-        source: the user's data; rows are drawn from it with replacement, so a large cohort has no new rows.
-        rows: rows of a client; `None` for an eighth of the data, the share of 8 clients.
+        source: the user's data.
+        of: number of clients that the data suffice for; a larger cohort's rows are drawn from theirs with replacement.
+        rows: rows of a client; `None` for the mean of those clients.
         norm: clipping norm.
         epsilon: for all rounds together.
         delta: likewise.
@@ -65,8 +67,7 @@ def simulate(
         cohorts: numbers of clients.
     """
     multiplier = calibrate(epsilon, delta, case.rounds) / math.sqrt(share)
-    prepare = resampled(rows, labelled=case.split.startswith("rows_each"))
-    sized = replace(case, prepare=prepare)
+    sized = replace(case, prepare=resampled(case.prepare, of, rows))
     out = []
     for clients in cohorts:
         pairs = [

@@ -177,12 +177,12 @@ class _Search:
 
     def _usable_from(self, candidate: Candidate, norm: float) -> int | None:
         """Simulate larger cohorts under the candidate's noise."""
-        case = replace(self._trials.case, rounds=candidate.rounds)
+        case = replace(self._trials.sized(candidate.rows), rounds=candidate.rounds)
         share = (candidate.threshold - candidate.colluding) / candidate.clients
         larger = [clients for clients in self._cohorts if clients > candidate.clients]
         budget = norm, candidate.epsilon or math.inf, self._trials.delta
-        rows = candidate.rows
-        found = simulate(case, self._trials.scaled, rows, *budget, share, range(COHORT_SEEDS), larger)
+        known = candidate.clients, candidate.rows
+        found = simulate(case, self._trials.source, *known, *budget, share, range(COHORT_SEEDS), larger)
         return usable_from(found, self._keep)
 
 

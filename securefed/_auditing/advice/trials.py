@@ -28,7 +28,6 @@ from securefed.attacks import views
 from securefed.attacks._base import Target, View
 from securefed.attacks.scores import leakage
 from securefed.datasets._loaded_dataset import LoadedDataset
-from securefed.datasets._row_tables import standardised
 from securefed.defenses._base import Defense
 from securefed.defenses._chain import chain
 from securefed.defenses._fixed_point import Quantise
@@ -49,8 +48,8 @@ class Trial:
     """What a setting leaked and achieved over seeds.
 
     Attributes:
-        leaks: by attack and seed, leakage of one client's secret; a leak below 0 counts as 0, since the attacker may
-            keep to the guess.
+        leaks: by attack and seed, leakage of one client's secret; a leak below 0 counts as 0, and so does an estimate
+            too large for a float, since the attacker may keep to the guess.
         explained: by attack, the share of seeds whose messages the estimate explains; NaN where it cannot tell.
         utilities: of the final models, one a seed.
         failure: why the setting could not run; empty if it ran.
@@ -130,11 +129,6 @@ class Trials:
         """Whether each client holds the rows of one owner, so that rows a client cannot be chosen."""
         return bool(self._own.owner)
 
-    @property
-    def scaled(self) -> LoadedDataset:
-        """The data as the algorithm trains on them: scaled where the user asks for it."""
-        return standardised(self.source) if self._own.standardise else self.source
-
     def sized(self, rows: int | None) -> Case:
         """Return the case with so many rows a client."""
         return self.case if rows is None else replace(self._own, rows=rows, settings=()).apply(self.case)
@@ -199,7 +193,7 @@ class Trials:
                 result = self._result(candidate, seed)
                 utilities.append(self._utility(result, candidate, seed))
                 for name, leak, fits in self._attacked(candidate, result, seed):
-                    leaks.setdefault(name, []).append(max(leak, 0.0))
+                    leaks.setdefault(name, []).append(max(leak, 0.0) if math.isfinite(leak) else 0.0)
                     if fits is not None:
                         explained.setdefault(name, []).append(float(fits))
                 if done == _HOPELESS and any(min(values) > acceptable for values in leaks.values()):

@@ -127,22 +127,27 @@ def by_owner(owner: str, most: int | None = None, *, labelled: bool = True) -> P
     return prepare
 
 
-def resampled(rows: int | None, *, labelled: bool = True) -> Preparation:
-    """Give every client `rows` rows drawn with replacement, to simulate cohorts that the data are too few for.
+def resampled(prepare: Preparation, of: int, rows: int | None) -> Preparation:
+    """Give every client rows drawn with replacement, to simulate cohorts that the data are too few for.
 
     Args:
-        rows: of each client; `None` takes the share that 8 clients would have.
-        labelled: whether data without labels are refused.
+        prepare: splits the rows over a cohort that the data suffice for; its clients' rows, scaled as they are, are
+            drawn from.
+        of: number of clients of that cohort.
+        rows: of each client; `None` takes the mean of that cohort.
     """
 
-    def prepare(source: LoadedDataset, clients: int, seed: int) -> Prepared:
-        rng = _rng(seed)
-        rest, test = partition.split(source.data, HELD_OUT, rng)
-        each = rows or max(rest.rows // 8, 1)
-        parts = [rest.take(rng.integers(0, rest.rows, each)) for _ in range(clients)]
-        return _with_classes(_prepared(parts, test, source.feature_bound, source.image_shape), source, labelled)
+    def simulate(source: LoadedDataset, clients: int, seed: int) -> Prepared:
+        rng, known = _rng(seed), prepare(source, of, seed)
+        x = np.concatenate([data.x for data in known.clients])
+        labels = [data.y for data in known.clients if data.y is not None]
+        pool = Dataset(x, np.concatenate(labels) if labels else None)
+        each = rows or max(pool.rows // of, 1)
+        parts = [pool.take(rng.integers(0, pool.rows, each)) for _ in range(clients)]
+        made = _prepared(parts, known.test, known.public.feature_bound, known.image_shape)
+        return replace(made, public=replace(made.public, classes=known.public.classes))
 
-    return prepare
+    return simulate
 
 
 def _with_classes(prepared: Prepared, source: LoadedDataset, labelled: bool) -> Prepared:

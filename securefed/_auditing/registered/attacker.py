@@ -118,7 +118,7 @@ class Attacker:
 
     def _null(self, attack: Attack, observed: View) -> Reconstruction | None:
         """Attack a shuffled transcript: once for each set of clients in a sum, and apart for sums with noise."""
-        noised = observed.view == views.RELEASED
+        noised = any(view.noise for view in observed.rounds)
         key = (attack.name, noised, frozenset((o.members, o.survivors) for o in observed.rounds))
         if key not in self._nulls:
             shuffled = views.shuffled(observed, np.random.default_rng([self._seed, 2]))
