@@ -85,9 +85,9 @@ def _features(messages: Array, blocks: list[slice]) -> Array:
     chosen = np.unique(np.linspace(0, messages.shape[1] - 1, min(_ENTRIES, messages.shape[1])).astype(int))
     values = np.ascontiguousarray(messages[:, chosen], np.float64)
     single = np.array_equal(values, values.astype(np.float32))
-    words = values.astype(np.float32).view(np.uint32) if single else values.view(np.uint64)
-    places = np.arange(_SINGLE_BITS if single else _DOUBLE_BITS, dtype=words.dtype)
-    bits = (words[:, :, None] >> places) & words.dtype.type(1)
+    words = values.astype(np.float32).view(np.uint32).astype(np.uint64) if single else values.view(np.uint64)
+    places = np.arange(_SINGLE_BITS if single else _DOUBLE_BITS).astype(np.uint64)
+    bits = np.right_shift(words[:, :, None], places) & np.uint64(1)
     zeros = [np.count_nonzero(messages[:, block] == 0, axis=1) for block in blocks]
     many = np.stack([count > np.median(count) for count in zeros], axis=1)
     return np.hstack([bits.reshape(len(messages), -1), many]).astype(np.float64)

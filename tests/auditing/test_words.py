@@ -18,6 +18,7 @@ from securefed.algorithms._pca import FAPS, SSI, FedPG
 from securefed.algorithms._personalized.flame import FLAME
 from securefed.attacks import views
 from securefed.attacks._base import Target
+from securefed.attacks._gram.faps.near_consensus import _orthonormal
 from securefed.attacks._gram.subspace_iteration import PowerGram
 from securefed.attacks._personal.flame_row_fit import FLAMERowFit
 from securefed.attacks._repeatability import SMALL, perturbed, repeatability
@@ -70,7 +71,18 @@ def test_fedpg_in_float32_is_told_from_one_with_another_step() -> None:
     assert (wrong.word, wrong.control) == (OTHER_RUN, True)
 
 
-@pytest.mark.parametrize("steps", [1, pytest.param(None, marks=pytest.mark.exhaustive)])
+def test_bases_in_float32_are_made_orthonormal_for_the_near_consensus_system() -> None:
+    exact = np.linalg.qr(np.random.default_rng(0).normal(size=(4, 12, 3)))[0]
+    single = exact.astype(np.float32).astype(np.float64)
+    mended = _orthonormal(single)
+    eye = np.eye(3)
+    assert np.abs(single.mT @ single - eye).max() > 1e-9  # the control
+    assert np.abs(mended.mT @ mended - eye).max() < 1e-14
+    assert np.abs(mended - exact).max() < 1e-6
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("steps", [1, None])
 def test_faps_in_float32_is_recovered(steps) -> None:
     """Bases in float32 are orthonormal to 1e-7, which made the near-consensus system indefinite (a LinAlgError)."""
     clients = digits(12, 8 if steps else 60, 3, standardised=True, seed=1)
