@@ -43,7 +43,7 @@ def examples(text: str) -> list[str]:
 def shell_lines(text: str) -> list[str]:
     """The calls of `securefed` in the blocks of a page, without comments."""
     lines, fence = [], None
-    for line in text.splitlines():
+    for line in text.replace("\\\n", " ").splitlines():  # a backslash goes on in the next line
         if line.startswith("```"):
             fence = None if fence is not None else line.removeprefix("```")
         elif fence in ("", "text", "bash", "sh"):

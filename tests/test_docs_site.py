@@ -86,6 +86,16 @@ def test_the_table_of_leaks_holds_every_audited_algorithm() -> None:
     assert page.count("`optimization/") == 22  # eleven algorithms, one client and all clients
 
 
+def test_the_decision_tree_names_defences_that_are_registered() -> None:
+    from docs.generators import decision_tree  # noqa: PLC0415
+    from securefed import _catalogue as catalogue  # noqa: PLC0415
+
+    named = re.findall(r"- \*\*([\w/]+)\*\*", decision_tree.pages()["decision-tree.md"])
+    assert len(named) > 5
+    known = {entry.name for entry in (*catalogue.defenses, *catalogue.algorithms)}
+    assert set(named) <= known
+
+
 def test_licences_of_dependencies_are_named() -> None:
     assert "Apache" in licences.licence_of("cryptography")
     assert "**phe**" in licences.pages()["licences.md"]  # GPL: a reader who ships products has to know
