@@ -19,7 +19,7 @@ from securefed._auditing.registered.audited_defenses import (
     SECURE_AGGREGATION,
     identical_sums,
 )
-from securefed._auditing.registered.seed_run import RegisteredSubject
+from securefed._auditing.registered.registered_subject import RegisteredSubject
 from securefed._runtime.federation import Federation
 from securefed._runtime.server import Result
 from securefed.algorithms._graph import PPGL

@@ -10,7 +10,7 @@ import pytest
 from securefed._auditing.registered import registered_audit as matrix
 from securefed._auditing.registered import unfinished_tasks as unfinished
 from securefed._auditing.registered.registered_audit import audit
-from securefed._auditing.registered.seed_run import RegisteredSubject
+from securefed._auditing.registered.registered_subject import RegisteredSubject
 
 SMALL = {"algorithms": ["ssi"], "defenses": ["plain"], "attacks": ["gram/power"], "clients": 4, "workers": 1}
 

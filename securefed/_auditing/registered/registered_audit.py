@@ -23,7 +23,7 @@ from securefed._auditing.engine.statistics import interval
 from securefed._auditing.engine.worker_processes import run_all
 from securefed._auditing.registered.audit_settings import Settings
 from securefed._auditing.registered.audited_defenses import CKKS, COVERED, DEFENSES, DP, NOISES, USUAL
-from securefed._auditing.registered.seed_run import RegisteredSubject
+from securefed._auditing.registered.registered_subject import RegisteredSubject
 from securefed._auditing.registered.unfinished_tasks import Unfinished
 from securefed._auditing.report.round_curves import curves_of
 from securefed.datasets._loaders import load

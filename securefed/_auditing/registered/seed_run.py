@@ -7,15 +7,14 @@ in most seeds; the defences themselves run the first rounds of the first seed, a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from securefed._auditing.active.active_views import ActiveAudit
-from securefed._auditing.cases import Case, Preparation, Prepared, WideCase, case
-from securefed._auditing.cases.own_setup import head
+from securefed._auditing.cases import Case, Preparation, Prepared, WideCase
 from securefed._auditing.engine.explained_messages import explains, precision
 from securefed._auditing.engine.results import CLIENT, Artifact, RunFacts
 from securefed._auditing.engine.seed_result import (
@@ -80,61 +79,20 @@ CURVE_SEEDS: Final = 3
 """Seeds of the curves of leakage against epsilon, which only show the shape."""
 
 
-@dataclass(frozen=True)
-class RegisteredSubject:
-    """A registered algorithm under audit, as its audit case runs it; an `audit_report.Subject`.
+class SeedRun:
+    """One federation's data, run under each defence and attacked.
 
-    Attributes:
-        algorithm: its name in the registry.
+    Args:
+        name: the algorithm's name in the report.
+        case: how the audit runs it.
         settings: of the whole audit.
-        rows: rows of every client where the report has a row for each of several numbers; `None` otherwise.
+        prepared: the seed's data.
+        seed: of the data split, the run and the attacks.
+        first: whether the defences themselves run and pictures are kept.
     """
 
-    algorithm: str
-    settings: Settings
-    rows: int | None = None
-
-    @property
-    def name(self) -> str:
-        """The algorithm's name in the report, which says the rows a client where it stands there twice."""
-        return (
-            self.algorithm
-            if self.rows is None
-            else f"{self.algorithm} ({self.rows} rows)"
-            if self.rows != 1
-            else f"{self.algorithm} (1 row)"
-        )
-
-    @property
-    def case(self) -> Case:
-        """The audit case with what the user changes of it."""
-        own = self.settings.own
-        return (own if self.rows is None else replace(own, rows=self.rows)).apply(case(self.algorithm))
-
-    def prepare(self, seed: int) -> Prepared:
-        """Split the data for a seed."""
-        return self.case.prepare(self.settings.source(), self.settings.clients, seed)
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return the settings of its audit case, and the sizes at which it runs."""
-        return self.case.describe() | {"sizes": head(self.prepare(0), self.case)}
-
-    def audit_seed(self, seed: int, *, first: bool | None = None) -> SeedResult:
-        """Run and attack one seed; all but keys and noise follows from the seed.
-
-        Args:
-            seed: of the data split, the run and the attacks.
-            first: whether the defences themselves run and pictures are kept; by default on seed 0.
-        """
-        return _SeedRun(self, seed, seed == 0 if first is None else first, self.prepare(seed)).run()
-
-
-class _SeedRun:
-    """One federation's data, run under each defence and attacked."""
-
-    def __init__(self, subject: RegisteredSubject, seed: int, first: bool, prepared: Prepared) -> None:
-        self.name, self.settings, self.seed, self.first = subject.name, subject.settings, seed, first
-        self.case: Case = subject.case
+    def __init__(self, name: str, case: Case, settings: Settings, prepared: Prepared, seed: int, first: bool) -> None:
+        self.name, self.case, self.settings, self.seed, self.first = name, case, settings, seed, first
         self.prepared = prepared
         self.result = SeedResult()
         self.attacker = self._new_attacker()

@@ -44,7 +44,7 @@ _FEWEST: Final = 200
 
 
 @dataclass(frozen=True)
-class FoundRows:
+class ReadRows:
     """Rows that an attack found.
 
     Attributes:
@@ -81,7 +81,7 @@ def stand_in(inputs: AttackInputs) -> LocalSteps | None:
     return None
 
 
-def recover_rows(inputs: AttackInputs, seconds: float, *, search: bool = True) -> FoundRows:
+def recover_rows(inputs: AttackInputs, seconds: float, *, search: bool = True) -> ReadRows:
     """Recover the rows behind a change.
 
     Args:
@@ -121,7 +121,7 @@ def recover_rows(inputs: AttackInputs, seconds: float, *, search: bool = True) -
     return _search(inputs, inversion, message, gradient, first, seconds)
 
 
-def _closed_form(inputs: AttackInputs, first: FirstLayerEvidence | None) -> FoundRows | None:
+def _closed_form(inputs: AttackInputs, first: FirstLayerEvidence | None) -> ReadRows | None:
     """Return the rows that the first layer gives, checked by the caller's own step."""
     if first is None or first.rows is None:
         return None
@@ -131,11 +131,11 @@ def _closed_form(inputs: AttackInputs, first: FirstLayerEvidence | None) -> Foun
         assert labelled is not None
         rows, targets = labelled
     if inputs.facts is None:
-        return FoundRows(rows, first.stage, float("nan"), True)
+        return ReadRows(rows, first.stage, float("nan"), True)
     if targets is None:
-        return FoundRows(rows, first.stage, float("nan"), inputs.count == 1)
+        return ReadRows(rows, first.stage, float("nan"), inputs.count == 1)
     residual = _simulated_residual(inputs, rows, targets)
-    return FoundRows(rows, first.stage, residual, residual <= max(_EXPLAINED, 3.0 * inputs.facts.draws))
+    return ReadRows(rows, first.stage, residual, residual <= max(_EXPLAINED, 3.0 * inputs.facts.draws))
 
 
 def _simulated_residual(inputs: AttackInputs, rows: Array, labels: Array) -> float:
@@ -154,7 +154,7 @@ def _search(
     gradient: torch.Tensor,
     first: FirstLayerEvidence | None,
     seconds: float,
-) -> FoundRows:
+) -> ReadRows:
     """Count labels in the last layer and search for rows, with as many evaluations as the time allows."""
     features, classes = inversion.features, inputs.classes
     if classes < 2:
@@ -170,7 +170,7 @@ def _search(
     except ConfigError as error:
         raise TranscriptError(str(error)) from error
     low, high = inputs.bounds
-    return FoundRows(
+    return ReadRows(
         np.clip(np.nan_to_num(found.rows), low, high), found.stage, found.residual, found.residual <= _SOLVED
     )
 

@@ -27,7 +27,7 @@ from securefed._auditing.training.membership_scores import (
     shadow_ratios,
 )
 from securefed._auditing.training.reading_attacks import LabelRegression, learn_labels, read_labels, read_statistics
-from securefed._auditing.training.row_attack import FoundRows, recover_rows
+from securefed._auditing.training.row_attack import ReadRows, recover_rows
 from securefed._auditing.training.text_attacks import read_tokens, text_rows
 from securefed._auditing.training.training_secrets import TrainingSecrets
 from securefed._tensors import Array
@@ -122,7 +122,7 @@ class TrainingSeedRun:
         if self.secrets.vocabulary:
             self._try(SPANS, text_rows)
             return
-        found: list[FoundRows] = []
+        found: list[ReadRows] = []
 
         def attack(inputs: AttackInputs) -> list[Reconstruction]:
             first = not found
@@ -202,7 +202,7 @@ def _reader(learned: LabelRegression) -> Attack:
     return learned.read
 
 
-def _reconstruction(found: FoundRows) -> Reconstruction:
+def _reconstruction(found: ReadRows) -> Reconstruction:
     diagnostics = {"stage": found.stage, "explained": found.explained}
     return Reconstruction("samples", found.rows, residual=found.residual, diagnostics=diagnostics)
 

@@ -1,0 +1,63 @@
+"""A registered algorithm as a subject of the audit: its case with the user's changes, and the runs of its seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from securefed._auditing.cases import Case, Prepared, case
+from securefed._auditing.cases.own_setup import head
+from securefed._auditing.engine.seed_result import SeedResult
+from securefed._auditing.registered.audit_settings import Settings
+from securefed._auditing.registered.seed_run import SeedRun
+
+
+@dataclass(frozen=True)
+class RegisteredSubject:
+    """A registered algorithm under audit, as its audit case runs it; an `audit_report.Subject`.
+
+    Attributes:
+        algorithm: its name in the registry.
+        settings: of the whole audit.
+        rows: rows of every client where the report has a row for each of several numbers; `None` otherwise.
+    """
+
+    algorithm: str
+    settings: Settings
+    rows: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The algorithm's name in the report, which says the rows a client where it stands there twice."""
+        return (
+            self.algorithm
+            if self.rows is None
+            else f"{self.algorithm} ({self.rows} rows)"
+            if self.rows != 1
+            else f"{self.algorithm} (1 row)"
+        )
+
+    @property
+    def case(self) -> Case:
+        """The audit case with what the user changes of it."""
+        own = self.settings.own
+        return (own if self.rows is None else replace(own, rows=self.rows)).apply(case(self.algorithm))
+
+    def prepare(self, seed: int) -> Prepared:
+        """Split the data for a seed."""
+        return self.case.prepare(self.settings.source(), self.settings.clients, seed)
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the settings of its audit case, and the sizes at which it runs."""
+        return self.case.describe() | {"sizes": head(self.prepare(0), self.case)}
+
+    def audit_seed(self, seed: int, *, first: bool | None = None) -> SeedResult:
+        """Run and attack one seed; all but keys and noise follows from the seed.
+
+        Args:
+            seed: of the data split, the run and the attacks.
+            first: whether the defences themselves run and pictures are kept; by default on seed 0.
+        """
+        chosen = seed == 0 if first is None else first
+        return SeedRun(self.name, self.case, self.settings, self.prepare(seed), seed, chosen).run()
