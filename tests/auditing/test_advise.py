@@ -53,6 +53,14 @@ def test_one_reconstruction_among_silent_runs_does_not_hold() -> None:
     assert trial(*TEN).upper(1) < 0.1
 
 
+def test_scatter_below_a_guess_counts_in_the_bound() -> None:
+    """Five estimates far worse than a guess mean a leak of 0, but not a bound of 0: the next run may leak."""
+    scattered = trial(-0.1, -0.9, -0.4, -1.2, -0.2)
+    assert scattered.mean == 0.0
+    assert scattered.upper(17) > 0.5
+    assert trial(-0.5, -0.5, -0.5, -0.5, -0.5).upper(17) == 0.0
+
+
 def test_silence_of_an_attack_that_failed_has_no_power() -> None:
     assert trial(*TEN).detectable(10) < 0.15
     assert math.isnan(trial(*TEN, explained=0.5).detectable(10))

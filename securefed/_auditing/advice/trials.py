@@ -48,8 +48,9 @@ class Trial:
     """What a setting leaked and achieved over seeds.
 
     Attributes:
-        leaks: by attack and seed, leakage of one client's secret; a leak below 0 counts as 0, and so does an estimate
-            too large for a float, since the attacker may keep to the guess.
+        leaks: by attack and seed, leakage of one client's secret; 0 for an estimate too large for a float. In means a
+            leak below 0 counts as 0, since the attacker may keep to the guess; in widths it counts as it is, since
+            scatter below 0 in few runs is scatter above it in others.
         explained: by attack, the share of seeds whose messages the estimate explains; NaN where it cannot tell.
         utilities: of the final models, one a seed.
         failure: why the setting could not run; empty if it ran.
@@ -65,12 +66,12 @@ class Trial:
     @property
     def strongest(self) -> str:
         """Name of the attack of highest mean leakage; empty if none applied."""
-        return max(self.leaks, key=lambda name: float(np.mean(self.leaks[name])), default="")
+        return max(self.leaks, key=lambda name: _mean(self.leaks[name]), default="")
 
     @property
     def mean(self) -> float:
         """Mean leakage of the strongest attack; NaN if none applied."""
-        return float(np.mean(self.leaks[self.strongest])) if self.leaks else math.nan
+        return _mean(self.leaks[self.strongest]) if self.leaks else math.nan
 
     def upper(self, settings: int) -> float:
         """Return the upper end of the 95 % interval of the worst attack, for so many settings together.
@@ -91,10 +92,14 @@ class Trial:
         return min(PARTIAL_FROM + _width(self.leaks[n], settings) + _noise(self.leaks[n]) for n in sighted)
 
 
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(np.maximum(values, 0.0)))
+
+
 def _upper(values: Sequence[float], settings: int) -> float:
     if max(values) >= RECONSTRUCTED:
         return 1.0
-    return min(float(np.mean(values)) + _width(values, settings), 1.0)
+    return min(_mean(values) + _width(values, settings), 1.0)
 
 
 def _width(values: Sequence[float], settings: int) -> float:
@@ -193,7 +198,7 @@ class Trials:
                 result = self._result(candidate, seed)
                 utilities.append(self._utility(result, candidate, seed))
                 for name, leak, fits in self._attacked(candidate, result, seed):
-                    leaks.setdefault(name, []).append(max(leak, 0.0) if math.isfinite(leak) else 0.0)
+                    leaks.setdefault(name, []).append(leak if math.isfinite(leak) else 0.0)
                     if fits is not None:
                         explained.setdefault(name, []).append(float(fits))
                 if done == _HOPELESS and any(min(values) > acceptable for values in leaks.values()):
