@@ -1,12 +1,15 @@
 """Read Gram matrices in the fewest rounds, by broadcasting bases that an iteration would never reach so soon.
 
-A subspace method's message is a function of S and of the broadcast basis Z. An honest iteration sends bases that
+A subspace method's message is a function of the client's Gram matrix S and of the broadcast basis Z. An honest iteration sends bases that
 grow alike, so that each round tells less than the one before. This server sends blocks of an orthogonal matrix instead,
 one after the other: after features / rank rounds every direction has been asked for once. The estimate is that of the
 attack on recorded runs which explains the messages best.
 
-What it adds is small: recorded runs of honest servers give nearly as much. Against FAPS it gives less than a recorded
-run, since FAPS' messages are read near its consensus.
+FedPG and FedPE send their iterate with a dual variable, which follows from the broadcast after it. So their messages
+need one broadcast more than are read.
+
+What it adds is small: recorded runs of honest servers give nearly as much. It does not apply to FAPS, whose messages
+can be read only where the iterates come near a consensus, which chosen bases prevent.
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ class ChosenBases:
 
     Attributes:
         passes: how often every direction is asked for.
-        scale: length of the columns that methods of consensus are sent as mean; the others accept unit columns alone.
+        scale: length of the columns sent to FedPG and FedPE, whose broadcast is a mean and may have any length. Other
+            methods accept orthonormal columns only.
     """
 
     passes: int = 1
@@ -60,17 +64,18 @@ class ChosenBases:
         features, rank = situation.honest[BASIS].shape
         rounds: list[RoundView] = []
         for basis in self._bases(features, rank, rng, extra=consensus):
+            # The first basis stays orthonormal: clients of FedPG and FedPE start from it.
             chosen = {**situation.honest, BASIS: self.scale * basis if consensus and rounds else basis}
             observed = yield ChosenBroadcast(chosen)
             if rounds:
                 rounds[-1] = replace(rounds[-1], followed=observed.broadcast)
             rounds.append(observed)
-        output = rounds[-1].broadcast
+        output = rounds[-1].broadcast  # stands for a result, which this run has none of
         view = View(ACTIVE_SERVER, situation.victim, tuple(rounds[:-1] if consensus else rounds), output)
         return _best(view, situation.target, rng)
 
     def _bases(self, features: int, rank: int, rng: np.random.Generator, *, extra: bool) -> Iterator[Array]:
-        """Yield orthonormal (features, rank) blocks; `extra` adds one whose message is not read."""
+        """Yield orthonormal (features, rank) blocks; `extra` adds one that only follows the last message that is read."""
         for number in range(self.passes):
             whole, _ = np.linalg.qr(rng.normal(size=(features, features)))
             for start in range(0, features, rank):

@@ -1,8 +1,9 @@
 """Recover one client's Gram matrix S from its messages in FedPG or FedPE: the common base class of the two attacks.
 
-The client sends M = U + Y / rho, its iterate U, (features, rank), plus its scaled dual variable Y. The server's next
-broadcast Z gives Y = rho (M - Z), and so U, for every round (`observed_steps`). A subclass solves the local steps from
-one U to the next for S, or fits S to them; this class decides whether a view allows that and reports the result.
+In round k the client sends M_k = U_k + Y_k / rho, its iterate U_k, (features, rank), plus its scaled dual variable
+Y_k. The next broadcast Z_{k+1} gives the dual variable of the next round, Y_{k+1} = rho (M_k - Z_{k+1}), and its
+message then gives U_{k+1} = M_{k+1} - Y_{k+1} / rho (`observed_steps`). A subclass solves the local steps from one U
+to the next for S, or fits S to them; this class decides whether a view allows that and reports the result.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ class DualAttack(ABC):
     """Attack that computes one client's U and Y round by round, and solves the local steps between them for its S.
 
     Attributes:
-        fit_features: largest number of features for which several local steps are fitted, and one is solved entry by
-            entry. The cost grows with the sixth power: a second for several steps at 20 features, minutes at 64, where
+        fit_features: largest number of features for which several local steps are fitted; views of more are refused.
+            With one local step, it is the largest for which a unit diagonal of S stands in for missing rounds. The cost grows with the sixth power: a second for several steps at 20 features, minutes at 64, where
             the default `jacobians` end at an error of .2.
         jacobians: largest number of Jacobians of that fit.
         memory: largest number of bytes for the solve; more is refused before anything is allocated.

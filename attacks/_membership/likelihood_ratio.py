@@ -95,8 +95,8 @@ class ShadowMembership:
             runs.append(replay(changed, seed=1 + k))
         inside = np.stack(runs)
         floor = _VARIANCE_FLOOR * replay.scale**2 / replay.messages.size
-        # Each side has its own variance. A common one (Carlini's offline variant) would be safer with so few shadows,
-        # but a number that the candidate fixes has variance 0 inside only, and single fingerprints show in that.
+        # Each side has its own variance. A common one (as Carlini et al. use with few shadows) would be safer,
+        # but a number that only this record fixes has variance 0 inside, and the record shows by exactly that.
         return float(
             np.mean(gaussian_log(replay.messages, inside, floor) - gaussian_log(replay.messages, without, floor))
         )

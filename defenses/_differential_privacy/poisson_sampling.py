@@ -26,13 +26,15 @@ class PoissonCohort(Transform):
     """Sends a client's clipped contribution with probability `sampler.rate`, else zeros; divides the sum by the rate.
 
     So a release estimates the sum over all clients without bias, and methods that divide by the survivors' weights
-    (all of them answered) need no change. For methods whose clients remember nothing between rounds: a client does
-    not hear that its coin left its contribution out.
+    (all of them answered) need no change. For methods whose clients remember nothing between rounds: the
+    algorithm on a client is not told of the coin, and would update its memory as if the contribution had counted.
 
     Attributes:
-        sampler: the sampling; give the same to the noise, `gaussian(z, sampler=...)`.
+        sampler: the sampling rate, as the accountant takes it; give the same object to the noise,
+            `gaussian(z, sampler=...)`, so that it counts the amplification.
 
-    Guarantee: each coin is fair to 2^-53, from the operating system, independent of data, clients and rounds.
+    Guarantee: each coin shows heads with probability `sampler.rate` up to 2^-53; it comes from the operating system,
+    independent of data, clients and rounds.
     Not promised: anything against a party that learns a coin: under an aggregation in the clear the server sees zeros.
     """
 
@@ -47,7 +49,7 @@ class PoissonCohort(Transform):
         """Divide errors by the rate.
 
         Raises:
-            PlanError: no clip before it, or one of single records.
+            PlanError: no clip of whole contributions stands before it; a clip of single records does not do.
         """
         if plan.privacy is None or plan.privacy.unit != "client":
             raise PlanError(f"{self.name}: it samples whole clients; put a clip of contributions before it")

@@ -1,4 +1,9 @@
-"""State that a client keeps between messages, and between a request for an upload and its answer."""
+"""State that a client keeps between messages, and between a request for an upload and its answer.
+
+An upload may be lost on the way. So a client keeps two states of its algorithm: the committed one, which agrees with
+the server's sums, and the tentative one, as it is if the last upload counts. A later request lists which exchange
+counted the client last; if it is the tentative one's, that becomes the committed state, and else it is dropped.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +26,10 @@ class ClientNodeState:
     """State that a client keeps between messages; fields marked local are not packed with the rest.
 
     Attributes:
-        committed: the algorithm's state that the server's sums agree with.
-        committed_round: the exchange whose contribution `committed` counts last.
-        followed: digest of the broadcast that followed from that exchange, for algorithms whose clients need it.
+        committed: the algorithm's state after the last contribution that is known to be in a sum.
+        committed_round: the exchange of that contribution; -1 before the first.
+        followed: digest of the broadcast that followed from that exchange. An algorithm whose client updates its state
+            from that broadcast is given it again with a later request, and the digest shows that it is the same one.
         tentative: the state after its last contribution, not committed yet.
         tentative_round: the exchange of that contribution.
         last_round: the newest exchange it took part in; older ones are replays.
@@ -69,11 +75,12 @@ class PendingUpload:
 
     Attributes:
         message: the request.
-        state: the client's state after it used the exchange up: it answers no second request for an upload in it.
-        counted: the exchange that counted the client last, from the list that enters the context.
+        state: the client's state with this exchange marked as answered: a second request for an upload is refused.
+        counted: the last exchange whose sum includes this client, as the request says. The list of all clients' last
+            exchanges is part of the context, which must be the same for all clients whose uploads are summed.
         broadcast: what the contribution is computed from.
         rng: generator for mini-batches and the like.
-        fault: the error for which there will be no contribution, if it is known before computing.
+        fault: the error because of which there will be no contribution, if it is known before computing.
     """
 
     message: Message
@@ -85,4 +92,4 @@ class PendingUpload:
 
 
 ComputedContribution = tuple[Any, Tensors] | Exception
-"""A tentative state and a contribution, or the error for which there is none."""
+"""A tentative state and a contribution, or the error because of which there is none."""

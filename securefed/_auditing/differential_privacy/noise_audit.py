@@ -139,11 +139,11 @@ def audit_noise(
     found = audit_from_scores(defense.name, few.claimed, delta, (with_it, without), counted, confidence)
     if not few.gaussian:
         return found
-    error = 1 - confidence
+    risk = 1 - confidence
     return replace(
         found,
-        tradeoff=tradeoff(with_it[:, 0], without[:, 0], delta, 1 - error / 2),
-        deviation=deviation_bound(without[:, 0], few.planned_deviation, 1 - error / 4),
+        tradeoff=tradeoff(with_it[:, 0], without[:, 0], delta, 1 - risk / 2),
+        deviation=deviation_bound(without[:, 0], few.planned_deviation, 1 - risk / 4),
     )
 
 

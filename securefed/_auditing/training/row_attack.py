@@ -1,8 +1,9 @@
 """Recover rows from a change of model state: closed forms of the first layer, then searches through simulated steps.
 
-What a search needs is a step that it can differentiate. One gradient step is one. For others, plain gradient descent of
-several full-batch steps is tried as a stand-in, on rows that the attacker knows: where it sends what the caller's step
-sends, it replaces the step. Where nothing fits, the closed forms remain, and the caller's own step checks their rows.
+A search has to differentiate the client's local training. Training that is one gradient step can be. For other
+training, gradient descent of several full-batch steps is tried as a stand-in, on rows that the attacker knows: where
+it sends what the caller's training sends, it takes its place. Where none fits, the closed forms remain, and the
+caller's own training checks their rows.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ EFFORT: Final = InversionEffort(
 )
 """Limits of a search, less than those of `invert` by default: an audit makes tens of them."""
 _STEPS: Final = (2, 3, 4, 5, 6, 8, 10, 15, 20)
+"""Numbers of gradient steps to try for a stand-in: those of usual local training; each costs six simulations."""
 _EXPLAINED: Final = 1e-2
 """Relative difference of a simulated message up to which rows count as explaining it; rows of a closed form in float32
 miss it by 1e-3 and less, other rows by .1 and more."""
 _SOLVED: Final = 1e-3
-"""The same for rows of a search: behind batch normalisation other rows come as near as a hundredth."""
+"""The same for rows of a search: behind batch normalisation wrong rows can reach a residual of .01."""
 _FIT: Final = 1e-3
 """The same for a stand-in of the step, on rows that are known."""
 _FEWEST: Final = 200
@@ -50,8 +52,8 @@ class ReadRows:
     Attributes:
         rows: (rows, features).
         stage: closed form or search that found them.
-        residual: relative difference of the message that they would send.
-        explained: whether that is small.
+        residual: relative difference of the message that they would send; NaN where it was not computed.
+        explained: whether the residual is small, or no check is needed: the closed form of one row is exact.
     """
 
     rows: Array
@@ -61,7 +63,11 @@ class ReadRows:
 
 
 def stand_in(inputs: AttackInputs) -> LocalSteps | None:
-    """Find full-batch gradient descent that sends what the caller's step sends for known rows; `None` if none does."""
+    """Find full-batch gradient descent that sends what the caller's training sends for known rows; `None` if none does.
+
+    `facts.rate` is the learning rate of all its steps together. It is adjusted until the simulated change, projected on
+    the caller's, has its length; six corrections suffice.
+    """
     facts = inputs.facts
     if facts is None or not facts.repeatable or facts.rate <= 0 or len(inputs.rows) != 1:
         return None
@@ -70,7 +76,7 @@ def stand_in(inputs: AttackInputs) -> LocalSteps | None:
     x = known.x.reshape(len(known), -1).to(inputs.network.dtype)
     for steps in _STEPS:
         rate = facts.rate / steps
-        for _ in range(6):  # the rate at which the simulated change is as long along the true one as the true one
+        for _ in range(6):
             simulated = LocalSteps(rate, steps)(inputs.network.plain, inputs.point, x, known.y).detach()
             along = float(simulated @ sent / (sent @ sent))
             if not 0.1 < along < 10:
@@ -135,7 +141,7 @@ def _closed_form(inputs: AttackInputs, first: FirstLayerEvidence | None) -> Read
     if targets is None:
         return ReadRows(rows, first.stage, float("nan"), inputs.count == 1)
     residual = _simulated_residual(inputs, rows, targets)
-    return ReadRows(rows, first.stage, residual, residual <= max(_EXPLAINED, 3.0 * inputs.facts.draws))
+    return ReadRows(rows, first.stage, residual, residual <= max(_EXPLAINED, 3.0 * inputs.facts.draw_spread))
 
 
 def _simulated_residual(inputs: AttackInputs, rows: Array, labels: Array) -> float:

@@ -32,7 +32,7 @@ class StepFacts:
     Attributes:
         rows: number of rows of these runs.
         seconds: of one run.
-        draws: relative difference of two runs from other draws; 0 for a step that draws nothing.
+        draw_spread: relative difference of two runs from other draws; 0 for a step that draws nothing.
         rate: c of the best fit change = -c gradient.
         residual: ||change + c gradient|| / ||change||.
         precision: relative size of the rounding of the change, from the numbers' type.
@@ -41,7 +41,7 @@ class StepFacts:
 
     rows: int
     seconds: float
-    draws: float
+    draw_spread: float
     rate: float
     residual: float
     precision: float
@@ -50,7 +50,7 @@ class StepFacts:
     @property
     def repeatable(self) -> bool:
         """Whether the step draws nothing at random."""
-        return self.draws <= _SAME
+        return self.draw_spread <= _SAME
 
     @property
     def one_gradient(self) -> bool:
@@ -67,7 +67,7 @@ class StepFacts:
     def __str__(self) -> str:
         if self.one_gradient:
             return f"one gradient step of rate {self.rate:.3g}"
-        kind = "repeatable" if self.repeatable else f"random (two runs differ by {self.draws:.0%})"
+        kind = "repeatable" if self.repeatable else f"random (two runs differ by {self.draw_spread:.0%})"
         return f"no single gradient step ({self.residual:.0%} of the change is something else), {kind}"
 
 
@@ -99,7 +99,7 @@ def probe_step(training: TorchTraining, state: State, rows: TrainedRows, seed: i
     return StepFacts(
         rows=len(rows),
         seconds=seconds,
-        draws=float(np.linalg.norm(one - other)) / max(size, 1e-300),
+        draw_spread=float(np.linalg.norm(one - other)) / max(size, 1e-300),
         rate=rate,
         residual=float(np.linalg.norm(one + rate * gradient)) / max(size, 1e-300),
         precision=epsilon * float(vector.double().norm()) / max(size, 1e-300),

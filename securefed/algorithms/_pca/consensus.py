@@ -95,9 +95,8 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
     Only the participants of a round change their state: Z+ is the mean of THEIR points (8), and they update Y_i with
     the Z+ of the round they contributed to (9), so `commit` needs that broadcast. All other clients keep U_i and Y_i,
     and a client that joins late starts at orth(Z) of the Z that it receives. (The paper draws a random U_i^0 for each
-    client before round 0. In the ledger, after 80 rounds with a tenth of the clients each, ours captures more of the
-    variance in three settings of four: UNSW-NB15 .59 and .47 of the optimum against .44 and .30, FedPG on digits .98
-    against .95; FedPE on digits captures .95 against .98.) After a round of all clients the duals sum to zero; only
+    client before round 0. With a tenth of the clients a round, ours captures more of the variance after 80 rounds in
+    three settings of four; docs/reproduction.md has them.) After a round of all clients the duals sum to zero; only
     then does the plain mean of the U_i (11) equal (8). Z is a mean and not orthonormal: its columns span the result,
     and rows are scored with `orth(Z)`. With rho below 2 lambda_1 and few participants, the norm of Z may vary
     several-fold.
