@@ -1,9 +1,9 @@
 """Read Gram matrices in the fewest rounds, by broadcasting bases that an iteration would never reach so soon.
 
-A subspace method's message is a function of the client's Gram matrix S and of the broadcast basis Z. An honest iteration sends bases that
-grow alike, so that each round tells less than the one before. This server sends blocks of an orthogonal matrix instead,
-one after the other: after features / rank rounds every direction has been asked for once. The estimate is that of the
-attack on recorded runs which explains the messages best.
+A subspace method's message is a function of the client's Gram matrix S and of the broadcast basis Z. An honest
+iteration sends bases that grow alike, so that each round tells less than the one before. This server sends blocks of
+an orthogonal matrix instead, one after the other: after features / rank rounds every direction has been asked for
+once. The estimate is that of the attack on recorded runs which explains the messages best.
 
 FedPG and FedPE send their iterate with a dual variable, which follows from the broadcast after it. So their messages
 need one broadcast more than are read.
@@ -75,7 +75,7 @@ class ChosenBases:
         return _best(view, situation.target, rng)
 
     def _bases(self, features: int, rank: int, rng: np.random.Generator, *, extra: bool) -> Iterator[Array]:
-        """Yield orthonormal (features, rank) blocks; `extra` adds one that only follows the last message that is read."""
+        """Yield orthonormal (features, rank) blocks; `extra` adds one that only follows the last message read."""
         for number in range(self.passes):
             whole, _ = np.linalg.qr(rng.normal(size=(features, features)))
             for start in range(0, features, rank):

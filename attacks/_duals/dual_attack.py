@@ -66,9 +66,10 @@ class DualAttack(ABC):
     """Attack that computes one client's U and Y round by round, and solves the local steps between them for its S.
 
     Attributes:
-        fit_features: largest number of features for which several local steps are fitted; views of more are refused.
-            With one local step, it is the largest for which a unit diagonal of S stands in for missing rounds. The cost grows with the sixth power: a second for several steps at 20 features, minutes at 64, where
-            the default `jacobians` end at an error of .2.
+        fit_features: largest number of features for which several local steps are fitted; views of more are
+            refused. With one local step, it is the largest for which a unit diagonal of S stands in for missing
+            rounds. The cost grows with the sixth power: a second for several steps at 20 features, minutes at 64,
+            where the default `jacobians` end at an error of .2.
         jacobians: largest number of Jacobians of that fit.
         memory: largest number of bytes for the solve; more is refused before anything is allocated.
     """
