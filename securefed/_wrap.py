@@ -42,7 +42,8 @@ def secure_mean(
             and shapes.
         weights: one number >= 0 for each client (sample counts); all equal by default. They are summed inside the
             defence: the server learns their total only. A defence that clips or adds noise allows only equal ones.
-        defense: how the sum is made, for instance `secure_aggregation()`; in the clear without one.
+        defense: how the sum is made, for instance `secure_aggregation()`. It has to be given: `chain()` averages in the
+            clear, to compare with.
         bound: largest absolute entry of a tensor in any update, a public fact of your training (a clipping norm): by
             the tensors' names, or one number for all. Exact defences round each tensor by its own bound, so that
             weights beside a large counter keep their precision if each has its own. By default the largest entry of
@@ -59,8 +60,8 @@ def secure_mean(
     Raises:
         DataError: no updates, other names or shapes, entries that are not finite, complex numbers, or other types than
             real numbers; or a mean or sum that an update's integer type does not hold.
-        ConfigError: weights of a wrong number, negative, or all zero; weights or integers under a clip; bounds of other
-            names than the tensors', or not positive; a ring of another width; or what is no defence.
+        ConfigError: no defence; weights of a wrong number, negative, or all zero; weights or integers under a clip;
+            bounds of other names than the tensors', or not positive; a ring of another width; or what is no defence.
         RangeRefused: an entry beyond its bound.
         RoundVoid: fewer updates than the defence needs.
         PlanError: the defence cannot keep its promise for these updates.
@@ -100,6 +101,10 @@ def _simulate(
     """Run one round of a `SumServer` with one `SumClient` for each update."""
     if not updates:
         raise DataError(f"{caller} needs at least one update")
+    if defense is None:
+        raise ConfigError(
+            f"{caller} needs a defense, such as defense=secure_aggregation(); to do without one, write defense=chain()"
+        )
     chosen = as_defense(defense)
     check_ring(ring, caller)
     arrays = [_arrays(index, update) for index, update in enumerate(updates)]

@@ -184,7 +184,11 @@ def failing(transform: Transform) -> None:
         (lambda: chain(clip(1.0), clip(2.0)), ConfigError, "same stage, CLIP; keep one"),
         (lambda: chain(secure_aggregation(), clip(1.0)), ConfigError, "secure_aggregation must be the last link"),
         (lambda: quantise(33), ConfigError, r"ring must be 32 or 64, or 8 to 21 bits.*got 33"),
-        (lambda: secure_mean([{"w": np.ones(2)}] * 3, ring=33), ConfigError, "secure_mean: ring must be 32 .*got 33"),
+        (
+            lambda: secure_mean([{"w": np.ones(2)}] * 3, defense=chain(), ring=33),
+            ConfigError,
+            "secure_mean: ring must be 32 .*got 33",
+        ),
         (lambda: chain(quantise()).plan(WIDE, 3), ConfigError, "the layout's tensor 'w': ring must be 32 .*got 33"),
         (lambda: skellam(1.0, ring=33), ConfigError, r"skellam: ring must be 32 or 64.*got 33"),
         (lambda: clip(-1), ConfigError, r"clip: the norm must be a positive finite number, .*clip\(1.0\); got -1"),

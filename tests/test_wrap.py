@@ -72,7 +72,14 @@ def test_an_existing_loop_changes_two_lines() -> None:
 )
 def test_bad_input_is_refused_by_name(updates, weights, error) -> None:
     with pytest.raises(error):
-        secure_mean(updates, weights)
+        secure_mean(updates, weights, chain())
+
+
+@pytest.mark.parametrize("summed", [secure_mean, secure_sum])
+def test_nothing_is_summed_in_the_clear_unless_it_is_asked_for(summed) -> None:
+    with pytest.raises(ConfigError, match=r"needs a defense.*defense=chain\(\)"):
+        summed(UPDATES)
+    summed(UPDATES, defense=chain())
 
 
 @pytest.mark.parametrize("defense", ["plain", "secure_aggregation"])

@@ -189,6 +189,11 @@ class SumClient:
     ) -> Message:  # fmt: skip
         if update is None:
             raise ConfigError("this request asks for the contribution; give the update: receive(request, update, ...)")
+        for name, value in (("update", update), ("base", base)):
+            if hasattr(value, "state_dict"):
+                raise ConfigError(
+                    f"{name} is a {type(value).__name__}; give its values by name: {name}=net.state_dict()"
+                )
         model = self._model(base)
         self._base = None if model is None else model_digest(model)
         weight, metrics = weight if callable(weight) else _number(weight, "weight"), self._metrics(metrics)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from securefed.errors import MalformedError, TermsDiffer, VersionRefused
+from securefed.errors import ConfigError, MalformedError, TermsDiffer, VersionRefused
 
 PROTOCOL_VERSION: Final = 1
 _MARK: Final = b"securefed sum"
@@ -29,10 +29,13 @@ def unwrap(digest: bytes, data: bytes, sender: int) -> bytes:
         sender: the party that the transport names as their sender.
 
     Raises:
+        ConfigError: not bytes.
         MalformedError: the bytes are no message of this protocol.
         VersionRefused: the sender speaks another version of the protocol.
         TermsDiffer: the sender has other terms.
     """
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise ConfigError(f"a message is bytes, as the other party made it; got {type(data).__name__}")
     if len(data) < _HEADER.size or not data.startswith(_MARK):
         raise MalformedError(sender, "these bytes are no message of securefed.parties; pass requests and replies whole")
     _, version, theirs = _HEADER.unpack_from(data)

@@ -188,6 +188,8 @@ class SumServer:
         exchange = self._exchange
         if exchange is None:
             raise ConfigError("no round is open; call open(...) first")
+        if not isinstance(replies, Mapping):
+            raise ConfigError(f"replies are bytes by party number, {{3: reply}}; got {type(replies).__name__}")
         for party, data in replies.items():
             try:
                 exchange.receive(party, unwrap(self.terms.digest, data, party))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -274,3 +275,33 @@ def test_the_callers_random_state_is_left_alone() -> None:
     assert before[1] == random.getstate()
     np.testing.assert_array_equal(first["0.weight"], again["0.weight"])
     assert np.any(first["0.weight"] != other["0.weight"])  # the control: another seed draws other batches
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"model": lambda: None}, "model must be a torch.nn.Module"),
+        ({"loss": "cross_entropy"}, "loss must be a function of"),
+        ({"local_step": nn.CrossEntropyLoss()}, "local_step must be a function local_step"),
+    ],
+)
+def test_swapped_arguments_are_named(arguments: dict[str, Any], words: str) -> None:
+    given = {"model": nn.Linear(2, 2), "loss": nn.CrossEntropyLoss(), "local_step": lambda model, x, y: None}
+    rows = [(np.zeros((2, 2)), np.zeros(2, int))] * 2
+    with pytest.raises(ConfigError, match=words):
+        audit_training(**(given | arguments), clients=rows)
+
+
+def test_a_step_that_trains_another_model_is_named() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    outside = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(given: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
+        outside.zero_grad()
+        nn.functional.cross_entropy(given(x), y).backward()
+        outside.step()
+
+    rng = np.random.default_rng(0)
+    rows = [(rng.normal(size=(4, 2)).astype(np.float32), np.arange(4) % 3) for _ in range(3)]
+    with pytest.raises(DataError, match="moved no parameter"):
+        audit_training(model, nn.CrossEntropyLoss(), step, rows, seeds=1)

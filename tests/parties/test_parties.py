@@ -176,6 +176,8 @@ def test_a_torch_loop_with_batch_norm_adam_and_short_floats_keeps_its_types() ->
         ({"update": BASE | {"w": BASE["w"] * 1j}}, DataError, "complex"),
         ({"update": [BASE["w"]]}, DataError, "by name"),
         ({"update": None}, ConfigError, "give the update"),
+        ({"update": torch.nn.Linear(2, 3)}, ConfigError, r"update is a Linear; .*net\.state_dict\(\)"),
+        ({"base": torch.nn.Linear(2, 3)}, ConfigError, r"base is a Linear; .*net\.state_dict\(\)"),
         ({"base": None}, ConfigError, "bind each round to the model"),
         ({"metrics": {}}, ConfigError, "name the metrics"),
         ({"metrics": {"loss": "low"}}, DataError, "metric 'loss' must be a number"),
@@ -198,6 +200,18 @@ def test_a_mistake_of_the_caller_is_named_and_nothing_is_used_up(change: Any, er
     server.receive({i: members[i].receive(request, **given()[i]) for i, request in requests.items()})
     server.receive({i: members[i].receive(request) for i, request in server.outgoing.items()})
     check(server.result, range(CLIENTS))
+
+
+def test_what_is_no_message_and_no_example_is_named() -> None:
+    terms = terms_of(secure_aggregation())
+    server = SumServer(terms)
+    server.open(BASE)
+    with pytest.raises(ConfigError, match="bytes by party number"):
+        server.receive([b""])  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="a message is bytes"):
+        parties(terms)[0].receive(None)
+    with pytest.raises(ConfigError, match="by name, such as net.state_dict"):
+        SumTerms.like(torch.nn.Linear(2, 3), clients=3, defense=secure_aggregation())  # type: ignore[arg-type]
 
 
 def test_replies_in_another_party_s_name_do_not_count() -> None:

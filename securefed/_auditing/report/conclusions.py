@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from securefed._auditing.engine.audit_report import Report
-from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, Cell
+from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, RECORD, Cell
 from securefed._auditing.engine.statistics import EXPOSED, FOUND, INCONCLUSIVE, NOT_DETECTED, SIGHTED
 from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
 from securefed._auditing.report.report_words import in_sentence, listed, secret_words, short
@@ -102,7 +102,7 @@ def remedies(
 ) -> list[Remedy]:
     """Find the defences under which the data of every named owner leak at most `level` to the server alone.
 
-    Every attack on one of `views` counts with the upper end of its interval.
+    Every attack on one of `views` counts with the upper end of its interval, and so does membership that was found.
 
     Returns:
         The defences, the cheapest first: least utility lost (to a hundredth), then fewest bytes. A view whose attacks
@@ -115,9 +115,14 @@ def remedies(
     for defense in dict.fromkeys(cell.defense for cell in report.of(algorithm)):
         cells = [cell for cell in seen if cell.defense == defense]
         leaks = [cell.leakage.high for cell in cells]
+        leaks += [
+            cell.leakage.high
+            for cell in report.of(algorithm)
+            if (cell.defense, cell.owner) == (defense, RECORD) and cell.view in views and cell.verdict.word in FOUND
+        ]
         unknown = any(cell.verdict.word == INCONCLUSIVE for cell in strongest(cells, by_owner=True).values())
         unknown |= not leaked <= {cell.secret for cell in cells}
-        if leaks and max(leaks) <= level and not unknown:
+        if cells and max(leaks) <= level and not unknown:
             found.append(_remedy(report, cells[0], max(leaks)))
     return sorted(found, key=lambda item: (round(max(item.lost, 0.0), 2), item.bytes))
 

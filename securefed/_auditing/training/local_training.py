@@ -96,7 +96,7 @@ class TorchTraining:
             By name, the trained state less the received one, in double precision; counters of batches included.
 
         Raises:
-            DataError: the step fails, changes nothing, or ends in numbers that are not finite.
+            DataError: the step fails, changes nothing or buffers alone, or ends in numbers that are not finite.
         """
         if self.step is None:
             raise DataError("the recording comes without a local step, so that no client can be simulated; give one")
@@ -112,7 +112,9 @@ class TorchTraining:
             except Exception as error:
                 raise DataError(f"local_step raised {type(error).__name__} on {len(rows)} rows: {error}") from error
         self._modes = self._modes or modes.seen
-        return _difference(before, module.state_dict(), len(rows))
+        change = _difference(before, module.state_dict(), len(rows))
+        _check_parameters(module, change)
+        return change
 
     @property
     def modes(self) -> Mapping[str, bool]:
@@ -158,6 +160,16 @@ def _difference(before: State, after: State, rows: int) -> dict[str, Array]:
             "trained one"
         )
     return change
+
+
+def _check_parameters(model: nn.Module, change: Mapping[str, Array]) -> None:
+    """Refuse a step that moved buffers alone; raise `DataError`."""
+    trained = [name for name, value in model.named_parameters() if value.requires_grad]
+    if trained and not any(change[name].any() for name in trained if name in change):
+        raise DataError(
+            "local_step moved no parameter of the model that it was given, only buffers such as running statistics; "
+            "make the optimiser inside local_step, of model.parameters()"
+        )
 
 
 def counted_batches(change: Mapping[str, Array]) -> int | None:

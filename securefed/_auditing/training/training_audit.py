@@ -85,6 +85,16 @@ def audit_training(
         local_step is not None or recording is not None,
         "give local_step, the function that trains a model on one client's rows, or the recording of a run",
     )
+    require(
+        isinstance(model, nn.Module), f"model must be a torch.nn.Module, an object and no function; got {model!r:.80}"
+    )
+    require(
+        callable(loss), f"loss must be a function of (output, target), such as CrossEntropyLoss(); got {loss!r:.80}"
+    )
+    require(
+        local_step is None or (callable(local_step) and not isinstance(local_step, nn.Module)),
+        f"local_step must be a function local_step(model, x, y) that trains the model; got {local_step!r:.80}",
+    )
     rows = [_rows(f"client {index}", pair) for index, pair in enumerate(clients)]
     require(len(rows) >= 2, f"an audit needs at least 2 clients, not {len(rows)}; the others are the baseline")
     held_out = None if population is None else _rows("population", population)
