@@ -210,7 +210,7 @@ def test_what_is_no_message_and_no_example_is_named() -> None:
         server.receive([b""])  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="a message is bytes"):
         parties(terms)[0].receive(None)
-    with pytest.raises(ConfigError, match="by name, such as net.state_dict"):
+    with pytest.raises(ConfigError, match=r"by name, such as net\.state_dict"):
         SumTerms.like(torch.nn.Linear(2, 3), clients=3, defense=secure_aggregation())  # type: ignore[arg-type]
 
 
