@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from securefed._auditing.registered.transcript_finding import (
@@ -30,6 +31,7 @@ def test_the_recorded_run_is_attacked(tmp_path, monkeypatch, capsys) -> None:
     assert "recovered" in done.output
 
 
+@pytest.mark.exhaustive
 def test_the_torch_loop_is_audited(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert len(BLOCKS) == 2

@@ -41,7 +41,7 @@ def needed(module: str) -> dict[str, Path]:
         path = _file(name) if name not in found else None
         if path is not None:
             found[name] = path
-            ahead += [other for other in _imports(ast.parse(path.read_text()), packages) if other not in found]
+            ahead += [other for other in _imports(path, packages) if other not in found]
     return found
 
 
@@ -53,9 +53,14 @@ def _file(name: str) -> Path | None:
     return None if spec is None or spec.origin is None else Path(spec.origin)
 
 
-def _imports(tree: ast.AST, packages: tuple[str, ...]) -> Iterator[str]:
+@cache
+def _import_statements(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
+def _imports(path: Path, packages: tuple[str, ...]) -> Iterator[str]:
     """What is imported of `packages`; of `from a import b` both `a` and `a.b`, which may be a module."""
-    for node in ast.walk(tree):
+    for node in _import_statements(path):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:

@@ -17,7 +17,7 @@ from securefed.attacks.scores import relative_error
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, TranscriptError
 from tests.attacks.subspaces import digits, gram, observe
-from tests.combinations import each_value
+from tests.combinations import each_value, first_ones
 
 RNG = np.random.default_rng(0)
 
@@ -70,7 +70,7 @@ def test_single_clients_are_recovered_exactly_at_twelve_features(kind, inner_ste
     assert relative_error(got.value, gram(clients[0])) < 1e-5
 
 
-@pytest.mark.parametrize(("rows", "inner_steps"), [(6, None), (6, 2), (2, None)])
+@pytest.mark.parametrize(("rows", "inner_steps"), first_ones([(6, 2), (6, None), (2, None)]))
 def test_clients_of_few_rows_fall_from_three_messages_at_full_width(rows, inner_steps):
     """What the first message shows is exact, and the rest has the rank of the public rows."""
     first, *others = digits(40, "random")

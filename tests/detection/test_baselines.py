@@ -52,6 +52,7 @@ def test_an_autoencoder_learns_to_tell_rows_off_the_plane(widths):
     assert metrics(errors, np.repeat([0, 1], len(rows))).auc_roc > 0.9
 
 
+@pytest.mark.exhaustive
 def test_a_linear_autoencoder_approaches_the_error_of_pca():
     """One linear layer each way and no more: its optimum is the projection on the leading components."""
     # how fast an encoder forgets the directions off the plane goes with the variance there: not too small
@@ -66,6 +67,7 @@ def test_a_linear_autoencoder_approaches_the_error_of_pca():
     assert optimum * (1 - 1e-6) <= mean_error(method, out, data) < 1.02 * optimum
 
 
+@pytest.mark.exhaustive
 def test_a_bigan_trains_towards_rows_that_look_like_the_data():
     """No loss of a game falls by itself: what must hold is that the generated rows move to where the data are."""
     data = [Dataset(d.x + 2) for d in clients(np.random.default_rng(3))]

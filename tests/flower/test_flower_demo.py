@@ -45,6 +45,7 @@ def played(name: str, out: Path) -> list[dict[str, Any]]:
     return read(out)
 
 
+@pytest.mark.exhaustive
 def test_the_secured_app_learns_what_the_plain_one_does(tmp_path: Path) -> None:
     """A network with batch norm, trained by Adam: what Flower averages in float32, the sum averages more exactly."""
     threads = torch.get_num_threads()

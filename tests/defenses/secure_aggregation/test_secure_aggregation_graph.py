@@ -19,6 +19,7 @@ from securefed.defenses._secure_aggregation.primitives import private_key, publi
 from securefed.defenses._secure_aggregation.session import graph_seed
 from securefed.defenses._secure_aggregation.shamir import FIELD
 from securefed.errors import ConfigError, ContradictionError, PlanError, TooFewSurvivors
+from tests.combinations import first_ones
 from tests.defenses.secure_aggregation.adversary import with_numbers
 
 SPARSE = {"graph": "sparse", "adversarial": 0.1, "dropouts": 0.1}
@@ -94,7 +95,7 @@ def test_designs_grow_with_what_they_withstand_and_explain_themselves() -> None:
             design_sparse_graph(100, share, 0.1)
 
 
-@pytest.mark.parametrize(("members", "degree"), [(12, 4), (31, 6), (100, 20)])
+@pytest.mark.parametrize(("members", "degree"), first_ones([(12, 4), (31, 6), (100, 20)], 2))
 def test_the_graph_is_regular_mutual_and_connected_without_any_k_minus_one_members(members, degree) -> None:
     seed = secrets.token_bytes(32)
     near = [neighbours(seed, members, degree, row) for row in range(members)]
