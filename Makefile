@@ -1,5 +1,5 @@
 # Two commands matter: `make audit` and `make test`. Each does its own set-up.
-# `make test` is what a change must pass. `make test-all` adds what it leaves out: the tests marked `exhaustive`, and
+# `make test` is what a change must pass. `make test-all` adds what it leaves out: the tests marked `exhaustive`, the other notebooks, and
 # all examples of the tests of hypothesis, of which `make test` draws a fifth (profiles in tests/conftest.py).
 PYTHON ?= python3
 VENV   := .venv
@@ -10,10 +10,13 @@ AUDIT_ARGS ?=
 REPRODUCE_ARGS ?=
 RELEASE_ARGS ?=
 NIGHTLY_ARGS ?=
+# The three quickest notebooks; `make test-all` runs all of them.
+QUICK_NOTEBOOKS := notebooks/02_ssi_and_faps.ipynb notebooks/04_losac_claimed_defence.ipynb notebooks/07_privacy_in_the_ring.ipynb
+OTHER_NOTEBOOKS := $(filter-out $(QUICK_NOTEBOOKS),$(sort $(wildcard notebooks/*.ipynb)))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup audit flower-demo test test-rest test-all lint types bench reproduce docs release-check nightly clean
+.PHONY: help setup audit flower-demo test test-rest test-notebooks test-all lint types bench reproduce docs release-check nightly clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -34,14 +37,17 @@ audit: $(READY)  ## Attack every algorithm under every defence on real digits; w
 flower-demo: $(READY)  ## One Flower app on this machine, plain and secured, with a SuperNode that dies (some minutes)
 	$(BIN)/python -m examples.flower_demo
 
-test: $(READY)  ## What a change must pass: a sample of all combinations, the notebooks (about 8 minutes on 2 cores)
+test: $(READY)  ## What a change must pass: a sample of all combinations, three notebooks (about 8 minutes on 2 cores)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "not exhaustive" --hypothesis-profile quick \
-		--nbmake --nbmake-timeout=300 notebooks tests
+		--nbmake --nbmake-timeout=300 $(QUICK_NOTEBOOKS) tests
 
 test-rest: $(READY)  ## What `make test` leaves out: the other combinations, slow searches and statistics, more examples
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "exhaustive or hypothesis"
 
-test-all: test test-rest  ## Every test and all notebooks (about 15 minutes on 2 cores)
+test-notebooks: $(READY)  ## The notebooks that `make test` leaves out
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal --nbmake --nbmake-timeout=300 $(OTHER_NOTEBOOKS)
+
+test-all: test test-rest test-notebooks  ## Every test and all notebooks (about 15 minutes on 2 cores)
 
 lint: $(READY)  ## Style and common mistakes
 	$(BIN)/ruff check .
