@@ -270,7 +270,12 @@ def test_pooled_data_and_helpers_are_warned_of_only_where_they_leak() -> None:
         "Decide whether the server may know all clients' data together."
     ]
     noised = cell("pca/ssi", "ddp", "sum only", 0.0, FEDERATION)
-    assert actions(report(*whole.cells, noised))[0].why.startswith("Sums under secure aggregation give them away here;")
+    assert actions(report(*whole.cells, noised))[0].why.startswith("Sums give them away under secure aggregation here.")
+    both = cell("pca/faps", "secure_aggregation", "sum only", 0.9, FEDERATION)
+    apart = actions(report(*whole.cells, both, replace(noised, verdict=whole.cells[0].verdict)))[0].why
+    assert apart.startswith(
+        "Sums give them away under secure aggregation in every algorithm; under distributed DP in SSI."
+    )
     helped = report(cell("pca/ssi", "paillier", "server + key holder", 1.0))
     assert [action.what for action in actions(helped)] == ["Keep the key holder independent of the server."]
     assert actions(report(cell("pca/ssi", "paillier", "server + key holder", 0.0))) == []

@@ -116,15 +116,25 @@ def _lying(report: Report) -> list[Action]:
 def _pooled(report: Report) -> list[Action]:
     """Say where sums give all clients' data together away, which no protection of single clients changes."""
     best = strongest((c for c in report.cells if c.owner == FEDERATION and c.view in ALONE), by_owner=True).values()
-    leaking = [cell for cell in best if cell.verdict.word in FOUND]
-    names = list(dict.fromkeys(short(cell.algorithm) for cell in leaking))
-    if not names:
+    leaking: dict[str, list[str]] = {}
+    for cell in best:
+        if cell.verdict.word in FOUND:
+            leaking.setdefault(in_sentence(cell.defense), []).append(short(cell.algorithm))
+    alike: dict[str, list[str]] = {}
+    for defense, names in leaking.items():
+        alike.setdefault(_where(names, report), []).append(defense)
+    if not alike:
         return []
-    under = listed(list(dict.fromkeys(in_sentence(cell.defense) for cell in leaking)))
-    where = "here" if len(report.algorithms) == 1 else "in every algorithm"
-    where = where if len(names) == len(report.algorithms) else f"in {_named(names, report)}"
-    why = f"Sums under {under} give them away {where}; hiding single clients does not change that."
+    parts = [f"under {listed(defenses)} {where}" for where, defenses in alike.items()]
+    why = f"Sums give them away {'; '.join(parts)}. Hiding single clients does not change that."
     return [Action("Decide whether the server may know all clients' data together.", why)]
+
+
+def _where(names: Sequence[str], report: Report) -> str:
+    """Say in which algorithms something holds; all are not named."""
+    if len(names) == len(report.algorithms):
+        return "here" if len(names) == 1 else "in every algorithm"
+    return f"in {_named(names, report)}"
 
 
 def _separation(report: Report) -> list[Action]:
