@@ -274,7 +274,7 @@ def test_pooled_data_and_helpers_are_warned_of_only_where_they_leak() -> None:
     both = cell("pca/faps", "secure_aggregation", "sum only", 0.9, FEDERATION)
     apart = actions(report(*whole.cells, both, replace(noised, verdict=whole.cells[0].verdict)))[0].why
     assert apart.startswith(
-        "Sums give them away under secure aggregation in every algorithm; under distributed DP in SSI."
+        "Sums give them away under secure aggregation in every algorithm; under Distributed DP in SSI."
     )
     helped = report(cell("pca/ssi", "paillier", "server + key holder", 1.0))
     assert [action.what for action in actions(helped)] == ["Keep the key holder independent of the server."]
