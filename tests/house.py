@@ -18,7 +18,7 @@ OTHERS = {
     "examples": "Whole small applications that sum updates securely, each started by one command and run by the tests.",
     "extension_templates": "Commented examples to start your own algorithm, attack, transform and aggregation from.",
     "examples/flower_demo": "`make flower-demo`: one Flower app, plain and secured, with a SuperNode that dies.",
-    "notebooks": "Notebooks that attack and defend real data; their outputs are kept.",
+    "notebooks": "Ten notebooks to teach with: attacks, defences, exercises with solutions; their outputs are kept.",
     "docs": "The documentation site (`make docs`): pages for users, and the generated pages of figures.",
     "docs/generators": "Write the site's pages that come from code and from results, and mend what Sphinx reads.",
     "benchmarks/peers": "Benchmarks of speed and accuracy beside other libraries, one command each.",
