@@ -213,8 +213,10 @@ class SumTerms:
             raise ConfigError("local and metrics are lists of texts, such as local=['*running_mean']; got one text")
         check_number("largest_weight", largest_weight, positive=True, most=2.0**1023)
         if not isinstance(example, Mapping):
-            kind = type(example).__name__
-            raise ConfigError(f"the example must hold arrays or tensors by name, such as net.state_dict(); got {kind}")
+            raise ConfigError(
+                "the example must hold arrays or tensors by name, such as net.state_dict(); got "
+                f"{type(example).__name__}"
+            )
         chosen = _pipelined(as_defense(defense)) if pipelined else as_defense(defense)
         arrays = {name: real_array(value, repr(name)) for name, value in example.items() if not is_local(name, local)}
         declared = (
