@@ -37,7 +37,7 @@ audit: $(READY)  ## Attack every algorithm under every defence on real digits; w
 flower-demo: $(READY)  ## One Flower app on this machine, plain and secured, with a SuperNode that dies (some minutes)
 	$(BIN)/python -m examples.flower_demo
 
-test: $(READY)  ## What a change must pass: a sample of all combinations, three notebooks (about 8 minutes on 2 cores)
+test: $(READY)  ## What a change must pass: a sample of all combinations, three notebooks (about 6 minutes on 2 cores)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "not exhaustive" --hypothesis-profile quick \
 		--nbmake --nbmake-timeout=300 $(QUICK_NOTEBOOKS) tests
 
@@ -47,7 +47,7 @@ test-rest: $(READY)  ## What `make test` leaves out: the other combinations, slo
 test-notebooks: $(READY)  ## The notebooks that `make test` leaves out
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal --nbmake --nbmake-timeout=300 $(OTHER_NOTEBOOKS)
 
-test-all: test test-rest test-notebooks  ## Every test and all notebooks (about 15 minutes on 2 cores)
+test-all: test test-rest test-notebooks  ## Every test and all notebooks (about 18 minutes on 2 cores)
 
 lint: $(READY)  ## Style and common mistakes
 	$(BIN)/ruff check .
