@@ -36,7 +36,7 @@ half, rounding the changed number to its type would undo most changes."""
 
 @dataclass(frozen=True)
 class Repeatability:
-    """How far an attack's estimates differ between messages that differ by their rounding.
+    """Spread of an attack's estimates over messages that differ by their rounding.
 
     Attributes:
         error: largest relative distance of a repetition's estimate from the estimate, and at least the error that the

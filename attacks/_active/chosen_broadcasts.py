@@ -21,7 +21,7 @@ from securefed.attacks._base import Reconstruction, RoundView, Target
 
 @dataclass(frozen=True)
 class ChosenBroadcast:
-    """What the server sends in one round instead of the algorithm's broadcast.
+    """The broadcast of one round, sent instead of the algorithm's.
 
     Attributes:
         to_all: the broadcast that every client receives.
@@ -34,7 +34,7 @@ class ChosenBroadcast:
 
 @dataclass(frozen=True)
 class Situation:
-    """What the server knows before its first broadcast.
+    """Facts that the server has before its first broadcast.
 
     Attributes:
         target: the algorithm and the public facts.

@@ -82,7 +82,7 @@ class LinearClassifier:
 
 @dataclass
 class _Ladder:
-    """What is known of the rows along one direction.
+    """Bounds on the rows along one direction, as found so far.
 
     Attributes:
         levels: thresholds, ascending.

@@ -145,9 +145,9 @@ class TrapWeights:
         found.add_bins(rows)
         if client.additive:
             for row, slope in zip(rows, slopes, strict=True):
-                told = self._label(client, trap, part, observed, row, slope, unit)
-                if told is not None:
-                    found.add(row, told)
+                read = self._label(client, trap, part, observed, row, slope, unit)
+                if read is not None:
+                    found.add(row, read)
 
     def _label(
         self, client: SimulatedClient, trap: TrapNetwork, part: str, observed: RoundView, row: Array, slope: float,

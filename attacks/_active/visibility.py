@@ -15,7 +15,7 @@ from securefed._tensors import Array, Tensors
 
 @dataclass(frozen=True)
 class BroadcastSigns:
-    """What a client sees of a broadcast.
+    """Statistics of a broadcast that a client can compute.
 
     Attributes:
         change: norm of the difference from the broadcast before, over the norm of that one (infinite after zeros).

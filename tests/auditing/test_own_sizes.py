@@ -53,6 +53,16 @@ def test_settings_replace_those_of_the_case_and_unknown_ones_are_refused() -> No
         OwnSetup(rows=0)
 
 
+@pytest.mark.parametrize("problem", ["logistic", "svm", "mlp"])
+def test_the_utility_is_that_of_the_problem_that_the_user_names(problem: str) -> None:
+    """`--set problem=logistic` stands in the examples of --help: its weights have another shape than softmax's."""
+    changed = OwnSetup(rounds=1, settings=(("problem", problem),)).apply(case("optimization/fedavg"))
+    run = changed.prepare(load("breast_cancer"), 3, 0)
+    output = Federation(changed.build(), run.clients, seed=0, public=run.public).run(1).output
+    right = changed.build().problem.accuracy(output, run.test.x, run.test.labels())
+    assert changed.utility(output, run.test) == right
+
+
 def test_too_many_rows_are_refused_with_how_many_there_are() -> None:
     with pytest.raises(ConfigError, match=r"4 clients with 1000 rows each need 4000 rows.*at most 359 rows a client"):
         prepared(OwnSetup(rows=1000))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 
@@ -153,7 +154,7 @@ def test_a_search_that_failed_is_no_safety_in_any_sentence() -> None:
     assert "hidden" not in text
     assert "guessed" not in text
     assert remedy(report(stuck), "pca/faps", 0.1) is None
-    assert headline(report(stuck))[0].endswith("Of FAPS nothing is known: the attacks failed.")
+    assert headline(report(stuck))[0].endswith("gives a client's data away is not known: the attacks failed.")
     html = render(report(stuck))
     assert re.search(r'<td [^>]*class="cell unsure"[^>]*><b>worse than a guess</b>', html)
     assert re.search(r'<span class="word unsure">not known</span>', html)  # on the first screen
@@ -180,6 +181,14 @@ def test_the_remedy_is_the_cheapest_defence_that_holds_in_every_view_of_the_serv
     generous = remedy(SMALL, "pca/ssi", 2.0)
     assert generous is not None
     assert generous.defense == "plain"
+
+
+def test_attacks_that_would_not_have_noticed_the_leak_show_no_remedy() -> None:
+    quiet = cell("pca/faps", "ddp", "sum only", 0.0)
+    assert quiet.verdict.word == "not detected"
+    for detectable, holds in ((0.06, True), (0.43, False), (math.nan, False)):
+        seen = replace(quiet, verdict=replace(quiet.verdict, detectable=detectable))
+        assert (remedy(report(seen), "pca/faps", 0.1) is not None) == holds
 
 
 def test_a_collusion_does_not_count_against_a_remedy_for_the_server_alone() -> None:

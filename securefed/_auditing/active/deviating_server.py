@@ -40,7 +40,7 @@ _MOST_ROUNDS: Final = 200
 
 @dataclass(frozen=True)
 class ActiveRun:
-    """What a server that chose its broadcasts obtained.
+    """Result of a run whose server chose its broadcasts.
 
     Attributes:
         estimate: of the secret; `None` where clients or protocol refused to go on.
@@ -57,7 +57,7 @@ class ActiveRun:
     honest: Tensors
 
 
-class _ToldDifferently:
+class _DifferentBroadcasts:
     """Replace the broadcast in requests to some clients, on the way."""
 
     def __init__(self, inner: Transport) -> None:
@@ -116,7 +116,7 @@ class DeviatingServer(Federation):
         shuffled: bool = False,
         options: RunOptions | None = None,
     ) -> None:
-        self._told = _ToldDifferently(InProcessTransport({}))
+        self._altering = _DifferentBroadcasts(InProcessTransport({}))
         super().__init__(
             algorithm, clients, defense, seed=seed, public=public, transport=self._tell, options=options or RunOptions()
         )
@@ -174,9 +174,9 @@ class DeviatingServer(Federation):
         self._counted.count(record.round, record.survivors, self._chosen.to_all, summed.announced)
 
     def _tell(self, endpoints: Mapping[PartyId, Any]) -> Transport:
-        self._told.inner = InProcessTransport(endpoints)
-        return self._told
+        self._altering.inner = InProcessTransport(endpoints)
+        return self._altering
 
     def _choose(self, chosen: ChosenBroadcast) -> None:
-        self._chosen, self._told.to_some = chosen, chosen.to_some
+        self._chosen, self._altering.to_some = chosen, chosen.to_some
         self._sent.append(chosen.to_all)

@@ -75,7 +75,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Advice:
-    """What to do about the leaks of one algorithm, for the user's data and sizes.
+    """Advice on the leaks of one algorithm, for the user's data and sizes.
 
     Attributes:
         algorithm: name of the algorithm.

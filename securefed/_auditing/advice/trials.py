@@ -45,7 +45,7 @@ _HOPELESS: Final = 2
 
 @dataclass(frozen=True)
 class Trial:
-    """What a setting leaked and achieved over seeds.
+    """Leakage and utility of a setting over seeds.
 
     Attributes:
         leaks: by attack and seed, leakage of one client's secret; 0 for an estimate too large for a float. In means a

@@ -10,8 +10,9 @@ import numpy as np
 
 from securefed._auditing.cases.case import Case, Preparation, Prepared
 from securefed._auditing.cases.data_splits import by_owner, rows_each, standardised
+from securefed._auditing.cases.utilities import utility
 from securefed._hyperparameters import check_integer
-from securefed.algorithms._base import Algorithm
+from securefed.algorithms._base import Algorithm, algorithms
 from securefed.datasets._loaded_dataset import LoadedDataset
 from securefed.datasets._row_tables import standardised as scaled
 from securefed.errors import ConfigError
@@ -21,7 +22,7 @@ Pairs = tuple[tuple[str, Any], ...]
 
 @dataclass(frozen=True)
 class OwnSetup:
-    """What a user changes of the audit case of every algorithm; by default nothing.
+    """Changes that a user makes to the audit case of every algorithm; by default none.
 
     Attributes:
         rows: rows of every client; under `owner` the most rows of a client.
@@ -94,7 +95,10 @@ def _with_settings(case: Case, settings: Pairs) -> Case:
     except TypeError as error:
         named = ", ".join(f"{name}={value}" for name, value in settings)
         raise ConfigError(f"{case.name} does not take these settings ({named}): {error}") from error
-    return changed
+    declared = algorithms[case.name].audit_case
+    assert declared is not None  # the case came from it
+    score, label = utility(declared.utility, changed.build)
+    return replace(changed, utility=score, utility_name=label)
 
 
 def _scaled(prepare: Preparation) -> Preparation:

@@ -106,8 +106,8 @@ def remedies(
 
     Returns:
         The defences, the cheapest first: least utility lost (to a hundredth), then fewest bytes. A view whose attacks
-        all failed shows nothing, so that its defence is not among them; nor does one in which a secret that plain
-        messages give away was not attacked.
+        all failed shows nothing, so that its defence is not among them; nor does one whose attacks would not have
+        noticed a leak of `level`, or in which a secret that plain messages give away was not attacked.
     """
     found = []
     seen = [cell for cell in report.of(algorithm) if cell.view in views and cell.owner in owners]
@@ -120,11 +120,17 @@ def remedies(
             for cell in report.of(algorithm)
             if (cell.defense, cell.owner) == (defense, RECORD) and cell.view in views and cell.verdict.word in FOUND
         ]
-        unknown = any(cell.verdict.word == INCONCLUSIVE for cell in strongest(cells, by_owner=True).values())
+        unknown = any(_blind(cell, level) for cell in strongest(cells, by_owner=True).values())
         unknown |= not leaked <= {cell.secret for cell in cells}
         if cells and max(leaks) <= level and not unknown:
             found.append(_remedy(report, cells[0], max(leaks)))
     return sorted(found, key=lambda item: (round(max(item.lost, 0.0), 2), item.bytes))
+
+
+def _blind(cell: Cell, level: float) -> bool:
+    """Whether a leak of this level could be there without the attack's showing it."""
+    quiet = cell.verdict.word == NOT_DETECTED and not cell.verdict.detectable <= level
+    return quiet or cell.verdict.word == INCONCLUSIVE
 
 
 def _remedy(report: Report, cell: Cell, leak: float) -> Remedy:

@@ -24,6 +24,8 @@ def headline(report: Report) -> list[str]:
     first = f"In the clear, the server can compute a client's data in {everywhere}"
     first += f", and a part of it in {len(part)} more ({', '.join(part)})" if part else ""
     first += f". Of {', '.join(failed)} nothing is known: the attacks {_failure(bare.values())}." if failed else "."
+    if len(bare) == 1:
+        first = _alone(*bare.values())
     sentences = [first if bare else "Messages in the clear were not attacked."]
     defended = [c for c in report.cells if c.defense == "secure_aggregation" and c.view in ALONE]
     if defended:
@@ -35,6 +37,17 @@ def headline(report: Report) -> list[str]:
         )
     noised = _noised([c for c in report.cells if c.defense == "dp"])
     return [*sentences, noised] if noised else sentences
+
+
+def _alone(cell: Cell) -> str:
+    """Say what messages in the clear give away, in a report on one algorithm."""
+    name = short(cell.algorithm)
+    if cell.verdict.word == INCONCLUSIVE:
+        return f"Whether {name} in the clear gives a client's data away is not known: the attacks {_failure([cell])}."
+    if cell.verdict.word not in FOUND:
+        return f"No attack here learnt a client's data from {name} in the clear."
+    what = "a part of a client's data" if cell.verdict.word == PARTIAL else "a client's data"
+    return f"In the clear, the server can compute {what} in {name}."
 
 
 def _noised(cells: Sequence[Cell]) -> str:
