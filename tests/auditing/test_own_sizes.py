@@ -176,3 +176,8 @@ def test_sums_with_noise_have_a_null_of_their_own() -> None:
     report = audit(defenses=["secure_aggregation", DDP], clients=3, rounds=2, **QUICK)
     nulls = {cell.defense: cell.null_leakage.mean for cell in report.cells if cell.view == "sum only"}
     assert len(nulls) == len(set(nulls.values())) == 2
+
+
+def test_an_algorithm_without_an_audit_case_is_named_as_that() -> None:
+    with pytest.raises(ConfigError, match="private/fedavg is registered but cannot be audited by name"):
+        audit(algorithms=["private/fedavg"], seeds=1)

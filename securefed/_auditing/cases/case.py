@@ -126,8 +126,8 @@ def case(name: str) -> Case:
         name: as `securefed list` names it, or `module:Class`.
 
     Raises:
-        UnknownNameError: there is no such algorithm, or it has no audit case.
-        ConfigError: its audit case names a split or a utility that does not exist.
+        UnknownNameError: there is no such algorithm.
+        ConfigError: it has no audit case, or its audit case names a split or a utility that does not exist.
     """
     from securefed._auditing.cases.data_splits import preparation, words  # noqa: PLC0415 - it imports the classes above
     from securefed._auditing.cases.utilities import utility  # noqa: PLC0415
@@ -137,6 +137,11 @@ def case(name: str) -> Case:
     if data is None:
         if ":" in name:
             raise ConfigError(f"{name} has no audit case; give the class an attribute `audit_case = AuditCase(...)`")
+        if name in algorithms.names:
+            raise ConfigError(
+                f"{name} is registered but cannot be audited by name, since it has no audit case; `audit_records` "
+                "measures the privacy of its single records"
+            )
         raise UnknownNameError("algorithm", name, case_names())
     score, label = utility(data.utility, lambda: entry.make(**data.settings))
     return Case(
