@@ -25,7 +25,7 @@ the moments at which processes run, are never the same). `NIGHTLY_ARGS=--quick` 
 
 - **schedules of dropouts and deviations**: the batteries in which messages are lost, repeated, altered and reordered,
   and in which a server deviates: every schedule sums exactly or is refused by name, and what the server sees does not
-  depend on the data. 10000 schedules a battery; a quick night plays 250 of the first.
+  depend on the data. 10000 schedules a battery; a quick night plays 500 of the first.
 - **fresh cases of hypothesis**: the property tests, with up to 10000 cases each.
 - **mutants**: one operator, comparison, condition or constant of the defences or of the runtime is changed, and the
   nearest tests must notice. Survivors are listed; some change nothing that can be observed. They do not fail a night.
