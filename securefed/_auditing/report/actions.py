@@ -49,7 +49,10 @@ def actions(report: Report) -> list[Action]:
         why = f"With {clients} clients no protection tried here keeps the leak of one client's data within {level:g}."
         out.append(Action(f"Treat the messages of {_named(open_, report)} like the data themselves.", why))
     if unknown:
-        why = "Attacks failed, scatter too much, or did not look for all that leaks, which is no sign of safety."
+        why = (
+            f"Attacks failed, scatter too much to notice a leak of {level:g}, or did not look for all that leaks, "
+            "which is no sign of safety."
+        )
         out.append(Action(f"Do not rely on a protection of {_named(unknown, report)} yet.", why))
     if safe:
         why = f"Plain messages gave at most {level:g} of one client's data away. Other attacks may find more."
