@@ -79,7 +79,7 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Ends:
-    """What became of one run: means over its last looks, and the first look at the goal."""
+    """Outcome of one run: means over its last looks, and the first look at the goal."""
 
     loss: float
     captured: float

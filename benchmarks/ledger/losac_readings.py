@@ -104,7 +104,7 @@ def descended(
 
 @dataclass(frozen=True)
 class Ends:
-    """What became of a run: the round of the goal, what is left at the end, and the highest objective after a round.
+    """Outcome of a run: the round of the goal, what is left at the end, and the highest objective after a round.
 
     The last two are over the descent from f(Z^0) to the lowest objective known.
     """

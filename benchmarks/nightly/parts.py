@@ -1,4 +1,4 @@
-"""What a part of the night hands in."""
+"""Results that each part of a nightly run returns."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from tests.flower.grid import LocalGrid, Node
 
 ROUNDS, QUICK_ROUNDS = 500, 30
 LOST = 0.003
-"""Share of messages lost on the way to a node, and as many on the way back: about every sixth exchange loses somebody.
+"""Share of messages lost on the way to a node, and as many on the way back: about every sixth exchange loses a client.
 
 At .02 two of three do, and a run ends: where clients have confirmed one set of survivors and the sum was not opened,
 they refuse every other set for the same broadcast, so the repeat needs the same clients again, 8 times at most.

@@ -1,4 +1,4 @@
-"""What a server reads that chooses its broadcasts, over seeds; figures of docs/attacks-active.md.
+"""Measure how many rows a server reads by choosing its broadcasts, over seeds, for docs/attacks-active.md.
 
     python -m benchmarks.pages.active [--part rows|groups] [--seconds S]
 

@@ -54,9 +54,6 @@ class Question:
     text: str
     answers: tuple[Answer, ...]
 
-    "The sums themselves: over few rows they can be solved for single rows; `securefed advise` measures whether yours "
-    "can."
-
 
 _POOLED: Final = (
     "The sums themselves: over few rows they can be solved for single rows; `securefed advise` measures whether yours "
