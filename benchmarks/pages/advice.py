@@ -1,14 +1,18 @@
-"""Whether advice holds: `python -m benchmarks.pages.advice [DATA ...]`.
+"""Measure whether advice holds.
 
 On each data set a search; where it advises a setting, that setting runs afresh on ten new seeds, whose 95 % bound must
 lie within the promise; where it advises none, a search twice as fine must find none. The sets are cut to their columns
-of highest variance, so that a search takes minutes. Results: `results/advice.json`, one set replaced at a time.
+of highest variance, so that a search takes a minute. Results: `results/advice.json`, one set replaced at a time.
+
+Examples:
+  python -m benchmarks.pages.advice                                   every set under every algorithm, ten minutes
+  python -m benchmarks.pages.advice digits --algorithm pca/ssi        one set under one algorithm
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -22,9 +26,10 @@ from securefed._auditing.advice.trials import Trials
 from securefed._auditing.cases import case
 from securefed._auditing.cases.data_splits import most_varied
 from securefed._auditing.cases.own_setup import OwnSetup
-from securefed.datasets import load
+from securefed.datasets import Dataset, load
 
-SETS = ("digits", "breast_cancer", "unsw_nb15", "uci_har", "generated")
+SETS = ("digits", "breast_cancer", "unsw_nb15", "uci_har", "text", "generated")
+"""`text` (word counts of texts about two topics) and `generated` (rows of rank three with noise) are drawn here."""
 CLIENTS = 8
 TRAINING: dict[str, dict[str, Any]] = {
     "pca/ssi": {"rounds": 6, "settings": {"rank": 2}},
@@ -37,10 +42,16 @@ SEEDS, FRESH = 5, range(1000, 1010)
 PATH = RESULTS / "advice.json"
 
 
-def main(names: tuple[str, ...] = SETS) -> None:
-    """Measure the named sets under every algorithm and write their results."""
-    for algorithm in TRAINING:
-        for name in names:
+def main() -> None:
+    """Measure the named sets under the named algorithms and write their results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="DATA", help=f"which sets (default all): {', '.join(SETS)}")
+    parser.add_argument("--algorithm", action="append", choices=list(TRAINING), help="which algorithms (default all)")
+    given = parser.parse_args()
+    if unknown := sorted(set(given.names) - set(SETS)):
+        parser.error(f"unknown data set {unknown[0]!r}; known: {', '.join(SETS)}")
+    for algorithm in given.algorithm or TRAINING:
+        for name in given.names or SETS:
             with tempfile.TemporaryDirectory() as folder:
                 found = measure(algorithm, name, Path(folder))
             known = json.loads(PATH.read_text()) if PATH.exists() else {}
@@ -93,11 +104,19 @@ def _cut(name: str, folder: Path) -> Path:
         mixed = rng.standard_normal((MOST_ROWS, 3)) @ rng.standard_normal((3, COLUMNS))
         np.savez(path, x=mixed + 0.1 * rng.standard_normal(mixed.shape), y=(mixed[:, 0] > 0).astype(int))
         return path
-    data = most_varied(load(name).data, COLUMNS)
+    data = most_varied(_word_counts(rng) if name == "text" else load(name).data, COLUMNS)
     rows = rng.permutation(data.rows)[:MOST_ROWS]
     np.savez(path, x=data.x[rows], y=data.labels()[rows])
     return path
 
 
+def _word_counts(rng: np.random.Generator) -> Dataset:
+    """Count the words of texts of 40 words; each of two topics has its own frequencies (Zipf's) of 60 words."""
+    frequencies = np.array([rng.permutation(1 / np.arange(1.0, 61.0)) for _ in range(2)])
+    topics = rng.integers(2, size=MOST_ROWS)
+    counts = [rng.multinomial(40, frequencies[topic] / frequencies[topic].sum()) for topic in topics]
+    return Dataset(np.asarray(counts, dtype=float), topics)
+
+
 if __name__ == "__main__":
-    main(tuple(sys.argv[1:]) or SETS)
+    main()
