@@ -1,8 +1,9 @@
 """Define what an attack is, and the views of a run that attacks work on.
 
-An attack never sees a client, only observations: in each round the broadcast, and the message of the SMALLEST
-known set of clients that includes its target: one client in the clear, all survivors under secure aggregation,
-the survivors less the colluders under collusion. So every attack runs on every view.
+An attack never reads a client's data. In each round it observes the broadcast and one message: the sum over the
+SMALLEST set of clients that includes its target and whose sum is known. In the clear this set is the target alone;
+under secure aggregation it is all survivors; if some clients collude with the server, it is the survivors without the
+colluders. So every attack runs on every view.
 """
 
 from __future__ import annotations
@@ -87,8 +88,10 @@ class Reconstruction:
     """Result of an attack.
 
     Attributes:
-        secret: `gram` (features x features matrix X^T X of the members' rows) or `samples`.
-        value: the estimate: a Gram matrix, or (rows, features) samples in any order.
+        secret: what is estimated: `gram` (the Gram matrix X^T X of the members' rows X), `samples` (their rows),
+            `labels` (their counts of each class), `distances` (between columns), `personal` (a client's own model),
+            `statistics` (of batch normalisation), or `tokens` (which of them occur).
+        value: the estimate: (features, features) for `gram`, (rows, features) in any order for `samples`.
         labels: estimated labels of the samples, if any.
         residual: relative residual of the observations under the estimate; NaN where the attack computes none.
         rank: rank of the linear system or Jacobian.
@@ -96,8 +99,10 @@ class Reconstruction:
         condition: its condition number over the kept directions.
         diagnostics: anything else worth reporting.
         members: the clients whose secret `value` is; `None` means `View.members`.
-        guess: best guess of the secret without the messages, where it is better than the baseline of the score.
-        open: what no message of the algorithm tells, however precise, and what the estimate takes for it; in words.
+        guess: the attack's own guess of the secret without the messages; `None` where it makes none. The score compares
+            the estimate with the better one of this guess and its usual baseline.
+        open: what the algorithm's messages cannot determine, however precise they are (a sign, a shift), and the value
+            that the estimate assumes for it, in sentences.
     """
 
     secret: str
@@ -119,7 +124,7 @@ class Attack(Protocol):
 
     Attributes:
         name: its name in the registry.
-        secret: what it reconstructs, `gram` or `samples`.
+        secret: what it reconstructs, as in `Reconstruction.secret`.
     """
 
     name: ClassVar[str]

@@ -39,7 +39,7 @@ def test_sizes_are_those_of_the_plan() -> None:
     indicator = 2  # entries of 32 bits
     assert MaskingCounts.of(plan(), 2) == MaskingCounts(10, 10, 6, 6, False, 1000 + indicator, 4008, 2)
     packed = plan(defense=chain(Quantise(20), secure_aggregation()))
-    assert MaskingCounts.of(packed).words == 8 * 335  # three to a 64-bit integer, and the indicator
+    assert MaskingCounts.of(packed).upload_bytes == 8 * 335  # three to a 64-bit integer, and the indicator
     sparse = plan(100, defense=SPARSE)
     size = MaskingCounts.of(sparse, 10)
     assert (size.holders, size.shares, size.sparse) == (sparse.masking.degree + 1, sparse.masking.shares, True)

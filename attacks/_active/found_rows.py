@@ -1,4 +1,10 @@
-"""Keep the rows that an active attack has read over its rounds, each once, and order them by how sure they are."""
+"""Keep the rows that an active attack has read over its rounds, each once, and order them by how sure they are.
+
+An active attack reads vectors off gradients. Some are known to be single rows. Others may be single rows or means of
+several rows, and the attack cannot tell which from one message: it chooses thresholds that divide the rows into bins,
+and reads one vector from each bin. A vector that comes from two messages with other thresholds is taken for a single
+row, since means of several rows seldom recur.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +20,8 @@ SAME = 1e-2
 """Relative distance below which two rows count as one row that was read twice: rounding leaves 1e-4, and rows of
 different people differ by more than a tenth."""
 RECURS = 1e-3
-"""The same for a row that is taken for one because two messages hold it: means of many rows are alike to a percent."""
+"""The same for a vector that is taken for a row since two messages hold it. It is smaller because means of many rows
+differ by about a percent only."""
 
 
 def same(one: Array, other: Array, within: float = SAME) -> bool:
@@ -29,8 +36,8 @@ class FoundRows:
     Attributes:
         single: rows that are known to be rows, each once.
         labels: of these rows; -1 where it is not known.
-        newest: rows, and means of rows, of the last message.
-        earlier: those of the messages before.
+        newest: vectors of the last message, each a row or a mean of rows.
+        earlier: the same of the messages before.
     """
 
     single: list[Array] = field(default_factory=list)
@@ -40,7 +47,7 @@ class FoundRows:
 
     @property
     def all(self) -> list[Array]:
-        """Rows and means of rows, which say where rows lie."""
+        """All rows, and the newest vectors: they show in which range the rows lie."""
         return [*self.single, *self.newest]
 
     @property
@@ -49,15 +56,15 @@ class FoundRows:
         return [(row, label) for row, label in zip(self.single, self.labels, strict=True) if label >= 0]
 
     def add(self, row: Array, label: int = -1) -> None:
-        """Take a row that is known to be one."""
+        """Add a vector that is known to be a single row."""
         if not any(same(row, known) for known in self.single):
             self.single.append(row)
             self.labels.append(label)
 
     def add_bins(self, rows: Array) -> None:
-        """Take rows and means of rows; one that an earlier message held too is taken for a row, since few means recur.
+        """Add the vectors of a message's bins. Those that an earlier message held too count as single rows.
 
-        The mean of all rows does; a message that holds nothing else says nothing.
+        A message whose vectors are all equal is an exception: it shows nothing but the mean of all rows, which recurs.
         """
         self.earlier += self.newest
         self.newest = list(rows) or self.newest

@@ -21,7 +21,7 @@ from securefed.attacks._active.trap_network import DenseChain
 from securefed.attacks._active.trap_weights import TrapWeights
 
 _DEAD = 1e6
-"""How far below zero all first outputs are, in units of the declared range."""
+"""Distance of all first outputs below zero, in units of the declared range."""
 
 
 @dataclass(frozen=True)

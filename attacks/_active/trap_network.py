@@ -20,7 +20,8 @@ from securefed.attacks._active.simulated_client import SimulatedClient
 _MARGIN = 30.0
 """Last bias of the class that is predicted for every row: softmax then differs from 0 and 1 by 1e-13."""
 _DEAD = 1e3
-"""How far beyond the last threshold outputs begin that are never active, in units of what the thresholds span."""
+"""Distance of the thresholds of outputs that are never active from the last other threshold, in units of the range of
+the thresholds."""
 _PROBES = 3
 """Rows on which chosen weights are tried."""
 

@@ -1,4 +1,8 @@
-"""Attacks that recover Gram matrices from the iterates and dual variables of consensus PCA (FedPG, FedPE)."""
+"""Attacks that recover Gram matrices from the iterates and dual variables of consensus PCA (FedPG, FedPE).
+
+In consensus PCA a client with Gram matrix S_i keeps a basis U_i and a dual variable Y_i (in FedPE also T_i). It sends
+U_i + Y_i / rho, where rho is a public penalty, and the server broadcasts the mean Z of these messages.
+"""
 
 from __future__ import annotations
 

@@ -18,44 +18,15 @@ from securefed.attacks._duals.local_steps import ConsensusLocalSteps, LocalStart
 from securefed.attacks._duals.observed_steps import ObservedStep
 from securefed.attacks._fitting.levenberg_marquardt import GeodesicAcceleration, levenberg_marquardt
 from securefed.attacks._gram.coordinates import SymmetricMatrices
+from securefed.attacks._gram.fitted_gram import FittedGram
 from securefed.errors import DivergenceError
 
-GOAL, PROOF = 1e-12, 1e-9
-"""Norm of the residuals at which the fit stops, and below which it counts as proven. Iterates have entries of at most
-about 1.
-"""
+GOAL = 1e-12
+"""Norm of the residuals at which the fit stops."""
 _REDUNDANCY = 3
 """Number of equations that are fitted, in multiples of the number of unknowns. More rounds cost time and add little."""
 _FULL_RANK = 1e-11
 """Singular values of the Jacobian below this share of the largest count as zero."""
-_LARGEST_ERROR = 1e-3
-"""A fit is proven only where residual times condition number, which bounds the error along the weakest direction of S,
-is below this.
-"""
-
-
-@dataclass(frozen=True)
-class FittedGram:
-    """A Gram matrix that was fitted to local steps.
-
-    Attributes:
-        gram: S, up to a multiple of I where the local steps do not depend on it.
-        residual: norm of all differences between simulated and observed iterates.
-        rank: rank of the Jacobian, without the shift.
-        unknowns: number of unknowns, without the shift.
-        condition: condition number of the Jacobian over the directions that count for `rank`.
-    """
-
-    gram: Array
-    residual: float
-    rank: int
-    unknowns: int
-    condition: float
-
-    @property
-    def proven(self) -> bool:
-        """Return whether the residual is round-off, all directions are determined, and none can hide a large error."""
-        return self.residual < PROOF and self.rank == self.unknowns and self.residual * self.condition < _LARGEST_ERROR
 
 
 def fit_steps(steps: Sequence[ObservedStep], features: int, motion: ConsensusLocalSteps, jacobians: int) -> FittedGram:

@@ -71,7 +71,7 @@ class LowDigits:
 
         Args:
             rows: rows of the clients, (clients, values).
-            sent: messages of the clients, (clients, equations).
+            sent: messages of the clients, (clients, numbers).
 
         Raises:
             TranscriptError: no last digits depend on the rows more than the whole numbers do.
@@ -80,6 +80,7 @@ class LowDigits:
         whole_numbers = _explained(sent, rows)
         for cut in _cuts():
             explained = _explained(cut(sent), rows)
+            # largest squared correlation that independent numbers reach by chance, over all entries and cuts
             chance = 2 * np.log(2 * explained.size * (len(DECIMALS) + len(BITS)) / _ERROR_PROBABILITY) / len(rows)
             best_entry = float(np.max(np.where(explained > whole_numbers + _LEAST_GAIN, explained, 0.0), initial=0.0))
             if best_entry > chance and (best is None or best_entry > best[0]):
@@ -110,7 +111,7 @@ def _cuts() -> Iterator[DigitCut]:
 
 
 def _explained(sent: Array, values: Array) -> Array:
-    """Return squared correlations, (equations, values)."""
+    """Return the squared correlation of every number of the messages with every value, (numbers, values)."""
     standard_messages, standard_values = (_standard(part) for part in (sent, values))
     return np.asarray((standard_messages.T @ standard_values / len(sent)) ** 2)
 

@@ -27,7 +27,8 @@ from securefed.attacks._gradient_inversion.starting_points import StartGenerator
 from securefed.attacks._gradient_inversion.sum_equations import SumEquations
 
 _DISTURBANCE = 0.5
-"""Largest disturbance of repeated starts, relative to the rows."""
+"""Bound on the standard deviation of the noise with which a start is repeated, relative to the rows' root mean square.
+"""
 
 
 @dataclass(frozen=True)
@@ -95,57 +96,62 @@ def _epoch(left: tuple[int, ...], size: int, count: int) -> Iterator[list[tuple[
 def best_draws(
     equations: SumEquations, possible: PossibleDraws, samples: Array, labels: Array
 ) -> tuple[BatchDraw, ...]:
-    """Return for each round the draw that fits its message best, given those of the rounds before."""
+    """Return for each round the draw that fits its message best, given the draws chosen for the rounds before.
+
+    All possible draws of a round are simulated at once, as if each were a client of its own: the leading axis of every
+    array counts draws.
+    """
     simulation = equations.simulation
-    model, method, many = simulation.model, simulation.method, len(possible.options)
+    model, method, count = simulation.model, simulation.method, len(possible.options)
     targets, rows = model.targets(labels), float(len(samples))
-    memory = tuple(np.tile(vector, (many, 1)) for vector in simulation.memory)
+    memory = tuple(np.tile(vector, (count, 1)) for vector in simulation.memory)
     steps = range(len(possible.options[0].parts))
     blocks = np.array([draw.blocks for draw in possible.options])
     sizes = np.array([draw.sizes(len(samples)) for draw in possible.options], float)
 
-    def gradient(point: Array, step: int) -> Array:
+    def batch_gradient(point: Array, step: int) -> Array:
         return model.gradient(point, samples, targets, possible.weights[:, step])
 
-    def whole(point: Array) -> Array:
+    def full_gradient(point: Array) -> Array:
         return model.gradient(point, samples, targets, np.full(len(samples), 1 / rows))
 
-    work = LocalTraining(
-        gradient,
-        whole,
-        simulation.public,
-        rows,
-        [blocks[:, step] if blocks.any() else 0 for step in steps],
-        [sizes[:, step, None] for step in steps],
+    training = LocalTraining(
+        gradient=batch_gradient,
+        anchor=full_gradient,
+        public=simulation.public,
+        rows=rows,
+        blocks=[blocks[:, step] if blocks.any() else 0 for step in steps],
+        sizes=[sizes[:, step, None] for step in steps],
     )
-    out = []
-    for item in simulation.rounds:
+    chosen = []
+    for observed in simulation.rounds:
         with np.errstate(all="ignore"):
-            sent, fresh = method.steps(item.received, memory, work)
-            sent = clipped(sent, item.clips)
-        gaps = sum(
-            scale * np.linalg.norm(sent[part] - item.total[part], axis=-1) for part, scale in equations.scales.items()
+            sent, memory_after = method.steps(observed.received, memory, training)
+            sent = clipped(sent, observed.clips)
+        distances = sum(
+            scale * np.linalg.norm(sent[part] - observed.total[part], axis=-1)
+            for part, scale in equations.scales.items()
         )
-        best = int(np.argmin(np.nan_to_num(gaps, nan=np.inf)))
-        out.append(possible.options[best])
-        memory = tuple(np.tile(vector[best], (many, 1)) for vector in fresh)
-    return tuple(out)
+        best = int(np.argmin(np.nan_to_num(distances, nan=np.inf)))
+        chosen.append(possible.options[best])
+        memory = tuple(np.tile(vector[best], (count, 1)) for vector in memory_after)
+    return tuple(chosen)
 
 
 @dataclass(frozen=True)
 class BatchSearch:
     """Search for rows and draws together.
 
-    From each start, full batches are fitted, and then draws and rows alternate briefly. The best starts run on, several
-    times each, from rows that are disturbed more and more.
+    From each start, rows are fitted as if every batch were full; then a few alternations of draws and rows follow. The
+    starts with the smallest residuals are continued, several times each, with more and more noise added to their rows.
 
     Attributes:
         options: number of draws of a round above which the search is not tried.
         rounds: largest number of rounds to fit.
         starts: number of starts, at least one for each count of labels.
         first_steps: Jacobians of a start, and of each of its alternations.
-        finalists: starts that run on.
-        tries: how often each of them runs.
+        finalists: number of starts that are continued.
+        tries: how often each of them is continued.
         alternations: most alternations of a try.
         last_steps: Jacobians of each alternation of a try.
     """
@@ -165,24 +171,25 @@ class BatchSearch:
         """Return the rows, and the equations with the draws that explain the messages best.
 
         Args:
-            equations: equations of the method itself.
-            plain: starts of a method without random draws that sends about the same.
+            equations: equations of the client, whose draws are unknown.
+            plain: starting points, and equations, of the same client with full batches, whose messages are similar.
             rng: source of randomness.
         """
         possible = PossibleDraws.of(equations.simulation.method, int(equations.simulation.sizes[0]))
-        starts, change = plain.averaged(), plain.equations.basis @ equations.basis.T
-        source, heat, used = starts(rng), list[_BatchFit](), 0
+        starts, change_of_basis = plain.averaged(), plain.equations.basis @ equations.basis.T
+        generated, guesses, jacobians = starts(rng), list[_BatchFit](), 0
         for _ in range(max(self.starts, len(starts.label_counts))):
-            start = next(source)
-            rough = fit_rows(plain.equations, start.labels, start.samples.ravel(), self.first_steps)
-            point = rough.point.reshape(plain.equations.shape) @ change
+            start = next(generated)
+            full_batches = fit_rows(plain.equations, start.labels, start.samples.ravel(), self.first_steps)
+            point = full_batches.point.reshape(plain.equations.shape) @ change_of_basis
             guess = _alternate(equations, start.labels, point, possible, 2, self.first_steps)
-            heat, used = [*heat, guess], used + rough.steps + guess.fit.steps
+            guesses.append(guess)
+            jacobians += full_batches.steps + guess.fit.steps
             if guess.fit.norm <= SOLVED:
                 break
-        heat.sort(key=lambda one: one.fit.norm)
-        best = heat[0]
-        for guess in heat[: self.finalists]:
+        guesses.sort(key=lambda one: one.fit.norm)
+        best = guesses[0]
+        for guess in guesses[: self.finalists]:
             for attempt in range(self.tries):
                 if best.fit.norm <= SOLVED:
                     break
@@ -190,12 +197,14 @@ class BatchSearch:
                 spread = _DISTURBANCE * attempt / self.tries * float(np.sqrt(np.mean(point**2)))
                 point = point + rng.normal(0.0, spread, point.shape)
                 found = _alternate(equations, guess.labels, point, possible, self.alternations, self.last_steps)
-                best, used = min(best, found, key=lambda one: one.fit.norm), used + found.fit.steps
-        return best.equations, SearchResult(best.labels, best.fit, len(heat), used)
+                best, jacobians = min(best, found, key=lambda one: one.fit.norm), jacobians + found.fit.steps
+        return best.equations, SearchResult(best.labels, best.fit, len(guesses), jacobians)
 
 
 @dataclass(frozen=True)
 class _BatchFit:
+    """Rows and labels that were fitted, with the equations of the draws that they were fitted under."""
+
     equations: SumEquations
     labels: Array
     fit: LeastSquaresFit
@@ -205,10 +214,8 @@ def _alternate(
     equations: SumEquations, labels: Array, point: Array, possible: PossibleDraws, alternations: int, steps: int
 ) -> _BatchFit:
     """Alternate between draws and rows until they explain the messages or the draws repeat."""
-    known, best = (
-        set[bytes](),
-        _BatchFit(equations, labels, LeastSquaresFit(point.ravel(), np.inf, 0, lambda p: (p, p))),
-    )
+    known = set[bytes]()
+    best = _BatchFit(equations, labels, LeastSquaresFit(point.ravel(), np.inf, 0, lambda p: (p, p)))
     for _ in range(alternations):
         draws = best_draws(equations, possible, point, labels)
         key = b"".join(np.asarray(part).tobytes() for draw in draws for part in draw.parts)

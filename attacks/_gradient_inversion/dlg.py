@@ -16,7 +16,6 @@ from scipy.optimize import minimize
 from securefed._tensors import Array
 from securefed.attacks._base import Reconstruction, Target, View
 from securefed.attacks._gradient_inversion.fitting_attack import FittingAttack
-from securefed.attacks._gradient_inversion.gradient_rounds import why_not_invertible
 from securefed.attacks._gradient_inversion.multistart_search import (
     SOLVED,
     Search,
@@ -89,10 +88,6 @@ class DLG(FittingAttack):
     search: Search = LBFGSSearch()
 
     name: ClassVar[str] = "gradient_inversion/dlg"
-
-    def applies(self, target: Target, observed: View) -> str | None:
-        """Return why the attack does not apply, or `None` if it does."""
-        return why_not_invertible(target, observed)
 
     def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Recover the rows of data.

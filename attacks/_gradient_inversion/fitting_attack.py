@@ -13,7 +13,8 @@ from typing import ClassVar, Final
 import numpy as np
 
 from securefed._tensors import Array
-from securefed.attacks._base import Reconstruction
+from securefed.attacks._base import Reconstruction, Target, View
+from securefed.attacks._gradient_inversion.gradient_rounds import why_not_invertible
 from securefed.attacks._gradient_inversion.multistart_search import SOLVED, MultiStartSearch, Search, SearchResult
 from securefed.attacks._gradient_inversion.posterior_estimate import PosteriorEstimate, has_known_noise
 from securefed.attacks._gradient_inversion.proximal_derivatives import is_proximal
@@ -44,6 +45,10 @@ class FittingAttack:
     limit: int = 640
 
     secret: ClassVar[str] = "samples"
+
+    def applies(self, target: Target, observed: View) -> str | None:
+        """Return why the attack does not apply, or `None` if it does."""
+        return why_not_invertible(target, observed)
 
     def solve(self, problem: RowFitProblem, rng: np.random.Generator) -> Reconstruction:
         """Search for the rows; an estimate that does not fit is clipped to the public range of features.

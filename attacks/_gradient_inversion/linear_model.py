@@ -85,7 +85,7 @@ class LinearModel:
         return z + np.asarray(self.offset(vector))[..., None, :] if self.bias else z
 
     def gradient(self, vector: Array, x: Array, targets: Array, row_weights: Array) -> Array:
-        """Return the gradient of the module at the parameters `vector`.
+        """Return the gradient of the weighted loss at the parameters `vector` (the formula at the top of this file).
 
         Args:
             vector: (..., parameters).
@@ -131,7 +131,7 @@ class LinearModel:
             x: (members, rows, width).
             targets: (members, rows, outputs).
             row_weights: (members, rows).
-            slots: the rows with respect to which each member's gradient is derived.
+            slots: the rows by which each member's gradient is differentiated.
 
         Returns:
             The gradients, with slopes (slots * width, members, parameters).

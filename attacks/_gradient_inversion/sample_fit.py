@@ -15,7 +15,7 @@ from securefed.algorithms._optimization.local_steps import BatchDraw
 from securefed.attacks._base import Reconstruction, Target, View
 from securefed.attacks._gradient_inversion.batch_search import BatchSearch, number_of_draws
 from securefed.attacks._gradient_inversion.fitting_attack import FittingAttack, reconstruction
-from securefed.attacks._gradient_inversion.gradient_rounds import method_of, read_rounds, why_not_invertible
+from securefed.attacks._gradient_inversion.gradient_rounds import method_of, read_rounds
 from securefed.attacks._gradient_inversion.linear_model import LinearModel
 from securefed.attacks._gradient_inversion.losac_two_steps import two_step_problem
 from securefed.attacks._gradient_inversion.multistart_search import SOLVED, fit_rows, solves
@@ -44,10 +44,6 @@ class SampleFit(FittingAttack):
     batch_search: BatchSearch = BatchSearch()
 
     name: ClassVar[str] = "gradient_inversion/fit"
-
-    def applies(self, target: Target, observed: View) -> str | None:
-        """Return why the attack does not apply, or `None` if it does."""
-        return why_not_invertible(target, observed)
 
     def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Recover the rows of data.

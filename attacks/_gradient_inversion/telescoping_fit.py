@@ -11,7 +11,6 @@ from securefed.algorithms._optimization.losac import LoSAC
 from securefed.algorithms._optimization.scaffold import Scaffold
 from securefed.attacks._base import Reconstruction, Target, View
 from securefed.attacks._gradient_inversion.fitting_attack import FittingAttack
-from securefed.attacks._gradient_inversion.gradient_rounds import why_not_invertible
 from securefed.attacks._gradient_inversion.row_fit_problem import problem_from_view
 from securefed.errors import TranscriptError
 
@@ -37,7 +36,7 @@ class TelescopingFit(FittingAttack):
         """Return why the attack does not apply, or `None` if it does."""
         if not isinstance(target.algorithm, Scaffold | LoSAC):
             return "It sums up changes of stored gradients, which only SCAFFOLD and LoSAC send."
-        return why_not_invertible(target, observed)
+        return super().applies(target, observed)
 
     def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Recover the rows of data.

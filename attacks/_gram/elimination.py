@@ -21,7 +21,7 @@ from scipy.linalg import block_diag, lstsq
 from scipy.optimize import brentq
 
 from securefed._tensors import Array
-from securefed.attacks._gram.linear import TAU, GramSolution, solve, span
+from securefed.attacks._gram.linear import GramSolution, solve, span
 from securefed.errors import TranscriptError
 
 _NULL_DIRECTION = 1e-10
@@ -103,7 +103,7 @@ def eliminate(
 
 
 def solve_shifted(
-    eliminated: EliminatedProducts, *, rows: int = 0, trace: float | None = None, tau: float = TAU
+    eliminated: EliminatedProducts, *, rows: int = 0, trace: float | None = None
 ) -> tuple[GramSolution, float]:
     """Solve for S and for the shift c, which the elimination leaves open.
 
@@ -114,21 +114,20 @@ def solve_shifted(
         eliminated: products of S with the probes, up to the shift.
         rows: upper bound on the rank of S; 0 for none.
         trace: trace of S, where it is known.
-        tau: smallest singular value of the probes that is used, relative to the largest.
 
     Returns:
         The solution, and the shift that was added.
     """
-    shift = least_trace_shift(eliminated, tau)
-    solution = solve(eliminated.probes, eliminated.at(shift), tau=tau, rows=rows)
+    shift = least_trace_shift(eliminated)
+    solution = solve(eliminated.probes, eliminated.at(shift), rows=rows)
     if trace is not None and solution.rank == len(eliminated.probes):
         # The probes span all features, so S follows from the products alone and a bound on its rank adds nothing.
         shift += (trace - float(np.trace(solution.gram))) / len(eliminated.probes)
-        solution = solve(eliminated.probes, eliminated.at(shift), tau=tau)
+        solution = solve(eliminated.probes, eliminated.at(shift))
     return solution, shift
 
 
-def least_trace_shift(eliminated: EliminatedProducts, tau: float = TAU) -> float:
+def least_trace_shift(eliminated: EliminatedProducts) -> float:
     """Return the c at which the least positive semidefinite completion of S + c I has the least trace.
 
     Q is an orthonormal basis of the probes' span, Q^T S Q = V diag(l) V^T and b_i = ||(I - Q Q^T) S Q v_i||^2. The
@@ -136,12 +135,11 @@ def least_trace_shift(eliminated: EliminatedProducts, tau: float = TAU) -> float
 
     Args:
         eliminated: products of S with the probes, up to the shift.
-        tau: smallest singular value of the probes that is used, relative to the largest.
 
     Raises:
         TranscriptError: no direction is more than noise, as where messages do not belong to these broadcasts.
     """
-    probe_span = span(eliminated.probes, eliminated.products, tau)
+    probe_span = span(eliminated.probes, eliminated.products)
     if not probe_span.basis.size:
         raise TranscriptError("No direction of the probes shows more than noise: the messages are of no one matrix.")
     values, vectors = np.linalg.eigh(probe_span.inner)

@@ -18,8 +18,9 @@ from securefed._tensors import Array
 from securefed.algorithms._pca.localpower import LOCAL_STEPS, LocalPower
 from securefed.algorithms._pca.server import BASIS, CAPTURED, PRODUCT
 from securefed.attacks._base import Reconstruction, RoundView, Target, View
+from securefed.attacks._gram.fitted_gram import FittedGram
 from securefed.attacks._gram.observed_rounds import most_frequent_members, rounds_by_members, rows_of
-from securefed.attacks._gram.repeated_products import LocalPowerRound, RepeatedProductsFit, polish, root
+from securefed.attacks._gram.repeated_products import LocalPowerRound, polish, root
 from securefed.attacks._requirements import MEMORY, too_large, why_incomplete
 from securefed.errors import TranscriptError
 
@@ -99,9 +100,7 @@ class LocalPowerGram:
             members=members,
         )
 
-    def _fitted(
-        self, rounds: Sequence[LocalPowerRound], estimate: Array, rows: int
-    ) -> tuple[Array, RepeatedProductsFit] | None:
+    def _fitted(self, rounds: Sequence[LocalPowerRound], estimate: Array, rows: int) -> tuple[Array, FittedGram] | None:
         """Fit S in a basis of its range; return `None` where the products do not span it or its rank is too large."""
         products = np.hstack([r.product for r in rounds])
         rank = min(rows, len(products))

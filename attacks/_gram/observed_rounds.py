@@ -2,6 +2,8 @@
 
 In the PCA methods the server broadcasts a basis Z, (features, rank), and clients with Gram matrix S_i send S_i Z or a
 function of it. A view shows a sum over a set of clients, whose S is the sum of their S_i, if the message is linear.
+A method that stops by the KKT conditions of PCA has its clients send S_i Z beside their message, to test these
+conditions. Guarded FAPS alternates blocks of FAPS rounds, which mask S_i Z, with rounds that send it (SSI).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ Members = frozenset[ClientId]
 def shows_products(algorithm: object) -> bool:
     """Return whether some rounds of an algorithm may show the product S Z of the Gram matrix and the broadcast basis.
 
-    This holds for SSI, LocalPower, guarded FAPS, and every method with a KKT stop rule.
+    This holds for SSI, LocalPower, guarded FAPS, and every method that stops by the KKT conditions.
     """
     if isinstance(algorithm, SSI | GuardedFAPS):
         return True
@@ -37,8 +39,8 @@ def shows_products(algorithm: object) -> bool:
 def linear_rounds(observed: View) -> list[RoundView]:
     """Return the rounds that show S Z exactly.
 
-    These are all rounds of SSI and of methods with a KKT stop rule, the rounds of LocalPower with one local step, and
-    the rounds of guarded FAPS outside its blocks of FAPS. Rounds whose broadcast is missing are left out.
+    These are all rounds of SSI and of methods that stop by the KKT conditions, the rounds of LocalPower with one local
+    step, and the rounds of guarded FAPS that are rounds of SSI. Rounds whose broadcast is missing are left out.
     """
     return [o for o in observed.rounds if o.broadcast and gram_product(o) is not None]
 
@@ -93,9 +95,9 @@ def rounding_of_products(rounds: Iterable[RoundView]) -> Array:
 
 
 def _unit(observation: RoundView) -> float:
-    """Return the fixed-point unit whose rounding error has the variance of the sum's, 0 where it is unknown.
+    """Return the fixed-point unit of one number that would have the rounding error of the sum; 0 where it is unknown.
 
-    Every member rounds its own message to the fixed-point unit, so the variances add up.
+    Every member rounds its own message to its fixed-point unit, so the variances of the errors add up.
     """
     name = GRAM_PRODUCT if GRAM_PRODUCT in observation.message else PRODUCT
     return observation.step.get(name, 0.0) * float(np.sqrt(len(observation.members)))
@@ -106,7 +108,7 @@ def rows_of(members: Members, public: Public) -> int:
     return sum(public.rows[client] for client in members)
 
 
-def memory_for(features: int, rounds: Sequence[RoundView], groups: int, limit: int) -> str | None:
+def why_too_large(features: int, rounds: Sequence[RoundView], groups: int, limit: int) -> str | None:
     """Return why a solve does not fit into memory, or `None` if it does.
 
     Args:

@@ -21,20 +21,17 @@ from securefed._tensors import Array
 from securefed.algorithms._pca.operators import orth
 from securefed.attacks._fitting.levenberg_marquardt import GeodesicAcceleration, levenberg_marquardt
 from securefed.attacks._gram.coordinates import SymmetricMatrices
+from securefed.attacks._gram.fitted_gram import FittedGram
 from securefed.attacks._gram.linear import solve
 from securefed.attacks._gram.tangents import complete, left
 from securefed.errors import DivergenceError
 
-GOAL, PROOF = 1e-13, 1e-9
-"""Relative residual at which the fit stops, and relative residual below which it counts as proven."""
+GOAL = 1e-13
+"""Relative residual at which the fit stops."""
 _NULL_DIRECTION = 1e-10
 """Singular values of [Z_1 .. Z_K] below this share of the largest count as zero."""
 _FULL_RANK = 1e-12
 """Singular values of the Jacobian below this share of the largest count as zero."""
-_LARGEST_ERROR = 1e-3
-"""A fit is proven only where residual times condition number, a first-order bound on the relative error of S, is below
-this.
-"""
 
 
 @dataclass(frozen=True)
@@ -109,31 +106,7 @@ def root(rounds: Sequence[LocalPowerRound], rows: int) -> Array:
     return np.asarray(S * (captured / max(sum(float(np.vdot(r.probe, S @ r.probe)) for r in rounds), 1e-300)))
 
 
-@dataclass(frozen=True)
-class RepeatedProductsFit:
-    """S as fitted to the messages, and how well they determine it.
-
-    Attributes:
-        gram: S.
-        residual: norm of the relative residuals.
-        rank: rank of the Jacobian.
-        unknowns: number of unknowns of the fit.
-        condition: condition number of the Jacobian.
-    """
-
-    gram: Array
-    residual: float
-    rank: int
-    unknowns: int
-    condition: float
-
-    @property
-    def proven(self) -> bool:
-        """Return whether the residual is round-off and too small for a large error in any direction of S."""
-        return self.residual < PROOF and self.rank == self.unknowns and self.residual * self.condition < _LARGEST_ERROR
-
-
-def polish(rounds: Sequence[LocalPowerRound], start: Array, steps: int) -> RepeatedProductsFit:
+def polish(rounds: Sequence[LocalPowerRound], start: Array, steps: int) -> FittedGram:
     """Fit a symmetric S to all rounds, which may differ in q, by simulating their messages.
 
     In Gram-Schmidt a column depends only on the columns before it, so the first c columns of all messages form a
@@ -164,7 +137,7 @@ def polish(rounds: Sequence[LocalPowerRound], start: Array, steps: int) -> Repea
     s = np.linalg.svd(np.linalg.qr(fits[-1].jacobian, mode="r"), compute_uv=False)
     rank = int(np.sum(s > _FULL_RANK * s[0]))
     gram = scale * frame @ coordinates.matrix(point) @ frame.T
-    return RepeatedProductsFit(gram, fits[-1].norm, rank, coordinates.count, float(s[0] / s[rank - 1]))
+    return FittedGram(gram, fits[-1].norm, rank, coordinates.count, float(s[0] / s[rank - 1]))
 
 
 @dataclass(frozen=True)

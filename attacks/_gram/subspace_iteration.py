@@ -19,13 +19,13 @@ from securefed.attacks._gram.clipped_products import PerturbedProducts, Perturbe
 from securefed.attacks._gram.linear import ESTIMATORS, TAU, Estimator, GramSolution, solve
 from securefed.attacks._gram.observed_rounds import (
     linear_rounds,
-    memory_for,
     most_frequent_members,
     rounding_of_products,
     rounds_by_members,
     rows_of,
     shows_products,
     stacked_products,
+    why_too_large,
 )
 from securefed.attacks._requirements import MEMORY, why_incomplete
 from securefed.errors import TranscriptError
@@ -75,7 +75,7 @@ class PowerGram:
             return "Every observed round has several local steps or is one of FAPS: no message is linear in S."
         if most_frequent_members(rounds_by_members(rounds), observed.target) is None:
             return f"No observed sum holds client {observed.target}."
-        return memory_for(target.public.features, rounds, 1, self.memory)
+        return why_too_large(target.public.features, rounds, 1, self.memory)
 
     def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Reconstruct the Gram matrix of the target, or of the most frequent set of clients."""

@@ -23,11 +23,11 @@ from securefed.attacks._gram.observed_rounds import (
     Members,
     gram_product,
     linear_rounds,
-    memory_for,
     rounds_by_members,
     rows_of,
     shows_products,
     stacked_products,
+    why_too_large,
 )
 from securefed.attacks._requirements import MEMORY, why_incomplete
 from securefed.errors import TranscriptError
@@ -86,7 +86,7 @@ class DifferenceGram:
             return "The view shows the target alone: nothing needs to be subtracted."
         if len({o.members for o in rounds}) == 1:
             return "The same clients are in every sum: there is nothing to subtract."
-        return memory_for(target.public.features, rounds, len(coming_together(rounds)), self.memory)
+        return why_too_large(target.public.features, rounds, len(coming_together(rounds)), self.memory)
 
     def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Reconstruct the Gram matrix of the target's group."""

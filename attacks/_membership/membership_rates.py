@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from scipy.stats import rankdata
 
 from securefed._tensors import Array
 from securefed.errors import DataError
+
+_FALSE_POSITIVES: Final = 0.01
+"""False positive rate at which true positive rates are taken."""
+_RESAMPLES: Final = 500
+"""Bootstrap resamples of the runs, and as many random permutations of membership for the null."""
 
 
 @dataclass(frozen=True)
@@ -18,15 +24,13 @@ class MembershipRates:
 
     Attributes:
         auc: probability that a member scores above a non-member, ties counted half.
-        tpr: true positive rate at the largest false positive rate <= `fpr` that a threshold reaches.
-        fpr: the requested false positive rate.
+        tpr: true positive rate at the largest false positive rate of at most 1 % that a threshold reaches.
         members: number of members' scores.
         others: number of non-members' scores.
     """
 
     auc: float
     tpr: float
-    fpr: float
     members: int
     others: int
 
@@ -36,16 +40,15 @@ class MembershipRates:
         return 2 * self.auc - 1
 
 
-def membership_rates(members: Array, others: Array, *, fpr: float = 0.01) -> MembershipRates:
+def membership_rates(members: Array, others: Array) -> MembershipRates:
     """Compute the error rates of the scores of members and of non-members.
 
-    With fewer than 1 / fpr non-members, the true positive rate counts members that score above ALL of them, which has a
+    With fewer than 100 non-members, the true positive rate counts members that score above ALL of them, which has a
     large variance.
 
     Args:
         members: scores of members.
         others: scores of non-members.
-        fpr: false positive rate at which the true positive rate is taken.
 
     Raises:
         DataError: no members, no non-members, or a score is NaN.
@@ -59,9 +62,9 @@ def membership_rates(members: Array, others: Array, *, fpr: float = 0.01) -> Mem
         raise DataError("a membership score is NaN; the attack must give every candidate a number")
     ranks = rankdata(np.concatenate([inside, outside]))[: inside.size]
     auc = (ranks.sum() - inside.size * (inside.size + 1) / 2) / (inside.size * outside.size)
-    allowed = int(np.floor(fpr * outside.size))
+    allowed = int(np.floor(_FALSE_POSITIVES * outside.size))
     threshold = np.sort(outside)[outside.size - 1 - allowed]
-    return MembershipRates(float(auc), float(np.mean(inside > threshold)), fpr, int(inside.size), int(outside.size))
+    return MembershipRates(float(auc), float(np.mean(inside > threshold)), int(inside.size), int(outside.size))
 
 
 @dataclass(frozen=True)
@@ -83,9 +86,7 @@ class PooledRates:
     null: tuple[float, float]
 
 
-def pooled_rates(
-    scores: Sequence[Array], bits: Sequence[Array], *, fpr: float = 0.01, resamples: int = 500, seed: int = 0
-) -> PooledRates:
+def pooled_rates(scores: Sequence[Array], bits: Sequence[Array]) -> PooledRates:
     """Compute the error rates of several runs together, with bootstrap intervals.
 
     Whole runs are resampled because the scores of one run share its noise. Scores of different runs must be on one
@@ -94,29 +95,26 @@ def pooled_rates(
     Args:
         scores: scores of each run.
         bits: membership of each score, by run.
-        fpr: false positive rate at which the true positive rate is taken.
-        resamples: bootstrap resamples.
-        seed: seed of the resampling.
 
     Raises:
         DataError: no run has a member, or no run has a non-member.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     inside = [np.asarray(own, bool) for own in bits]
 
     def drawn(order: Array, dealt: Sequence[Array]) -> MembershipRates | None:
         together, truth = (np.concatenate([part[k] for k in order]) for part in (scores, dealt))
-        return membership_rates(together[truth], together[~truth], fpr=fpr) if 0 < truth.sum() < len(truth) else None
+        return membership_rates(together[truth], together[~truth]) if 0 < truth.sum() < len(truth) else None
 
     everything = np.arange(len(scores))
     found = drawn(everything, inside)
     if found is None:
         raise DataError("membership rates need members and non-members; run more seeds")
-    again = [drawn(rng.choice(everything, len(everything)), inside) for _ in range(resamples)]
+    again = [drawn(rng.choice(everything, len(everything)), inside) for _ in range(_RESAMPLES)]
     shares = [item for item in again if item is not None]
     mixed = np.concatenate(inside)
     ends = np.cumsum([len(own) for own in inside])[:-1]
-    nulls = [drawn(everything, np.split(rng.permutation(mixed), ends)) for _ in range(resamples)]
+    nulls = [drawn(everything, np.split(rng.permutation(mixed), ends)) for _ in range(_RESAMPLES)]
     aucs = np.array([item.auc for item in shares])
     return PooledRates(
         found,

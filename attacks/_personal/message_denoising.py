@@ -5,10 +5,9 @@ A client's steps are linear in what it received and in its gradients. If the gra
     message_t = known_t + sum_{s <= t} A_ts g_s,
 
 where known_t is what a client without rows would send, and the A_ts are numbers that the learning rate and the number
-of local steps determine. The gradients of one client resemble
-each other. Their prior is normal with mean 0, a size within the public bound and a correlation between rounds; both are
-averaged over a grid, weighted by the likelihood of the messages. The posterior mean tends to the message itself for
-little noise, and to `known` for much.
+of local steps determine. The gradients of one client resemble each other. Their prior is normal with mean 0, a size
+within the public bound and a correlation between rounds. Size and correlation are averaged over a grid, weighted by the
+likelihood of the messages. The posterior mean tends to the message itself for little noise, and to `known` for much.
 
 A clipped message keeps its direction. Its length is estimated from `known` where `known` exceeds the clipping norm, as
 noise in the broadcast makes it do. Elsewhere a clipped message cannot be distinguished from a short one, and stays.

@@ -37,12 +37,10 @@ class FoundSequences:
     Attributes:
         tokens: (found, length), those nearest to the spans first, at most as many as there are rows.
         allowed: number of sequences that lie in the spans.
-        tokens_by_position: number of tokens that the first map allows at each position.
     """
 
     tokens: Array
     allowed: int
-    tokens_by_position: tuple[int, ...]
 
 
 def find_sequences(
@@ -81,7 +79,7 @@ def find_sequences(
     if first is None or second is None:
         raise TranscriptError("no linear map sees single tokens before, and tokens together after, a first attention")
     spans = {name: _selective(name, gradients[name], weights[name], scale, epsilon) for name in (first, second)}
-    found, causal = FoundSequences(np.empty((0, length), np.int64), 0, ()), not depends[second][1]
+    found, causal = FoundSequences(np.empty((0, length), np.int64), 0), not depends[second][1]
     for tolerance in min((span.tolerances for span in spans.values()), key=len):
         try:
             wider = _Search(sites, first, second, spans, length, tolerance)(candidates, rows, causal=causal)
@@ -123,7 +121,7 @@ class _Search:
         sequences = self.from_the_left(allowed) if causal else self.whole(allowed)
         order = np.argsort([distance for distance, _ in sequences], kind="stable")[:rows]
         found = np.array([sequences[place][1] for place in order], np.int64).reshape(-1, self.length)
-        return FoundSequences(found, len(sequences), tuple(map(len, allowed)))
+        return FoundSequences(found, len(sequences))
 
     def tokens_at(self, candidates: Array) -> list[list[int]]:
         """Return the tokens that the first map allows at each position."""

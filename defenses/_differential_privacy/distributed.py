@@ -69,7 +69,8 @@ class NoiseSizes:
     Attributes:
         step: value of a unit, a power of two.
         squares: squared L2 sensitivity after rounding.
-        norm: the SQUARED L2 norm of a rounded contribution at most; equal to `squares` unless the unit is a record.
+        norm_squared: largest squared L2 norm of a rounded contribution; equal to `squares` unless the unit
+            of privacy is a record.
         share: variance of one client's noise.
         honest: h, the number of honest survivors that the noise is sized for.
         signal: largest entry of a client's rotated and rounded contribution; larger entries are cut to it before noise.
@@ -78,7 +79,7 @@ class NoiseSizes:
 
     step: float
     squares: int
-    norm: int
+    norm_squared: int
     share: float
     honest: int
     signal: int
@@ -240,7 +241,7 @@ class DistributedNoise(Transform):
         sizes, layout, stream = self.sizes(plan), plan.layout, SecureRandomStream()
         with np.errstate(over="ignore", invalid="ignore"):
             rotated = Rotation(layout.size, plan.exchange).forward(layout.flatten(contribution)) / sizes.step
-        rounded = np.clip(round_conditionally(rotated, sizes.norm, stream), -sizes.signal, sizes.signal)
+        rounded = np.clip(round_conditionally(rotated, sizes.norm_squared, stream), -sizes.signal, sizes.signal)
         return layout.unflatten(rounded + _DRAWS[self.distribution](sizes.share, layout.size, stream))
 
     def decode(self, total: Tensors, plan: Plan, count: int) -> dict[str, Array]:

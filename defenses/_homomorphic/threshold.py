@@ -94,11 +94,10 @@ class ThresholdPaillier(Aggregation):
 
     Guarantees: the server learns the sum and which clients are in it; fewer than t share holders, without the server,
     learn nothing of the others' contributions. A holder gives one partial answer per exchange, for the product of at
-    least t uploads that their clients signed for this exchange; those of clients with
-    different exchange contexts (other broadcasts, for example) are not decrypted together. No wrong answer changes the
-    sum, and each carries a proof, by which the server names a holder that was wrong. The sum equals that of
-    `chain(quantise, plain)` bit for bit. A client that sits out uploads uniform plaintexts, which makes the sum uniform
-    modulo n.
+    least t uploads that their clients signed for this exchange. Uploads of clients with different exchange contexts
+    (other broadcasts, for example) are not decrypted together. No wrong answer changes the sum: each answer carries a
+    proof, by which the server finds the holder that was wrong. The sum equals that of `chain(quantise, plain)` bit for
+    bit. A client that sits out uploads uniform plaintexts, which makes the sum uniform modulo n.
     Not promised: anything against t holders together, against the dealer, against a server with 2 t - N holders (it may
     decrypt for two sets of survivors), or against a server with ONE client that alters its upload: a ciphertext made
     from the others' can cancel them, and clients do not prove that they know their plaintexts. Nor anything if a server

@@ -127,7 +127,8 @@ def show_advice(found: Advice) -> None:
             _figure(value) for value in (one.leak, one.leak_upper, one.detectable, one.utility, one.utility_clear)
         ]
         usable = "" if one.usable or one.usable_from is None else f" (usable from {one.usable_from} clients)"
-        costs = [f"{one.bytes_up:,.0f}", f"{one.seconds_per_round:.2g}"] if one.bytes_up == one.bytes_up else ["", ""]
+        ran = not math.isnan(one.bytes_up)
+        costs = [f"{one.bytes_up:,.0f}", f"{one.seconds_per_round:.2g}"] if ran else ["", ""]
         sizes = [str(one.rows_per_client), str(one.rounds)]
         table.add_row(mark, escape(one.defense + usable), *sizes, *numbers, *costs)
     console.print(table)
@@ -143,4 +144,4 @@ def show_advice(found: Advice) -> None:
 
 
 def _figure(value: float) -> str:
-    return "?" if math.isnan(value) or math.isinf(value) else f"{value:.2f}"
+    return f"{value:.2f}" if math.isfinite(value) else "?"

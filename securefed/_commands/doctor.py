@@ -29,12 +29,8 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the findi
             typer.echo(json.dumps([finding.to_json() for finding in findings], indent=1))
         else:
             for finding in findings:
-                mark = {True: "[green]ok     [/]", False: "[bold red]BROKEN [/]", None: "[dim]missing[/]"}[
-                    finding.sound
-                ]
-                console.print(
-                    f"{mark} {escape(finding.what)}: {escape(finding.detail)}", highlight=False, soft_wrap=True
-                )
+                line = f"{_MARKS[finding.sound]} {escape(finding.what)}: {escape(finding.detail)}"
+                console.print(line, highlight=False, soft_wrap=True)
         return EXIT_BAD_INPUT if any(finding.sound is False for finding in findings) else 0
 
     guarded(command)

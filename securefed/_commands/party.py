@@ -52,8 +52,8 @@ def identity(
         write_whole(beside, f"{public.hex()}\n".encode())
         _say(
             [
-                f"Private: {path}. Keep it like a password, and give it to nobody.",
-                f"Public:  {public.hex()} ({beside}). Send it to whoever writes the terms.",
+                f"Private: {path}. Keep it like a password, and give it to no one.",
+                f"Public:  {public.hex()} ({beside}). Send it to the site that writes the terms.",
                 f"Fingerprint: {fingerprint_of(public)}. Read it to the others on the phone, against a swapped one.",
             ]
         )

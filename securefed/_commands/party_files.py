@@ -77,7 +77,7 @@ def requests_in(folder: Path) -> list[MessageName]:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file under a temporary name and rename it, so that nobody reads half of it; equal bytes stay untouched.
+    """Write a file under a temporary name and rename it, so that no reader sees half of it; leave equal bytes.
 
     Raises:
         StorageError: the path cannot be written.

@@ -32,7 +32,7 @@ _SERVER: Final = "server's state of securefed party"
 
 @dataclass(frozen=True)
 class Exchange:
-    """Where one party of a sum has its things.
+    """The files of one party of a sum: the exchange folder, its state, and the terms.
 
     Attributes:
         terms: what all parties agreed on.
@@ -62,7 +62,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Contribution:
-    """What a client contributes.
+    """Contribution of a client to a sum.
 
     Attributes:
         update: arrays by name; `None` where none is given.
@@ -146,7 +146,7 @@ def take_turn(
     """Take the server's turn: open a round, or go on with the open one; return what happened, in sentences.
 
     Args:
-        at: where the server has its things.
+        at: the server's files.
         round: the round to make, from 1; the newest one by default.
         base: the model to open the round with, where the terms bind one.
         cohort: the clients to invite; as `SumServer.open` by default.

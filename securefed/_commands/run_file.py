@@ -37,7 +37,7 @@ _TABLES: Final = ("settings", "defense", "require")
 
 @dataclass(frozen=True)
 class Requirements:
-    """What the plan of a run has to promise; `None` asks for nothing.
+    """Requirements on the plan of a run; `None` requires nothing.
 
     Attributes:
         hidden: whether the server must see no single contribution.

@@ -1,9 +1,12 @@
 """The terms of the cost of an exchange under secure aggregation, as counts that its plan fixes.
 
-`TERMS` names, for each quantity that is predicted, functions of the counts; `figures.json` has a constant for each of
-their names. In these names a "roster entry" is an advertised client, an "advert" its two public keys, and a "bundle"
-the encrypted shares from one client for one holder. Memory is the peak of the largest step, so its terms have a
-maximum.
+A predicted quantity, such as the server's CPU time, is a sum of terms: a count, times a constant that was fitted to
+measured exchanges. `TERMS` has for each quantity the counts, as functions of `MaskingCounts`, by name; `figures.json`
+has the constants by the same names. In these names a "roster entry" is a client that takes part, an "advert" its two
+public keys, and a "bundle" the encrypted shares from one client for one holder.
+
+Memory is the peak over all steps of an exchange. Where either of two steps may have the peak, a term counts by how much
+the second step exceeds the first, and is 0 where it does not (`relay_excess`, `preparation_excess`).
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ class MaskingCounts:
         threshold: number of survivors that the exchange needs, hence of signatures of a quorum.
         sparse: whether each client masks with some of the others only.
         entries: number of entries of a contribution, d.
-        words: bytes of a masked upload.
+        upload_bytes: bytes of a masked upload.
         lost: number of clients that do not upload.
         signed: whether clients sign with identities.
         verified: whether clients check the announced sum.
@@ -44,7 +47,7 @@ class MaskingCounts:
     threshold: int
     sparse: bool
     entries: int
-    words: int
+    upload_bytes: int
     lost: int
     signed: bool = False
     verified: bool = False
@@ -72,7 +75,7 @@ class MaskingCounts:
             threshold=plan.threshold,
             sparse=masking.degree > 0,
             entries=sum(t.size for t in plan.tensors),
-            words=sum(wire_size(t.size, t.ring) * wire_dtype(t.ring).itemsize for t in plan.tensors),
+            upload_bytes=sum(wire_size(t.size, t.ring) * wire_dtype(t.ring).itemsize for t in plan.tensors),
             lost=lost,
             signed=plan.stages == ACTIVE_STAGES,
             verified=plan.verified,
@@ -90,26 +93,31 @@ class MaskingCounts:
         return self.lost * (self.holders - 1) * self.alive / max(self.clients - 1, 1)
 
     @property
-    def bundled(self) -> int:
-        """Memory of the step that relays encrypted shares beyond that of the step that opens the sum, in entries.
+    def relay_excess(self) -> int:
+        """Server memory of relaying encrypted shares, less that of opening the sum; in entries of a contribution.
 
-        A bundle takes as much memory there as 19 entries of a contribution, and as 12 where an exchange relays those of
-        the next one. (Both were measured, with the constants; see `figures.json`.)
+        It is 0 where opening the sum takes more. A bundle takes as much memory as 19 entries of a contribution, and as
+        12 where an exchange relays the bundles of the next one. (Both were measured, with the constants; see
+        `figures.json`.)
         """
         return max((12 if self.resumed else 19) * self.clients * self.holders - self.entries, 0)
 
     @property
-    def prepared(self) -> float:
-        """Memory in which a client prepares the next exchange, beyond that of the masks' buffers, in share holders.
+    def preparation_excess(self) -> float:
+        """Client memory of preparing the next exchange, less that of the masks' buffers; in units of one share holder.
 
-        An advertised client takes as much memory there as 1.5 share holders, and the buffers of the masks, which are
-        released before, as much as 130. (Both were measured, with the constants; see `figures.json`.)
+        It is 0 where the buffers, which the client releases before it prepares, take more. An advertised client takes
+        as much memory as 1.5 share holders, and the buffers as much as 130. (Both were measured, with the constants;
+        see `figures.json`.)
         """
         return max(1.5 * self.clients + self.holders - 130, 0)
 
     @property
     def adverts(self) -> int:
-        """Number of clients whose keys a client receives: of this exchange, or of the next one if it prepares that."""
+        """Number of clients whose keys a client receives.
+
+        These are the keys of this exchange, or, if this exchange prepares the next one, the keys of that.
+        """
         return self.alive if self.resumed else self.clients
 
     @property
@@ -126,9 +134,9 @@ TERMS: Final[Mapping[str, Mapping[str, Term]]] = {
         "holder": lambda s: s.holders,
         "polynomial term": lambda s: s.holders * s.shares,
         "entry": lambda s: s.entries,
-        "mask byte": lambda s: s.words * s.holders,
+        "mask byte": lambda s: s.upload_bytes * s.holders,
         "signature": lambda s: s.signed * (s.clients + s.threshold),  # of keys, and of the survivors by a quorum
-        "remembered byte": lambda s: s.signed * s.words,  # the mark of a contribution
+        "remembered byte": lambda s: s.signed * s.upload_bytes,  # the mark of a contribution
         "key piece": lambda s: s.dealers,
         "tag pad": lambda s: s.verified * (s.holders + s.alive),
         "tagged entry": lambda s: s.verified * 2 * s.entries,  # in its own tag, and in the check of the sum
@@ -141,8 +149,8 @@ TERMS: Final[Mapping[str, Mapping[str, Term]]] = {
         "bundle": lambda s: s.clients * s.holders,
         "Lagrange factor": lambda s: s.shares**2 * (s.clients if s.sparse else 1),
         "key agreement": lambda s: s.pairs,
-        "upload byte": lambda s: s.words * s.alive,
-        "mask byte": lambda s: s.words * (s.alive + s.pairs),
+        "upload byte": lambda s: s.upload_bytes * s.alive,
+        "mask byte": lambda s: s.upload_bytes * (s.alive + s.pairs),
         "entry": lambda s: s.entries,
         "signature": lambda s: s.signed * (s.clients + s.alive),  # of keys, and of the survivors
         "tag pad": lambda s: s.verified * (s.alive + s.pairs),
@@ -167,13 +175,13 @@ TERMS: Final[Mapping[str, Mapping[str, Term]]] = {
         "entry": lambda s: s.entries,
         "signature": lambda s: s.signed * s.clients,
         "tagged entry": lambda s: s.verified * min(s.entries, CHUNK),  # limbs of one chunk, beside the upload
-        "prepared holder": lambda s: s.resumed * s.prepared,
+        "prepared holder": lambda s: s.resumed * s.preparation_excess,
     },
     "server_memory": {
         "exchange": lambda s: 1,
         "bundle": lambda s: s.clients * s.holders,
         "entry": lambda s: s.entries,
-        "entry's worth of bundles": lambda s: s.bundled,
+        "entry's worth of bundles": lambda s: s.relay_excess,
         "signature": lambda s: s.signed * s.clients,
         "key piece": lambda s: s.clients * s.dealers,
         "prepared bundle": lambda s: s.resumed * s.clients * s.holders,

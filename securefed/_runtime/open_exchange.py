@@ -71,11 +71,11 @@ class ExchangeResult:
 
 @dataclass(frozen=True)
 class ExchangeContent:
-    """What the requests of an exchange hold beside the protocol's own fields.
+    """The content of an exchange's requests, without the fields of the aggregation protocol.
 
     Attributes:
         header: kind, place in the run, cohort, and the public numbers that the plan is derived from.
-        broadcast: what contributions are computed from.
+        broadcast: the tensors that contributions are computed from.
         counted: the list of the exchanges that counted the cohort last.
         commit: function that returns the fields that tell one client about its last counted contribution.
     """
@@ -138,14 +138,13 @@ class Requests(Mapping[PartyId, bytes]):
 
 @dataclass
 class _Stage:
-    """What happened so far in the stage that is open.
+    """Progress of the stage that is open.
 
     Attributes:
-        outgoing: the protocol's fields of each request.
-        sent: parties whose request was encoded.
-        replied: parties whose reply came in.
-        accepted: replies for the protocol's next step; uploads that were added to the sum at once are not kept.
-        stop: what ends the run, where contributions travel in the clear: a value out of range, or a divergence.
+        outgoing: the protocol's fields of each request. sent: parties whose request was encoded. replied: parties whose
+            reply came in. accepted: replies for the protocol's next step; uploads that were added to the sum at once
+            are not kept. stop: the error that ends the run, where contributions travel in the clear: a value out of
+            range, or a divergence.
     """
 
     outgoing: Outgoing

@@ -143,7 +143,7 @@ class RoundEngine:
 
     @property
     def prepared(self) -> bytes:
-        """What the last exchange precomputed for the next one, secrets included; empty where it did not, or used."""
+        """Keys and masks, secret, that the last exchange prepared for the next one; empty where there are none."""
         if self._prepared is None or isinstance(self._prepared, bytes):
             return self._prepared or b""
         return bytes(self._prepared.to_bytes())

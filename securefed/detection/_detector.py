@@ -18,7 +18,7 @@ ThresholdRule = Literal["rates", "accuracy"]
 
 @dataclass(frozen=True)
 class DetectionMetrics:
-    """How well anomaly scores separate anomalies, the positive class, from normal rows.
+    """Measures of how well anomaly scores separate anomalies, the positive class, from normal rows.
 
     Attributes:
         threshold: rows scored at or above it are flagged.

@@ -1,9 +1,9 @@
 """Flower: `SecureStrategy` and `secure_mod` around a Flower app; `serve` and `client_app` for algorithms of ours.
 
-    # ServerApp: the strategy as it was, behind a sum
+    # ServerApp: wrap the strategy; it then receives means of updates, and no single update
     strategy = SecureStrategy(FedAvg(), secure_aggregation(), evaluate_metrics=("eval_loss",))
 
-    # ClientApp: `@app.train` and `@app.evaluate` as they were
+    # ClientApp: add the mod; `@app.train` and `@app.evaluate` stay as they were
     app = ClientApp(mods=[secure_mod])
 
 Algorithms of this package run without a Flower strategy:
@@ -14,8 +14,8 @@ Algorithms of this package run without a Flower strategy:
     def main(grid, context):
         result = serve(grid, terms(context.run_config), rounds=20)
 
-Needs the extra `flower`. Between two messages a client's state lies frozen in its SuperNode, as Flower answers every
-message in a process of its own.
+Needs the extra `flower`. Flower answers every message in a new process, so a client's state is stored in its SuperNode
+between two messages.
 """
 
 from __future__ import annotations

@@ -86,22 +86,22 @@ def client_app(
     on Flower to hand the messages of a run to one process at a time.
     """
     app = ClientApp()
-    desk = _Desk(terms, rows, party, folder, seal, personal, ledger)
+    party_app = _PartyApp(terms, rows, party, folder, seal, personal, ledger)
 
     @app.query(enrolment.ACTION.removeprefix("query."))
     def enrol(message: Message, context: Context) -> Message:
-        return Message(desk.enrol(message, context).content(), reply_to=message)
+        return Message(party_app.enrol(message, context).content(), reply_to=message)
 
     @app.query(ACTION.removeprefix("query."))
     def answer(message: Message, context: Context) -> Message:
-        return Message(to_content(desk.answer(message, context)), reply_to=message)
+        return Message(to_content(party_app.answer(message, context)), reply_to=message)
 
     return app
 
 
 @dataclass(frozen=True)
-class _Desk:
-    """Answer the server's messages. Between two messages, all state is kept in Flower's context."""
+class _PartyApp:
+    """One party of a run: it answers the server's messages; its state is kept in Flower's context between them."""
 
     terms: Callable[[Context], Terms]
     rows: Callable[[Context], Dataset]
@@ -126,7 +126,7 @@ class _Desk:
 
     def _enrol(self, invitation: Invitation, party: PartyId, context: Context) -> None:
         terms = self.terms(context)
-        if (begun := _standing(context)) is not None:
+        if (begun := _progress(context)) is not None:
             raise ContradictionError(
                 SERVER, f"this party takes part in run {begun.run} already; start a new Flower run"
             )
@@ -171,7 +171,7 @@ class _Desk:
             raise RuntimeError("this party cannot answer; its own log gives the reason") from None
 
     def _answer(self, message: Message, context: Context) -> Inner:
-        data, standing = from_content(message.content, SERVER), _standing(context)
+        data, standing = from_content(message.content, SERVER), _progress(context)
         if standing is None:
             raise ContradictionError(SERVER, "this party has not enrolled in the run of this message; enrol it first")
         inner, terms, party = Inner.decode(data, claimed_sender=SERVER), self.terms(context), self.party(context)
@@ -189,9 +189,8 @@ class _Desk:
             )
             standing, frozen = newer
 
-        def persist(
-            node: ClientNode,
-        ) -> None:  # the file marks the exchange as used before the client computes anything for it
+        def persist(node: ClientNode) -> None:
+            """Mark the exchange as used in the file, before the client computes anything for it."""
             if folder is not None:
                 folder.write(standing.next, freeze(node, learned=True))
 
@@ -232,7 +231,7 @@ class _Desk:
         return ClientFolder(path, None if self.seal is None else self.seal(context))
 
 
-def _standing(context: Context) -> RunProgress | None:
+def _progress(context: Context) -> RunProgress | None:
     record = context.state.config_records.get(_RUN)
     return None if record is None else RunProgress.of(record)
 

@@ -1,4 +1,4 @@
-"""Keep the state of a `SecureStrategy`'s sums on disk, so that a ServerApp that is started again goes on counting."""
+"""Keep the state of a `SecureStrategy`'s sums on disk, so that rounds and epsilon count over restarts."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _LOG = logging.getLogger("securefed.flower")
 def kept_sum(folder: Path, phase: str, terms: SumTerms, seal: Seal | None) -> SumServer:
     """Return the sum of a phase, with the state that its file in the folder holds.
 
-    The exchanges and the epsilon of earlier runs count. A round that was open is given up: in a new Flower run the
-    SuperNodes begin anew, and those that it was opened with answer nothing more of it. The terms are those of the first
-    run; the number of SuperNodes that are connected may differ.
+    The exchanges and the epsilon of earlier runs count. A round that was open is given up, and keys that were prepared
+    for the next round are discarded: in a new Flower run the SuperNodes have lost the state that they need to answer.
+    The terms are those of the first run; the number of SuperNodes that are connected may differ.
 
     Args:
         folder: the folder.
@@ -54,7 +54,7 @@ def kept_sum(folder: Path, phase: str, terms: SumTerms, seal: Seal | None) -> Su
 
 
 def _same(kept: SumTerms, wanted: SumTerms, folder: Path) -> SumTerms:
-    """Return the kept terms if they are the wanted ones up to the numbers of clients."""
+    """Return the kept terms if they differ from the wanted ones in the numbers of clients at most."""
     if replace(wanted, clients=kept.clients, cohort=kept.cohort).digest != kept.digest:
         raise ConfigError(
             f"{folder} holds the state of a run under other terms (model, metrics, bounds, defence or budget); give "

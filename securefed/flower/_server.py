@@ -44,9 +44,9 @@ def serve(
         least: number of clients that must have enrolled when `wait` is over; all by default.
         poll: seconds between two queries for replies and for new SuperNodes.
         progress: called with each completed round; each is also logged (logger `securefed.flower`).
-        options: checkpoint, transcript, retries, timeout and budget. To resume from a checkpoint, clients with
-            a state need a folder (`client_app`). `max_void` may be at most what the terms
-            allow. Flower itself takes some six seconds of each stage's timeout.
+        options: checkpoint, transcript, retries, timeout and budget. To resume from a checkpoint, clients with a state
+            need a folder (`client_app`). `max_void` may be at most what the terms allow. Flower itself takes some six
+            seconds of each stage's timeout.
 
     Returns:
         The result, without the data and states of the clients.

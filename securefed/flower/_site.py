@@ -1,4 +1,4 @@
-"""What a site allows: the rules by which a SuperNode accepts or refuses the terms that a server proposes."""
+"""Decide at a site which terms of a server its SuperNode accepts, by rules that the site's operator writes."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ _REFUSED: Final = {
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What the terms are made with; see `SecureStrategy`."""
+    """The arguments of `SecureStrategy` from which terms are made."""
 
     defense: Link
     metrics: Mapping[str, tuple[str, ...]]

@@ -45,7 +45,7 @@ _LOG = logging.getLogger("securefed.flower")
 
 @dataclass(frozen=True)
 class SecureRound:
-    """What became of one phase of a round.
+    """Record of one phase of a round: the sum over its SuperNodes, or why there is none.
 
     Attributes:
         phase: `train` or `evaluate`.

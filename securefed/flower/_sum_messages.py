@@ -1,4 +1,4 @@
-"""What the messages between `SecureStrategy` and `secure_mod` hold beside the strategy's own records.
+"""Read and write the messages between `SecureStrategy` and `secure_mod`.
 
 A request holds the terms, the number of the client it is for, the name of the metric that weights updates, and one
 message of the sum. The request for the upload also holds the strategy's own records, which the app is called with.
@@ -35,10 +35,10 @@ _WEIGHTED_BY: Final = "weighted-by"
 
 @dataclass(frozen=True)
 class SumRequest:
-    """What a SuperNode is asked.
+    """A request of the server to a SuperNode.
 
     Attributes:
-        party: number of the client that the server takes the SuperNode for; -1 where it asks for the number.
+        party: number of the client that the SuperNode is, as far as the server knows; -1 where it asks for the number.
         weighted_by: name of the metric that weights this client's update.
         terms: the terms, as `SumTerms.to_bytes` wrote them.
         data: the message of the sum.

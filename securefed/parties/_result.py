@@ -22,12 +22,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class SumResult:
-    """What the server has after one round.
+    """The result of one round at the server.
 
     Attributes:
         mean: by name, the weighted mean of the survivors' updates: float64, integers rounded to nearest (beyond 2^53,
-            float64 does not hold every integer). Under noise the sum over a fixed divisor, the planned cohort, whoever
-            took part. Where differences are summed, the base plus the mean difference.
+            float64 does not hold every integer). Under noise the sum over a fixed divisor, the planned cohort, however
+            many took part. Where differences are summed, the base plus the mean difference.
         total: by name, the sum of weight times update (of the differences, where these are summed).
         weight: total weight of the survivors; under noise the fixed divisor.
         metrics: by name, the sum of the survivors' metrics.

@@ -95,7 +95,7 @@ class SumServer:
 
     @property
     def transcript(self) -> Transcript:
-        """What the server has; with `keep_transcript` all messages and sums."""
+        """The record of the run; it holds messages and sums only with `keep_transcript`."""
         return self._engine.transcript
 
     @property
@@ -209,7 +209,8 @@ class SumServer:
     def discard_prepared(self) -> None:
         """Forget the keys that the last round prepared, so that the next one agrees on keys anew.
 
-        For clients that were started without their state: they would refuse a round that begins with the upload.
+        A round with prepared keys begins with the upload. Clients that were started anew without their state have no
+        such keys and would refuse it.
         """
         self._engine.prepared = b""
         self._save()
@@ -234,9 +235,9 @@ class SumServer:
         """Restore a server from `freeze`, with the same terms.
 
         Replies that arrived after `freeze` are lost: their senders answer no request twice, so they count as dropped
-        out of the attempt, which is repeated if too few are left.
-        Without identities, a sum that was opened after `freeze` may then be made again over fewer clients, and the two
-        subtract; `file` prevents that.
+        out of the attempt, which is repeated if too few are left. Without identities, a sum that was opened after
+        `freeze` may then be made again over fewer clients. The server could subtract the two sums and learn the
+        contribution of a client that is only in one; `file` prevents that.
 
         Raises:
             StorageError: these bytes are no state of a server of these terms.
@@ -246,9 +247,10 @@ class SumServer:
         return server
 
     def _make(self, run: str | None) -> RoundEngine:
-        free = sampler_of(self.terms.defense) == "full" and not samples_clients(self.terms.defense)
+        # The accountant of some noises assumes a cohort that the engine draws; otherwise the caller may choose it.
+        caller_chooses = sampler_of(self.terms.defense) == "full" and not samples_clients(self.terms.defense)
         options = RunOptions(
-            schedule=(lambda round: self._draw()) if free else None,
+            schedule=(lambda round: self._draw()) if caller_chooses else None,
             max_void=self.terms.max_void,
             budget=self.terms.budget(),
         ).with_defaults(checkpoint_every=1, keep_transcript=self._keep)

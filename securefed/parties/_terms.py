@@ -77,7 +77,7 @@ class SummedTensor:
 
 @dataclass(frozen=True)
 class SumTerms:
-    """What all parties agree on before they sum; public, and the same bytes at every party.
+    """The terms that all parties agree on before they sum; public, and the same bytes at every party.
 
     Attributes:
         tensors: the tensors that are summed.
@@ -254,7 +254,7 @@ class SumTerms:
 
     @cached_property
     def plan(self) -> Plan:
-        """What the defence does for one round: tensors with their errors, stages, bytes, threshold, assumptions."""
+        """The defence's plan for one round: tensors with their errors, stages, bytes, threshold, assumptions."""
         plan = self.defense.plan(self.core.schema.layouts[TRAIN], self.cohort)
         if self.base:
             return plan

@@ -38,13 +38,14 @@ MAKER = (
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TorchModule(TorchProblem):
-    """A problem made of a `torch.nn.Module`: its parameters keep their names, frozen ones their initial values.
+    """A problem made of a `torch.nn.Module`. Parameters that need no gradient stay at their initial values.
 
-    In names, '/' and ':' become %2F and %3A.
+    Parameters keep their names, in which '/' and ':' become %2F and %3A.
 
     Refused: batch normalisation and whatever else has buffers that training changes (each client would keep its own,
     and padded rows would count), dropout (no two runs would agree), a module that does not take the rows.
-    NOT checked: that an output depends on its own row alone, which a cohort's padded rows need.
+    NOT checked: that an output depends on its own row alone. It must, since several clients are computed in one batch,
+    in which rows of zeros fill up the smaller clients.
 
     Attributes:
         module: builds the module, called without arguments; must build the same each time but for what it draws from

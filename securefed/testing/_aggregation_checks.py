@@ -1,5 +1,9 @@
 """Checks that every aggregation must pass: it sums the contributions of five clients, some of which drop out.
 
+An aggregation that hides single contributions sums one tensor more, the indicator. Every client that contributes adds
+zero to it. A client that sits out uploads random numbers in all tensors, so that a sum of the indicator that is not
+zero shows the server that the sums are noise.
+
 Each check is a function of an aggregation. It raises `AssertionError` with what the aggregation does and what it should
 do, or the aggregation's own named error. `securefed.testing.parametrize_with_checks` runs them all.
 """
@@ -40,7 +44,7 @@ def check_plan_is_complete(aggregation: Aggregation) -> None:
     assert plan.open_to, f"{aggregation}: `Plan.open_to` must name the parties that see single contributions"
     assert plan.assumptions, f"{aggregation}: `Plan.assumptions` must state what is assumed"
     assert all(tensor.max_clients >= CLIENTS for tensor in plan.tensors), f"{aggregation}: sums of the plan can wrap"
-    assert has_indicator(plan) is aggregation.hides, f"{aggregation}: `plan` must keep the tensors it is given"
+    assert has_indicator(plan) is aggregation.hides, f"{aggregation}: `plan` must keep the indicator it is given"
     assert plan == _planned(aggregation), f"{aggregation}: `plan` must depend on its argument alone"
 
 

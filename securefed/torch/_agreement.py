@@ -49,7 +49,7 @@ Sum = Callable[[Array], Array]
 
 @dataclass(frozen=True)
 class AgreedSettings:
-    """What all ranks must have set alike.
+    """Settings that must be equal on all ranks.
 
     Attributes:
         ring: width in bits of the integers.

@@ -105,7 +105,7 @@ class MaskingState:
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the agreement; where all ranks see the same, nobody on the network answered in their names."""
+        """Digest of the agreement. If it is the same on all ranks, no third party has answered in the name of one."""
         return self._session
 
     @property

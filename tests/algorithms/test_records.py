@@ -226,7 +226,7 @@ def test_distributed_noise_is_sized_for_a_record(make, ring):
     assert sizes.honest * sizes.share >= 9.0 * sizes.squares
     moved = math.sqrt(sizes.squares) * sizes.step
     assert plan.privacy.clip < moved < plan.privacy.clip * 1.01  # rounding adds less than a percent
-    assert sizes.norm > 100 * sizes.squares  # while contributions may be far longer than what one record moves
+    assert sizes.norm_squared > 100 * sizes.squares  # while contributions may be far longer than what one record moves
     assert dict(plan.epsilon)[1] < dict(chain(clip(1.0), make(2.9), secure_aggregation()).plan(plan.own, 4).epsilon)[1]
     assert any("one record of one client replaced by zeros" in sentence for sentence in plan.assumptions)
     result = federation.run(150)

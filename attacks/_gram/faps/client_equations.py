@@ -1,14 +1,21 @@
 """Compare a simulated FAPS client's messages with the observed ones, as functions of its Gram matrix S.
 
-The client receives the basis Z_k, orthonormal (features, rank), and keeps a subspace X_k, with X_0 = Z_0. In round k it
-iterates V <- orth(H V), c_k times from V = X = X_{k-1}, and the last V is X_k:
+FAPS is a method of federated PCA. In round k the server broadcasts a basis Z_k, orthonormal (features, rank). The
+client keeps a subspace X_k of the same shape, with X_0 = Z_0. It iterates V <- orth(H V), c_k times from V = X =
+X_{k-1}, and the last V is X_k:
 
-    H = S + X W^T + W X^T + beta Z_k Z_k^T,   W = -(I - X X^T) S X,   beta = beta_scale lambda_1(S),
-    it sends  Y_k = beta X_k X_k^T Z_k - X_k W_k^T Z_k - W_k X_k^T Z_k  and  tr(Z_k^T S Z_k),  with W_k the W at X_k.
+    H = S + X W^T + W X^T + beta Z_k Z_k^T,   W = -(I - X X^T) S X,   beta = beta_scale lambda_1(S).
 
-The residuals are the simulated less the observed Y_k, relative to the latter, the same of the scalars, and of
-lambda_1(S). Where FAPS stops its inner iterations by a rule, each c_k (inner count) is a further unknown, a real
-number.
+It sends the matrix Y_k = beta X_k X_k^T Z_k - X_k W_k^T Z_k - W_k X_k^T Z_k, with W_k the W at X_k, and the number
+tr(Z_k^T S Z_k). There are three kinds of residuals, each the simulated value less the observed one:
+
+    Y_k of every round, divided by the norm of the observed Y_k;
+    tr(Z_k^T S Z_k) of every round;
+    lambda_1(S), which the first message shows, since Z_0^T Y_0 = beta I.
+
+The number c_k of iterations, the inner count of a round, is public where FAPS makes a fixed number of them. Where the
+client stops by a rule, the inner counts are fitted together with S. They are then real numbers: a count between two
+whole ones stands for a subspace between two iterates (`simulated_client`).
 """
 
 from __future__ import annotations
@@ -42,7 +49,7 @@ since the messages themselves determine lambda_1."""
 
 @dataclass(frozen=True)
 class ClientEquations:
-    """Residuals of the first K rounds, in units of lambda_1(S) and in a basis of the span of the messages.
+    """Residuals of the first rounds, with S in units of lambda_1(S) and in a basis of the span of the messages.
 
     The parameter vector x holds the parameters of S, then, where the inner iterations stop by a rule, the inner counts
     of rounds 1, 2, ... as real numbers.
@@ -75,7 +82,7 @@ class ClientEquations:
         *,
         reduced: bool = True,
     ) -> ClientEquations:
-        """Read the rounds whose beta is known.
+        """Read the first rounds; from some round on beta is not known, and later rounds are left out (`fit_plan`).
 
         Args:
             rounds: one client's messages from its first on.

@@ -1,7 +1,9 @@
 """Choose the parametrisation of S, and the number of first messages, for a fit of a simulated FAPS client.
 
-Each message gives features x rank equations. Fewer rounds make a start closer, since errors of the start grow along the
-rounds; more rounds determine more. beta, the penalty of FAPS, must be known in every round that is read.
+A fit varies S until a simulated client sends the observed messages. Each message, (features, rank), gives as many
+equations as it has entries. Few rounds are easier to fit, since errors of the starting point grow from round to round;
+many rounds determine S better. In every round that is read, the attacker must know beta, the number by which FAPS pulls
+the client's subspace towards the broadcast basis.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Estimate the Gram matrix S of a client of few rows from FAPS' messages, without a simulation: the start of the fit.
 
-With Z_k the broadcast basis and Y_k the message, the equations are, up to the distance from consensus,
+With Z_k the broadcast basis and Y_k the message, the equations are the following. They hold at consensus, where the
+client's subspace is Z_k; elsewhere their error grows with the distance of the subspace from Z_k.
 
     (I - Z_k Z_k^T) S Z_k = (I - Z_k Z_k^T) Y_k,    tr(Z_k^T S Z_k) = the scalar sent,    lambda_1(S) = the known one,
 
-and a normal prior on the entries of S. `near_consensus` solves the first two for any symmetric matrix, and projects the
+The entries of S have a normal prior. `near_consensus` solves the first two for any symmetric matrix, and projects the
 result on matrices of low rank. Here they are solved by Levenberg-Marquardt among the matrices F F^T of the known rank,
 in the span of the messages. On clients of 8 rows that leaves a third of the error.
 """

@@ -3,15 +3,15 @@
 Inputs are the messages Y_k, the S at which `client_fit` ended, and the estimate S_0 of `near_consensus`. The result
 minimises, over S, its largest eigenvalue and the inner counts,
 
-    sum_e (Y_e(S) - Y_e)^2 / var_e + ||x(S) - x(S_0)||^2 / away^2,
-    var_e = (even rms_k)^2 + (own Y_e)^2 + rounding_e^2,
+    sum_e (Y_e(S) - Y_e)^2 / var_e + ||x(S) - x(S_0)||^2 / prior^2,
+    var_e = (additive rms_k)^2 + (proportional Y_e)^2 + rounding_e^2,
 
 where e runs over the entries, rms_k is the root mean square of message k, x(S) are the parameters of S, and the
-three standard deviations `even`, `own`, `away` are fitted in turn with S.
+three standard deviations `additive`, `proportional` and `prior` are fitted in turn with S.
 
-`client_fit` takes the first message as exact, beta with it, and gives all rounds the same weight. Near its solution
-every entry is weighted here by its own error, beta follows S, and what the messages leave open stays at the
-near-consensus estimate. The sizes of the errors, of the messages and of that estimate, are fitted along with S.
+`client_fit` takes the first message and the penalty beta that it shows as exact, and gives all rounds the same weight.
+Here every entry has the weight of its own error, and beta is computed from S. Directions of S that the messages do not
+determine stay at the near-consensus estimate.
 
 Source: MacKay, Bayesian interpolation (1992), for the sizes.
 """
@@ -45,20 +45,20 @@ from securefed.attacks._gram.faps.simulated_client import (
 from securefed.attacks._gram.linear import nearest_psd
 from securefed.errors import DivergenceError
 
-_TURNS, _STEPS, _LEAST, _LAST = 12, 40, 1e-4, 4
-"""Turns of fitting S, then the sizes of the errors; Jacobians of a turn; share of the norm that a step must take away;
-the undamped steps at the end.
+_ITERATIONS, _STEPS, _LEAST, _LAST = 12, 40, 1e-4, 4
+"""Largest number of iterations that fit S and then the sizes of the errors; most Jacobians of one iteration; relative
+decrease of the norm below which a fit ends; number of Gauss-Newton steps at the end.
 """
 _SETTLED = 1e-2
 """The sizes have converged once none of them moves by a larger share."""
 _STIFF = 1e-3
 """lambda_1(S) = beta / beta_scale holds exactly: its weight is that of an error this share of the messages'."""
-_AWAY = 0.1
+_PRIOR = 0.1
 """Relative error of the near-consensus estimate that the search begins with."""
 _POOR = 1.5
 """Mean square of the residuals, in units of their variances, above which another start is tried."""
-_OPEN = 1e3
-"""Standard deviation of parameters that nothing but the messages determines."""
+_FLAT = 1e3
+"""Standard deviation of a prior that says nothing."""
 _SMALLEST = 1e-3
 """Share of its message's root mean square below which an entry's own error no longer shrinks with it."""
 
@@ -152,19 +152,19 @@ class _ErrorSizes:
     """Standard deviations of the errors.
 
     Attributes:
-        even: of an entry, in units of its message's root mean square.
-        own: of an entry, in units of the entry itself.
-        away: of the parameters of S from the estimate's.
+        additive: of an entry, in units of its message's root mean square.
+        proportional: of an entry, in units of the entry itself.
+        prior: of the parameters of S around the estimate's.
     """
 
-    even: float
-    own: float
-    away: float
+    additive: float
+    proportional: float
+    prior: float
 
-    def moved(self, other: _ErrorSizes) -> float:
+    def change_from(self, other: _ErrorSizes) -> float:
         """Return the largest change, relative to the larger size."""
-        pairs = ((self.even, other.even), (self.own, other.own), (self.away, other.away))
-        scales = (max(self.even, self.own), max(self.even, self.own), self.away)
+        pairs = ((self.additive, other.additive), (self.proportional, other.proportional), (self.prior, other.prior))
+        scales = (max(self.additive, self.proportional), max(self.additive, self.proportional), self.prior)
         return max(abs(a - b) / max(scale, 1e-300) for (a, b), scale in zip(pairs, scales, strict=True))
 
 
@@ -222,7 +222,7 @@ class _NoiseWeightedEquations:
         self._seen = seen
         x = seen.coordinates.coordinates(start)
         self._start = np.concatenate([x, counts, np.ones(1)])
-        self._mean = np.concatenate([_turned(seen.coordinates, estimate, x), counts, np.ones(1)])
+        self._mean = np.concatenate([_aligned(seen.coordinates, estimate, x), counts, np.ones(1)])
         self._size = len(x)
         self._typical = np.repeat(_typical(seen.products), seen.products[0].size)
         self._entries = np.maximum(np.abs(seen.products).reshape(-1), _SMALLEST * self._typical)
@@ -231,31 +231,31 @@ class _NoiseWeightedEquations:
         point = self._start
         residual = self._seen.residual(point)[: len(self._entries)]
         sizes = _ErrorSizes(
-            even=float(np.sqrt(np.mean((residual / self._typical) ** 2))),
-            own=0.0,
-            away=_AWAY * float(np.sqrt(np.mean(self._mean[: self._size] ** 2))),
+            additive=float(np.sqrt(np.mean((residual / self._typical) ** 2))),
+            proportional=0.0,
+            prior=_PRIOR * float(np.sqrt(np.mean(self._mean[: self._size] ** 2))),
         )
-        fit = self._moved(point, sizes)
+        fit = self._fit_parameters(point, sizes)
         if fit.norm**2 > _POOR * len(residual):  # the fit followed the noise into another valley
-            fit = min(fit, self._moved((point + self._mean) / 2, sizes), key=lambda one: one.norm)
-        for _ in range(_TURNS):
+            fit = min(fit, self._fit_parameters((point + self._mean) / 2, sizes), key=lambda one: one.norm)
+        for _ in range(_ITERATIONS):
             point, before = fit.point, sizes
-            sizes = self._fitted(point, self._left_open(fit), sizes)
-            if sizes.moved(before) < _SETTLED:
+            sizes = self._fit_sizes(point, self._freedom(fit), sizes)
+            if sizes.change_from(before) < _SETTLED:
                 break
-            fit = self._moved(point, sizes)
+            fit = self._fit_parameters(point, sizes)
         fit = gauss_newton(lambda values: self._whitened(values, sizes), point, _LAST)
         return self._summary(fit, sizes, scale, rows)
 
     def least_error(self) -> float:
         """Return the bound at the start, taken as the truth, with nothing known but the messages."""
-        count, sizes = len(self._entries), _ErrorSizes(0.0, 0.0, _OPEN)
+        count, sizes = len(self._entries), _ErrorSizes(0.0, 0.0, _FLAT)
         nothing = np.ones(count), 0.0
-        for _ in range(_TURNS):
-            sizes = replace(self._fitted(self._start, nothing, sizes), away=_OPEN)
+        for _ in range(_ITERATIONS):
+            sizes = replace(self._fit_sizes(self._start, nothing, sizes), prior=_FLAT)
         return self._expected(self._start, self._whitened(self._start, sizes)[1])
 
-    def _moved(self, point: Array, sizes: _ErrorSizes) -> LeastSquaresFit:
+    def _fit_parameters(self, point: Array, sizes: _ErrorSizes) -> LeastSquaresFit:
         """Find the most likely parameters with these sizes."""
 
         def linearised(values: Array) -> tuple[Array, Array]:
@@ -278,39 +278,41 @@ class _NoiseWeightedEquations:
         """Return standard deviations of what was observed, and of the parameters from the estimate's."""
         seen = self._seen
         entries = np.sqrt(
-            (sizes.even * self._typical) ** 2 + (sizes.own * self._entries) ** 2 + seen.rounding.reshape(-1) ** 2
+            (sizes.additive * self._typical) ** 2
+            + (sizes.proportional * self._entries) ** 2
+            + seen.rounding.reshape(-1) ** 2
         )
         share = float(np.sqrt(np.mean((entries / self._typical) ** 2)))
         scalars = np.append(share * np.abs(seen.equations.captured), _STIFF * share)
-        away = np.ones(len(self._mean))  # of the counts, and loosely of lambda_1
-        away[: self._size] = sizes.away
-        return np.concatenate([entries, scalars]), away
+        prior = np.ones(len(self._mean))  # the counts and lambda_1 have loose priors
+        prior[: self._size] = sizes.prior
+        return np.concatenate([entries, scalars]), prior
 
     def _whitened(self, point: Array, sizes: _ErrorSizes) -> tuple[Array, Array]:
-        observed, away = self._deviations(sizes)
+        observed, prior = self._deviations(sizes)
         residual, jacobian = self._seen.linearised(point)
-        whole = np.concatenate([residual / observed, (point - self._mean) / away])
-        return whole, np.vstack([jacobian / observed[:, None], np.diag(1 / away)])
+        whole = np.concatenate([residual / observed, (point - self._mean) / prior])
+        return whole, np.vstack([jacobian / observed[:, None], np.diag(1 / prior)])
 
     def _residual(self, point: Array, sizes: _ErrorSizes) -> Array:
-        observed, away = self._deviations(sizes)
-        return np.concatenate([self._seen.residual(point) / observed, (point - self._mean) / away])
+        observed, prior = self._deviations(sizes)
+        return np.concatenate([self._seen.residual(point) / observed, (point - self._mean) / prior])
 
-    def _fitted(self, point: Array, left_open: tuple[Array, float], sizes: _ErrorSizes) -> _ErrorSizes:
-        """Return the sizes that explain the residuals, each weighted by what the fit has left of it."""
+    def _fit_sizes(self, point: Array, freedom: tuple[Array, float], sizes: _ErrorSizes) -> _ErrorSizes:
+        """Fit the sizes to the squared residuals, each of which the fit has reduced to its share `freedom`."""
         count = len(self._entries)
         variances = self._deviations(sizes)[0][:count] ** 2
-        free, determined = left_open
+        free, determined = freedom
         kinds = np.stack([self._typical**2, self._entries**2], axis=1) * (free / variances)[:, None]
         rounding = free * self._seen.rounding.reshape(-1) ** 2 / variances
-        even, own = np.sqrt(nnls(kinds, self._residual(point, sizes)[:count] ** 2 - rounding)[0])
+        additive, proportional = np.sqrt(nnls(kinds, self._residual(point, sizes)[:count] ** 2 - rounding)[0])
         shift = float(np.linalg.norm((point - self._mean)[: self._size]))
-        return _ErrorSizes(float(even), float(own), shift / math.sqrt(max(determined, 1.0)))
+        return _ErrorSizes(float(additive), float(proportional), shift / math.sqrt(max(determined, 1.0)))
 
     def _summary(self, fit: LeastSquaresFit, sizes: _ErrorSizes, scale: float, rows: int) -> NoiseWeightedFit:
         seen, size, count = self._seen, self._size, len(self._entries)
         deviations = self._deviations(sizes)[0][:count] / self._typical
-        free, determined = self._left_open(fit)
+        free, determined = self._freedom(fit)
         whitened = self._residual(fit.point, sizes)[:count]
         residuals, left = (np.sum(v.reshape(len(seen.products), -1), axis=1) for v in (whitened**2, free))
         s = np.linalg.svd(np.linalg.qr(fit.jacobian, mode="r"), compute_uv=False)
@@ -335,11 +337,12 @@ class _NoiseWeightedEquations:
         spread = solve_triangular(np.linalg.qr(jacobian, mode="r"), moves.T, trans="T")
         return float(np.linalg.norm(spread) / np.linalg.norm(S))
 
-    def _left_open(self, fit: LeastSquaresFit) -> tuple[Array, float]:
-        """Return what the fit leaves open.
+    def _freedom(self, fit: LeastSquaresFit) -> tuple[Array, float]:
+        """Compute the degrees of freedom of the fit, by the hat matrix Q Q^T of its whitened Jacobian.
 
         Returns:
-            The share that is left of every entry's variance, and how many parameters of S the messages determine.
+            For every entry the share of its variance that the fit leaves as residual, and the number of parameters of S
+            that the messages determine.
         """
         Q, _ = np.linalg.qr(fit.jacobian)
         left = np.clip(1 - np.sum(Q**2, axis=1), 0.0, 1.0)
@@ -351,8 +354,8 @@ def _typical(products: Array) -> Array:
     return np.asarray(np.sqrt(np.mean(np.asarray(products, float) ** 2, axis=(1, 2), keepdims=True)))
 
 
-def _turned(coordinates: GramParametrisation, estimate: Array, x: Array) -> Array:
-    """Return the estimate's parameters; of a factor, those nearest to x."""
+def _aligned(coordinates: GramParametrisation, estimate: Array, x: Array) -> Array:
+    """Return the estimate's parameters; a factor F of F F^T is rotated to be nearest to that of x (Procrustes)."""
     mean = coordinates.coordinates(estimate)
     if not isinstance(coordinates, LowRankFactor):
         return mean

@@ -1,19 +1,24 @@
 """Solve for a FAPS client's subspaces X_k, and then for its Gram matrix S, round by round, at any number of features.
 
-The client moves its subspace from X_old to X, both orthonormal (features, rank), and sends
-Y = beta X X^T Z + X G^T Z + G X^T Z with G = (I - X X^T) S X, where Z is the broadcast basis. In the first round X = Z.
-X_old and G_old = (I - X_old X_old^T) S X_old are known from the round before. Two cases have few unknowns:
+FAPS is a method of federated PCA. In each round the server broadcasts a basis Z, orthonormal (features, rank). A client
+keeps a subspace of the same shape, and moves it from X_old to X by inner steps V <- orth(H V) from V = X_old:
 
-1. Every subproblem is solved exactly. Then S cancels: stationarity of X means G = (I - X X^T) R X with the known
-   R = X_old G_old^T + G_old X_old^T - beta Z Z^T. With P = X X^T the message is
-   Y = beta P Z + P R Z + R P Z - 2 P R P Z, in which only X is unknown, in the span of [Y, X_old, G_old, Z].
-2. One inner step, X = orth(X_old M + beta Z Z^T X_old), in which only M = X_old^T S X_old, (rank, rank), is unknown.
-The
-   part of the message outside X gives G, and the part inside, with the symmetry of S, gives equations for M.
+    H = S - R,    R = X_old G_old^T + G_old X_old^T - beta Z Z^T,    G = (I - X X^T) S X, and G_old the same at X_old.
 
-Either way all (I - X_k X_k^T) S X_k become known, and S follows by `elimination`. With several but not all inner steps
-a round has fewer equations than unknowns. The equations of a round have several roots, so the search starts from an
-estimate of S (`near_consensus`).
+It sends Y = beta X X^T Z + X G^T Z + G X^T Z. In the first round X = Z, so that Y shows G. From then on X_old and G_old
+are known from the round before. Two kinds of clients leave few unknowns in a round:
+
+1. The client iterates until H maps the span of X into itself. Then (I - X X^T) H X = 0, so that G = (I - X X^T) R X,
+   in which S does not occur. With P = X X^T the message is Y = beta P Z + P R Z + R P Z - 2 P R P Z. Only X is unknown,
+   and it lies in the span of [Y, X_old, G_old, Z].
+2. The client makes one inner step, X = orth(X_old M + beta Z Z^T X_old). Only M = X_old^T S X_old, (rank, rank), is
+   unknown. The part of the message outside the span of X gives G. The part inside it and the symmetry of S give
+   equations for M.
+
+In both cases G becomes known in every round, and S follows from all of them (`elimination`). A client that makes
+several inner steps, and stops before case 1, leaves more unknowns than equations in a round; `client_fit` fits S to all
+of its rounds instead. The equations of a round have several roots, so the search starts from an estimate of S
+(`near_consensus`).
 """
 
 from __future__ import annotations
@@ -56,7 +61,7 @@ first such round needs up to 30 of them: without, 5 of 10 clients of digits (36 
 _PATIENCE = StallLimit(1e-5, far=12, close=None)
 """Twelve Jacobians that do not halve the residual end a solve that is far from a root."""
 _EXACT_TOLERANCE = 1e-6
-"""Inner tolerance at which a subproblem counts as solved exactly."""
+"""Inner tolerance below which clients are taken to iterate to the end."""
 _DIFFERENCE = 1e-7
 """Step of finite differences, in units of beta."""
 
@@ -79,13 +84,16 @@ class SolvedSubspace:
 
 
 def is_solvable_by_rounds(algorithm: FAPS) -> bool:
-    """Return whether rounds can be solved one by one: one inner step, or as many as a tight tolerance takes."""
-    # a large fixed number leaves Z in round 0 by amplified round-off
+    """Return whether rounds can be solved one by one: the client makes one inner step, or iterates to the end.
+
+    A large fixed number of inner steps is not enough: in round 0 it moves the subspace away from Z, by round-off that
+    it amplifies.
+    """
     return algorithm.inner_steps == 1 or solves_subproblems(algorithm)
 
 
 def solves_subproblems(algorithm: FAPS) -> bool:
-    """Return whether clients iterate until their subproblem is solved.
+    """Return whether clients iterate until H maps their subspace into itself (case 1 of the module).
 
     That takes hundreds of inner steps, too many for a fit of a simulated client.
     """
@@ -141,7 +149,7 @@ def _solve_subspaces(
             pair = None
         if pair is None:
             break
-        if algorithm.adaptive and k % PERIOD == 0:  # rule (25), on the subspace that the round began with
+        if algorithm.adaptive and k % PERIOD == 0:  # rule (25): beta grows unless the subspace has come closer to Z
             new_distance = math.sqrt(2) * float(np.linalg.norm(off(solved[-1].X, observation.broadcast[BASIS])))
             beta, distance = beta * (GROWTH if distance <= STALL * new_distance else 1.0), new_distance
         solved[-1:] = pair
@@ -286,7 +294,7 @@ def _symmetry(probes: Array, products: Array, X: Array, G: Array) -> tuple[Array
 def _exact_step(
     solved: Sequence[SolvedSubspace], observation: RoundView, beta: float, estimate: Array
 ) -> tuple[SolvedSubspace, SolvedSubspace] | None:
-    """Solve a round whose subproblem was solved exactly; return the last and the next subspace, `None` on failure."""
+    """Solve a round of case 1 of the module; return the last and the next subspace, `None` on failure."""
     last, Z, Y = solved[-1], observation.broadcast[BASIS], observation.message[PRODUCT]
     frame, _ = np.linalg.qr(np.hstack([Y, last.X, last.G, Z]))
     X_in, G_in, Z_in, Y_in = (frame.T @ part for part in (last.X, last.G, Z, Y))

@@ -1,10 +1,13 @@
 """Reconstruct the single clients' Gram matrices S_i from sums of FAPS' masked products.
 
-A client keeps a subspace X, moves it by some subspace iterations (inner steps) with H = S_i + X W^T + W X^T + beta Z
-Z^T, W = -(I - X X^T) S_i X, and sends Y = beta X X^T Z - X W^T Z - W X^T Z, with Z the broadcast basis. This is not
+FAPS is a method of federated PCA. A client with Gram matrix S_i keeps a subspace X. In each round it moves X by a
+number of subspace iterations (inner steps) with
+
+    H = S_i + X W^T + W X^T + beta Z Z^T,    W = -(I - X X^T) S_i X,    Z the broadcast basis,
+
+and sends Y = beta X X^T Z - X W^T Z - W X^T Z with W at the new X (the masked product), and tr(Z^T S_i Z). Y is not
 linear in S_i, so a sum of messages depends on every S_i and not only on their sum. With a fixed number of inner steps
-the client's messages are a known function of S_i. All clients are therefore simulated, and their S_i fitted to the sums
-(`joint_fit`).
+the messages are a known function of S_i. The attack simulates all clients and fits their S_i to the sums (`joint_fit`).
 """
 
 from __future__ import annotations
@@ -33,14 +36,15 @@ from securefed.attacks._gram.joint_attack import JointAttack, JointFitProblem
 from securefed.attacks._gram.observed_rounds import rows_of
 from securefed.errors import DivergenceError
 
-_EMPTY = np.zeros(0)
+_NO_COUNTS = np.zeros(0)
+"""Unknown numbers of inner steps: none, since their number is fixed here."""
 
 
 @dataclass(frozen=True)
 class JointGram(JointAttack):
     """Fit all clients of FAPS' sums at once.
 
-    It needs a fixed number of inner steps: a rule would add each client's counts to the unknowns.
+    It needs a fixed number of inner steps: where clients stop by a rule, each client's numbers would be unknown too.
     """
 
     name: ClassVar[str] = "gram/joint"
@@ -118,7 +122,7 @@ class FAPSSimulation:
             top = float(np.linalg.eigvalsh(S)[-1])
             if not top > 0:
                 raise LinAlgError
-            products = messages(S / top, _EMPTY, self.received)
+            products = messages(S / top, _NO_COUNTS, self.received)
         except (LinAlgError, DivergenceError):
             return np.full(sum(Z.size + 1 for Z in self.received.probes), np.nan)
         return np.concatenate([*(top * Y.reshape(-1) for Y in products), self._captured(S)])
@@ -127,7 +131,7 @@ class FAPSSimulation:
         """Return `sent`, and its derivative (equations, parameters)."""
         values, vectors = np.linalg.eigh(self.gram(x))
         top, unit = float(values[-1]), x / float(values[-1])
-        products, parts = messages_and_tangents(self.gram(unit), _EMPTY, self.received, self.coordinates)
+        products, parts = messages_and_tangents(self.gram(unit), _NO_COUNTS, self.received, self.coordinates)
         flat = np.concatenate([Y.reshape(-1) for Y in products])
         slopes = np.vstack([part.transpose(0, 2, 1).reshape(-1, self.count) for part in parts])
         d_top = self.coordinates.slopes(np.outer(vectors[:, -1], vectors[:, -1]))

@@ -15,7 +15,7 @@ EPSILONS: Final = (1.0, 8.0, 64.0)
 """Promises that are tried: strong, customary, and one that only hides from weak attacks."""
 ROWS: Final = (4, 16)
 """Factors by which the rows a client are tried; a sum over more rows says less of each."""
-RINGS: Final = (12,)
+RING: Final = 12
 """Bits of a number in a message of lower precision, instead of 32 or 64."""
 CLIPS: Final = (1.0, 0.25)
 """Clipping norms under noise, in units of the median norm of the contributions of a run in the clear."""
@@ -86,7 +86,7 @@ def candidates(
     larger = [rows * factor for factor in _between(ROWS, fineness) if rows and rows * factor <= most_rows]
     out += [replace(sums, rows=int(count)) for count in larger]
     out += [replace(sums, rows=int(larger[-1]), rounds=1)] if larger else []
-    out += [replace(sums, ring=ring) for ring in _between(RINGS, 1)]
+    out.append(replace(sums, ring=RING))
     noised = replace(sums, defense=DDP)
     for epsilon in _between(EPSILONS, fineness):
         out += [replace(noised, epsilon=epsilon, clip=clip) for clip in CLIPS]
@@ -97,9 +97,9 @@ def candidates(
 
 def _rounds(rounds: int, fineness: int) -> Iterator[int]:
     """Yield fewer rounds than the user's: half and one, or also three quarters and a quarter."""
-    shares = (2, 4) if fineness == 1 else (3, 2, 1, 4)
-    counts = [1] + [max(rounds * share // 4, 1) for share in shares if share < 4]
-    yield from sorted({count for count in counts if count < rounds}, reverse=True)
+    quarters = (2,) if fineness == 1 else (3, 2, 1)
+    counts = {1} | {max(rounds * share // 4, 1) for share in quarters}
+    yield from sorted((count for count in counts if count < rounds), reverse=True)
 
 
 def _between(values: tuple[Any, ...], fineness: int) -> list[Any]:

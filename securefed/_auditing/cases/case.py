@@ -57,7 +57,7 @@ class WideCase:
 
 @dataclass(frozen=True)
 class Case:
-    """How the audit runs one algorithm.
+    """The run of one algorithm in an audit.
 
     Attributes:
         name: the algorithm's registry name.
@@ -70,10 +70,11 @@ class Case:
         utility_name: what it measures.
         data: the split of the data, in words.
         wide: a harder setting, traced over rounds beside the usual one; `None` without.
-        absences: data of the view in which the target stays away in some rounds; `None` without that view.
+        absences: data of the runs in which the target stays away in some rounds, so that sums can be subtracted; `None`
+            where the audit makes no such run.
         default: whether the audit runs the algorithm if none is named; those must be quick.
         traced: number of seeds on which the attacks also see only the first rounds, for the curves.
-        also: further kinds of secrets, attacked and scored beside it.
+        also: kinds of secrets that are attacked and scored in addition to `secret`.
         split: name of the split of the rows, as the algorithm's class gives it.
     """
 

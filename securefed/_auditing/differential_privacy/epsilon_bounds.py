@@ -26,7 +26,7 @@ from securefed._tensors import Array
 
 CONFIDENCE: Final = 0.95
 Count = tuple[int, int]
-"""How often a test said "in", and of how many runs."""
+"""(Number of runs in which a test said "in", number of runs.)"""
 _LARGEST: Final = 50.0  # epsilon at which the search for a bound ends; no privacy is left there
 _PRECISION: Final = 1e-4  # width at which the bisection ends, far below what reports show
 

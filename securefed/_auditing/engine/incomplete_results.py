@@ -46,7 +46,7 @@ class Missing:
 
     @property
     def said(self) -> str:
-        """How many seeds ran, and why not all of them."""
+        """Say how many seeds ran, and why the others did not."""
         return f"{self.ran} of {self.asked} seeds ran: {self.reason}"
 
     def __str__(self) -> str:

@@ -123,7 +123,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What one run under one defence cost and achieved.
+    """Costs of one run under one defence, and the utility of its model.
 
     Attributes:
         algorithm: its name.
@@ -275,7 +275,7 @@ class Cell:
 
     @property
     def remarks(self) -> str:
-        """What the verdict's word leaves out, in brackets; empty if there is nothing."""
+        """Remarks on the verdict, in brackets: power, missing seeds, reconstructed clients; empty if there are none."""
         remarks = []
         if self.verdict.word == NOT_DETECTED:
             power = f"a leak of {self.verdict.detectable:.2f} that this attack can see would have been"

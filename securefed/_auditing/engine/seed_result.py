@@ -1,4 +1,4 @@
-"""What one seed of one algorithm gives an audit: scored attacks, costs, pictures and gaps.
+"""Collect the results of one seed of one algorithm: scored attacks, costs, pictures and gaps.
 
 `SeedResult.record` is the one place where an attack's estimates become attempts, for registered algorithms and for a
 user's own: it scores each estimate beside the null, which is the same attack on messages that say nothing.
@@ -17,12 +17,13 @@ from securefed._auditing.engine.results import Artifact, Attempt, RunFacts, Secr
 from securefed._runtime.history import RoundHistory
 from securefed._tensors import Array
 from securefed.attacks._base import Reconstruction
+from securefed.attacks._membership import membership_rates
 from securefed.attacks.scores import leakage, relative_error
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where an attack looks: algorithm, defence, view, seed, and the client attacked (`None`: all clients together)."""
+    """Place of an attack: algorithm, defence, view, seed, and the client attacked (`None`: all clients together)."""
 
     algorithm: str
     defense: str
@@ -198,6 +199,49 @@ class SeedResult:
                 )
                 judgements.append(judged)
         return judgements
+
+    def record_membership(
+        self, place: Place, attack: str, secret: Secret, members: Array, others: Array, rng: np.random.Generator
+    ) -> None:
+        """Record how well scores separate members from others, beside a null that permutes the scores.
+
+        Args:
+            place: where the attack looked.
+            attack: its name.
+            secret: `membership`, or `confirmation` where the attacker knows all other rows.
+            members: scores of records that took part.
+            others: scores of records that did not.
+            rng: source of the permutation.
+        """
+        rates, mixed = membership_rates(members, others), rng.permutation(np.concatenate([members, others]))
+        null = membership_rates(mixed[: len(members)], mixed[len(members) :])
+        self.attempts.append(
+            Attempt(
+                **asdict(place),
+                attack=attack,
+                secret=secret,
+                leakage=rates.leakage,
+                null_leakage=null.leakage,
+                tpr=rates.tpr,
+            )
+        )
+
+
+def gap_sentences(results: Sequence[SeedResult], runs: int, word: str) -> tuple[str, ...]:
+    """Say what did not run in some run, with the first run's reason; the reasons of others differ in figures at most.
+
+    Args:
+        results: of all runs.
+        runs: their number.
+        word: what a run is called: `seeds` or `runs`.
+    """
+    reasons: dict[str, list[str]] = {}
+    for gap in (gap for result in results for gap in result.gaps):
+        reasons.setdefault(f"{gap.view}, {gap.attack}", []).append(gap.reason)
+    return tuple(
+        f"{where}: {group[0]}" + f" ({len(group)} of {runs} {word})" * (len(group) < runs)
+        for where, group in reasons.items()
+    )
 
 
 def _errors_by_secret(

@@ -75,7 +75,7 @@ def interval(values: Sequence[float]) -> Interval:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the leakage of an attack means, compared with its null.
+    """Judgement of an attack's leakage, compared with its null.
 
     Attributes:
         word: `exposed`, `partial`, `not detected` or `inconclusive`.

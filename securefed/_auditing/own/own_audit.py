@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_report
-from securefed._auditing.engine.seed_result import SeedResult
+from securefed._auditing.engine.seed_result import SeedResult, gap_sentences
 from securefed._auditing.own.active_attempts import attack_actively
 from securefed._auditing.own.function_algorithm import Backend, Combine, Contribute, as_algorithm
 from securefed._auditing.own.instance_checks import Rehearsal
@@ -55,7 +55,8 @@ def audit_algorithm(
             tensors by name. It gets each client's rows as a (rows, features) array and may also have parameters named
             `labels` and `rng`.
         clients: each client's rows (`Dataset` where there are labels), at least 2 clients; or a function of the seed.
-        rounds: of each run; a linear message needs features / width of them.
+        rounds: of each run. Where a round's message is linear in the rows or their Gram matrix, and has fewer columns
+            than the rows have features, an attack needs at least features / columns rounds.
         seeds: number of runs; verdicts to rely on need 10.
         start: for a function: the first broadcast.
         combine: for a function: (broadcast, total, clients) -> the next broadcast; without it every round repeats
@@ -71,8 +72,10 @@ def audit_algorithm(
             `seconds`.
 
     Returns:
-        A report with one cell for each view, secret and attack. Rows are compared with the mean row, Gram matrices with
-        the pooled one; all clients' data together, in sums, with what each column's mean and spread tell.
+        A report with one cell for each view, secret and attack. The leakage of a cell compares the attack's estimate
+        with a guess: of a client's rows the mean row of all clients, of its Gram matrix that of all clients scaled to
+        its number of rows. For all clients together, in sums, the guess knows each column's mean and standard
+        deviation.
 
     Raises:
         ConfigError: arguments contradict each other, or a function cannot be called.
@@ -104,7 +107,7 @@ def audit_algorithm(
         covered={},
         unfit={},
         command="",
-        skipped=_skipped(results, seeds),
+        skipped=(*(reason for result in results for reason in result.skipped), *gap_sentences(results, seeds, "seeds")),
         assumptions=subject.assumptions(),
         seconds=time.perf_counter() - began,
     )
@@ -125,6 +128,7 @@ class OwnSubject:
         clients: number of clients.
         labelled: whether the clients have labels.
         label_counts: whether counts of labels were a secret in some run.
+        name: of the algorithm; known once a seed has run.
     """
 
     algorithm: Any
@@ -193,20 +197,6 @@ class OwnSubject:
         if self.seeds < self.clients:
             given.append(f"{self.seeds} of {self.clients} clients were targets, one a seed")
         return tuple(given)
-
-
-def _skipped(results: Sequence[SeedResult], seeds: int) -> tuple[str, ...]:
-    """Say what did not run, with the first seed's reason, since those of other seeds differ in figures at most."""
-    reasons: dict[str, list[str]] = {}
-    for gap in (gap for result in results for gap in result.gaps):
-        reasons.setdefault(f"{gap.view}, {gap.attack}", []).append(gap.reason)
-    return (
-        *(reason for result in results for reason in result.skipped),
-        *(
-            f"{where}: {group[0]}" + f" ({len(group)} of {seeds} seeds)" * (len(group) < seeds)
-            for where, group in reasons.items()
-        ),
-    )
 
 
 def _is_instance(algorithm: Any, start: Tensors | None, combine: Combine | None) -> bool:

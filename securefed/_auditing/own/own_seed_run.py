@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
-from securefed._auditing.engine.results import Attempt, RunFacts, Secret
+from securefed._auditing.engine.results import RunFacts, Secret
 from securefed._auditing.engine.seed_result import Place, SeedResult, run_costs
 from securefed._auditing.own.client_secrets import SecretData
 from securefed._auditing.own.function_algorithm import FunctionAlgorithm
@@ -28,7 +28,7 @@ from securefed.algorithms._base import Algorithm
 from securefed.attacks import views
 from securefed.attacks._base import Target, View
 from securefed.attacks._generic import FitRows, RawBits, Replay, TimeBudget
-from securefed.attacks._membership import ConfirmationAttack, ShadowMembership, membership_rates
+from securefed.attacks._membership import ConfirmationAttack, ShadowMembership
 from securefed.attacks._membership.likelihood_ratio import CandidateRecord, MembershipAttack
 from securefed.datasets._base import Dataset
 from securefed.errors import DataError, RoundVoid, SecureFedError
@@ -177,7 +177,7 @@ class OwnSeedRun:
         except (SecureFedError, np.linalg.LinAlgError) as error:
             self.result.leave_out(place, scorer.name, str(error))
             return
-        self._record_rates(place, scorer.name, secret, scores[: len(inside)], scores[len(inside) :], rng)
+        self.result.record_membership(place, scorer.name, secret, scores[: len(inside)], scores[len(inside) :], rng)
 
     def _raw_bits(self, replay: Replay, place: Place) -> None:
         """Compare raw bits, order and sizes of messages with one of the target's rows and with another client's."""
@@ -191,24 +191,8 @@ class OwnSeedRun:
         except (SecureFedError, np.linalg.LinAlgError) as refusal:
             self.result.leave_out(place, RawBits.name, str(refusal))
             return
-        self._record_rates(place, RawBits.name, "membership", inside, outside, np.random.default_rng([self.seed, 16]))
-
-    def _record_rates(
-        self, place: Place, attack: str, secret: Secret, inside: Array, outside: Array, rng: np.random.Generator
-    ) -> None:
-        """Record how well scores separate members from others, beside permuted scores."""
-        rates, mixed = membership_rates(inside, outside), rng.permutation(np.concatenate([inside, outside]))
-        null = membership_rates(mixed[: len(inside)], mixed[len(inside) :])
-        self.result.attempts.append(
-            Attempt(
-                **asdict(place),
-                attack=attack,
-                secret=secret,
-                leakage=rates.leakage,
-                null_leakage=null.leakage,
-                tpr=rates.tpr,
-            )
-        )
+        rng = np.random.default_rng([self.seed, 16])
+        self.result.record_membership(place, RawBits.name, "membership", inside, outside, rng)
 
     def _records(self, replay: Replay, *, informed: bool) -> tuple[list[CandidateRecord], list[CandidateRecord], Array]:
         """Choose members and as many non-members, each at a place among the target's rows.

@@ -1,4 +1,4 @@
-"""What one attack found in a recorded run, and the word for it.
+"""Describe what one attack found in a recorded run, in a word and a few sentences.
 
 A word of success needs two things: the estimate explains the messages, and these allow no other estimate that differs
 by more than `SMALL` of its size (`_repeatability`). What no message tells, however precise, stands beside the word:
@@ -85,7 +85,10 @@ class TranscriptFinding:
 
     @property
     def open(self) -> tuple[str, ...]:
-        """What a recovered estimate leaves open, however precise the messages; empty for every other word."""
+        """Properties of the secret that a recovered estimate leaves open, however precise the messages are.
+
+        Empty for every word but the three of a recovery.
+        """
         if self.word not in (RECOVERED, UP_TO, OPEN_DIRECTIONS):
             return ()
         found, generic = self.found, []
@@ -98,7 +101,7 @@ class TranscriptFinding:
 
     @property
     def draws(self) -> str:
-        """What was learned of the batches or blocks that the client drew, in a sentence; empty if it drew none."""
+        """A sentence on the batches or blocks that the client drew; empty if it drew none."""
         drawn = self.found.diagnostics.get("draws", "")
         if not drawn:
             return ""

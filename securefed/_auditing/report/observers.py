@@ -1,7 +1,7 @@
 """Say in plain words which party sees the messages, and group the cells of a report by that party.
 
-The first screen has one row for each party under each protection; protections that leave the party the same appear in
-one row.
+The first screen has one row for each party under each protection. Protections under which the party sees the same and
+finds the same share a row.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ _PARTIES: Final = {
     RELEASED: "everyone else, from what is published",
 }
 _COLLUSION: Final = re.compile(r"collusion\((\d+)\)")
+Situation = dict[str, dict[str, Cell]]
+"""Cells of one view under one defence: by owner of the secret, then by name of the algorithm or secret."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ class Group:
 
     Attributes:
         tone: how the verdict looks.
-        names: of the algorithms or secrets, as they are usually written; one empty name where there is but one.
+        names: of the algorithms or secrets, as they are usually written; a single empty name where no name is needed,
+            since the report has only one.
         words: the verdict, with the names where they are few.
     """
 
@@ -57,7 +60,7 @@ class Observer:
     """One row of the first table.
 
     Attributes:
-        protections: titles of the protections, in one sentence part.
+        protections: titles of the protections, joined by "or".
         party: the observer, in plain words.
         cells: for each column of `OWNERS` that the report has, the groups; empty if nothing was attacked there.
     """
@@ -99,26 +102,34 @@ def observers(report: Report) -> list[Observer]:
 
     A report that tells the secrets of one algorithm apart groups the secrets by verdict, any other the algorithms.
     """
-    columns, apart = owners(report), names_secrets(report)
-    best = strongest((cell for cell in report.cells if cell.owner in columns), by_owner=not apart)
-    situations: dict[tuple[str, str], dict[str, dict[str, Cell]]] = {}
-    for cell in best.values():
+    columns, clients = owners(report), report.settings[AUDIT]["clients"]
+    protections: dict[tuple[str, str], list[str]] = {}
+    rows: dict[tuple[str, str], tuple[tuple[Group, ...], ...]] = {}
+    for (defense, view), found in _situations(report, columns).items():
+        verdicts = repr([_verdicts(found.get(owner, {})) for owner in columns])
+        same_row = _party_under(view, found, clients), verdicts
+        protections.setdefault(same_row, []).append("None" if defense == PLAIN else protection(defense))
+        rows[same_row] = tuple(groups(found.get(owner, {})) for owner in columns)
+    return [Observer(listed(names, "or"), row[0], rows[row]) for row, names in protections.items()]
+
+
+def _situations(report: Report, columns: Sequence[str]) -> dict[tuple[str, str], Situation]:
+    """Collect, for each defence and view, the cells of the strongest attacks."""
+    apart = names_secrets(report)
+    out: dict[tuple[str, str], Situation] = {}
+    for cell in strongest((cell for cell in report.cells if cell.owner in columns), by_owner=not apart).values():
         name = secret_title(cell.secret.removeprefix("pooled ")) if apart else short(cell.algorithm)
-        named = name if cell.owner != RECORD and (apart or len(report.algorithms) > 1) else ""
-        situations.setdefault((cell.defense, cell.view), {}).setdefault(cell.owner, {})[named] = cell
-    merged: dict[tuple[str, str], list[str]] = {}
-    shown: dict[tuple[str, str], tuple[tuple[Group, ...], ...]] = {}
-    for (defense, view), found in situations.items():
-        promised = {cell.epsilon for cells in found.values() for cell in cells.values()}
-        noised = view == "sum only" and any(isinstance(epsilon, float) for epsilon in promised)
-        seen = party(view, report.settings[AUDIT]["clients"], early=NOT_COVERED in promised)
-        key = (
-            f"{seen} with noise" if noised else seen,
-            repr([_verdicts(found.get(owner, {})) for owner in columns]),
-        )
-        merged.setdefault(key, []).append("None" if defense == PLAIN else protection(defense))
-        shown[key] = tuple(groups(found.get(owner, {})) for owner in columns)
-    return [Observer(listed(names, "or"), key[0], shown[key]) for key, names in merged.items()]
+        needed = cell.owner != RECORD and (apart or len(report.algorithms) > 1)
+        out.setdefault((cell.defense, cell.view), {}).setdefault(cell.owner, {})[name if needed else ""] = cell
+    return out
+
+
+def _party_under(view: str, found: Situation, clients: int) -> str:
+    """Name the observer of a view, with the noise that its cells state."""
+    epsilons = {cell.epsilon for cells in found.values() for cell in cells.values()}
+    name = party(view, clients, early=NOT_COVERED in epsilons)
+    noised = view == "sum only" and any(isinstance(epsilon, float) for epsilon in epsilons)
+    return f"{name} with noise" if noised else name
 
 
 def groups(cells: Mapping[str, Cell]) -> tuple[Group, ...]:

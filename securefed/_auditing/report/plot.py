@@ -17,6 +17,8 @@ from securefed._auditing.report.palette import SERIES
 Ends = tuple[float, float]
 WIDTH: Final = 360
 """Natural width in pixels: that of a telephone, so that no drawing is scaled below its font's size."""
+HEIGHT: Final = 210
+"""Natural height in pixels."""
 DASHES: Final = ("", "7 3", "2 3", "9 3 2 3", "12 4")
 """Dashes of the lines in turn: a second mark beside the colour."""
 
@@ -33,19 +35,15 @@ class Plot:
         label: what the drawing shows, with its main figures, for readers who cannot see it.
         x_ends: values at the left and right ends; exponents of ten if `log_x`.
         y_ends: values at the lower and upper ends; exponents of ten if `log_y`.
-        height: in pixels.
         log_x: whether the axis is logarithmic.
         log_y: likewise.
     """
 
     _LEFT, _TOP, _RIGHT, _BOTTOM = 46, 8, 12, 38  # room for tick labels of five characters and a name below
 
-    def __init__(
-        self, label: str, x_ends: Ends, y_ends: Ends, *, height: int = 210, log_x: bool = False, log_y: bool = False
-    ) -> None:
-        self.height = height
+    def __init__(self, label: str, x_ends: Ends, y_ends: Ends, *, log_x: bool = False, log_y: bool = False) -> None:
         self._x_axis, self._y_axis = (x_ends, log_x), (y_ends, log_y)
-        self.parts = [f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label)}">']
+        self.parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}">']
 
     def x(self, value: float) -> float:
         """Map a value to a horizontal position; values beyond the axis lie at its ends."""
@@ -53,7 +51,7 @@ class Plot:
 
     def y(self, value: float) -> float:
         """Map a value to a vertical position, likewise."""
-        return self.height - self._BOTTOM - _share(value, *self._y_axis) * (self.height - self._BOTTOM - self._TOP)
+        return HEIGHT - self._BOTTOM - _share(value, *self._y_axis) * (HEIGHT - self._BOTTOM - self._TOP)
 
     def rows(self, ticks: Iterable[tuple[float, str]]) -> None:
         """Add horizontal lines of the grid with their labels; a label `1e-3` becomes a power of ten."""
@@ -63,12 +61,12 @@ class Plot:
 
     def columns(self, ticks: Iterable[tuple[float, str]], name: str) -> None:
         """Add labels below the plot area, and the name of the axis."""
-        bottom = self.height - self._BOTTOM
+        bottom = HEIGHT - self._BOTTOM
         for value, label in ticks:
             self._line((self.x(value), bottom), (self.x(value), bottom + 4), "stroke:var(--soft)")
             self._text(self.x(value), bottom + 17, label, "middle")
         self._line((self._LEFT, bottom), (WIDTH - self._RIGHT, bottom), "stroke:var(--soft)")
-        self._text((self._LEFT + WIDTH - self._RIGHT) / 2, self.height - 4, name, "middle")
+        self._text((self._LEFT + WIDTH - self._RIGHT) / 2, HEIGHT - 4, name, "middle")
 
     def bar(self, value: float, low: float, high: float, colour: str) -> None:
         """Add an interval above a value of the x axis."""

@@ -1,4 +1,4 @@
-"""What an attack on a torch loop is given: the observed change, and what the attacker knows beside it."""
+"""Inputs of an attack on a torch loop: the observed change of model state, and the public facts that go with it."""
 
 from __future__ import annotations
 
@@ -105,6 +105,13 @@ class AttackInputs:
             first += count
         shares = [(n / self.count, change) for n, change in changes]
         return {name: np.sum([share * change[name] for share, change in shares], axis=0) for name in changes[0][1]}
+
+    def state_after(self, change: Mapping[str, Array]) -> dict[str, Tensor]:
+        """Return the received state plus a change; entries that the change lacks stay as received."""
+        return {
+            name: value + torch.as_tensor(change[name]).to(value.dtype) if name in change else value
+            for name, value in self.observed.state.items()
+        }
 
     def on(self, change: Mapping[str, Array]) -> AttackInputs:
         """Return the same inputs with another message."""

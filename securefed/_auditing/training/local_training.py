@@ -65,10 +65,11 @@ class TorchTraining:
         model: with the weights that every client receives.
         loss: see `LossFunction`.
         step: see `LocalStep`; `None` where only a recording of it is known, so that no attack can simulate it.
+        times: how often the step runs in a client's turn, one run after the other on the same copy of the model.
     """
 
-    def __init__(self, model: nn.Module, loss: LossFunction, step: LocalStep | None) -> None:
-        self.model, self.loss, self.step = deepcopy(model).cpu(), loss, step
+    def __init__(self, model: nn.Module, loss: LossFunction, step: LocalStep | None, times: int = 1) -> None:
+        self.model, self.loss, self.step, self.times = deepcopy(model).cpu(), loss, step, times
         self.parameters = tuple(name for name, value in self.model.named_parameters() if value.requires_grad)
         self._modes: dict[str, bool] | None = None
 
@@ -83,14 +84,13 @@ class TorchTraining:
         module.load_state_dict(dict(state), strict=False)
         return module
 
-    def change(self, state: State, rows: TrainedRows, seed: int, times: int = 1) -> dict[str, Array]:
+    def change(self, state: State, rows: TrainedRows, seed: int) -> dict[str, Array]:
         """Train a copy on some rows.
 
         Args:
             state: that the client receives.
             rows: of the client.
             seed: of the global generators.
-            times: how often the step runs, one run after the other on the same copy.
 
         Returns:
             By name, the trained state less the received one, in double precision; counters of batches included.
@@ -104,7 +104,7 @@ class TorchTraining:
         before = {name: value.detach().clone() for name, value in module.state_dict().items()}
         with global_seed(seed), _Modes(module) as modes:
             try:
-                for _ in range(times):
+                for _ in range(self.times):
                     returned = self.step(module, rows.x.clone(), rows.y.clone())
                     module = returned if isinstance(returned, nn.Module) else module
             except SecureFedError:

@@ -57,7 +57,7 @@ class Records:
 def loss_drops(inputs: AttackInputs, records: TrainedRows) -> Array:
     """Return each record's loss under the received model less that under the returned one."""
     before = inputs.training.received(inputs.observed.state).eval()
-    after = inputs.training.received(_returned(inputs)).eval()
+    after = inputs.training.received(inputs.state_after(inputs.observed.change)).eval()
     with torch.no_grad():
         return np.array(
             [
@@ -144,16 +144,6 @@ class _Simulation:
 
 def _codes(records: TrainedRows) -> Array:
     return np.arange(len(records), dtype=np.float64)[:, None]
-
-
-def _returned(inputs: AttackInputs) -> dict[str, torch.Tensor]:
-    """Return the state that the members' mean change leads to."""
-    return {
-        name: value + torch.as_tensor(inputs.observed.change[name]).to(value.dtype)
-        if name in inputs.observed.change
-        else value
-        for name, value in inputs.observed.state.items()
-    }
 
 
 def _one_by_one(records: TrainedRows) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

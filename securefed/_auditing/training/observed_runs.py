@@ -26,7 +26,7 @@ _DELTA = "delta."
 
 @dataclass(frozen=True)
 class ObservedChange:
-    """What an attacker sees of one round.
+    """The change of model state that an attacker observes in one round.
 
     Attributes:
         view: `server` or `sum only`.
@@ -45,10 +45,6 @@ class ObservedChange:
     state: Mapping[str, Tensor]
     change: Mapping[str, Array]
     null: Mapping[str, Array] | None
-
-    def lacking(self, names: Sequence[str]) -> list[str]:
-        """Return the names that the change does not hold."""
-        return [name for name in names if name not in self.change]
 
 
 class ObservedRuns(Protocol):

@@ -145,7 +145,7 @@ def learn_labels(inputs: AttackInputs) -> LabelRegression:
 
 @dataclass(frozen=True)
 class OutputShift:
-    """How the outputs for each class move, on average over known rows, from the received to the returned model.
+    """Compute by how much the outputs for each class move from the received to the returned model, on known rows.
 
     Attributes:
         inputs: of the attack.
@@ -200,12 +200,8 @@ class LabelRegression:
 
 def _outputs(inputs: AttackInputs, change: Mapping[str, Array], rows: torch.Tensor) -> Array:
     """Return the outputs of the received model after a change, in evaluation mode."""
-    moved = {
-        name: value + torch.as_tensor(change[name]).to(value.dtype) if name in change else value
-        for name, value in inputs.observed.state.items()
-    }
     with torch.no_grad():
-        return np.asarray(inputs.training.received(moved).eval()(rows).double().numpy())
+        return np.asarray(inputs.training.received(inputs.state_after(change)).eval()(rows).double().numpy())
 
 
 def _logit_layer(inputs: AttackInputs) -> LinearLayer:

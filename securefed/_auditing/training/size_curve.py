@@ -104,17 +104,18 @@ def measure_sizes(
         if budget.remaining < 0:
             curve.reasons[times, size] = f"the {seconds:.0f} s for this curve were spent"
             continue
-        share = _SHARE * budget.remaining / runs
+        share, repeated = (
+            _SHARE * budget.remaining / runs,
+            TorchTraining(training.model, training.loss, training.step, times),
+        )
         for target in range(runs):
             small = [rows.part(slice(0, size)) for rows in clients]
             try:
-                state = training.state
-                facts = probe_step(training, state, prior.part(slice(0, size)), target, times)
-                change = training.change(state, small[target], 77 + target, times)
+                state = repeated.state
+                facts = probe_step(repeated, state, prior.part(slice(0, size)), target)
+                change = repeated.change(state, small[target], 77 + target)
                 observed = ObservedChange(views.SERVER_VIEW, target, target, (target,), state, change, None)
-                inputs = AttackInputs(
-                    _Repeated(training, times), observed, (size,), prior, classes, facts, TimeBudget.of(share)
-                )
+                inputs = AttackInputs(repeated, observed, (size,), prior, classes, facts, TimeBudget.of(share))
                 found = recover(inputs, share)
             except SecureFedError as refusal:
                 curve.reasons[times, size] = str(refusal)
@@ -122,18 +123,6 @@ def measure_sizes(
             secrets = TrainingSecrets(small, target, target, (), vocabulary)
             curve.shares.setdefault((times, size), []).append(secrets.recovered_share(found))
     return curve
-
-
-class _Repeated(TorchTraining):
-    """A step that runs several times in a client's turn."""
-
-    def __init__(self, training: TorchTraining, times: int) -> None:
-        self.model, self.loss, self.step = training.model, training.loss, training.step
-        self.parameters, self._modes, self._times = training.parameters, training._modes, times
-
-    def change(self, state: Any, rows: TrainedRows, seed: int, times: int = 1) -> dict[str, Array]:
-        """Train as the base class does, so many times as often."""
-        return super().change(state, rows, seed, times * self._times)
 
 
 def _called(times: int) -> str:

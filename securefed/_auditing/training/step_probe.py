@@ -27,7 +27,7 @@ _SAME: Final = 1e-9
 
 @dataclass(frozen=True)
 class StepFacts:
-    """What runs of the step on known rows show.
+    """Measurements of the local step, from runs on known rows.
 
     Attributes:
         rows: number of rows of these runs.
@@ -71,7 +71,7 @@ class StepFacts:
         return f"no single gradient step ({self.residual:.0%} of the change is something else), {kind}"
 
 
-def probe_step(training: TorchTraining, state: State, rows: TrainedRows, seed: int, times: int = 1) -> StepFacts:
+def probe_step(training: TorchTraining, state: State, rows: TrainedRows, seed: int) -> StepFacts:
     """Run the step twice on known rows, and compare its change with their gradient.
 
     Args:
@@ -79,14 +79,13 @@ def probe_step(training: TorchTraining, state: State, rows: TrainedRows, seed: i
         state: that a client receives.
         rows: known to the attacker.
         seed: of the draws.
-        times: how often the step runs in a client's turn.
 
     Raises:
         DataError: the step fails; see `TorchTraining.change`.
     """
-    first = training.change(state, rows, seed, times)  # the first run of a process also loads code, and is not timed
+    first = training.change(state, rows, seed)  # the first run of a process also loads code, and is not timed
     began = time.perf_counter()
-    second = training.change(state, rows, seed + 1, times)
+    second = training.change(state, rows, seed + 1)
     seconds = time.perf_counter() - began
     one, other = (as_vector(change, training.parameters) for change in (first, second))
     size = float(np.linalg.norm(one))

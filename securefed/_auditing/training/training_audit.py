@@ -17,13 +17,12 @@ from torch import nn
 
 from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_report
 from securefed._auditing.engine.results import RunFacts
-from securefed._auditing.engine.seed_result import SeedResult
+from securefed._auditing.engine.seed_result import SeedResult, gap_sentences
 from securefed._auditing.own.own_seed_run import DEFENSES
 from securefed._auditing.training.local_training import LocalStep, LossFunction, TorchTraining, TrainedRows
 from securefed._auditing.training.observed_runs import ObservedRuns, RecordedRuns, SimulatedRuns
 from securefed._auditing.training.size_curve import SizeCurve
 from securefed._auditing.training.training_secrets import labels_of
-from securefed._auditing.training.training_seed_run import reasons
 from securefed._auditing.training.training_subject import TrainingSubject, cut_to_budget
 from securefed._messages import Transcript
 from securefed._public import require
@@ -121,7 +120,7 @@ def audit_training(
         unfit={},
         command="",
         curves=(curve.chart(subject.name),) if curve.shares else (),
-        skipped=(*notes, *reasons(results, runs.count), *curve.sentences()),
+        skipped=(*notes, *gap_sentences(results, runs.count, "runs"), *curve.sentences()),
         assumptions=subject.assumptions(),
         seconds=time.perf_counter() - began,
     )

@@ -7,14 +7,14 @@ place of the target's. For membership it is the same scores dealt out at random.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import torch
 
-from securefed._auditing.engine.results import Artifact, Attempt
+from securefed._auditing.engine.results import Artifact
 from securefed._auditing.engine.seed_result import Place, SeedResult
 from securefed._auditing.own.own_seed_run import DEFENSES
 from securefed._auditing.training.attack_inputs import AttackInputs
@@ -26,13 +26,12 @@ from securefed._auditing.training.membership_scores import (
     loss_drops,
     shadow_ratios,
 )
-from securefed._auditing.training.reading_attacks import LabelRegression, learn_labels, read_labels, read_statistics
+from securefed._auditing.training.reading_attacks import learn_labels, read_labels, read_statistics
 from securefed._auditing.training.row_attack import ReadRows, recover_rows
 from securefed._auditing.training.text_attacks import read_tokens, text_rows
 from securefed._auditing.training.training_secrets import TrainingSecrets
 from securefed._tensors import Array
 from securefed.attacks._base import Reconstruction
-from securefed.attacks._membership import membership_rates
 from securefed.errors import SecureFedError
 
 STATISTICS, LABELS, REGRESSION = "training/batch statistics", "training/last layer", "training/label regression"
@@ -66,7 +65,7 @@ class TrainingSeedRun:
 
     @property
     def place(self) -> Place:
-        """Where the attacks look."""
+        """The place of the attempts: algorithm, defence, view, run and target."""
         view = self.inputs.observed.view
         return Place(self.name, DEFENSES[view], view, self.inputs.seed, self.secrets.target)
 
@@ -93,7 +92,7 @@ class TrainingSeedRun:
             except SecureFedError as refusal:
                 self._leave_out(REGRESSION, refusal)
             else:
-                self._try(REGRESSION, _reader(learned))
+                self._try(REGRESSION, learned.read)
 
         if secrets.tells("tokens"):
             self._try(TOKENS, read_tokens)
@@ -160,24 +159,12 @@ class TrainingSeedRun:
         )
         for name, score in scores:
             try:
-                self._note_membership(name, score(), len(records.inside))
+                scored = score()
             except (SecureFedError, np.linalg.LinAlgError) as refusal:
                 self._leave_out(name, refusal)
-
-    def _note_membership(self, name: str, scores: Array, members: int) -> None:
-        rates = membership_rates(scores[:members], scores[members:])
-        mixed = self.inputs.rng(4).permutation(scores)
-        null = membership_rates(mixed[:members], mixed[members:])
-        self.result.attempts.append(
-            Attempt(
-                **asdict(self.place),
-                attack=name,
-                secret="membership",
-                leakage=rates.leakage,
-                null_leakage=null.leakage,
-                tpr=rates.tpr,
-            )
-        )
+                continue
+            inside, outside = np.split(scored, [len(records.inside)])
+            self.result.record_membership(self.place, name, "membership", inside, outside, self.inputs.rng(4))
 
     def _records(self) -> Records | str:
         """Choose members and as many rows that no member has; a sentence where there are none."""
@@ -198,10 +185,6 @@ class TrainingSeedRun:
         self.result.leave_out(self.place, attack, str(refusal))
 
 
-def _reader(learned: LabelRegression) -> Attack:
-    return learned.read
-
-
 def _reconstruction(found: ReadRows) -> Reconstruction:
     diagnostics = {"stage": found.stage, "explained": found.explained}
     return Reconstruction("samples", found.rows, residual=found.residual, diagnostics=diagnostics)
@@ -212,14 +195,3 @@ def _explained(estimate: Reconstruction) -> bool | None:
     if "explained" in estimate.diagnostics:
         return bool(estimate.diagnostics["explained"])
     return None if math.isnan(estimate.residual) else estimate.residual <= 1e-2
-
-
-def reasons(results: Sequence[SeedResult], runs: int) -> tuple[str, ...]:
-    """Say what did not run, with the first run's reason, since those of others differ in figures at most."""
-    grouped: dict[str, list[str]] = {}
-    for gap in (gap for result in results for gap in result.gaps):
-        grouped.setdefault(f"{gap.view}, {gap.attack}", []).append(gap.reason)
-    return tuple(
-        f"{where}: {group[0]}" + f" ({len(group)} of {runs} runs)" * (len(group) < runs)
-        for where, group in grouped.items()
-    )

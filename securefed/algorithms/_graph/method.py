@@ -33,12 +33,10 @@ from securefed.errors import DataError, DivergenceError
 CONSENSUS, GRAPH, OBJECTIVE = "consensus", "graph", "objective"
 """Names of tensors: the graph that the server broadcasts, a client's graph, the value of g_i."""
 BLOWN_UP = 10
-"""A client has diverged when g_i rises by more than so many times |g_i| + alpha d of the start; descent lowers it.
-
-With momentum a run may rise that far and come down again, so a round that ends above is repeated without (`descend`).
-"""
+"""Factor of the largest rise of g_i, in units of |g_i(w^0)| + alpha d at the start w^0, with d vertices. Descent lowers
+g_i, so that a client beyond it (above its ceiling) has diverged, or was carried there by momentum (see `descend`)."""
 FAR = 1e3
-"""A run has diverged when an entry of a broadcast exceeds its public bound so many times."""
+"""A run has diverged when an entry of a broadcast exceeds this multiple of its public bound."""
 
 REMEDY = "lower step_size or momentum, raise start_weight or zeta, or scale the data down"
 
@@ -71,7 +69,7 @@ class GraphClient:
         counted: number of its contributions that a sum has counted.
         distances: z_i / N_i, (edges,): all that a method uses of the data.
         share: N_i / (largest N_j), from public facts.
-        ceiling: largest value of g_i; a client beyond it has diverged.
+        ceiling: largest value of g_i that is not taken for divergence (`BLOWN_UP`).
         public: public facts of the run.
     """
 
@@ -136,7 +134,7 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
         settings={"local_steps": 5}, secret="distances", split="standardised=8", utility="graph_fit"
     )
     result: ClassVar[str | None] = GRAPH
-    """Name under which `memory[0]` stays with the client as its personal result, if it does."""
+    """Name of the client's personal result, its graph `memory[0]`; `None` where the method gives no personal result."""
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta", "zeta", "start_weight"):
@@ -177,29 +175,32 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
         strength: Array | float = 0.0,
         anchor: Array | float = 0.0,
     ) -> tuple[Array, Array]:
-        """Make K steps on g_i(w) + strength / 2 ||w - anchor||^2 and return the last two iterates.
+        """Make K steps on f(w) = g_i(w) + strength / 2 ||w - anchor||^2 and return the last two iterates.
 
-        A graph above its ceiling has diverged: it is NaN, so that clients computed together with it go on. Momentum
-        also takes sound graphs there: at a degree near 0 one step can add 2 alpha eta / zeta to a weight, and momentum
-        carries it up to 1 / (1 - xi) times as far over the next rounds, and back. So a graph that began the round
-        above g_i(w^0) makes the round's steps again without momentum, and has diverged unless these lower the function.
-        The papers have neither a ceiling nor this second try; below the ceiling the steps are theirs.
+        A client whose steps end above its ceiling has either diverged, or momentum has carried it there: at a degree
+        near 0 one step can add 2 alpha eta / zeta to a weight, and over the next rounds momentum carries the weight up
+        to 1 / (1 - xi) times as far, and back. The two cases are told apart by a second try. A client that began the
+        round above g_i(w^0) makes the round's steps again without momentum. If these lower f, they are the result.
+        Otherwise the client has diverged, and its iterates are NaN, which does not disturb the clients that are
+        computed together with it. The papers have neither a ceiling nor a second try; below the ceiling the steps are
+        theirs.
         """
         inputs = (own.problem, graph, previous, own.distances, strength, anchor)
         last, before = self.descent().run(*inputs)
-        fine = own.problem.objective(last, own.distances)[..., None] <= own.ceiling
-        if fine.all():
+        below_ceiling = own.problem.objective(last, own.distances)[..., None] <= own.ceiling
+        if below_ceiling.all():
             return last, before
 
-        def height(at: Array) -> Array:
-            pull = strength / 2 * ((at - anchor) ** 2).sum(axis=-1, keepdims=True)
-            return np.asarray(own.problem.objective(at, own.distances)[..., None] + pull)
+        def f(w: Array) -> Array:
+            pull = strength / 2 * ((w - anchor) ** 2).sum(axis=-1, keepdims=True)
+            return np.asarray(own.problem.objective(w, own.distances)[..., None] + pull)
 
-        slow, slow_before = replace(self.descent(), momentum=0.0).run(*inputs)
+        second_try, second_before = replace(self.descent(), momentum=0.0).run(*inputs)
         first = np.full(graph.shape, self.start_weight)
-        thrown = own.problem.objective(graph, own.distances) > own.problem.objective(first, own.distances)
-        back = thrown[..., None] & (height(slow) < height(graph))
-        return np.where(fine, last, np.where(back, slow, np.nan)), np.where(fine, before, slow_before)
+        began_high = own.problem.objective(graph, own.distances) > own.problem.objective(first, own.distances)
+        recovers = began_high[..., None] & (f(second_try) < f(graph))
+        ends = np.where(below_ceiling, last, np.where(recovers, second_try, np.nan))
+        return ends, np.where(below_ceiling, before, second_before)
 
     def problem(self, public: Public) -> SmoothGraph:
         """Return a client's objective."""

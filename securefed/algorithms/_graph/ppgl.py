@@ -108,8 +108,8 @@ class PPGL(GraphMethod):
         present = float(total[WEIGHT])
         if not present > 0:
             raise DivergenceError(f"the clients' weights sum to {present}, not above 0: noise outweighs them")
-        everybody = present * public.clients / len(survivors)
-        threshold = self.sparsity / (self.rho * everybody)
+        all_clients = present * public.clients / len(survivors)
+        threshold = self.sparsity / (self.rho * all_clients)
         return np.asarray(np.maximum(0.0, total[WEIGHTED] / present - threshold))  # (24)
 
     def penalty(self, graph: Array, consensus: Array) -> Array:

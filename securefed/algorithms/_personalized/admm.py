@@ -26,8 +26,9 @@ class ConsensusADMM(KnownStart):
 
     A client sends dz = z_i^{t+1} - z_i^t, and the server sets w <- w + (1/m) sum dz.
 
-    Invariant: w = (1/m) sum_i z_i over ALL m clients, with z_i of the committed states; z_i = w^0 for a client that has
-    never taken part. dz travels in the 64-bit ring: w is a running sum, and in 32 bits rounding would make it drift.
+    Invariant: w = (1/m) sum_i z_i over ALL m clients, with z_i of the committed states. A client that has never taken
+    part has z_i = w^0, the first model, which all parties know. dz travels in the 64-bit ring: w is a running sum, and
+    in 32 bits rounding would make it drift.
 
     Attributes:
         penalty: rho > 0, the penalty of the distance between w_i and the server's w.
@@ -45,7 +46,7 @@ class ConsensusADMM(KnownStart):
         check_choice("weighting", self.weighting, ("uniform", "rows"))
 
     def share(self, rows: Size, public: Public) -> Size:
-        """Return the weight a_i of a client with `rows` rows."""
+        """Return the weight a_i of a client with `rows` rows; of several clients, an array."""
         return rows / float(np.sum(public.rows)) if self.weighting == "rows" else 0 * rows + 1.0 / public.clients
 
     def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""FedAvg whose clients train a torch module by DP-SGD, so that single rows are private towards everybody.
+"""FedAvg whose clients train a torch module by DP-SGD, so that single rows are private towards all other parties.
 
 Every local step is DP-SGD (Abadi et al., CCS 2016), run by opacus' `PrivacyEngine`: each row is drawn with a fixed
 probability, the gradient of each drawn row is clipped to an L2 norm of C, and Gaussian noise is added to their sum.
@@ -39,7 +39,7 @@ with needed_for("record-level privacy"):
     from opacus.validators.errors import UnsupportedModuleError
 
 History = tuple[tuple[float, float, int], ...]
-"""What an accountant composes: (noise multiplier, sampling rate, number of steps), in order."""
+"""The steps that an accountant composes: (noise multiplier, sampling rate, number of steps), in order."""
 _TAIL = 8.0
 """Standard deviations of noise for which a bound leaves room; an entry exceeds them once in 8e14."""
 
