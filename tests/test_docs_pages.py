@@ -12,7 +12,7 @@ import pytest
 
 DOCS = Path(__file__).parents[1] / "docs"
 _BLOCK = re.compile(r"^```python\n(.*?)^```(?:\n\n^```text\n(.*?)^```)?", flags=re.DOTALL | re.MULTILINE)
-FOLDERS = ("", "tutorials", "how-to", "explanation", "reference")
+FOLDERS = ("", "papers", "tutorials", "how-to", "explanation", "reference")
 TESTED_ELSEWHERE = {
     "auditing.md",
     "flower.md",

@@ -43,6 +43,27 @@ def pages() -> dict[str, str]:
     return {"which-algorithm-leaks-what.md": "\n".join(lines) + "\n"}
 
 
+def secret_of(kept: dict[str, Any], algorithm: str) -> str:
+    """Return what is to be recovered of an algorithm's clients, in words."""
+    secret = kept["secrets"][algorithm]
+    return _SECRETS.get(secret, secret)
+
+
+def shown_of(kept: dict[str, Any], algorithm: str, owner: str) -> dict[str, str]:
+    """Return verdict and figure of one algorithm in each column of the table; empty where it was not attacked.
+
+    Args:
+        kept: the audit that was kept.
+        algorithm: registered name.
+        owner: whose data are the secret, `client` or `federation`.
+    """
+    own = [cell for cell in kept["cells"] if (cell["algorithm"], cell["secret"]) == (algorithm, owner)]
+    return {
+        column: _shown([cell for cell in own if (cell["defense"], cell["view"]) in places])
+        for column, places in _COLUMNS.items()
+    }
+
+
 def _table(kept: dict[str, Any], owner: str, title: str) -> list[str]:
     lines = [
         f"## {title}",
@@ -50,11 +71,10 @@ def _table(kept: dict[str, Any], owner: str, title: str) -> list[str]:
         f"| algorithm | secret | {' | '.join(_COLUMNS)} |",
         "| --- " * (2 + len(_COLUMNS)) + "|",
     ]
-    for algorithm, secret in kept["secrets"].items():
-        own = [cell for cell in kept["cells"] if (cell["algorithm"], cell["secret"]) == (algorithm, owner)]
-        shown = [_shown([c for c in own if (c["defense"], c["view"]) in places]) for places in _COLUMNS.values()]
+    for algorithm in kept["secrets"]:
+        shown = shown_of(kept, algorithm, owner).values()
         if any(shown):
-            lines.append(f"| `{algorithm}` | {_SECRETS.get(secret, secret)} | {' | '.join(shown)} |")
+            lines.append(f"| `{algorithm}` | {secret_of(kept, algorithm)} | {' | '.join(shown)} |")
     return [*lines, ""]
 
 
