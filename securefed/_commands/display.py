@@ -55,7 +55,7 @@ def show_audit(report: Report) -> None:
     from securefed._auditing.report.conclusions import strongest  # noqa: PLC0415
     from securefed._auditing.report.headline import headline  # noqa: PLC0415
     from securefed._auditing.report.palette import TONES  # noqa: PLC0415
-    from securefed._auditing.report.report_words import short, short_defense  # noqa: PLC0415
+    from securefed._auditing.report.report_words import COUNTS, chance_text, short, short_defense  # noqa: PLC0415
 
     for warning in report.settings[AUDIT].get("warnings", ()):
         console.print(f"[bold yellow]warning[/]: {escape(warning)}", soft_wrap=True, highlight=False)
@@ -65,7 +65,7 @@ def show_audit(report: Report) -> None:
             console.print(head, soft_wrap=True, highlight=False)
     best = strongest(report.cells)
     title = "Leakage of the strongest attack: mean [95 % interval], 1 = exact, 0 = nothing"
-    table = _table(title, ("algorithm", "defence", "view", "one client", "all clients pooled"))
+    table = _table(title, ("defence", "view", "one client", "all clients pooled"))
     gaps, reasons = _gaps(report)
     previous = ("", "")
     for algorithm, defense, view in sorted(dict.fromkeys([*(key[:3] for key in best), *gaps]), key=_order(report)):
@@ -73,22 +73,27 @@ def show_audit(report: Report) -> None:
         texts = [_leakage(cell) if cell else "" for cell in cells]
         numbers = "".join(f" ({number})" for number in gaps.get((algorithm, defense, view), []))
         absent = f"[dim]did not run{numbers}[/]" if numbers else ""
+        if algorithm != previous[0]:
+            table.add_row(f"[bold]{escape(short(algorithm))}[/]")
         table.add_row(
-            short(algorithm) if algorithm != previous[0] else "",
-            short_defense(defense) if (algorithm, defense) != previous else "",
+            f"  {short_defense(defense)}" if (algorithm, defense) != previous else "",
             view.replace(" + ", "+"),
             *(texts if any(texts) else [absent, ""]),
         )
         if absent and any(texts):
-            table.add_row("", "", "", absent)
+            table.add_row("", "", absent)
         previous = (algorithm, defense)
     console.print(table)
+    for cell in best.values():
+        if text := chance_text(cell):
+            where = f"{short(cell.algorithm)}, {short_defense(cell.defense)}, {cell.view}"
+            console.print(f"{escape(where)}: {cell.leakage.mean:.2f} is no finding: {text}", soft_wrap=True)
     for number, reason in enumerate(reasons, 1):
         console.print(f"({number}) did not run: {escape(_cut(reason))}", soft_wrap=True)
     legend = "  ".join(f"[{_tone(word)}]{look.mark} {word}[/]" for word, look in TONES.items())
     console.print(
         f"{legend}\nWhere it is inconclusive, the attacks failed or scatter too much, and say nothing of the data; "
-        "“worse” is worse than a guess. Epsilon and everything else are in the report.",
+        f"“worse” is worse than a guess. {COUNTS} Epsilon and everything else are in the report.",
         soft_wrap=True,
         highlight=False,
     )
@@ -97,6 +102,31 @@ def show_audit(report: Report) -> None:
         _show_membership(report)
     for line in headline(report):
         console.print(f"\n{line}", soft_wrap=True)
+    _show_next(report)
+
+
+def _show_next(report: Report) -> None:
+    """Print how sure the audit is where it has few runs, the settings that held, and what to run next."""
+    from securefed._auditing.engine.audit_report import AUDIT  # noqa: PLC0415
+    from securefed._auditing.engine.statistics import ENOUGH  # noqa: PLC0415
+    from securefed._auditing.report.actions import actions  # noqa: PLC0415
+    from securefed._auditing.report.next_runs import enough_seeds  # noqa: PLC0415
+    from securefed._auditing.report.sureness import lying, runs_sentence  # noqa: PLC0415
+
+    plain: dict[str, Any] = {"soft_wrap": True, "highlight": False, "markup": False}
+    seeds = report.settings[AUDIT]["seeds"]
+    if seeds < ENOUGH:
+        console.print(f"\n{runs_sentence(seeds)}\n  {enough_seeds(report)}", **plain)
+    for action in actions(report):
+        if not action.steps:
+            continue
+        console.print(f"\n{action.what} {action.why}", **plain)
+        for said, text in action.steps:
+            for line in (said, *(f"  {one}" for one in text.splitlines())):
+                if line:
+                    console.print(line, **plain)
+    if unasked := lying(report):
+        console.print(f"\n{unasked}", **plain)
 
 
 def _table(title: str, names: Sequence[str]) -> Table:
@@ -143,11 +173,13 @@ def _cut(reason: str) -> str:
     return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}... (audit.json says it all)"
 
 
-def _order(report: Report) -> Callable[[tuple[str, str, str]], tuple[int, int]]:
-    """Return the sort key that puts algorithms and defences in the order of the report, those without a cell last."""
+def _order(report: Report) -> Callable[[tuple[str, str, str]], tuple[int, int, int]]:
+    """Return the sort key: algorithms and defences as reported, those without a cell last; views by strength."""
+    from securefed._auditing.report.observers import strength  # noqa: PLC0415
+
     algorithms = list(dict.fromkeys([*report.algorithms, *(item.algorithm for item in report.missing)]))
     defenses = list(dict.fromkeys([*(cell.defense for cell in report.cells), *(m.defense for m in report.missing)]))
-    return lambda key: (algorithms.index(key[0]), defenses.index(key[1]))
+    return lambda key: (algorithms.index(key[0]), defenses.index(key[1]), strength(key[2]))
 
 
 def _leakage(cell: Cell) -> str:

@@ -64,12 +64,12 @@ def test_each_party_is_named_with_what_it_finds_and_protections_with_one_effect_
 def test_a_party_that_sees_sums_before_the_noise_is_said_to() -> None:
     early = report(cell("pca/ssi", "dp", "sum only", 1.0, epsilon=NOT_COVERED), cell("pca/ssi", "dp", "released", 0.0))
     assert [row.party for row in observers(early)] == [
-        "the server, which reads only sums, before the noise",
         "everyone else, from what is published",
+        "the server, which reads only sums, before the noise",
     ]
     shares = report(cell("pca/ssi", "ddp", "sum only", 0.0, epsilon=8.0))
     assert [row.party for row in observers(shares)] == ["the server, which reads only sums with noise"]
-    assert [group.words for row in observers(early) for group in row.cells[0]] == ["exposed", "no leak found"]
+    assert [group.words for row in observers(early) for group in row.cells[0]] == ["no leak found", "exposed"]
 
 
 def test_the_decision_agrees_with_the_actions() -> None:
@@ -84,6 +84,7 @@ def test_the_decision_agrees_with_the_actions() -> None:
         "Do not rely on a protection of FedPG yet.",
         "Decide whether the server may know all clients' data together.",
         "Keep most of the clients independent of the server.",
+        "Ask which settings keep the leak of DSGD within 0.1.",
     ]
 
 
@@ -105,25 +106,27 @@ def test_no_protection_is_advised_against_nothing_and_none_is_called_safe() -> N
     assert decision(stuck) == (
         "Whether unprotected messages give a client's data away is not known: the attacks failed."
     )
-    assert actions(stuck) == []
+    assert actions(stuck)[0].what == "Settle what is not known."
 
 
 def test_how_sure_it_is_counts_runs_power_failures_and_gaps() -> None:
-    runs, power, unknown = sureness(OPEN)
+    runs, power, unknown, lying = sureness(OPEN)
     assert runs.startswith("Every figure is the mean of 10 runs")
     assert power == (
         "“No leak found” (4 of 13 situations) is true of leaks that these attacks can see, and they notice mean leaks "
         "of 0.06. Others may find more."
     )
     assert unknown.startswith("“Not known” (1 of 13)")
+    assert lying.endswith("A server that lies was not tried: add --active to the command.")
+    assert sureness(replace(OPEN, command="securefed audit --active"))[-1] == unknown
     assert gaps(OPEN) == ""
     lacking = replace(OPEN, missing=(Missing("pca/ssi", "dp", "released", "", 0, 10, "no rows"),))
     assert gaps(lacking) == "1 part of the audit did not run, or not in full"
     assert 'href="#not-run"' in render(lacking) and 'id="not-run"' in render(lacking)
     few = {**OPEN.settings, "audit": {**OPEN.settings["audit"], "seeds": 3}}
-    assert "10 would make them narrower" in sureness(replace(OPEN, settings=few))[0]
+    assert "10 would make them narrower" in sureness(replace(OPEN, settings=few))[-1]
     few["audit"]["seeds"] = 1
-    assert "One run only" in sureness(replace(OPEN, settings=few))[0]
+    assert "One run only" in sureness(replace(OPEN, settings=few))[-1]
 
 
 def test_numbers_below_a_guess_are_words_everywhere() -> None:
@@ -267,7 +270,8 @@ def test_a_graph_of_wrong_distances_shows_its_wrong_edges() -> None:
 def test_pooled_data_and_helpers_are_warned_of_only_where_they_leak() -> None:
     whole = report(cell("pca/ssi", "secure_aggregation", "sum only", 0.98, FEDERATION))
     assert [action.what for action in actions(whole)] == [
-        "Decide whether the server may know all clients' data together."
+        "Decide whether the server may know all clients' data together.",
+        "Ask which settings keep the leak of SSI within 0.1.",
     ]
     noised = cell("pca/ssi", "ddp", "sum only", 0.0, FEDERATION)
     assert actions(report(*whole.cells, noised))[0].why.startswith("Sums give them away under secure aggregation here.")
@@ -277,8 +281,8 @@ def test_pooled_data_and_helpers_are_warned_of_only_where_they_leak() -> None:
         "Sums give them away under secure aggregation in every algorithm; under Distributed DP in SSI."
     )
     helped = report(cell("pca/ssi", "paillier", "server + key holder", 1.0))
-    assert [action.what for action in actions(helped)] == ["Keep the key holder independent of the server."]
-    assert actions(report(cell("pca/ssi", "paillier", "server + key holder", 0.0))) == []
+    assert actions(helped)[0].what == "Keep the key holder independent of the server."
+    assert len(actions(report(cell("pca/ssi", "paillier", "server + key holder", 0.0)))) == len(actions(helped)) - 1
 
 
 def test_a_server_that_lies_is_named_and_warned_of_where_it_gets_past_a_protection() -> None:

@@ -10,7 +10,9 @@ from securefed._auditing.cases import Case, Prepared, case
 from securefed._auditing.cases.own_setup import head
 from securefed._auditing.engine.seed_result import SeedResult
 from securefed._auditing.registered.audit_settings import Settings
+from securefed._auditing.registered.audited_defenses import DP, NOISES, default_threshold, distributed_multiplier
 from securefed._auditing.registered.seed_run import SeedRun
+from securefed.errors import SecureFedError
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,22 @@ class RegisteredSubject:
         return self.case.prepare(self.settings.source(), self.settings.clients, seed)
 
     def describe(self) -> Mapping[str, Any]:
-        """Return the settings of its audit case, and the sizes at which it runs."""
-        return self.case.describe() | {"sizes": head(self.prepare(0), self.case)}
+        """Return the settings of its audit case, the sizes at which it runs, and how much noise each defence adds."""
+        prepared = self.prepare(0)
+        noise = {name: self._noise(name, prepared) for name in NOISES if name in self.settings.defenses}
+        more = {"noise multipliers": noise} if noise else {}
+        return self.case.describe() | {"sizes": head(prepared, self.case)} | more
+
+    def _noise(self, defense: str, prepared: Prepared) -> float | None:
+        """Return the noise multiplier of a defence; `None` where no noise of this epsilon fits the algorithm."""
+        case, shared = self.case, self.settings
+        if defense == DP:
+            return shared.noise[shared.epsilon, case.rounds]
+        sizes = case.build().layout(prepared.public), shared.clients, default_threshold(shared.clients)
+        try:
+            return distributed_multiplier(case.clip, shared.epsilon, shared.delta, case.rounds, *sizes)
+        except SecureFedError:
+            return None
 
     def audit_seed(self, seed: int, *, first: bool | None = None) -> SeedResult:
         """Run and attack one seed; all but keys and noise follows from the seed.

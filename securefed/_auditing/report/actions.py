@@ -6,7 +6,7 @@ Where the report has an advice, which searched protections and sizes, that stand
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +14,8 @@ from securefed._auditing.engine.audit_report import AUDIT, Report
 from securefed._auditing.engine.results import CLIENT, FEDERATION
 from securefed._auditing.engine.statistics import FOUND
 from securefed._auditing.report.conclusions import ALONE, PLAIN, strongest
+from securefed._auditing.report.held_settings import to_paste
+from securefed._auditing.report.next_runs import advised_first, open_runs
 from securefed._auditing.report.outcomes import Outcome, outcomes
 from securefed._auditing.report.report_words import in_sentence, leak_text, listed, short
 
@@ -32,10 +34,14 @@ class Action:
     Attributes:
         what: in a few words, as an instruction.
         why: a sentence or two, with the figures.
+        steps: (sentence, text to paste) pairs: what to run, or the settings; the text may be empty.
+        link: words that lead to the steps.
     """
 
     what: str
     why: str
+    steps: tuple[tuple[str, str], ...] = ()
+    link: str = "What to run next"
 
 
 def actions(report: Report) -> list[Action]:
@@ -43,21 +49,35 @@ def actions(report: Report) -> list[Action]:
     advised = {short(one.algorithm) for one in report.advice if one.advised is not None}
     found = [item for item in outcomes(report) if item.name not in advised]
     level, clients = report.settings[AUDIT]["acceptable"], report.settings[AUDIT]["clients"]
-    out = [_use(same, level) for kind in ("held", "fixed") for same in _alike(found, kind)]
+    out = [_use(report, same, level) for kind in ("held", "fixed") for same in _alike(found, kind)]
     open_, unknown, safe = ([item.name for item in found if item.kind == kind] for kind in ("open", "unknown", "safe"))
     if open_:
         why = f"With {clients} clients no protection tried here keeps the leak of one client's data within {level:g}."
         out.append(Action(f"Treat the messages of {_named(open_, report)} like the data themselves.", why))
+    steps = tuple((run.why, run.command) for run in open_runs(report))
     if unknown:
         why = (
             f"Attacks failed, scatter too much to notice a leak of {level:g}, or did not look for all that leaks, "
             "which is no sign of safety."
         )
-        out.append(Action(f"Do not rely on a protection of {_named(unknown, report)} yet.", why))
+        out.append(Action(f"Do not rely on a protection of {_named(unknown, report)} yet.", why, steps))
+    elif steps:
+        out.append(Action("Settle what is not known.", "It is no sign of safety.", steps))
     if safe:
         why = f"Plain messages gave at most {level:g} of one client's data away. Other attacks may find more."
         out.append(Action(f"{listed(safe)}: no protection was needed against these attacks.", why))
-    return [*out, *_lying(report), *_pooled(report), *_separation(report)]
+    return [*out, *_lying(report), *_pooled(report), *_separation(report), *_advice(report)]
+
+
+def _advice(report: Report) -> list[Action]:
+    """Say how to search settings for the same data, where the report holds no advice."""
+    name, command = advised_first(report)
+    if report.advice or not command:
+        return []
+    said = "For another algorithm put its name in place of this one." if len(report.algorithms) > 1 else ""
+    why = "The search tries noise, thresholds, rows and rounds on the same data."
+    what = f"Ask which settings keep the leak of {short(name)} within {report.settings[AUDIT]['acceptable']:g}."
+    return [Action(what, why, ((said, command),), "Command to paste")]
 
 
 def _named(names: Sequence[str], report: Report) -> str:
@@ -84,7 +104,7 @@ def _shared(same: Sequence[Outcome]) -> list[str]:
     return [one.defense for one in same[0].remedies if all(one.defense in names for names in sets)]
 
 
-def _use(same: Sequence[Outcome], level: float) -> Action:
+def _use(report: Report, same: Sequence[Outcome], level: float) -> Action:
     """Name the defences that hold, with the leak that the weakest leaves, and what the cheapest costs at most."""
     defenses = _shared(same)
     used = [one for item in same for one in item.remedies if one.defense in defenses]
@@ -101,7 +121,20 @@ def _use(same: Sequence[Outcome], level: float) -> Action:
         why += f", at {max(costs):.1f} times the bytes{by}"
     if round(lost, 2) > 0:
         why += f" and up to {lost:.2f} less utility of the model"
-    return Action(what, f"{why}.")
+    return Action(what, f"{why}.", tuple(_settings(report, same, defenses[0])), "Settings to paste")
+
+
+def _settings(report: Report, same: Sequence[Outcome], defense: str) -> Iterator[tuple[str, str]]:
+    """Write the settings of a defence that held, once where they are the same for all algorithms."""
+    alike: dict[str, list[str]] = {}
+    for item in same:
+        name = next(one for one in report.algorithms if short(one) == item.name)
+        text = to_paste(report, name, defense, fixed=item.kind == "fixed") if report.command else ""
+        alike.setdefault(text, []).append(item.name)
+    for text, names in alike.items():
+        if text:
+            whose = f" for {listed(names)}" if len(alike) > 1 else ""
+            yield f"Options of `securefed run`{whose}, and the same in Python:", text
 
 
 def _lying(report: Report) -> list[Action]:

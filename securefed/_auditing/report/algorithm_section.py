@@ -24,7 +24,7 @@ from securefed._auditing.report.conclusions import (
 from securefed._auditing.report.matrix import anchor
 from securefed._auditing.report.palette import tone
 from securefed._auditing.report.recovered import recovered, strongest_artifact
-from securefed._auditing.report.report_words import figure, leak_text, protection, short
+from securefed._auditing.report.report_words import chance_text, figure, leak_text, protection, short
 
 _FIGURES: Final = ("bytes per client and round", "times plain's", "seconds per round", "epsilon")
 
@@ -151,5 +151,6 @@ def _judged(cell: Cell | None) -> dict[str, Any]:
     look = tone(cell.verdict.word)
     if cell.verdict.word == INCONCLUSIVE:
         return {"text": f"inconclusive, residual {cell.residual:.1g}{covered}", "css": look.name, "share": None}
-    text = f"{leak_text(cell.leakage.mean)} ({cell.verdict.word}{covered})"
+    chance = f": {text}" if (text := chance_text(cell)) else ""
+    text = f"{leak_text(cell.leakage.mean)} ({cell.verdict.word}{chance}{covered})"
     return {"text": text, "css": look.name, "share": round(100 * min(max(cell.leakage.mean, 0.0), 1.0))}

@@ -23,6 +23,7 @@ from securefed._auditing.report.matrix import matrices, sizes
 from securefed._auditing.report.observers import names_secrets
 from securefed._auditing.report.palette import TONES, style_sheet
 from securefed._auditing.report.report_words import (
+    COUNTS,
     arrow,
     figure,
     glossary,
@@ -76,6 +77,7 @@ def render(report: Report) -> str:
         first=first_screen(report),
         headline=headline(report)[names_secrets(report) :],  # the first sentence does not tell secrets apart
         matrices=matrices(report),
+        counts=COUNTS,
         sizes=sizes(report),
         warnings=shared.get("warnings", ()),
         sections=[section(report, name) for name in algorithms],

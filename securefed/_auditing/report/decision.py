@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.engine.audit_report import AUDIT, Report
 from securefed._auditing.engine.results import CLIENT
-from securefed._auditing.engine.statistics import EXPOSED, FOUND, INCONCLUSIVE, PARTIAL
+from securefed._auditing.engine.statistics import ENOUGH, EXPOSED, FOUND, INCONCLUSIVE, PARTIAL
 from securefed._auditing.report.conclusions import ALONE, PLAIN, strongest, worst
-from securefed._auditing.report.observers import NAMED, names_secrets
+from securefed._auditing.report.observers import FEWEST, NAMED, names_secrets
 from securefed._auditing.report.outcomes import outcomes
 from securefed._auditing.report.report_words import listed, secret_title, short
 
@@ -24,8 +24,19 @@ _ONLY: Final = {
 def decision(report: Report) -> str:
     """Conclude in two sentences: what unprotected messages give away, and whether a protection holds.
 
-    Both are about one client's data and a server without help; a report of other secrets only says what was found.
+    Both are about one client's data and a server without help; a report of other secrets only says what was found. A
+    third sentence follows where few runs were made.
     """
+    return f"{_concluded(report)} {_few(report.settings[AUDIT]['seeds'])}".strip()
+
+
+def _few(seeds: int) -> str:
+    if seeds < FEWEST:
+        return f"That rests on {seeds} run{'s' * (seeds > 1)}, too few to say that anything is hidden."
+    return f"That rests on {seeds} runs; {ENOUGH} are the fewest to rely on." if seeds < ENOUGH else ""
+
+
+def _concluded(report: Report) -> str:
     if names_secrets(report) and (said := _secrets(report)):
         return f"{said} {_protected(report)}".strip()
     plain = {short(name): worst(report, name, PLAIN, CLIENT) for name in report.algorithms}

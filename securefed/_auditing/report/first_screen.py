@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 from securefed._auditing.engine.audit_report import AUDIT, Report
+from securefed._auditing.engine.statistics import ENOUGH
 from securefed._auditing.report.actions import actions
 from securefed._auditing.report.advice_section import advice_block
 from securefed._auditing.report.decision import decision
 from securefed._auditing.report.membership_sentence import membership
+from securefed._auditing.report.next_runs import enough_seeds
 from securefed._auditing.report.observers import OWNERS, observers, owners
 from securefed._auditing.report.recovered import examples
 from securefed._auditing.report.report_words import short
@@ -35,9 +37,11 @@ def first_screen(report: Report) -> dict[str, Any]:
         "membership": membership(report),
         "meanings": [meaning for name, meaning in _MEANINGS.items() if any(c.defense == name for c in report.cells)],
         "sure": sureness(report),
-        "actions": actions(report),
+        "actions": (todo := actions(report)),
+        "steps": [(number, action) for number, action in enumerate(todo, 1) if action.steps],
         "advice": [advice_block(one) for one in report.advice],
         "wide": "wide-advice" if report.advice else "",
+        "more_runs": enough_seeds(report) if report.settings[AUDIT]["seeds"] < ENOUGH else "",
         "gaps": gaps(report),
         "examples": examples(report),
     }

@@ -13,6 +13,7 @@ from securefed._auditing.report.conclusions import strongest, why
 from securefed._auditing.report.observers import names_secrets
 from securefed._auditing.report.palette import tone
 from securefed._auditing.report.report_words import (
+    chance_text,
     interval_text,
     leak_text,
     listed,
@@ -95,10 +96,10 @@ def _row(name: str, note: str, found: Sequence[Cell | None]) -> dict[str, Any]:
 def _heat(cell: Cell) -> dict[str, Any]:
     """Format a cell: its verdict's tone, and the length of its bar."""
     look, unsure = tone(cell.verdict.word), cell.verdict.word == INCONCLUSIVE
-    extra = ""
+    extra = chance_text(cell)
     if cell.verdict.word in FOUND and cell.leakage.mean < 0:
         extra = f"one run: {leak_text(cell.highest)}"  # the mean hides why it is a leak
-    elif cell.epsilon is not None:
+    elif cell.epsilon is not None and not extra:
         extra = f"ε {cell.epsilon}" if cell.epsilon == NOT_COVERED else f"ε = {cell.epsilon:g}"
     return {
         "mean": leak_text(cell.leakage.mean),

@@ -1,7 +1,8 @@
 """Say in plain words which party sees the messages, and group the cells of a report by that party.
 
-The first screen has one row for each party under each protection. Protections under which the party sees the same and
-finds the same share a row.
+The first screen has one row for each party under each protection, the weaker party first; protections that leave the
+party the same appear in one row. A party that sees all that another one sees never has a milder verdict: where its own
+attacks found less, it can run those of the other.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import Final
 
 from securefed._auditing.engine.audit_report import AUDIT, Report
 from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, RECORD, Cell
+from securefed._auditing.engine.statistics import ENOUGH
 from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
 from securefed._auditing.report.conclusions import PLAIN, strongest
-from securefed._auditing.report.palette import TONES, Tone, tone
+from securefed._auditing.report.palette import TONES, Tone
 from securefed._auditing.report.report_words import listed, protection, secret_title, short
 from securefed.attacks.views import RELEASED
 
@@ -35,8 +37,11 @@ _PARTIES: Final = {
     RELEASED: "everyone else, from what is published",
 }
 _COLLUSION: Final = re.compile(r"collusion\((\d+)\)")
-Situation = dict[str, dict[str, Cell]]
-"""Cells of one view under one defence: by owner of the secret, then by name of the algorithm or secret."""
+_HONEST: Final = (RELEASED, "server", "sum only")
+"""Views of a server that follows the protocol without help, and of what it publishes."""
+FEWEST: Final = 3
+"""Runs below which silence is too little to say; Student's interval of 2 runs is 12 times as wide as
+that of 10 with the same scatter, that of 3 is 3.5 times."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +50,7 @@ class Group:
 
     Attributes:
         tone: how the verdict looks.
-        names: of the algorithms or secrets, as they are usually written; a single empty name where no name is needed,
-            since the report has only one.
+        names: of the algorithms or secrets, as they are usually written; one empty name where there is but one.
         words: the verdict, with the names where they are few.
     """
 
@@ -60,7 +64,7 @@ class Observer:
     """One row of the first table.
 
     Attributes:
-        protections: titles of the protections, joined by "or".
+        protections: titles of the protections, in one sentence part.
         party: the observer, in plain words.
         cells: for each column of `OWNERS` that the report has, the groups; empty if nothing was attacked there.
     """
@@ -102,57 +106,89 @@ def observers(report: Report) -> list[Observer]:
 
     A report that tells the secrets of one algorithm apart groups the secrets by verdict, any other the algorithms.
     """
-    columns, clients = owners(report), report.settings[AUDIT]["clients"]
-    protections: dict[tuple[str, str], list[str]] = {}
-    rows: dict[tuple[str, str], tuple[tuple[Group, ...], ...]] = {}
-    for (defense, view), found in _situations(report, columns).items():
-        verdicts = repr([_verdicts(found.get(owner, {})) for owner in columns])
-        same_row = _party_under(view, found, clients), verdicts
-        protections.setdefault(same_row, []).append("None" if defense == PLAIN else protection(defense))
-        rows[same_row] = tuple(groups(found.get(owner, {})) for owner in columns)
-    return [Observer(listed(names, "or"), row[0], rows[row]) for row, names in protections.items()]
-
-
-def _situations(report: Report, columns: Sequence[str]) -> dict[tuple[str, str], Situation]:
-    """Collect, for each defence and view, the cells of the strongest attacks."""
-    apart = names_secrets(report)
-    out: dict[tuple[str, str], Situation] = {}
-    for cell in strongest((cell for cell in report.cells if cell.owner in columns), by_owner=not apart).values():
+    columns, apart, seeds = owners(report), names_secrets(report), report.settings[AUDIT]["seeds"]
+    best = strongest((cell for cell in report.cells if cell.owner in columns), by_owner=not apart)
+    situations: dict[tuple[str, str], dict[str, dict[str, Cell]]] = {}
+    for cell in best.values():
         name = secret_title(cell.secret.removeprefix("pooled ")) if apart else short(cell.algorithm)
-        needed = cell.owner != RECORD and (apart or len(report.algorithms) > 1)
-        out.setdefault((cell.defense, cell.view), {}).setdefault(cell.owner, {})[name if needed else ""] = cell
-    return out
+        named = name if cell.owner != RECORD and (apart or len(report.algorithms) > 1) else ""
+        situations.setdefault((cell.defense, cell.view), {}).setdefault(cell.owner, {})[named] = cell
+    merged: dict[tuple[str, str], list[str]] = {}
+    shown: dict[tuple[str, str], tuple[tuple[Group, ...], ...]] = {}
+    order = list(dict.fromkeys(defense for defense, _ in situations))
+    for defense, view in sorted(situations, key=lambda key: (order.index(key[0]), strength(key[1]))):
+        found = situations[defense, view]
+        weaker = [other for (same, one), other in situations.items() if same == defense and sees_all_of(view, one)]
+        words = {owner: _words_found(found.get(owner, {}), [one.get(owner, {}) for one in weaker]) for owner in columns}
+        promised = {cell.epsilon for cells in found.values() for cell in cells.values()}
+        noised = view == "sum only" and any(isinstance(epsilon, float) for epsilon in promised)
+        seen = party(view, report.settings[AUDIT]["clients"], early=NOT_COVERED in promised)
+        key = (
+            f"{seen} with noise" if noised else seen,
+            repr([sorted(words[owner].items()) for owner in columns]),
+        )
+        merged.setdefault(key, []).append("None" if defense == PLAIN else protection(defense))
+        shown[key] = tuple(groups(words[owner], seeds) for owner in columns)
+    return [Observer(listed(names, "or"), key[0], shown[key]) for key, names in merged.items()]
 
 
-def _party_under(view: str, found: Situation, clients: int) -> str:
-    """Name the observer of a view, with the noise that its cells state."""
-    epsilons = {cell.epsilon for cells in found.values() for cell in cells.values()}
-    name = party(view, clients, early=NOT_COVERED in epsilons)
-    noised = view == "sum only" and any(isinstance(epsilon, float) for epsilon in epsilons)
-    return f"{name} with noise" if noised else name
+def strength(view: str) -> int:
+    """Rank a view by how much its observer can do: published results, the server alone, with help, by lying."""
+    if colluding := _COLLUSION.fullmatch(view):
+        return 3 + int(colluding[1])
+    ranks = {RELEASED: 0, "server": 1, "sum only": 1, CHANGING_SURVIVORS: 2, "server + key holder": 3}
+    return ranks.get(view, 1000)
 
 
-def groups(cells: Mapping[str, Cell]) -> tuple[Group, ...]:
+def sees_all_of(view: str, other: str) -> bool:
+    """Return whether the observer of a view sees all that the observer of another view of the same run sees.
+
+    A server in a run where clients come and go sees other sums, so that it is compared with no other view.
+    """
+    if CHANGING_SURVIVORS in (view, other) or strength(other) >= strength(view):
+        return False
+    both = _COLLUSION.fullmatch(view), _COLLUSION.fullmatch(other)
+    return other in _HONEST or all(both)
+
+
+def _words_found(cells: Mapping[str, Cell], weaker: Sequence[Mapping[str, Cell]]) -> dict[str, str]:
+    """Return verdicts by name: the worst of the observer's own and of those whose view it has too."""
+    order = list(TONES)
+    verdicts = {
+        name: [cell.verdict.word, *(other[name].verdict.word for other in weaker if name in other)]
+        for name, cell in cells.items()
+    }
+    return {name: min(words, key=order.index) for name, words in verdicts.items()}
+
+
+def groups(verdicts: Mapping[str, str], seeds: int) -> tuple[Group, ...]:
     """Group algorithms or secrets by verdict, the worst first.
 
     Args:
-        cells: by name, the cell that counts; the only one of its kind has the empty name.
+        verdicts: by name; the only one of its kind has the empty name.
+        seeds: number of runs; few are named beside the verdict.
     """
     out = []
     for word, look in TONES.items():
-        names = tuple(name for name, cell in cells.items() if cell.verdict.word == word)
+        names = tuple(name for name, one in verdicts.items() if one == word)
         if names:
-            out.append(Group(look, names, _words(look, names, len(cells))))
+            out.append(Group(look, names, _words(look, names, len(verdicts), seeds)))
     return tuple(out)
 
 
-def _words(look: Tone, names: Sequence[str], among: int) -> str:
+def _words(look: Tone, names: Sequence[str], among: int, seeds: int) -> str:
+    said = _said(look, seeds)
     if not names[0]:
-        return look.words
+        return said
     if len(names) == among > NAMED:
-        return f"{look.words} in any of {among}" if look.name == "quiet" else f"{look.words} in all {among}"
-    return f"{look.words}: {', '.join(names)}" if len(names) <= NAMED else f"{look.words}: {len(names)} of {among}"
+        return f"{said} in any of {among}" if look.name == "quiet" and seeds >= FEWEST else f"{said} in all {among}"
+    return f"{said}: {', '.join(names)}" if len(names) <= NAMED else f"{said}: {len(names)} of {among}"
 
 
-def _verdicts(cells: Mapping[str, Cell]) -> list[tuple[str, str]]:
-    return sorted((algorithm, tone(cell.verdict.word).name) for algorithm, cell in cells.items())
+def _said(look: Tone, seeds: int) -> str:
+    """Say a verdict; of few runs with their number, and of fewer still that their silence says nothing."""
+    if seeds >= ENOUGH or look.name == "unsure":
+        return look.words
+    if look.name == "quiet" and seeds < FEWEST:
+        return "too few runs to say"
+    return f"{look.words} ({seeds} run{'s' * (seeds > 1)})"

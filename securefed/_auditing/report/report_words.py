@@ -12,6 +12,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
+from securefed._auditing.engine.results import Cell
+from securefed._auditing.engine.statistics import NOT_DETECTED, PARTIAL_FROM
 from securefed._auditing.report.palette import tone
 
 DEFENSE_TITLES: Final = {
@@ -27,6 +29,11 @@ DEFENSE_TITLES: Final = {
 
 WORSE: Final = "worse than a guess"
 """A leakage below 0, in words."""
+COUNTS: Final = (
+    "Not the mean decides whether something leaks, but whether the interval's lower end is above .05 and above what "
+    "guessing gives: .51 with a wide interval is no finding where .31 with a narrow one is."
+)
+"""How a mean leakage becomes a verdict, for the page and the terminal."""
 SHORT_DEFENSES: Final = {
     "secure_aggregation": "SecAgg",
     "dp": "DP+SA",
@@ -163,6 +170,18 @@ def interval_text(low: float | None, high: float | None) -> str:
     if low is None or high is None or math.isnan(low) or math.isnan(high) or round(high, 2) < 0:
         return ""
     return f"up to {leak_text(high)}" if round(low, 2) < 0 else f"{leak_text(low)} to {leak_text(high)}"
+
+
+def chance_text(cell: Cell) -> str:
+    """Say why a leakage above 0 is no finding: what guessing gives, or that its interval is too wide.
+
+    Empty for other verdicts, and where the mean is too small for the question to arise.
+    """
+    if cell.verdict.word != NOT_DETECTED or cell.leakage.mean < PARTIAL_FROM:
+        return ""
+    if cell.null_leakage.high > PARTIAL_FROM:
+        return f"guessing gives up to {leak_text(cell.null_leakage.high)}"
+    return f"not clear of {PARTIAL_FROM:g}"
 
 
 @cache

@@ -9,8 +9,9 @@ from securefed._auditing.engine.audit_report import AUDIT, Report
 from securefed._auditing.engine.results import Cell
 from securefed._auditing.engine.statistics import ENOUGH, INCONCLUSIVE, NOT_DETECTED
 from securefed._auditing.report.conclusions import strongest
-from securefed._auditing.report.observers import names_secrets
+from securefed._auditing.report.observers import FEWEST, names_secrets
 from securefed._auditing.report.report_words import leak_text
+from securefed.attacks.views import ACTIVE_SERVER
 
 
 def sureness(report: Report) -> list[str]:
@@ -18,7 +19,15 @@ def sureness(report: Report) -> list[str]:
     seeds = report.settings[AUDIT]["seeds"]
     cells = (cell for cell in report.cells if cell.owner != "confirmation")
     best = list(strongest(cells, by_owner=not names_secrets(report)).values())
-    return [sentence for sentence in (_runs(seeds), _power(best), _unknown(best)) if sentence]
+    said = (_power(best), _unknown(best), lying(report), runs_sentence(seeds))
+    return [sentence for sentence in (said if seeds < ENOUGH else (said[-1], *said[:-1])) if sentence]
+
+
+def lying(report: Report) -> str:
+    """Say that no server that chooses its broadcasts was tried, and how it is, where the audit can be asked for it."""
+    if not report.command or any(cell.view == ACTIVE_SERVER for cell in report.cells) or "--active" in report.command:
+        return ""
+    return "The server was taken to follow the protocol. A server that lies was not tried: add --active to the command."
 
 
 def gaps(report: Report) -> str:
@@ -27,10 +36,15 @@ def gaps(report: Report) -> str:
     return f"{count} part{'s' * (count > 1)} of the audit did not run, or not in full" if count else ""
 
 
-def _runs(seeds: int) -> str:
+def runs_sentence(seeds: int) -> str:
+    """Say how many runs there were, and of few how many to rely on; the command follows then."""
     if seeds == 1:
-        return f"One run only, so that chance may have made any figure. Ask for {ENOUGH} (seeds)."
-    few = "" if seeds >= ENOUGH else f" {ENOUGH} would make them narrower."
+        return f"One run only, so that chance may have made any figure. Rely on {ENOUGH} runs or more:"
+    few = ""
+    if seeds < FEWEST:
+        few = f" That is too few to say that nothing leaks. Rely on {ENOUGH} runs or more:"
+    elif seeds < ENOUGH:
+        few = f" {ENOUGH} would make them narrower, and are the fewest to rely on:"
     return f"Every figure is the mean of {seeds} runs with other random draws, with a 95 % interval.{few}"
 
 

@@ -1,0 +1,232 @@
+"""Say which command to run next: to settle what an audit left open, and to be advised on settings.
+
+An audit of a user's own algorithm has no command; the same changes are then given as arguments of the call.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from securefed._auditing.engine.audit_report import ACCEPTABLE, AUDIT, Report
+from securefed._auditing.engine.results import CLIENT, Cell
+from securefed._auditing.engine.statistics import (
+    ENOUGH,
+    INCONCLUSIVE,
+    NOT_DETECTED,
+    PARTIAL_FROM,
+    SIGHTED,
+    seeds_for,
+)
+from securefed._auditing.report.conclusions import ALONE, PLAIN, strongest
+from securefed._auditing.report.observers import names_secrets
+from securefed._auditing.report.outcomes import outcomes
+from securefed._auditing.report.report_words import listed, short
+from securefed._catalogue import algorithms
+
+MOST_SEEDS: Final = 200
+"""Most runs that are suggested; ten runs of the default audit take some minutes."""
+_LEVELS: Final = (0.1, 0.2, 0.3, 0.5, 0.9)
+"""Leaks of which the smallest is named that so many runs would show, where the accepted leak needs more."""
+_LEAST: Final = 3
+"""Fewest clients for which `securefed advise` runs, and of a smaller case."""
+_SMALLER: Final = 4
+"""Divisor of the rows a client where a search failed."""
+_KEPT: Final = (
+    "--data", "--clients", "--owner-column", "--label-column", "--rows-per-client", "--rounds", "--set",
+    "--standardise",
+)  # fmt: skip
+"""Options of `securefed audit` that `securefed advise` has too, with the same meaning."""
+_FLAGS: Final = ("--standardise", "--active", "--membership", "--every-seed")
+
+
+@dataclass(frozen=True)
+class NextRun:
+    """One command to run next.
+
+    Attributes:
+        why: what is open, its cause, and what the command changes, in one sentence.
+        command: to paste; empty where nothing smaller is left to try.
+    """
+
+    why: str
+    command: str
+
+
+def open_runs(report: Report) -> list[NextRun]:
+    """List what to run next for all that is not known: one command for each cause.
+
+    Two causes exist. Results scatter too much: more runs narrow the interval. The search of an attack failed: more runs
+    do not help, but a smaller case has less to search for.
+    """
+    cells = _open(report)
+    failed = [cell for cell in cells if cell.verdict.word == INCONCLUSIVE and cell.explained < SIGHTED]
+    scattered = [cell for cell in cells if cell not in failed]
+    return [*_more_seeds(report, scattered), *_smaller(report, failed)]
+
+
+def _open(report: Report) -> list[Cell]:
+    """Select the cells that are not known, and those whose power is too low for a protection to count as holding."""
+    cells = [cell for cell in report.cells if cell.owner != "confirmation"]
+    best = strongest(cells, by_owner=not names_secrets(report)).values()
+    level = report.settings[AUDIT]["acceptable"]
+    waiting = {item.name for item in outcomes(report) if item.kind == "unknown"}
+
+    def weak(cell: Cell) -> bool:
+        counts = cell.owner == CLIENT and cell.view in ALONE and cell.defense != PLAIN
+        quiet = cell.verdict.word == NOT_DETECTED and not max(cell.verdict.detectable, cell.leakage.high) <= level
+        return counts and quiet and short(cell.algorithm) in waiting
+
+    return [cell for cell in best if cell.verdict.word == INCONCLUSIVE or weak(cell)]
+
+
+def _more_seeds(report: Report, cells: Sequence[Cell]) -> list[NextRun]:
+    """Suggest as many runs as would show the accepted leak, or the smallest that an affordable number shows."""
+    done = report.settings[AUDIT]["seeds"]
+    if done < ENOUGH:
+        start = f"{_names(cells)}: {done} run{'s are' if done > 1 else ' is'} too few to tell; {ENOUGH} are the fewest."
+        return [NextRun(start, _command(report, cells, seeds=ENOUGH))] if cells else []
+    groups: dict[float | None, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(_shown_leak(cell, report.settings[AUDIT]["acceptable"]), []).append(cell)
+    out = []
+    for level, same in groups.items():
+        start = f"{_names(same)}: the results of {done} runs scatter too much"
+        if level is None:
+            out.append(NextRun(f"{start}, and {MOST_SEEDS} would not tell; {_more_rows(report, same)}.", ""))
+            continue
+        runs = max([2 * done, *(seeds_for(cell.leakage, cell.null_leakage, level) or 0 for cell in same)])
+        why = f"{start}; about {runs} would show a leak of {level:g}."
+        out.append(NextRun(why, _command(report, same, seeds=runs)))
+    return out
+
+
+def _shown_leak(cell: Cell, acceptable: float) -> float | None:
+    """Return the smallest leak, from the accepted one on, that an affordable number of runs would show."""
+    for level in sorted({acceptable, *(one for one in _LEVELS if one > acceptable)}):
+        needed = seeds_for(cell.leakage, cell.null_leakage, level)
+        if needed is not None and needed <= MOST_SEEDS:
+            return level
+    return None
+
+
+def _more_rows(report: Report, cells: Sequence[Cell]) -> str:
+    """Say why no number of runs tells: guessing comes as close, or the leak is as large as any that would show."""
+    chance = max(cell.null_leakage.high for cell in cells)
+    if chance > PARTIAL_FROM:
+        return f"guessing alone reaches {chance:.2f}, which rows that differ more from each other would lower"
+    return "a setting that leaks less, with more rows a client or more noise, would scatter less"
+
+
+def _smaller(report: Report, cells: Sequence[Cell]) -> list[NextRun]:
+    """Suggest a smaller case where the search of an attack did not explain the messages."""
+    groups: dict[tuple[str, str, Any], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(_less(report, cell), []).append(cell)
+    out = []
+    for (words, option, value), same in groups.items():
+        start = f"{_names(same)}: the attack found nothing that explains the messages, which more runs do not change"
+        if not option:
+            out.append(NextRun(f"{start}; data of fewer columns have less to search for.", ""))
+        else:
+            out.append(NextRun(f"{start}; {words} has fewer unknowns.", _command(report, same, **{option: value})))
+    return out
+
+
+def _less(report: Report, cell: Cell) -> tuple[str, str, Any]:
+    """Choose what to make smaller: the clients of a sum, else rows, steps or rounds; in words and as an option."""
+    settings = report.settings[cell.algorithm]
+    clients, rounds = report.settings[AUDIT]["clients"], settings["rounds"]
+    rows, steps = _rows(report, cell.algorithm), settings.get("sizes", {}).get("local steps")
+    if "sum" in cell.view and clients > _LEAST:
+        return f"a sum of {_LEAST} clients", "clients", _LEAST
+    if rows is not None and rows > 1:
+        fewer = max(rows // _SMALLER, 1)
+        return f"a client of {fewer} row{'s' * (fewer > 1)}", "rows_per_client", fewer
+    if isinstance(steps, int) and steps > 1:
+        return "one local step", "set", "local_steps=1"
+    if rounds > 1:
+        return f"a run of {rounds // 2} round{'s' * (rounds > 3)}", "rounds", rounds // 2
+    return "", "", None
+
+
+def _rows(report: Report, algorithm: str) -> int | None:
+    rows = report.settings[algorithm].get("sizes", {}).get("rows of client 0")
+    return None if rows is None else int(rows)
+
+
+def _names(cells: Iterable[Cell]) -> str:
+    return listed(list(dict.fromkeys(short(cell.algorithm) for cell in cells)))
+
+
+def _command(report: Report, cells: Sequence[Cell], **changes: Any) -> str:
+    """Write the audit's command with changes, for the algorithms and defences of some cells alone."""
+    if not report.command:  # `seeds` is the only argument that every call has
+        return ", ".join(f"{name}={value!r}" for name, value in changes.items() if name == "seeds")
+    own = list(dict.fromkeys(_base(cell.algorithm) for cell in cells))
+    defenses = list(dict.fromkeys([PLAIN, *(cell.defense for cell in cells)]))
+    options = {f"--{name.replace('_', '-')}": str(value) for name, value in changes.items()}
+    return changed(report.command, {"--algorithms": ",".join(own), "--defenses": ",".join(defenses), **options})
+
+
+def _base(algorithm: str) -> str:
+    """Return the registered name of an algorithm that stands in the report with its rows a client."""
+    return algorithm.partition(" (")[0]
+
+
+def changed(command: str, options: Mapping[str, str]) -> str:
+    """Write a shell command with other values of some options; `--set` is added to those that stand there."""
+    parts = [(name, value) for name, value in parsed(command) if name == "--set" or name not in options]
+    start = command.split(" --", maxsplit=1)[0]
+    named = {name: value for name, value in options.items() if name in ("--algorithms", "--defenses")}
+    rest = [(name, value) for name, value in options.items() if name not in named]
+    return _joined(start, [*named.items(), *parts, *rest])
+
+
+def parsed(command: str) -> list[tuple[str, str]]:
+    """Read the options of a shell command, in order; a flag has an empty value."""
+    words, out = iter(shlex.split(command)), []
+    for word in words:
+        if word.startswith("--"):
+            out.append((word, "" if word in _FLAGS else next(words, "")))
+    return out
+
+
+def _joined(start: str, options: Iterable[tuple[str, str]]) -> str:
+    return " ".join([start, *(f"{name} {shlex.quote(value)}" if value else name for name, value in options)])
+
+
+def enough_seeds(report: Report) -> str:
+    """Write the command of the same audit with enough runs; of an audit without a command the argument."""
+    if not report.command:
+        return f"seeds={ENOUGH}"
+    return changed(report.command, {"--seeds": str(ENOUGH)})
+
+
+def advice_command(report: Report, algorithm: str) -> str:
+    """Write `securefed advise` for one algorithm, with the audit's data and settings; empty for the caller's own."""
+    if not report.command or _base(algorithm) not in algorithms.names or report.settings[AUDIT]["clients"] < _LEAST:
+        return ""
+    options = [(name, value) for name, value in parsed(report.command) if name in _KEPT and name != "--rows-per-client"]
+    sizes = dict(parsed(report.command)).get("--rows-per-client", "")
+    if sizes:  # of several, the one of this row of the report
+        rows = str(_rows(report, algorithm)) if "," in sizes else sizes
+        options.append(("--rows-per-client", rows))
+    acceptable = report.settings[AUDIT]["acceptable"]
+    if acceptable != ACCEPTABLE and acceptable >= _SHOWN:
+        options.append(("--acceptable", f"{acceptable:g}"))
+    return _joined(f"securefed advise {_base(algorithm)}", options)
+
+
+_SHOWN: Final = 0.06
+"""Smallest leak that `securefed advise` takes as acceptable."""
+
+
+def advised_first(report: Report) -> tuple[str, str]:
+    """Choose the algorithm to ask advice on first: one without a protection that holds; return name and command."""
+    kinds = {item.name: item.kind for item in outcomes(report)}
+    order = ("open", "unknown", "fixed", "held", "safe")
+    names = sorted(report.algorithms, key=lambda name: order.index(kinds.get(short(name), "safe")))
+    return next(((name, text) for name in names if (text := advice_command(report, name))), ("", ""))

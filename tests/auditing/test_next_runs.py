@@ -1,0 +1,152 @@
+"""The report says what to run next for what is not known, asks for advice on the same data, and prints what held."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from securefed import defenses as functions
+from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.engine.results import Cell
+from securefed._auditing.engine.statistics import NOT_DETECTED, Interval, verdict
+from securefed._auditing.report.actions import actions
+from securefed._auditing.report.decision import decision
+from securefed._auditing.report.held_settings import settings_of, to_paste
+from securefed._auditing.report.next_runs import advice_command, changed, open_runs, parsed
+from securefed._auditing.report.observers import observers
+from securefed._auditing.report.report_words import chance_text
+from securefed._catalogue import defenses
+from securefed._commands.cli import app
+from tests.auditing.test_report import SMALL, cell, report
+
+COMMAND = (
+    "securefed audit --algorithms ssi --data 'my rows.csv' --clients 5 --set a=1 --standardise --seeds 10 --active"
+)
+
+
+def scattered(deviation: float, *, null: float = 0.02) -> Cell:
+    """One client's data under noise, of which ten runs scatter by a deviation around a guess."""
+    made = cell("pca/ssi", "ddp", "sum only", 0.0)
+    leak = Interval(-0.5, -0.5 - 0.6 * deviation, -0.5 + 0.6 * deviation, 10, deviation)
+    chance = Interval(null - 0.02, null - 0.05, null, 10, 0.02)
+    return replace(made, leakage=leak, null_leakage=chance, verdict=verdict(leak, chance))
+
+
+def seeded(made: Report, seeds: int) -> Report:
+    return replace(made, settings={**made.settings, "audit": {**made.settings["audit"], "seeds": seeds}})
+
+
+LEAK = cell("pca/ssi", "plain", "server", 1.0)
+
+
+def test_results_that_scatter_ask_for_as_many_runs_as_would_show_the_accepted_leak() -> None:
+    """The number is that of `seeds_for`; more scatter asks for more runs, or shows a larger leak only."""
+    (run,) = open_runs(replace(report(LEAK, scattered(0.15)), command=COMMAND))
+    seeds = int(dict(parsed(run.command))["--seeds"])
+    assert run.why == f"SSI: the results of 10 runs scatter too much; about {seeds} would show a leak of 0.1."
+    assert 50 < seeds <= 200
+    (coarse,) = open_runs(report(LEAK, scattered(0.6)))
+    assert coarse.why.endswith("would show a leak of 0.2.")
+    (none,) = open_runs(report(LEAK, scattered(0.15, null=0.97)))
+    assert "guessing alone reaches 0.97" in none.why and none.command == ""
+    assert open_runs(report(LEAK, scattered(0.01))) == []  # ten runs suffice
+
+
+def test_the_command_is_the_audits_own_for_what_is_open_alone() -> None:
+    (run,) = open_runs(replace(report(LEAK, scattered(0.15)), command=COMMAND))
+    named = dict(parsed(run.command))
+    assert (named["--algorithms"], named["--defenses"]) == ("pca/ssi", "plain,ddp")
+    assert named["--data"] == "my rows.csv" and named["--set"] == "a=1"
+    assert {"--standardise", "--active"} <= set(named)
+    assert [name for name, _ in parsed(run.command)].count("--seeds") == 1
+
+
+def test_a_search_that_failed_asks_for_a_smaller_case_and_not_for_more_runs() -> None:
+    failed = cell("pca/ssi", "secure_aggregation", "sum only", -0.4, explained=0.0)
+    made = replace(report(LEAK, failed), command=COMMAND)
+    (run,) = open_runs(made)
+    assert "which more runs do not change" in run.why
+    named = dict(parsed(run.command))
+    assert named["--clients"] == "3" and named["--seeds"] == "10"
+    sized = {**made.settings["pca/ssi"], "sizes": {"rows of client 0": 16}}
+    alone = cell("pca/ssi", "plain", "server", -0.4, explained=0.0)
+    own = replace(report(alone), settings={**made.settings, "pca/ssi": sized}, command=COMMAND)
+    assert dict(parsed(open_runs(own)[0].command))["--rows-per-client"] == "4"
+    assert open_runs(replace(own, command=""))[0].command == ""  # an audit of the caller's own has no such argument
+
+
+@pytest.mark.parametrize(("seeds", "quiet"), [(1, "too few runs to say"), (3, "no leak found (3 runs)"), (10, None)])
+def test_few_runs_are_named_beside_every_verdict(seeds: int, quiet: str | None) -> None:
+    made = seeded(report(LEAK, cell("pca/ssi", "ddp", "sum only", 0.0)), seeds)
+    words = [group.words for row in observers(made) for group in row.cells[0]]
+    assert words[1] == (quiet or "no leak found")
+    assert words[0] == ("exposed" if seeds == 10 else f"exposed ({seeds} run{'s' * (seeds > 1)})")
+    assert ("That rests on" in decision(made)) == (seeds < 10)
+
+
+def test_a_stronger_observer_never_has_a_milder_verdict() -> None:
+    """The lying server's own attack found nothing; the honest server is not known, so neither is the lying one."""
+    stuck = cell("pca/ssi", "secure_aggregation", "sum only", -0.4, explained=0.0)
+    lying = cell("pca/ssi", "secure_aggregation", "active server", 0.0)
+    apart = cell("pca/ssi", "ddp", "active server", 0.0)
+    found = [(row.protections, row.party[:10], row.cells[0][0].words) for row in observers(report(lying, stuck, apart))]
+    assert found == [
+        ("Secure aggregation", "the server", "not known"),
+        ("Secure aggregation", "a server t", "not known"),
+        ("Distributed DP", "a server t", "no leak found"),  # under another protection
+    ]
+    helped = [cell("pca/ssi", "secure_aggregation", f"collusion({k})", leak) for k, leak in ((2, 1.0), (7, 0.0))]
+    assert {row.cells[0][0].words for row in observers(report(*helped))} == {"exposed"}
+    going = cell("pca/ssi", "secure_aggregation", "changing survivors", 1.0)
+    assert [row.cells[0][0].words for row in observers(report(lying, going))] == ["exposed", "no leak found"]
+
+
+def test_a_mean_that_is_no_finding_says_what_guessing_gives() -> None:
+    wide = replace(scattered(0.1), leakage=Interval(0.51, 0.2, 0.8, 10, 0.4))
+    near = replace(wide, null_leakage=Interval(0.3, 0.1, 0.6, 10, 0.3))
+    assert chance_text(replace(near, verdict=verdict(near.leakage, near.null_leakage))) == ""  # nothing would show
+    assert chance_text(replace(near, verdict=replace(near.verdict, word=NOT_DETECTED))) == "guessing gives up to 0.60"
+    assert chance_text(replace(wide, verdict=replace(wide.verdict, word=NOT_DETECTED))) == "not clear of 0.05"
+    assert chance_text(LEAK) == ""
+
+
+def test_advice_is_asked_on_the_same_data_and_settings() -> None:
+    made = replace(report(LEAK), command=COMMAND)
+    words = shlex.split(advice_command(made, "pca/ssi"))
+    kept = ["--data", "my rows.csv", "--clients", "5", "--set", "a=1", "--standardise"]
+    assert words == ["securefed", "advise", "pca/ssi", *kept]
+    assert CliRunner().invoke(app, ["advise", *words[2:], "--help"]).exit_code == 0
+    assert actions(made)[-1].steps[0][1] == advice_command(made, "pca/ssi")
+    assert advice_command(made, "my own") == "" and advice_command(replace(made, command=""), "pca/ssi") == ""
+    sized = replace(made, command=changed(COMMAND, {"--rows-per-client": "1,16"}))
+    sized.settings["pca/ssi (16 rows)"] = {**made.settings["pca/ssi"], "sizes": {"rows of client 0": 16}}  # type: ignore[index]
+    assert advice_command(sized, "pca/ssi (16 rows)").endswith("--rows-per-client 16")
+
+
+@pytest.mark.parametrize("defense", ["secure_aggregation", "paillier", "paillier_threshold", "ckks", "dp", "ddp"])
+@pytest.mark.parametrize("fixed", [False, True])
+def test_what_is_printed_to_paste_makes_the_defence_of_the_audit(defense: str, fixed: bool) -> None:
+    """The options build the registered defence; the line of Python builds the same one."""
+    if defense == "ckks":
+        pytest.importorskip("tenseal")
+    settings = {**SMALL.settings["pca/ssi"], "noise multipliers": {"dp": 2.5, "ddp": 1.234567}}
+    made = replace(SMALL, settings={**SMALL.settings, "pca/ssi": settings})
+    options, code = to_paste(made, "pca/ssi", defense, fixed=fixed).split("\n")
+    words = shlex.split(options)
+    assert words[:2] == ["--defense", defense]
+    given = {name: json.loads(value) for name, value in (word.split("=") for word in words[3::2])}
+    assert given == settings_of(made, "pca/ssi", defense, fixed=fixed)
+    assert given.get("threshold", 5) == (8 if fixed and defense not in ("dp", "ddp") else 5)
+    assert given.get("noise_multiplier", 2.5) >= 1.234567
+    name, _, expression = code.partition(" = ")
+    assert name == "defense"
+    built = eval(expression, {key: getattr(functions, key) for key in functions.__all__})  # noqa: S307 - our own line
+    assert repr(built) == repr(defenses.make(defense, **given))
+
+
+def test_noise_of_an_unknown_size_is_not_printed() -> None:
+    assert to_paste(SMALL, "pca/ssi", "ddp") == "" and to_paste(SMALL, "pca/ssi", "quantise") == ""
