@@ -295,6 +295,44 @@ def test_two_commands_do_not_use_one_state_together(here: Path) -> None:
     assert "is answered" in contribute(0)
 
 
+def test_copies_that_a_synchronised_folder_makes_are_no_messages(here: Path) -> None:
+    """Files with a suffix of a conflict, half-copied ones, and a folder in a reply's place."""
+    server()
+    request = Path("exchange/round-1-exchange-1-stage-1-keys-client-0.request")
+    for name in ("round-9-exchange-9-stage-1-keys-client-0 (conflicted copy).request", f".{request.name}.12.part"):
+        (request.parent / name).write_bytes(request.read_bytes())
+    assert "waits for clients 0, 1 and 2" in party("status", "exchange")
+    for client in range(3):
+        assert "Round 1, stage 1 of 5" in contribute(client)
+    reply = request.with_suffix(".reply")
+    (reply.parent / "round-1-exchange-1-stage-1-keys-client-0 (conflicted copy).reply").write_bytes(b"another")
+    kept = reply.read_bytes()
+    reply.unlink()
+    reply.mkdir()
+    assert "cannot read" in server(code=2)
+    reply.rmdir()
+    reply.write_bytes(kept)
+    assert "stage 2 of 5 (shares)" in server()
+
+
+def test_a_clients_state_that_was_set_back_answers_no_request_again(here: Path) -> None:
+    older: bytes | None = None
+    for _ in range(8):
+        if "complete" in server():
+            break
+        if requests_in(Path("exchange"))[0].word == "upload":
+            older = Path("client-0.state").read_bytes()
+        for client in range(3):
+            contribute(client)
+        if older is not None and requests_in(Path("exchange"))[0].word == "upload":
+            newest = Path("client-0.state").read_bytes()
+            Path("client-0.state").write_bytes(older)
+            assert "did not write it" in contribute(0, code=2)
+            Path("client-0.state").write_bytes(newest)
+    assert older is not None
+    check(1, range(3))
+
+
 def test_names_say_round_exchange_stage_and_party(tmp_path: Path) -> None:
     name = MessageName(2, 3, 4, "unmask", 1)
     (tmp_path / name.file("request")).touch()

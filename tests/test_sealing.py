@@ -127,6 +127,30 @@ def test_a_crash_between_file_and_anchor_leaves_a_file_that_opens(
         container.load(path, "state", anchored)
 
 
+def test_a_file_without_its_anchor_or_an_anchor_without_its_file_is_refused(tmp_path: Path) -> None:
+    path, anchor = tmp_path / "file", tmp_path / "anchor"
+    anchored = Seal(KEY, anchor)
+    for number in range(3):
+        container.save(path, "state", {"number": number}, {}, anchored)
+        if number == 0:
+            first, remembered = path.read_bytes(), anchor.read_bytes()
+    newest = anchor.read_bytes()
+    for gone in (None, remembered):
+        anchor.unlink() if gone is None else anchor.write_bytes(gone)
+        with pytest.raises(RolledBackError, match="the anchor is gone or was set back"):
+            container.load(path, "state", anchored)
+    container.load(path, "state", Seal(KEY))  # the way out that the error names: once without an anchor
+    anchor.unlink()
+    path.write_bytes(first)
+    container.load(path, "state", anchored)  # the first write has no number before it: this is not noticed
+    anchor.write_bytes(newest)
+    with pytest.raises(StorageError, match="remembers 3 writes"):
+        anchored.check_never_written("state", path)
+    Seal(KEY).check_never_written("state", path)
+    assert anchored.for_file("a").anchor == tmp_path / "anchor-a"
+    assert Seal(KEY).for_file("a") == Seal(KEY)
+
+
 def test_an_anchor_is_bound_to_its_key_and_cannot_be_written_without_it(tmp_path: Path) -> None:
     path, anchor = tmp_path / "file", tmp_path / "anchor"
     container.save(path, "state", {}, {}, Seal(KEY, anchor))

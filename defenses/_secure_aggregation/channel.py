@@ -78,6 +78,20 @@ def verify(secret: bytes, message: Message, context: bytes = b"") -> None:
         raise AuthenticationError(message.sender, f"the tag of its {message.stage!r} message does not match")
 
 
+def verify_refusal(secret: bytes, refusal: Message) -> None:
+    """Raise unless a refusal is of the holder of `secret`.
+
+    Raises:
+        MalformedError, AuthenticationError: as `verify`; a refusal without a tag is named as that.
+    """
+    if TAG not in refusal.body:
+        raise MalformedError(
+            refusal.sender,
+            "it refused without the keys of this exchange, as a client does that lost its state since the last one",
+        )
+    verify(secret, refusal)
+
+
 def expect_fields(message: Message, names: Iterable[str]) -> None:
     """Raise `MalformedError` unless the body holds exactly these fields."""
     if set(message.body) != set(names):

@@ -379,7 +379,7 @@ class SecureAggregation(Aggregation):
     def server_refusal(self, state: MaskingServer, refusal: Message) -> None:
         """Check the authentication of a client's refusal."""
         if (secret := state.channels.get(refusal.sender)) is not None:
-            channel.verify(secret, refusal)
+            channel.verify_refusal(secret, refusal)
 
 
 def secure_aggregation(

@@ -28,7 +28,7 @@ from securefed._persistence.sealing import Seal
 from securefed._tensors import Array
 from securefed.defenses._secure_aggregation.identities import Identities, fingerprint_of
 from securefed.defenses._secure_aggregation.primitives import KEY_BYTES
-from securefed.errors import ConfigError, IdentityChangedError, StorageError
+from securefed.errors import ConfigError, IdentityChangedError
 
 _KIND: Final = "memory of identities"
 
@@ -129,8 +129,8 @@ class PinnedIdentities:
 
     def _read(self) -> dict[ClientId, PinnedIdentity]:
         if not self.path.exists():
-            if self.seal is not None and self.seal.newest():
-                raise StorageError(f"{_KIND} {self.path} was written once, and is gone; restore it from a copy")
+            if self.seal is not None:
+                self.seal.check_never_written(_KIND, self.path)
             return {}
         _, tensors = container.load(self.path, _KIND, self.seal)
         rows = zip(tensors["ids"].tolist(), tensors["public"], tensors["compared"].tolist(), strict=True)

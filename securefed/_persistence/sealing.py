@@ -11,9 +11,9 @@ A generation is the number of a write, counted by the anchor; without one every 
 Guarantees: the file without the key reveals its length, its generation, and whether another file is sealed under the
 same key (by the fingerprint), and nothing else. A file that was altered, cut, written under another key, of another
 kind, or replaced by one in the clear is refused by name. With `anchor`, an older file in place of the newest is refused
-as well. Not guaranteed: anything after an attacker has read the key. Without an anchor, that a file is the newest: a
-copy of an older one opens. With an anchor, protection against an attacker who resets both: keep the anchor where an
-attacker that can replace the file cannot write.
+as well, and so is a file whose anchor is gone or was set back. Not guaranteed: anything after an attacker has read the
+key. Without an anchor, that a file is the newest: a copy of an older one opens. With an anchor, protection against an
+attacker who resets both to the same write: keep the anchor where an attacker that can replace the file cannot write.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import hmac
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -115,7 +115,8 @@ class Seal:
 
         Raises:
             WrongKeyError: sealed under another key.
-            RolledBackError: older than the newest that the anchor remembers.
+            RolledBackError: older than the newest that the anchor remembers; or newer by several writes, so that the
+                anchor is gone or was set back.
             StorageError: no sealed file, another version, cut, or altered; or the anchor cannot be written.
         """
         if not is_sealed(data) or len(data) < _HEADER.size:
@@ -140,6 +141,12 @@ class Seal:
                 f"{where} is of generation {generation}, and {newest} was written since; a client that goes on "
                 "from an older state may mask two uploads alike: restore the newest, or start a new run"
             )
+        if self.anchor is not None and generation > newest + 1:  # a crash leaves it behind by one write at most
+            raise RolledBackError(
+                f"{where} is of generation {generation}, and anchor {self.anchor} remembers {newest}: the anchor is "
+                "gone or was set back, and an older file would not be noticed; restore it, or, if the file is the "
+                "newest, open and write it once without an anchor"
+            )
         if generation > newest:  # a crash came between file and anchor: without this the next write repeats the number
             self.remember(data)
         return b"".join(plain)
@@ -161,6 +168,22 @@ class Seal:
             if hmac.compare_digest(tag, self._anchor_tag(generation)):
                 return int(generation)
         raise StorageError(f"anchor {self.anchor} was altered, or belongs to another key")
+
+    def check_never_written(self, kind: str, path: Path) -> None:
+        """Check, where there is no file, that there never was one.
+
+        Raises:
+            StorageError: the anchor remembers a file; or it cannot be read.
+        """
+        if newest := self.newest():
+            raise StorageError(
+                f"{kind} {path} is gone, and its anchor {self.anchor} remembers {newest} writes; restore the newest "
+                "copy, or give a new file and a new anchor, whose counts then begin at 0"
+            )
+
+    def for_file(self, name: str) -> Seal:
+        """Return the seal of one of several files: the same key, and an anchor of its own beside this one's."""
+        return self if self.anchor is None else replace(self, anchor=Path(f"{self.anchor}-{name}"))
 
     def remember(self, sealed: bytes) -> None:
         """Note in the anchor, if there is one, that `sealed` is on disk now.

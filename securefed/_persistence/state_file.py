@@ -56,11 +56,14 @@ class StateFile:
         """Return the state; `None` where there is no file yet.
 
         Raises:
-            StorageError: the file cannot be read, was altered, or is sealed otherwise.
+            StorageError: the file cannot be read, was altered, or is sealed otherwise; or the seal's anchor remembers
+                one, and it is gone.
         """
         with self._locked():
             self._last = self._digest()
             if not self._last:
+                if self._seal is not None:
+                    self._seal.check_never_written(self._kind, self._path)
                 return None
             _, tensors = container.load(self._path, self._kind, self._seal)
         if "state" not in tensors:

@@ -123,6 +123,8 @@ class RoundEngine:
                 "verify=True has clients keep a key between rounds, which a checkpoint must not hold in clear: give a "
                 "seal (Seal.from_file), or run without a checkpoint"
             )
+        if options.seal is not None and not Path(options.checkpoint).exists():
+            options.seal.check_never_written("checkpoint", Path(options.checkpoint))
         assert options.checkpoint_every is not None
         return Checkpoint(Path(options.checkpoint), options.checkpoint_every, options.seal)
 

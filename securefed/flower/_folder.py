@@ -117,11 +117,14 @@ def recall(folder: ClientFolder | None, node: ClientNode, run: str, resumes: str
     Raises:
         ConfigError: the client has stored nothing, and the method's clients have a state.
         ContradictionError: the run's identifier is not new.
-        StorageError: the file cannot be read, or belongs to none of those runs.
+        StorageError: the file cannot be read, or belongs to none of those runs; or the seal's anchor remembers one, and
+            it is gone.
     """
     needed = bool(resumes) and has_memory(node.state.committed)
     if run == resumes:
         raise ContradictionError(SERVER, "a continued run needs a new identifier, not that of the run it continues")
+    if folder is not None and folder.seal is not None and not folder.path.exists():
+        folder.seal.check_never_written(_KIND, folder.path)
     if folder is None or not folder.path.exists():
         if needed:
             raise ConfigError(

@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-from securefed._persistence.sealing import Seal
+from securefed._persistence.sealing import Seal, write_atomically
 from securefed.errors import ConfigError, StorageError
 from securefed.parties._server import SumServer
 from securefed.parties._terms import SumTerms
@@ -25,7 +25,7 @@ def kept_sum(folder: Path, phase: str, terms: SumTerms, seal: Seal | None) -> Su
         folder: the folder.
         phase: `train` or `evaluate`, which names the files.
         terms: the terms as they would be made now.
-        seal: encrypts the state.
+        seal: encrypts the state. Its anchor stands for one anchor a phase, beside it.
 
     Raises:
         ConfigError: the folder's terms differ from these in more than the numbers of clients.
@@ -36,15 +36,20 @@ def kept_sum(folder: Path, phase: str, terms: SumTerms, seal: Seal | None) -> Su
         folder.mkdir(parents=True, exist_ok=True)
         if agreed.exists():
             terms = _same(SumTerms.from_bytes(agreed.read_bytes()), terms, folder)
+            if not place.exists():
+                raise StorageError(
+                    f"{place} is gone, and with it the count of exchanges and epsilon; restore it, or give another "
+                    "folder, whose epsilon then begins at 0"
+                )
         elif place.exists():
             raise StorageError(f"{agreed} is gone, and {place} belongs to it; restore it, or give another folder")
         else:
-            agreed.write_bytes(terms.to_bytes())
+            write_atomically(agreed, terms.to_bytes(), "terms of a sum")
     except OSError as error:
         if isinstance(error, StorageError):
             raise
         raise StorageError(f"the folder {folder} of the server cannot be used: {error}") from error
-    server = SumServer(terms, file=place, seal=seal)
+    server = SumServer(terms, file=place, seal=None if seal is None else seal.for_file(place.name))
     if server.outgoing:
         server.abandon()
     server.discard_prepared()

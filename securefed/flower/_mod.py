@@ -178,7 +178,8 @@ class _Turn:
         if _STANDING + self.phase in self.context.state and not place.exists():
             raise StorageError(f"{place} is gone, and this client has answered in this run; start a new Flower run")
         place.parent.mkdir(parents=True, exist_ok=True)
-        return SumClient(terms, party, identity=site.identity, ledger=site.ledger, file=place, seal=site.seal)
+        seal = None if site.seal is None else site.seal.for_file(name)
+        return SumClient(terms, party, identity=site.identity, ledger=site.ledger, file=place, seal=seal)
 
     def _keep(self, client: SumClient, terms: SumTerms) -> None:
         if client.run is None:

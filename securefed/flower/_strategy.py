@@ -111,7 +111,8 @@ class SecureStrategy(Strategy):
             waits as long as `start(timeout=...)` says.
         folder: where the state of the sums is kept, so that a ServerApp that is started again goes on counting
             exchanges and epsilon. The model is the caller's to keep (`evaluate_fn`). By default in memory.
-        seal: encrypts the states in the folder, which hold the server's secrets of an open round.
+        seal: encrypts the states in the folder, which hold the server's secrets of an open round. Its anchor stands for
+            one anchor a phase, beside it.
 
     Attributes:
         history: what became of each phase so far: exchanges, SuperNodes in the sum, seconds, refusals.

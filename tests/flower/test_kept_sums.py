@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from securefed import Seal
 from securefed.defenses import chain, clip, secure_aggregation, skellam
-from securefed.errors import BudgetSpent, ConfigError, StorageError
+from securefed.errors import BudgetSpent, ConfigError, RolledBackError, StorageError
 from securefed.flower import SecureStrategy, secure_mod
 from tests.flower import ordinary_app
 from tests.flower.grid import LocalGrid
@@ -91,3 +91,30 @@ def test_fewer_supernodes_may_be_connected_and_other_settings_are_refused(tmp_pa
     (tmp_path / "train.terms.json").unlink()
     with pytest.raises(StorageError, match=r"train\.terms\.json is gone"):
         run(secured(FedAvg(fraction_evaluate=0.0), folder=tmp_path), again(), rounds=1)
+
+
+def test_a_state_that_is_gone_is_no_new_budget(tmp_path: Path) -> None:
+    run(private(tmp_path), again(), rounds=1)
+    kept = (tmp_path / "train.state").read_bytes()
+    (tmp_path / "train.state").unlink()
+    with pytest.raises(StorageError, match="with it the count of exchanges and epsilon"):
+        run(private(tmp_path), again(), rounds=1)
+    (tmp_path / "train.state").write_bytes(kept)
+    run(private(tmp_path), again(), rounds=1)  # the control: with its file it goes on
+
+
+def test_each_phase_has_an_anchor_of_its_own_and_no_older_state_goes_on(tmp_path: Path) -> None:
+    """One anchor for both files would call each of them older than the other."""
+    seal = Seal(bytes(range(32)), tmp_path / "elsewhere" / "anchor")
+    folder, copies = tmp_path / "sums", []
+    for _ in range(2):
+        run(secured(FedAvg(), folder=folder, seal=seal), again(), rounds=1)
+        copies.append((folder / "train.state").read_bytes())
+    assert sorted(path.name for path in (tmp_path / "elsewhere").iterdir()) == [
+        "anchor-evaluate.state", "anchor-train.state",
+    ]  # fmt: skip
+    (folder / "train.state").write_bytes(copies[0])
+    with pytest.raises(RolledBackError, match="was written since"):
+        run(secured(FedAvg(), folder=folder, seal=seal), again(), rounds=1)
+    (folder / "train.state").write_bytes(copies[1])
+    run(secured(FedAvg(), folder=folder, seal=seal), again(), rounds=1)

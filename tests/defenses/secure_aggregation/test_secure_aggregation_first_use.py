@@ -156,7 +156,7 @@ def test_the_file_is_sealed_and_neither_altered_nor_set_back_nor_removed_unseen(
     clear.pin(TRUE.public)  # control: without an anchor the change is not noticed
     for memory in (sealed, clear):
         memory.path.unlink()
-    with pytest.raises(StorageError, match="was written once, and is gone"):
+    with pytest.raises(StorageError, match="is gone, and its anchor"):
         sealed.pin(TRUE.public)
     clear.pin(TRUE.public)
     empty = PinnedIdentities(tmp_path / "one")
