@@ -1,4 +1,4 @@
-"""The example of docs/auditing.md runs as it stands, and what the page names exists."""
+"""The pages on audits of a training and of a recorded run: their code runs as it stands, and what they name exists."""
 
 from __future__ import annotations
 
@@ -19,13 +19,18 @@ from securefed._auditing.registered.transcript_finding import (
 )
 from securefed._commands.cli import app
 
-PAGE = (Path(__file__).parents[1] / "docs" / "auditing.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+DOCS = Path(__file__).parents[1] / "docs"
+TRAINING = (DOCS / "tutorials" / "audit-your-training.md").read_text()
+PAGE = (DOCS / "how-to" / "audit-a-recorded-run.md").read_text()
+
+
+def blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
 
 
 def test_the_recorded_run_is_attacked(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(BLOCKS[1], {})  # noqa: S102 - our own page
+    exec(blocks(PAGE)[0], {})  # noqa: S102 - our own page
     assert "server, gram by gram/power from 5 rounds: recovered" in capsys.readouterr().out
     done = CliRunner().invoke(app, ["attack", "run.transcript", "ssi", "--set", "rank=2"])
     assert "recovered" in done.output
@@ -34,8 +39,12 @@ def test_the_recorded_run_is_attacked(tmp_path, monkeypatch, capsys) -> None:
 @pytest.mark.exhaustive
 def test_the_torch_loop_is_audited(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    assert len(BLOCKS) == 2
-    exec(BLOCKS[0], {})  # noqa: S102 - our own page
+    example, report = blocks(TRAINING)
+    names: dict[str, object] = {}
+    exec(example, names)  # noqa: S102 - our own page
+    (shown,) = re.findall(r"```text\n(.*?)```", TRAINING, flags=re.DOTALL)
+    assert capsys.readouterr().out == shown
+    exec(report, names)  # noqa: S102 - our own page
     printed = capsys.readouterr().out
     assert "one gradient step of rate 0.1" in printed
     assert (tmp_path / "training-audit" / "audit.html").exists()

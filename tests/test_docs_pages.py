@@ -14,7 +14,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 _BLOCK = re.compile(r"^```python\n(.*?)^```(?:\n\n^```text\n(.*?)^```)?", flags=re.DOTALL | re.MULTILINE)
 FOLDERS = ("", "papers", "tutorials", "how-to", "explanation", "reference")
 TESTED_ELSEWHERE = {
-    "auditing.md",
+    "how-to/audit-a-recorded-run.md",
+    "tutorials/audit-your-training.md",
     "flower.md",
     "how-to/run-an-algorithm.md",
     "protect-your-loop.md",

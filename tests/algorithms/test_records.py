@@ -251,7 +251,7 @@ def test_rounding_by_the_same_uniforms_keeps_neighbours_within_the_sensitivity()
     layout, noise = record_level(SSI(rank=2), 1.0).layout(Public.of(data())), skellam(1.0)
     plan = chain(records(), noise, secure_aggregation()).plan(layout, 4)
     sizes, longest = noise.sizes(plan), math.hypot(*(spec.bound * math.sqrt(spec.size) for spec in layout))
-    assert sizes.norm >= (longest / sizes.step + math.sqrt(plan.layout.size)) ** 2
+    assert sizes.norm_squared >= (longest / sizes.step + math.sqrt(plan.layout.size)) ** 2
     assert sizes.squares >= (plan.privacy.clip / sizes.step + math.sqrt(plan.layout.size)) ** 2 - 1
 
 

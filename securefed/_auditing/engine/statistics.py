@@ -21,7 +21,7 @@ FOUND: Final = (EXPOSED, PARTIAL)
 """Verdicts that state a leak. Of the other two only `NOT_DETECTED` says how small a leak would have been seen."""
 EXPOSED_FROM: Final = 0.9
 PARTIAL_FROM: Final = 0.05
-"""Leakages from which data count as exposed, and as exposed in part; docs/auditing.md states both to users."""
+"""Leakages from which data count as exposed, and as exposed in part; `docs/reference/audit-verdicts.md` states both."""
 RECONSTRUCTED: Final = 0.999
 """Leakage from which a single run is a reconstruction, whatever the mean says: luck does not reach a thousandth of the
 guess's error."""
