@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final, Literal
-
-import numpy as np
 
 from securefed._tensors import Layout, Ring, TensorSpec
 
@@ -56,7 +56,7 @@ class TensorPlan:
     @property
     def size(self) -> int:
         """Number of entries."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return int(math.prod(self.shape))
 
 
 @dataclass(frozen=True)
@@ -166,12 +166,12 @@ class Plan:
         """Value of one integer unit by tensor; empty where nothing is quantised."""
         return {tensor.name: tensor.step for tensor in self.tensors if tensor.step}
 
-    @property
+    @cached_property
     def layout(self) -> Layout:
         """The layout of all tensors, those that transforms add included."""
         return Layout(tuple(TensorSpec(t.name, t.shape, t.bound, self.wanted_rings[t.name]) for t in self.tensors))
 
-    @property
+    @cached_property
     def own(self) -> Layout:
         """The layout of the algorithm's own contribution, without the tensors that transforms add."""
         return Layout(tuple(spec for spec in self.layout if spec.name not in self.added))
@@ -179,6 +179,25 @@ class Plan:
     def assume(self, *sentences: str) -> Plan:
         """Return this plan with further assumptions."""
         return replace(self, assumptions=self.assumptions + sentences)
+
+    @cached_property
+    def _digest(self) -> bytes:
+        masking, privacy = self.masking or MaskingPlan(), self.privacy
+        clip, unit = (None, "client") if privacy is None else (privacy.clip, privacy.unit)
+        noise, survivors = (0.0, 0) if privacy is None else (privacy.noise_multiplier, privacy.noise_survivors)
+        # The digest enters masks and signatures: its order of numbers is the same in every version of the package.
+        numbers = (
+            self.clients,
+            [(t.name, t.shape, _exact(t.bound), t.ring, _exact(t.step)) for t in self.tensors],
+            (self.stages, self.threshold, masking.degree, masking.shares, masking.survivor_change),
+            (bool(self.verified), self.added, unit),
+            (_exact(clip), _exact(noise), survivors, [_exact(x) for x in self.learned]),
+        )
+        return hashlib.sha256(json.dumps(numbers, default=int).encode()).digest()
+
+
+def _exact(value: float | None) -> str | None:
+    return None if value is None else float(value).hex()
 
 
 def _cells(tensor: TensorPlan) -> tuple[str, ...]:
@@ -201,22 +220,7 @@ def plan_digest(plan: Plan) -> bytes:
     step or clip is a million times the others' is alone in the sum. So protocols against a server that deviates bind
     what they mask, sign and open to this digest.
     """
-
-    def exact(value: float | None) -> str | None:
-        return None if value is None else float(value).hex()
-
-    masking, privacy = plan.masking or MaskingPlan(), plan.privacy
-    clip, unit = (None, "client") if privacy is None else (privacy.clip, privacy.unit)
-    noise, survivors = (0.0, 0) if privacy is None else (privacy.noise_multiplier, privacy.noise_survivors)
-    # The digest enters masks and signatures: its order of numbers is the same in every version of the package.
-    numbers = (
-        plan.clients,
-        [(t.name, t.shape, exact(t.bound), t.ring, exact(t.step)) for t in plan.tensors],
-        (plan.stages, plan.threshold, masking.degree, masking.shares, masking.survivor_change),
-        (bool(plan.verified), plan.added, unit),
-        (exact(clip), exact(noise), survivors, [exact(x) for x in plan.learned]),
-    )
-    return hashlib.sha256(json.dumps(numbers, default=int).encode()).digest()
+    return plan._digest
 
 
 def with_indicator(plan: Plan) -> Plan:

@@ -12,13 +12,12 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load as _safetensors_load
-from safetensors.numpy import save as _safetensors_save
 
 from securefed.errors import DataError
 
@@ -28,6 +27,15 @@ Tensors = Mapping[str, Array]
 """Arrays by name: the only numbers that cross the wire."""
 Ring = Literal[32, 64]
 """Bits of the integers, modulo 2^bits, in which an exact defence sums a tensor."""
+
+_METADATA: Final = "__metadata__"
+_TYPES: Final = ("U64", "I64", "F64", "F32", "U32", "I32", "F16", "U16", "I16", "I8", "U8", "BOOL")
+"""The types of numbers in safetensors' files, in the order in which their tensors stand there."""
+_NUMPY_NAMES: Final = {"U": "u", "I": "i", "F": "f"}
+_PLACES: Final[Mapping[np.dtype[Any], int]] = {
+    np.dtype(bool if name == "BOOL" else f"{_NUMPY_NAMES[name[0]]}{int(name[1:]) // 8}"): place
+    for place, name in enumerate(_TYPES)
+}
 
 
 def is_torch(value: object) -> bool:
@@ -173,9 +181,34 @@ def subtract(left: Tensors, right: Tensors) -> dict[str, Array]:
 
 
 def encode(tensors: Tensors, header: Mapping[str, Any] | None = None) -> bytes:
-    """Encode tensors as safetensors bytes; `header` (JSON values) travels in their metadata."""
-    metadata = {"securefed": json.dumps(header, sort_keys=True)} if header is not None else None
-    return _safetensors_save({name: np.asarray(value, order="C") for name, value in tensors.items()}, metadata)
+    """Encode tensors as safetensors bytes; `header` (JSON values) travels in their metadata.
+
+    The bytes are those of the safetensors library, which copies the entries several times on the way.
+
+    Raises:
+        DataError: an array of a type that safetensors does not hold, or a name that it reserves.
+    """
+    rows = sorted((_place(name, value), name, np.asarray(value, order="C")) for name, value in tensors.items())
+    index: dict[str, Any] = {} if header is None else {_METADATA: {"securefed": json.dumps(header, sort_keys=True)}}
+    entries, end = [], 0
+    for place, name, value in rows:
+        index[name] = {"dtype": _TYPES[place], "shape": value.shape, "data_offsets": (end, end + value.nbytes)}
+        end += value.nbytes
+        little = value.astype(value.dtype.newbyteorder("<"), copy=False)
+        entries.append(little.reshape(-1).view(np.uint8).data)
+    head = json.dumps(index, separators=(",", ":"), ensure_ascii=False).encode()
+    head += b" " * (-len(head) % 8)
+    return b"".join([len(head).to_bytes(8, "little"), head, *entries])
+
+
+def _place(name: str, value: Any) -> int:
+    """Return the place of an array's type in `_TYPES`."""
+    dtype = np.asarray(value).dtype
+    if name == _METADATA or (place := _PLACES.get(dtype.newbyteorder("="))) is None:
+        raise DataError(
+            f"array {name!r} of type {dtype} cannot be encoded; give numbers, and a name other than {_METADATA}"
+        )
+    return place
 
 
 def decode(data: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -197,7 +230,7 @@ def _header(data: bytes) -> dict[str, Any]:
     # safetensors: 8 bytes little-endian length, then a JSON object whose "__metadata__" is ours.
     length = int.from_bytes(data[:8], "little")
     try:
-        raw = json.loads(data[8 : 8 + length]).get("__metadata__", {}).get("securefed", "{}")
+        raw = json.loads(data[8 : 8 + length]).get(_METADATA, {}).get("securefed", "{}")
         header = json.loads(raw)
     except (ValueError, AttributeError, RecursionError) as error:
         raise DataError(f"unreadable message header: {error}") from error

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from safetensors.numpy import save
 
 from securefed._tensors import Layout, TensorSpec, add, decode, encode, subtract
 from securefed.errors import DataError
@@ -25,6 +28,21 @@ def test_the_codec_is_exact_in_values_types_and_shapes(tensors) -> None:
         assert out[name].dtype == value.dtype
         assert out[name].shape == value.shape
         assert out[name].tobytes() == value.tobytes()
+
+
+@given(ARRAYS)
+def test_the_bytes_are_those_of_the_safetensors_library(tensors) -> None:
+    metadata = {"securefed": json.dumps({"stage": "ü"})}
+    assert encode(tensors, {"stage": "ü"}) == save(
+        {name: np.asarray(v, order="C") for name, v in tensors.items()}, metadata
+    )
+
+
+def test_arrays_that_cannot_be_encoded_are_refused_by_name() -> None:
+    with pytest.raises(DataError, match="'a' of type complex128"):
+        encode({"a": np.zeros(2, complex)})
+    with pytest.raises(DataError, match="__metadata__"):
+        encode({"__metadata__": np.zeros(2)})
 
 
 @given(ARRAYS, st.data())

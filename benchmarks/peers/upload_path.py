@@ -49,7 +49,7 @@ def main() -> None:
 
 def _masks() -> Row:
     """Masks of one client made and added, beside AES-128-CTR that only makes as many bytes; in turns."""
-    plan, flat = _defense({}).plan(_layout(ENTRIES), 3), np.zeros(ENTRIES, np.uint32)
+    flat = np.zeros(ENTRIES, np.uint32)
     masks = [SignedMask(secrets.token_bytes(32), 1) for _ in range(PEERS)]
     zeros, buffer = memoryview(bytes(1 << 16)), bytearray((1 << 16) + 15)
     cipher = Cipher(algorithms.AES(secrets.token_bytes(16)), modes.CTR(bytes(16))).encryptor()
@@ -58,7 +58,7 @@ def _masks() -> Row:
         for _ in range(PEERS * ENTRIES * 4 // len(zeros)):
             cipher.update_into(zeros, buffer)
 
-    turns = [(_ms(lambda: apply_masks([flat], plan, masks)), _ms(raw)) for _ in range(RUNS)]
+    turns = [(_ms(lambda: apply_masks([flat], masks)), _ms(raw)) for _ in range(RUNS)]
     speeds = [[PEERS * ENTRIES / ms / 1e3 for ms in side] for side in zip(*turns, strict=True)]
     ratio = median(peer / ours for ours, peer in turns)
     return Row(

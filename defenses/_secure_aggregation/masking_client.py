@@ -139,7 +139,7 @@ def client_upload(state: MaskingClient, encoded: Tensors | None) -> tuple[Maskin
     residues = uniform_residues(plan) if encoded is None else residues_of(encoded, plan)
     masks = _masks(state) if state.precomputed is None else state.precomputed.masks
     if state.precomputed is None:
-        apply_masks(residues, plan, masks)
+        apply_masks(residues, masks)
     else:
         state.precomputed.apply(residues)
     body = nest(MASKED, {t.name: flat.reshape(wire_shape(t)) for t, flat in zip(plan.tensors, residues, strict=True)})

@@ -259,7 +259,7 @@ def _unmask(state: MaskingServer, replies: Replies) -> Aggregate:
     answers = RevealedShares.of(dealt, shares, (dealers, holders), masking_of(state.session.plan).shares)
     masks = remaining_masks(state, answers)
     totals = [total.copy() for total in state.totals]
-    apply_masks(totals, state.session.plan, masks, remove=True)
+    apply_masks(totals, masks, remove=True)
     tensors = state.session.plan.tensors
     total = {t.name: from_ring(flat, t.ring, t.size).reshape(t.shape) for t, flat in zip(tensors, totals, strict=True)}
     proof = verification.unmasked(state.check, masks) if state.session.plan.verified else {}

@@ -52,8 +52,24 @@ def _common(plan: Plan) -> dict[str, int]:
     return {"clients": plan.clients, "threshold": plan.threshold, "degree": masking.degree, "shares": masking.shares}
 
 
+def _header(plan: Plan) -> dict[str, int]:
+    return {"version": _VERSION, **_common(plan)}
+
+
 def _freeze(state: MaskingClient | MaskingServer) -> bytes:
-    return encode(pack(state), {"version": _VERSION, **_common(state.session.plan)})
+    return encode(pack(state), _header(state.session.plan))
+
+
+def _written(state: MaskingClient | bytes) -> bytes:
+    return state if isinstance(state, bytes) else _freeze(state)
+
+
+def _read(state: MaskingClient | bytes, template: MaskingClient) -> tuple[MaskingClient, Mapping[str, Any]]:
+    """Return a precomputed state and its header; a packed one is laid over the template."""
+    if not isinstance(state, bytes):
+        return state, _header(state.session.plan)
+    tensors, header = decode(state)
+    return restore(template, tensors), header
 
 
 def _split_message(message: Message) -> tuple[Message, Message]:
@@ -69,12 +85,13 @@ class PipelinedClient(MaskingClient):
 
     Attributes:
         next_root: random bytes from which the secrets of the next exchange derive.
-        precomputed_exchange: the precomputed state of this exchange, and from the upload on that of the next one.
+        precomputed_exchange: the precomputed state of this exchange, and from the upload on that of the next one:
+            packed where it comes from a file, else as it is; empty where there is none.
         next_advert: keys for the next exchange that travel with the upload.
     """
 
     next_root: bytes = stored_as("spare", default=b"", repr=False)
-    precomputed_exchange: bytes = stored_as("prepared", default=b"", repr=False)
+    precomputed_exchange: MaskingClient | bytes = stored_as("prepared", written=_written, default=b"", repr=False)
     next_advert: Mapping[str, Array] = stored_as("riding", default_factory=dict, repr=False)
 
     @classmethod
@@ -97,12 +114,10 @@ class PipelinedClient(MaskingClient):
         Raises:
             MalformedError: nothing was precomputed, or it was for another plan.
         """
-        template = MaskingClient.open(self.session, self.client, self.identities, self)
         if not self.precomputed_exchange:
             raise MalformedError(SERVER, "it asks for an upload at once, and nothing was precomputed here")
-        tensors, header = decode(self.precomputed_exchange)
-        ready = restore(template, tensors)
-        if header != {"version": _VERSION, **_common(self.session.plan)} or ready.stage != UPLOAD:
+        ready, header = _read(self.precomputed_exchange, _following_client(self))
+        if header != _header(self.session.plan) or ready.stage != UPLOAD:
             raise MalformedError(SERVER, "what was precomputed here is for another plan")
         values = {item.name: getattr(ready, item.name) for item in fields(ready) if item.name not in _LASTING}
         return replace(self, **values, precomputed_exchange=b"")
@@ -124,9 +139,9 @@ def client_step(state: PipelinedClient, request: Message, encoded: Tensors | Non
     new, reply = four_stage_client.client_step(state, current, None)
     if not carried.body:
         return replace(_pipelined(new), precomputed_exchange=b""), reply
-    following = restore(_following_client(state), decode(state.precomputed_exchange)[0])
+    following, _ = _read(state.precomputed_exchange, _following_client(state))
     following, carried_reply = four_stage_client.client_step(following, carried, None)
-    return replace(_pipelined(new), precomputed_exchange=_freeze(following)), {**reply, **nest(NEXT, carried_reply)}
+    return replace(_pipelined(new), precomputed_exchange=following), {**reply, **nest(NEXT, carried_reply)}
 
 
 def client_accept(state: PipelinedClient, request: Message, context: UploadContext) -> PipelinedClient:
@@ -136,7 +151,7 @@ def client_accept(state: PipelinedClient, request: Message, context: UploadConte
     current, carried = _split_message(request)
     new = _pipelined(four_stage_client.client_accept(state, current, context))
     following, carried_reply = four_stage_client.client_step(_following_client(state), carried, None)
-    return replace(new, next_root=b"", precomputed_exchange=_freeze(following), next_advert=carried_reply)
+    return replace(new, next_root=b"", precomputed_exchange=following, next_advert=carried_reply)
 
 
 def client_upload(state: PipelinedClient, encoded: Tensors | None) -> tuple[PipelinedClient, Tensors]:

@@ -13,7 +13,7 @@ y bytes, n `None`. A tuple is `x:t` with its length and `x/0`, `x/1`, ...; a dic
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,16 +31,23 @@ def local(**kwargs: Any) -> Any:
     return dataclasses.field(metadata={"local": True}, **kwargs)
 
 
-def stored_as(name: str, **kwargs: Any) -> Any:
-    """Declare a dataclass field that `pack` stores under `name`, its name in files that exist already."""
-    return dataclasses.field(metadata={"stored_as": name}, **kwargs)
+def stored_as(name: str, *, written: Callable[[Any], Any] | None = None, **kwargs: Any) -> Any:
+    """Declare a dataclass field that `pack` stores under `name`, its name in files that exist already.
+
+    Args:
+        name: the stored name.
+        written: turns the field's value into what is stored, and restored; by default the value itself.
+        **kwargs: further arguments of `dataclasses.field`.
+    """
+    return dataclasses.field(metadata={"stored_as": name, "written": written}, **kwargs)
 
 
 def pack(state: Any) -> dict[str, Array]:
     """Return the state's fields as named arrays. Inverse: `restore`."""
     out: dict[str, Array] = {}
     for field in _packed_fields(state):
-        _put(out, field.metadata.get("stored_as", field.name), getattr(state, field.name))
+        value, written = getattr(state, field.name), field.metadata.get("written")
+        _put(out, field.metadata.get("stored_as", field.name), value if written is None else written(value))
     return out
 
 

@@ -105,6 +105,7 @@ class ClientNode:
         self._remembering = aggregation if isinstance(aggregation, SupportsMemory) else None
         self._verifying = aggregation if isinstance(aggregation, SupportsVerification) else None
         self._spending = self.algorithm if isinstance(self.algorithm, SupportsPrivacyCost) else None
+        self._planned: tuple[object, Plan] | None = None  # of the last exchange, after what it was planned from
         self.state = ClientNodeState(self.algorithm.enroll(data, schema.public, self._rng(0)))
 
     @property
@@ -184,9 +185,12 @@ class ClientNode:
 
     def session(self, exchange: int, header: ExchangeHeader) -> Session:
         """Derive the session of an exchange from public facts and the exchange's header."""
-        layout, clients = self._schema.layouts[header.kind], self._schema.public.cohort
-        plan = self._defense.plan(layout, clients, range_doublings=header.doublings, learned=header.learned)
-        return Session(self.run, exchange, header.cohort, plan)
+        numbers = header.kind, header.doublings, header.learned
+        if self._planned is None or self._planned[0] != numbers:
+            layout, clients = self._schema.layouts[header.kind], self._schema.public.cohort
+            plan = self._defense.plan(layout, clients, range_doublings=header.doublings, learned=header.learned)
+            self._planned = numbers, plan
+        return Session(self.run, exchange, header.cohort, self._planned[1])
 
     def protocol_for(self, session: Session) -> Any:
         """Start a fresh state of the defence's protocol, without anything from earlier exchanges."""

@@ -42,7 +42,7 @@ LEAST_RANKS: Final = 3
 _SEALED: Final = KEY_BYTES + 16
 """Bytes of a key under AES-GCM: the key and the tag."""
 
-_PROTOCOL: Final = "masked all-reduce 1"
+_PROTOCOL: Final = "masked all-reduce 2"
 Sum = Callable[[Array], Array]
 """Sum an int32 or int64 array over all ranks."""
 

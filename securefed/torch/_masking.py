@@ -137,5 +137,5 @@ def read_control(words: Array, call: Call) -> Trouble | None:
 
 
 def _apply(words: Array, call: Call, masks: Sequence[SignedMask], *, remove: bool = False) -> None:
-    tensor = TensorPlan(call.name, (words.size,), None, call.ring, call.step, 0, 0.0)
-    apply_masks([words], Plan("masked all-reduce", 0, (tensor,), {}), masks, remove=remove)
+    own = [SignedMask(hkdf(mask.secret, label("call", call.name)), mask.sign) for mask in masks]
+    apply_masks([words], own, remove=remove)

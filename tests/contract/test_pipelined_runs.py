@@ -12,6 +12,7 @@ import pytest
 from securefed import _catalogue as catalogue
 from securefed._messages import SERVER, Message
 from securefed._persistence import container
+from securefed._persistence.packing import pack
 from securefed._runtime.federation import Federation
 from securefed._runtime.run_options import RunOptions
 from securefed._runtime.server import Result
@@ -147,8 +148,9 @@ def test_a_resumed_run_makes_new_keys_and_its_checkpoint_holds_none(tmp_path: Pa
     for node in first.nodes.values():
         state = node.state.protocol
         assert isinstance(state, PipelinedClient)
-        assert len(state.precomputed_exchange) > 1000
-        assert state.precomputed_exchange[-64:] not in held
+        precomputed = pack(state)["prepared:y"].tobytes()
+        assert len(precomputed) > 1000
+        assert precomputed[-64:] not in held
     assert not any("prepared" in name or "protocol" in name for name in tensors)
     resumed = Federation(
         make("pca/ssi"), data(), DEFENSE, seed=3, options=RunOptions(checkpoint=path, checkpoint_every=1)

@@ -160,7 +160,7 @@ class Adversary:
             agreement = primitives.agree(primitives.private_key(keys[own]), public[other], other)
             applied.append(masks.pair_mask(agreement, exchange, client, peer))
         total = np.sum([self.uploads[client] for client in alive], axis=0, dtype=np.uint32)
-        masks.apply_masks([total], self.session.plan, applied, remove=True)
+        masks.apply_masks([total], applied, remove=True)
         return total.view(np.int32).astype(np.int64)
 
     def true_sum(self, alive: Collection[ClientId]) -> np.ndarray:

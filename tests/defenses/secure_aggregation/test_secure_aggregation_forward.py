@@ -88,7 +88,7 @@ class Run:
                 agreement = primitives.agree(primitives.private_key(mask_key), public, peer)
                 applied.append(masks.pair_mask(agreement, exchange, client, peer))
         flats = [self.uploads[number, client][f"masked/{t.name}"].reshape(-1).copy() for t in self.plan.tensors]
-        masks.apply_masks(flats, self.plan, applied, remove=True)
+        masks.apply_masks(flats, applied, remove=True)
         return flats[0]
 
     def opened_by(self, known, number, client):
@@ -222,7 +222,7 @@ def test_rounds_tensors_and_directions_never_share_a_key(net, monkeypatch) -> No
     assert set(prefixes.values()) == {1}  # nor do two streams share a cipher key and differ in the nonce alone
     exchanges, pairs = 3, CLIENTS * (CLIENTS - 1) // 2
     masks_made = sum(kind == "mask" for kind, _ in used)
-    assert masks_made == exchanges * (pairs + CLIENTS) * len(tensors)
+    assert masks_made == exchanges * (pairs + CLIENTS)  # one stream over both tensors
     messages = sum(kind == "message" for kind, _ in used)
     assert messages == (exchanges + 1) * 2 * CLIENTS * (
         CLIENTS - 1

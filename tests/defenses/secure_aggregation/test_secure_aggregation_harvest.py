@@ -68,7 +68,7 @@ class Harvester:
             FIELD.combine([c + 1 for c in list(held)[:t]], np.stack(list(held.values())[:t])[:, None])[0]
             for held in (self.found[SEED], self.found[MASK_KEY])
         )
-        server, session = self.server, self.session
+        server = self.server
         exchange = server.exchange
         mask_key = primitives.private_key(key)
         applied = [masks.self_mask(seed, exchange, VICTIM)]
@@ -77,7 +77,7 @@ class Harvester:
                 agreement = primitives.agree(mask_key, server.mask_keys[row].tobytes(), peer)
                 applied.append(masks.pair_mask(agreement, exchange, VICTIM, peer))
         flat = self.upload.copy()
-        masks.apply_masks([flat], session.plan, applied, remove=True)
+        masks.apply_masks([flat], applied, remove=True)
         return bool(np.array_equal(flat.view(np.int32), self.contributions[VICTIM]["w"]))
 
 

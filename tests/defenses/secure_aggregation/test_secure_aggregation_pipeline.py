@@ -261,16 +261,16 @@ def test_random_runs_sum_exactly_or_are_void_by_name(net, data):
 
 
 def test_no_stream_serves_two_exchanges_of_a_run(chain, monkeypatch):
-    seeds, real, made = [], masks.tensor_key, []
-    monkeypatch.setattr(masks, "tensor_key", lambda *given: seeds.append(real(*given)) or seeds[-1])
+    seeds, real, made = [], masks.stream_key, []
+    monkeypatch.setattr(masks, "stream_key", lambda *given: seeds.append(real(*given)) or seeds[-1])
     for _ in range(3):
         chain.exchange(range(5))
         made.append(Counter(seeds))
         seeds.clear()
-    tensors = len(chain.plan.tensors)
+    widths = len({tensor.ring == 32 for tensor in chain.plan.tensors})
     for counts in made:  # both ends of a pair; a self mask is added by its owner and taken away by the server
         assert set(counts.values()) == {2}
-        assert len(counts) == (10 + 5) * tensors
+        assert len(counts) == (10 + 5) * widths
     assert not any(set(left) & set(right) for left, right in itertools.combinations(made, 2))
 
 
@@ -294,7 +294,7 @@ def strip(chain, number, victim, secrets_by_client):
             applied.append(masks.pair_mask(agreement, exchange, victim, peer))
     upload = next(m for m in chain.sent if (m.round, m.stage, m.sender) == (number, "upload", victim))
     flat = upload.body["masked/w"].copy()
-    masks.apply_masks([flat], chain.plan, applied, remove=True)
+    masks.apply_masks([flat], applied, remove=True)
     return flat
 
 

@@ -205,24 +205,36 @@ def test_coefficients_are_uniform_in_the_field():
 
 @pytest.mark.parametrize("ring", [np.uint32, np.uint64])
 @given(seed=seeds, size=st.sampled_from([0, 1, 3, 8191, 8192, 16385, 40000]))
-def test_pair_masks_cancel_and_self_masks_come_off(net, ring, seed, size):
-    plan = net.plan(3, (("w", (size,), 8 * np.dtype(ring).itemsize),))
+def test_pair_masks_cancel_and_self_masks_come_off(ring, seed, size):
     low, high = masks.pair_mask(seed, b"exchange", 2, 5), masks.pair_mask(seed, b"exchange", 5, 2)
     own = masks.self_mask(seed, b"exchange", 2)
     assert (low.secret, low.sign) == (high.secret, -high.sign)
     assert own.secret != low.secret
     flat = np.arange(size, dtype=ring)
-    masks.apply_masks([flat], plan, [low, own])
+    masks.apply_masks([flat], [low, own])
     assert size < 3 or not np.array_equal(flat, np.arange(size, dtype=ring))
-    masks.apply_masks([flat], plan, [high])
-    masks.apply_masks([flat], plan, [own], remove=True)
+    masks.apply_masks([flat], [high])
+    masks.apply_masks([flat], [own], remove=True)
     assert np.array_equal(flat, np.arange(size, dtype=ring))
 
 
-def test_a_mask_is_the_key_stream_whatever_the_chunk(net):
-    plan = net.plan(3, (("w", (50_001,), 32),))
+def test_a_mask_is_the_key_stream_whatever_the_chunk():
     mask = masks.SignedMask(bytes(range(32)), 1)
     flat = np.zeros(50_001, np.uint32)
-    masks.apply_masks([flat], plan, [mask])
-    seed = primitives.hkdf(mask.secret, primitives.label("tensor", "w"))
+    masks.apply_masks([flat], [mask])
+    seed = primitives.hkdf(mask.secret, primitives.label("mask", 4))
     assert flat.tobytes() == primitives.mask_stream(seed).update(bytes(200_004))
+
+
+@pytest.mark.parametrize("sizes", [(40_000, 3, 0, 30_000), (1, 1, 2), (9,)])
+def test_tensors_of_one_width_take_one_stream_one_part_after_the_other(sizes):
+    """No part of it serves two tensors: laid end to end they are the stream, and those of another width have theirs."""
+    mask = masks.SignedMask(bytes(range(32)), 1)
+    flats, wide = [np.zeros(size, np.uint32) for size in sizes], np.zeros(10, np.uint64)
+    masks.apply_masks([flats[0], wide, *flats[1:]], [mask])
+    key = primitives.hkdf(mask.secret, primitives.label("mask", 4))
+    nbytes = 4 * sum(sizes)
+    expected = key[:nbytes] if nbytes <= 32 else primitives.mask_stream(key).update(bytes(nbytes))
+    assert b"".join(flat.tobytes() for flat in flats) == expected
+    key = primitives.hkdf(mask.secret, primitives.label("mask", 8))
+    assert wide.tobytes() == primitives.mask_stream(key).update(bytes(80))

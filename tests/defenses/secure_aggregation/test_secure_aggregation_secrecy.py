@@ -62,13 +62,13 @@ def test_masked_uploads_look_uniform_and_lesser_masks_do_not(net, ring):
 
 def spied_keys(monkeypatch):
     """Record the keys of masks and of their streams from now on."""
-    keys, real = [], masks.tensor_key
+    keys, real = [], masks.stream_key
 
     def spied(*arguments):
         keys.append(real(*arguments))
         return keys[-1]
 
-    monkeypatch.setattr(masks, "tensor_key", spied)
+    monkeypatch.setattr(masks, "stream_key", spied)
     return keys
 
 
@@ -89,9 +89,9 @@ def test_no_stream_serves_two_rounds_pairs_tensors_or_directions(net, monkeypatc
     assert not set(made[0]) & set(made[1])
     pairs, own = len(cohort) * (len(cohort) - 1) // 2, len(cohort)
     for counts in made:
-        assert Counter(counts.values()) == {2: pairs * len(tensors), 1: own * len(tensors)}  # both ends of a pair
+        assert Counter(counts.values()) == {2: pairs, 1: own}  # both ends of a pair
     keys = {seed[:16] for counts in made for seed in counts}
-    assert len(keys) == 2 * len(tensors) * (pairs + own)
+    assert len(keys) == 2 * (pairs + own)
 
 
 def test_other_advertised_clients_or_share_dealers_give_other_shares_and_masks(net, monkeypatch):
@@ -134,7 +134,7 @@ def open_upload(session, out, held, victim, colluders):
             public = server.mask_keys[roster.index(peer)].tobytes()
             applied.append(masks.pair_mask(primitives.agree(mask_key, public, peer), exchange, victim, peer))
     flat = out.bodies("upload", sender=victim)[0]["masked/w"].copy()
-    masks.apply_masks([flat], session.plan, applied, remove=True)
+    masks.apply_masks([flat], applied, remove=True)
     return flat.view(np.int32).astype(np.int64), primitives.public_bytes(mask_key)
 
 
@@ -188,11 +188,11 @@ def test_the_late_upload_of_a_client_declared_dead_stays_closed(net):
         masks.pair_mask(primitives.agree(key, server.mask_keys[i].tobytes(), i), exchange, 3, i) for i in (0, 1, 2, 4)
     ]
     flat = late["upload"].copy()
-    masks.apply_masks([flat], session.plan, pairs, remove=True)
+    masks.apply_masks([flat], pairs, remove=True)
     assert looks_uniform(flat)
     control = masks.self_mask(out_seed(out, net), exchange, 0)
     own = out.bodies("upload", sender=0)[0]["masked/w"].copy()
-    masks.apply_masks([own], session.plan, [control], remove=True)
+    masks.apply_masks([own], [control], remove=True)
     assert looks_uniform(own)  # an alive client: its self mask is known, its pair masks are not
 
 
