@@ -98,8 +98,7 @@ class ClientNode:
     ) -> None:
         self.client, self.run, self.algorithm, self._schema = client, run, schema.algorithm, schema
         self._defense, self._seed, self._keep, self._reveal = defense, seed, keep, reveal
-        self.exchanges = exchanges or ExchangeSchedule()
-        self.ledger, self.persist = ledger, persist
+        self.exchanges, self.ledger, self.persist = exchanges or ExchangeSchedule(), ledger, persist
         aggregation = defense.aggregation  # what it offers besides is asked once: these checks take a while each
         self._pipelined = aggregation if isinstance(aggregation, SupportsPipelining) else None
         self._remembering = aggregation if isinstance(aggregation, SupportsMemory) else None
@@ -185,11 +184,10 @@ class ClientNode:
 
     def session(self, exchange: int, header: ExchangeHeader) -> Session:
         """Derive the session of an exchange from public facts and the exchange's header."""
-        numbers = header.kind, header.doublings, header.learned
-        if self._planned is None or self._planned[0] != numbers:
-            layout, clients = self._schema.layouts[header.kind], self._schema.public.cohort
-            plan = self._defense.plan(layout, clients, range_doublings=header.doublings, learned=header.learned)
-            self._planned = numbers, plan
+        layout, doublings, learned = given = self._schema.layouts[header.kind], header.doublings, header.learned
+        if self._planned is None or self._planned[0] != given:
+            plan = self._defense.plan(layout, self._schema.public.cohort, range_doublings=doublings, learned=learned)
+            self._planned = given, plan
         return Session(self.run, exchange, header.cohort, self._planned[1])
 
     def protocol_for(self, session: Session) -> Any:
@@ -267,9 +265,8 @@ class ClientNode:
     def _cost(self, state: ClientNodeState) -> PrivacyCost:
         """Compute the privacy cost of answering the exchange."""
         assert state.session is not None
-        steps = None
-        if self._spending is not None and state.place[1] == 1:
-            steps = self._spending.noised_steps(state.committed)
+        spending = self._spending if state.place[1] == 1 else None
+        steps = None if spending is None else spending.noised_steps(state.committed)
         return cost_of(self._defense, state.session.plan, steps)
 
     def _committed(self, pending: PendingUpload) -> PendingUpload:
