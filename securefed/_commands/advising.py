@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.markup import escape
@@ -26,7 +26,12 @@ from securefed._commands.display import console, progress_bar
 from securefed.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
-    from securefed._auditing.advice.advice_values import Advice
+    from securefed._auditing.advice.advice_values import Advice, Setting
+
+_WIDE: Final = 120
+"""Columns of a terminal from which on the table shows everything."""
+_ENOUGH: Final = 10
+"""Fewest runs of each setting for an advice to rely on, as the option's help says."""
 
 
 @app.command(
@@ -96,7 +101,7 @@ def advise(
         if as_json:
             typer.echo(json.dumps(found.to_json(), indent=1, allow_nan=False))
         else:
-            show_advice(found)
+            show_advice(found, seeds)
         return 0
 
     guarded(command)
@@ -111,36 +116,56 @@ def _write(found: Advice, out: Path | None) -> None:
         raise StorageError(f"cannot write {out}: {error.strerror}; choose another file with --out") from error
 
 
-def show_advice(found: Advice) -> None:
-    """Print every setting that was tried, the two sentences, and the command to paste."""
+def show_advice(found: Advice, seeds: int) -> None:
+    """Print every setting that was tried, the sentences, and the command to paste."""
+    from securefed._auditing.advice.advised_words import nearest_sentence  # noqa: PLC0415 - heavy
+
+    console.print(_table(found))
+    console.print(
+        "> advised, + holds, - not shown to hold. `leak`: mean of the strongest attack on what the server sees; "
+        "`up to`: 95 % bound for all settings together; `seen from`: smallest leak that would have shown.",
+        highlight=False,
+    )
+    few = f"{seeds} runs of each setting are too few to rely on; add --seeds {_ENOUGH}." if seeds < _ENOUGH else ""
+    for sentence in (*found.sentences, nearest_sentence(found), few):
+        if sentence:
+            console.print(f"\n{escape(sentence)}", soft_wrap=True, highlight=False)
+    pasted = found.advised or found.nearest
+    if pasted is not None:
+        console.print(f"\n{escape(pasted.paste)}", soft_wrap=True, highlight=False)
+
+
+def _table(found: Advice) -> Table:
+    """Lay the settings out; a narrow terminal leaves out the utility in the clear and the seconds."""
+    wide = console.width >= _WIDE
     table = Table(
         title=f"{found.algorithm} on {found.data}: settings tried; {found.acceptable:g} is acceptable",
         title_justify="left",
         box=None,
         pad_edge=False,
+        padding=(0, 1, 0, 0),
     )
-    for name in ("", "setting", "rows", "rounds", "leak", "up to", "seen from", "utility", "clear", "bytes up", "s"):
-        table.add_column(name)
+    table.add_column("")
+    table.add_column("setting", overflow="fold")
+    figures = ("rows", "rounds", "leak", "up to", "seen from", "utility", *(("clear",) if wide else ()), "bytes up")
+    for name in (*figures, *(("s",) if wide else ())):
+        table.add_column(name, justify="right", min_width=max(len(word) for word in name.split()))
     for one in found.tried:
-        mark = "[bold green]>[/]" if one == found.advised else "[green]+[/]" if one.holds else "[red]-[/]"
-        numbers = [
-            _figure(value) for value in (one.leak, one.leak_upper, one.detectable, one.utility, one.utility_clear)
-        ]
-        usable = "" if one.usable or one.usable_from is None else f" (usable from {one.usable_from} clients)"
-        ran = not math.isnan(one.bytes_up)
-        costs = [f"{one.bytes_up:,.0f}", f"{one.seconds_per_round:.2g}"] if ran else ["", ""]
-        sizes = [str(one.rows_per_client), str(one.rounds)]
-        table.add_row(mark, escape(one.defense + usable), *sizes, *numbers, *costs)
-    console.print(table)
-    console.print(
-        "> advised, + holds, - not shown to hold. `leak`: mean of the strongest attack on what the server sees; "
-        "`up to`: 95 % bound for all settings together; `seen from`: smallest leak that would have shown.",
-        soft_wrap=True,
-    )
-    for sentence in found.sentences:
-        console.print(f"\n{escape(sentence)}", soft_wrap=True, highlight=False)
-    if found.advised is not None:
-        console.print(f"\n{escape(found.advised.paste)}", soft_wrap=True, highlight=False)
+        table.add_row(*_cells(one, "[bold green]>[/]" if one == found.advised else "", wide=wide))
+    return table
+
+
+def _cells(one: Setting, mark: str, *, wide: bool) -> list[str]:
+    """Write one row of the table."""
+    ran = not math.isnan(one.bytes_up)
+    usable = "" if one.usable or one.usable_from is None else f" (usable from {one.usable_from} clients)"
+    words = one.defense if wide else one.defense.replace("secure aggregation (sums of at least", "sums (of")
+    mark = mark or ("[green]+[/]" if one.holds else "[red]-[/]")
+    sizes = [str(one.rows_per_client), str(one.rounds)]
+    leaks = [_figure(value) for value in (one.leak, one.leak_upper, one.detectable, one.utility)]
+    clear = [_figure(one.utility_clear)] if wide else []
+    seconds = [f"{one.seconds_per_round:.2g}" if ran else ""] if wide else []
+    return [mark, escape(words + usable), *sizes, *leaks, *clear, f"{one.bytes_up:,.0f}" if ran else "", *seconds]
 
 
 def _figure(value: float) -> str:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from securefed._auditing.advice.advice_values import Advice, Setting
+from securefed._auditing.advice.advised_words import nearest_sentence
 from securefed.errors import DataError
 
 SETTING = Setting(
@@ -59,3 +60,20 @@ def test_the_frontier_leaves_out_what_another_setting_beats_in_everything() -> N
     unmeasured = replace(SETTING, defense="unmeasured", leak_upper=math.nan)
     advice = replace(ADVICE, tried=(worse, SETTING, dearer, promised, unmeasured))
     assert advice.frontier == (SETTING, dearer, promised)
+
+
+def test_where_nothing_is_advised_the_nearest_setting_and_what_it_leaves_are_named() -> None:
+    """A setting that holds comes before one of more utility; of those that do not hold the lowest bound does."""
+    leaky = replace(SETTING, holds=False, leak_upper=0.3, utility=0.95)
+    leakier = replace(leaky, leak_upper=0.6, utility=0.99, epsilon=8.0, usable_from=128)
+    none = replace(ADVICE, advised=None, tried=(leakier, leaky))
+    assert none.nearest == leaky and ADVICE.nearest is None and nearest_sentence(ADVICE) == ""
+    said = nearest_sentence(none)
+    assert "a leak of up to 0.30 is not excluded;" in said
+    assert "From 128 clients on, noise of epsilon 8 in 6 rounds keeps 90%" in said
+    held = replace(none, tried=(leakier, leaky, replace(SETTING, usable=False)))
+    assert held.nearest is not None and held.nearest.holds
+    assert "From 128" not in nearest_sentence(held)
+    blind = replace(none, tried=(replace(leaky, detectable=math.nan),))
+    assert "might have missed a leak of any size" in nearest_sentence(blind)
+    assert replace(none, tried=(replace(leaky, paste=""),)).nearest is None

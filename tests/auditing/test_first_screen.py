@@ -214,7 +214,8 @@ def test_an_advice_stands_on_the_first_screen_with_its_plot_its_table_and_what_t
     assert "1: noise &lt;1&gt;, 8 clients" in chart
     none = replace(advice, advised=None, clients_needed=128, sentences=("None holds.", "From 128 clients on one does."))
     without = sections(render(replace(SMALL, advice=(none,))))["What to do"]
-    assert "None holds. From 128 clients on one does." in without and "securefed run" not in without
+    assert "None holds. From 128 clients on one does." in without
+    assert "Nearest is noise <1> with 8 clients" in without and "securefed run --seed 1" in without
     alone = report(*SMALL.of("pca/ssi"))
     said = [decision(replace(alone, advice=(one,))).partition("data. ")[2] for one in (advice, none)]
     assert said == [

@@ -107,6 +107,18 @@ class Advice:
         known = [setting for setting in self.tried if not math.isnan(setting.leak_upper)]
         return tuple(setting for setting in known if not any(_beats(other, setting) for other in known))
 
+    @property
+    def nearest(self) -> Setting | None:
+        """Choose what comes nearest where nothing is advised: it holds, or has the lowest bound; then most utility."""
+        known = [one for one in self.tried if one.paste and not math.isnan(one.leak_upper)]
+        if self.advised is not None or not known:
+            return None
+
+        def distance(one: Setting) -> tuple[bool, float, float]:
+            return not one.holds, 0.0 if one.holds else one.leak_upper, -one.utility
+
+        return min(known, key=distance)
+
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values, as they stand in `audit.json` under "advice"."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}

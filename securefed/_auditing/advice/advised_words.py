@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from securefed._auditing.advice.advice_values import Setting
+from securefed._auditing.advice.advice_values import Advice, Setting
 
 
 def sentences(
@@ -47,6 +47,33 @@ def sentences(
         which = min((one for one in holding if one.usable_from == needed), key=lambda one: one.epsilon or 0.0)
         return first, f"From {needed} clients on {which.defense} is usable, in a simulation with rows drawn from yours."
     return first, f"No cohort of up to {largest} clients that was simulated makes one usable."
+
+
+def nearest_sentence(advice: Advice) -> str:
+    """Say which setting comes nearest and what it leaves, where none is advised; empty otherwise."""
+    one = advice.nearest
+    if one is None:
+        return ""
+    rows = "1 row" if one.rows_per_client == 1 else f"{one.rows_per_client} rows"
+    sizes = f"{one.clients} clients, {rows}, {one.rounds} round{'s' * (one.rounds != 1)}"
+    said = f"Nearest is {one.defense} with {sizes}: a leak of up to {one.leak_upper:.2f} is not excluded"
+    if not one.detectable <= advice.acceptable:
+        smallest = "of any size" if math.isnan(one.detectable) else f"below {min(one.detectable, 1.0):.2f}"
+        said += f", and the attacks might have missed a leak {smallest}"
+    said += f"; its utility is {one.utility:.3f}, {one.utility_clear:.3f} in the clear."
+    larger = [
+        (s.usable_from, s.epsilon, s.rounds)
+        for s in advice.tried
+        if s.usable_from is not None and s.epsilon is not None
+    ]
+    if larger and not any(s.holds for s in advice.tried):
+        clients, epsilon, rounds = min(larger)
+        said += (
+            f" From {clients} clients on, noise of epsilon {epsilon:g} in {rounds} round{'s' * (rounds != 1)} keeps "
+            f"{advice.keep:.0%} of the utility, in a simulation with rows drawn from yours; "
+            "its leak there was not measured."
+        )
+    return said
 
 
 def _do(advised: Setting) -> str:
