@@ -11,7 +11,7 @@ from securefed.attacks._active.trap_weights import TrapWeights
 active_attacks.register(
     TrapWeights.name,
     TrapWeights,
-    summary="Weights of a fully connected network by which sums of gradients hold single rows",
+    summary="Weights of a network with a dense ReLU layer by which sums of gradients hold single rows",
     source="Fowl et al. 2022 (Robbing the Fed)",
     reads="sums of gradients or of model updates, in a few rounds whose model the server chose",
 )

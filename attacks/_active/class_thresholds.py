@@ -148,7 +148,7 @@ class ClassThresholds:
         """Return why the attack cannot run, or `None`."""
         if (reason := why_no_method(situation.target)) is not None:
             return reason
-        client, public = SimulatedClient(situation.target), situation.target.public
+        client, public = SimulatedClient(situation), situation.target.public
         problem = client.method.problem
         try:
             model = LinearClassifier.of(dict(problem.shapes(public)), public.features)
@@ -156,15 +156,11 @@ class ClassThresholds:
             return str(error)
         if model is None or not has_labels(problem):
             return "It needs a linear classifier with a bias."
-        if getattr(problem, "l2", 0.0) > 0:
-            return "Its weights are so large that the regulariser's gradient would leave the declared bound."
-        if not client.repeats:
-            return "It subtracts messages of several rounds, and clients here draw other rows, or keep a memory."
-        return _why_not_saturated(client, model)
+        return _why_not_counted(client) or _why_not_saturated(client, model)
 
     def play(self, situation: Situation, rng: np.random.Generator) -> Dialogue:
         """Choose thresholds round by round; the estimate holds the rows, and means of those that stay together."""
-        client, public = SimulatedClient(situation.target), situation.target.public
+        client, public = SimulatedClient(situation), situation.target.public
         model = LinearClassifier.of(dict(client.method.problem.shapes(public)), public.features)
         assert model is not None
         direction = rng.normal(size=public.features) / public.features**0.5
@@ -237,14 +233,24 @@ def _sharpness(client: SimulatedClient, model: LinearClassifier) -> float:
     return min(_SHARPEST, _DIGITS / digits / max(model.classes, 2))
 
 
+def _why_not_counted(client: SimulatedClient) -> str | None:
+    """Return why rounds cannot be subtracted from each other, or rows not counted in them, or `None`."""
+    if getattr(client.method.problem, "l2", 0.0) > 0:
+        return "Its weights are so large that the regulariser's gradient would leave the declared bound."
+    if not client.repeats:
+        return "It subtracts messages of several rounds, and clients here draw other rows, or keep a memory."
+    if not client.weighs_alike:
+        return "It counts rows, and rows of clients that have many weigh less in this sum than those of others."
+    return None
+
+
 def _why_not_saturated(client: SimulatedClient, model: LinearClassifier) -> str | None:
     """Return why the model is no classifier whose predictions can be held fixed, or `None`."""
     public = client.target.public
     row = np.full(public.features, 0.5 * public.feature_bound)
     far = np.full(model.thresholds, 10.0 * public.feature_bound * public.features)
     parameters = model.parameters(np.ones(public.features), far, _sharpness(client, model))
-    chosen = {name: np.asarray(value, client.method.problem.dtype) for name, value in parameters.items()}
-    found = client.gradient(chosen, row[None], np.array([1]))
+    found = client.gradient(parameters, row[None], np.array([1]))
     _, counts = model.above(np.asarray(found[model.weight], float), np.asarray(found[model.bias], float))
     if abs(float(counts[0]) + 1.0) < 1e-6:
         return None

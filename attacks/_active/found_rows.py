@@ -34,12 +34,14 @@ class FoundRows:
     """Rows read so far.
 
     Attributes:
+        width: number of entries of a row.
         single: rows that are known to be rows, each once.
         labels: of these rows; -1 where it is not known.
         newest: vectors of the last message, each a row or a mean of rows.
         earlier: the same of the messages before.
     """
 
+    width: int
     single: list[Array] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
     newest: list[Array] = field(default_factory=list)
@@ -80,7 +82,7 @@ class FoundRows:
             if not any(same(row, known) for known in [*self.single, *others]):
                 others.append(row)
         rows = [*self.single, *others][: situation.rows]
-        value = np.asarray(rows) if rows else np.zeros((1, situation.target.public.features))
+        value = np.asarray(rows) if rows else np.zeros((1, self.width))
         return Reconstruction(
             "samples",
             value,

@@ -1,8 +1,8 @@
 """Single one client out of a sum by telling all other clients a model whose first layer is dead.
 
-The other clients' gradients of the first layer are zero, so that the sum's first layer is the victim's own. The victim
-is told trap weights at the same time, which tell its rows apart. A message layer that sums only clients that were told
-the same does not sum these.
+The other clients' gradients of the first fully connected layer are zero, so that the sum of that layer is the victim's
+own. The victim is told trap weights at the same time, which tell its rows apart; the others are told the same weights
+with biases that no row overcomes. A message layer that sums only clients that were told the same does not sum these.
 
 Source: Pasquini et al. 2022, Eluding Secure Aggregation in Federated Learning via Model Inconsistency (arXiv
 2111.07380), sec. 4.1, gradient suppression.
@@ -15,13 +15,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from securefed._tensors import Array, Tensors
 from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogue, Situation
 from securefed.attacks._active.simulated_client import SimulatedClient
 from securefed.attacks._active.trap_network import DenseChain
 from securefed.attacks._active.trap_weights import TrapWeights
-
-_DEAD = 1e6
-"""Distance of all first outputs below zero, in units of the declared range."""
 
 
 @dataclass(frozen=True)
@@ -45,19 +43,24 @@ class GradientSuppression:
 
     def play(self, situation: Situation, rng: np.random.Generator) -> Dialogue:
         """Play trap weights against the victim alone."""
-        client, public = SimulatedClient(situation.target), situation.target.public
-        initial = client.model.parameters(situation.honest)
-        chain = DenseChain.of(client.method.problem.shapes(public), public.features, public.classes)
+        public = situation.target.public
+        shapes = SimulatedClient(situation).method.problem.shapes(public)
+        chain = DenseChain.of(shapes, public.features, public.classes)
         assert chain is not None
-        bias = chain.biases[0]
-        dead = {**initial, bias: np.full_like(initial[bias], -_DEAD * public.feature_bound)}
-        suppressed = client.broadcast(situation.honest, dead)
         alone = replace(situation, members=frozenset({situation.victim}))
         traps = TrapWeights(rounds=self.rounds).play(alone, rng)
         chosen = next(traps)
         while True:
+            suppressed = _suppressed(chosen.to_all, chain, public.feature_bound)
             observed = yield ChosenBroadcast(suppressed, {situation.victim: chosen.to_all})
             try:
                 chosen = traps.send(replace(observed, broadcast=chosen.to_all))
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
+
+
+def _suppressed(traps: Tensors, chain: DenseChain, bound: float) -> dict[str, Array]:
+    """Lower the trap's biases until no row reaches an output: the layer's inputs are at most twice the bound."""
+    reach = 2 * bound * float(np.abs(np.asarray(traps[chain.weights[0]], float)).sum(axis=1).max())
+    bias = np.asarray(traps[chain.biases[0]])
+    return {**traps, chain.biases[0]: np.full_like(bias, -1.0 - reach)}

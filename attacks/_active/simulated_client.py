@@ -15,6 +15,7 @@ import numpy as np
 from securefed._tensors import Array, Tensors
 from securefed.algorithms._optimization.method import GradientMethod
 from securefed.algorithms._optimization.model import Model, label
+from securefed.attacks._active.chosen_broadcasts import Situation
 from securefed.attacks._base import Target
 from securefed.datasets._base import Dataset
 
@@ -24,10 +25,20 @@ class SimulatedClient:
     """A client of a gradient method that the attacker plays itself.
 
     Attributes:
-        target: the algorithm and the public facts.
+        situation: the algorithm, the public facts, and the clients whose sum each message is.
     """
 
-    target: Target
+    situation: Situation
+
+    @property
+    def target(self) -> Target:
+        """The algorithm and the public facts."""
+        return self.situation.target
+
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers of rows that the members have, ascending, each once."""
+        return sorted({self.target.public.rows[client] for client in self.situation.members})
 
     @property
     def method(self) -> GradientMethod:
@@ -48,45 +59,52 @@ class SimulatedClient:
     @property
     def repeats(self) -> bool:
         """Whether clients use all their rows in every step, so that equal broadcasts give equal messages."""
-        most = max(self.target.public.rows)
-        return set(self.method.draw(most, np.random.default_rng(0)).sizes(most)) == {most} and not self.remembers
+        most = self.sizes[-1]
+        return set(self._batches(most)) == {most} and not self.remembers
 
     @property
     def additive(self) -> bool:
         """Whether a message is the sum of what each row would have sent by itself.
 
-        It is so where every client has one row, and where clients make one step on all their rows.
+        It is so where every client has one row, and where clients make one step on all their rows, which weigh alike.
         """
-        rows = self.target.public.rows
-        if max(rows) == 1:
-            return True
-        sizes = self.method.draw(rows[0], np.random.default_rng(0)).sizes(rows[0])
-        return sizes == (rows[0],)
+        return self.sizes == [1] or (all(self._batches(size) == (size,) for size in self.sizes) and self.weighs_alike)
+
+    @property
+    def weighs_alike(self) -> bool:
+        """Whether a row adds as much to the sum where its client has many rows as where it has few."""
+        public = self.target.public
+        model = {name: np.zeros(shape) for name, shape in self.method.problem.shapes(public).items()}
+        begun = self.broadcast(self.situation.honest, model)
+        row = np.full(public.features, 0.5 * public.feature_bound)
+        shares = [self.row_message(begun, row, 0, size) for size in self.sizes]
+        return all(np.allclose(share[name], value) for share in shares[1:] for name, value in shares[0].items())
+
+    def _batches(self, rows: int) -> tuple[int, ...]:
+        """Return the sizes of the batches of a client's local steps."""
+        return self.method.draw(rows, np.random.default_rng(0)).sizes(rows)
 
     def broadcast(self, honest: Tensors, parameters: Mapping[str, Array]) -> dict[str, Array]:
         """Replace the model in a broadcast, in the clients' precision; the other vectors stay as they are."""
         chosen = {name: np.asarray(value, self.method.problem.dtype) for name, value in parameters.items()}
         return {**honest, **chosen}
 
-    def gradient(self, parameters: Tensors, x: Array, y: Array) -> Tensors:
-        """Return the mean gradient of rows `x` (rows, features) with targets `y`."""
-        return self.method.problem.gradient(parameters, x, y)
+    def gradient(self, parameters: Mapping[str, Array], x: Array, y: Array) -> Tensors:
+        """Return the mean gradient of rows `x` (rows, features) with targets `y`, in the clients' precision."""
+        held = {name: np.asarray(value, self.method.problem.dtype) for name, value in parameters.items()}
+        return self.method.problem.gradient(held, x, y)
 
-    def message(self, broadcast: Tensors, row: Array, target: int) -> Tensors:
-        """Return what a client sends whose rows are all the same (features,), with the first client's number of rows.
-
-        Such a client sends its first message: it has no memory yet.
-        """
-        rows, public = self.target.public.rows[0], self.target.public
-        data = Dataset(np.tile(row, (rows, 1)), np.full(rows, target))
-        rng = np.random.default_rng(0)  # of mini-batches, and all rows are the same
-        state = self.method.enroll(data, public, rng)
+    def message(self, broadcast: Tensors, row: Array, target: int, size: int) -> Tensors:
+        """Return the first message of a client that has `size` copies of one row (features,)."""
+        data, rng = Dataset(np.tile(row, (size, 1)), np.full(size, target)), np.random.default_rng(0)
+        state = self.method.enroll(data, self.target.public, rng)
         return self.method.contribute(state, broadcast, rng)[1]
 
-    def row_message(self, broadcast: Tensors, row: Array, target: int) -> dict[str, Array]:
-        """Return one row's share of such a message, by the tensors' names."""
-        rows = self.target.public.rows[0]
-        return {name: np.asarray(value, float) / rows for name, value in self.message(broadcast, row, target).items()}
+    def row_message(self, broadcast: Tensors, row: Array, target: int, size: int | None = None) -> dict[str, Array]:
+        """Return one row's share of such a message, by default of the smallest client, by the tensors' names."""
+        size = self.sizes[0] if size is None else size
+        message = self.message(broadcast, row, target, size)
+        return {name: np.asarray(value, float) / size for name, value in message.items()}
 
     def part(self, message: Tensors, part: str) -> dict[str, Array]:
         """Return the tensors of one of the vectors of a message, by the problem's own names."""

@@ -11,6 +11,7 @@ network's own first layer, so that names and shapes are those that the clients a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -20,8 +21,9 @@ from securefed._tensors import Array, Tensors
 from securefed.attacks._active.bin_reading import label_codes, read_bins
 from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogue, Situation
 from securefed.attacks._active.found_rows import FoundRows
+from securefed.attacks._active.layer_inputs import LayerInputs
 from securefed.attacks._active.simulated_client import SimulatedClient, has_labels, why_no_method
-from securefed.attacks._active.trap_network import DenseChain, TrapNetwork
+from securefed.attacks._active.trap_network import DenseChain, TrapNetwork, layer_inputs
 from securefed.attacks._base import RoundView
 from securefed.errors import ConfigError
 
@@ -74,7 +76,7 @@ class TrapWeights:
         """Return why the attack cannot run, or `None`."""
         if (reason := why_no_method(situation.target)) is not None:
             return reason
-        client, public = SimulatedClient(situation.target), situation.target.public
+        client, public = SimulatedClient(situation), situation.target.public
         if not has_labels(client.method.problem):
             return "It holds a classifier's prediction fixed, and this model does not classify."
         try:
@@ -83,33 +85,45 @@ class TrapWeights:
             return str(error)
         chain = DenseChain.of(shapes, public.features, public.classes)
         if chain is None:
-            return "It needs two or more fully connected layers with biases, the first of which the rows enter."
-        rng = np.random.default_rng(0)
-        trap = self._trap(chain, public.features, public.feature_bound, 0, [], rng)
-        if not trap.works(client, client.model.parameters(situation.honest), rng):
+            return "It needs two or more fully connected layers with biases, which rows or convolutions of them enter."
+        return self._why_not_read(client, chain, client.model.parameters(situation.honest))
+
+    def _why_not_read(self, client: SimulatedClient, chain: DenseChain, initial: Mapping[str, Array]) -> str | None:
+        """Try the weights on rows that are made up; return why they read none, or `None`."""
+        if chain.kernels and self.unused:
+            return "Unused columns are those of rows, which enter convolutions here."
+        inputs, rng = layer_inputs(client, chain, initial), np.random.default_rng(0)
+        if inputs is None:
+            return "The layers before the first fully connected one change pictures by more than pooling."
+        if not self._trap(chain, inputs, client.target.public.feature_bound, 0, [], rng).works(client, initial, rng):
             return "Single rows have other slopes than in a fully connected ReLU network, so the model is none."
         return None
 
     def play(self, situation: Situation, rng: np.random.Generator) -> Dialogue:
         """Choose broadcasts round by round; the estimate holds as many rows as the members have, at most."""
-        client, public = SimulatedClient(situation.target), situation.target.public
+        client, public = SimulatedClient(situation), situation.target.public
         initial = client.model.parameters(situation.honest)
         chain = DenseChain.of(client.method.problem.shapes(public), public.features, public.classes)
         assert chain is not None
-        found = FoundRows()
+        inputs = layer_inputs(client, chain, initial)
+        assert inputs is not None
+        found = FoundRows(inputs.width)
         for number in range(1 if client.remembers else self.rounds):
             label = number % public.classes
-            trap = self._trap(chain, public.features, public.feature_bound, label, found.all, rng)
+            trap = self._trap(chain, inputs, public.feature_bound, label, found.all, rng)
             broadcast = client.broadcast(situation.honest, trap.parameters(initial, public.classes))
             observed = yield ChosenBroadcast(broadcast)
             self._read(client, trap, observed, found, rng)
-        return found.reconstruction(situation)
+        estimate = found.reconstruction(situation)
+        return replace(estimate, value=inputs.rows(estimate.value))
 
     def _trap(
-        self, chain: DenseChain, features: int, bound: float, label: int, known: list[Array], rng: np.random.Generator
-    ) -> TrapNetwork:
+        self, chain: DenseChain, inputs: LayerInputs, bound: float, label: int, known: list[Array],
+        rng: np.random.Generator,
+    ) -> TrapNetwork:  # fmt: skip
         """Choose a direction and thresholds: the mean of a row's entries first, random directions afterwards."""
-        direction = np.full(features, 1.0 / features) if not known else rng.normal(size=features) / features**0.5
+        width = inputs.width
+        direction = np.full(width, 1.0 / width) if not known else rng.normal(size=width) / width**0.5
         count = chain.outputs - (chain.outputs // _IDLE if self.unused and len(chain.weights) == 2 else 0)
         if not known and self.brightness is not None:
             thresholds = _normal_quantiles(count, *self.brightness)
@@ -118,7 +132,7 @@ class TrapWeights:
         else:
             projected = np.asarray(known) @ direction
             thresholds = _normal_quantiles(count, projected.mean(), _WIDER * projected.std() + 1e-9)
-        trap = TrapNetwork(chain, direction, thresholds, label, self.slope, self.height)
+        trap = TrapNetwork(chain, inputs, direction, thresholds, label, self.slope, self.height)
         return self._disguised(trap, rng) if self.unused else trap
 
     def _disguised(self, trap: TrapNetwork, rng: np.random.Generator) -> TrapNetwork:
@@ -136,22 +150,22 @@ class TrapWeights:
         """Read the bins of one message, less what the rows that are known sent."""
         part, unit = _unit(client, trap, observed, rng)
         left = _FirstLayer.of(client, trap, part, observed.message)
-        for row, label in found.labelled if client.additive else ():
-            left = left.without(_FirstLayer.of(client, trap, part, client.row_message(observed.broadcast, row, label)))
+        for entered, label in found.labelled if client.additive else ():
+            left = left.without(_simulated(client, trap, part, observed, entered, label))
         bins = read_bins(left.weight, left.bias, self.floor * abs(unit))
-        bound = _BEYOND * client.target.public.feature_bound
-        inside = np.isfinite(bins.rows).all(axis=1) & (np.abs(bins.rows) <= bound).all(axis=1)
-        rows, slopes = bins.rows[inside], bins.slopes[inside]
-        found.add_bins(rows)
+        bound, entered_rows = _BEYOND * client.target.public.feature_bound, bins.rows - trap.inputs.offset
+        inside = np.isfinite(entered_rows).all(axis=1) & (np.abs(entered_rows) <= bound).all(axis=1)
+        entered_rows, slopes = entered_rows[inside], bins.slopes[inside]
+        found.add_bins(entered_rows)
         if client.additive:
-            for row, slope in zip(rows, slopes, strict=True):
-                read = self._label(client, trap, part, observed, row, slope, unit)
-                if read is not None:
-                    found.add(row, read)
+            for entered, slope in zip(entered_rows, slopes, strict=True):
+                label_read = self._label(client, trap, part, observed, entered, slope, unit)
+                if label_read is not None:
+                    found.add(entered, label_read)
 
     def _label(
-        self, client: SimulatedClient, trap: TrapNetwork, part: str, observed: RoundView, row: Array, slope: float,
-        unit: float,
+        self, client: SimulatedClient, trap: TrapNetwork, part: str, observed: RoundView, entered: Array,
+        slope: float, unit: float,
     ) -> int | None:  # fmt: skip
         """Return the label with which a single row has the slope of its bin; `None` where the bin holds several rows.
 
@@ -161,8 +175,7 @@ class TrapWeights:
         codes[trap.label] = np.inf
         for _ in range(2):
             label = int(np.argmin(np.abs(slope / unit - codes)))
-            message = client.row_message(observed.broadcast, row, label)
-            expected = float(_FirstLayer.of(client, trap, part, message).bias[0])
+            expected = float(_simulated(client, trap, part, observed, entered, label).bias[0])
             if abs(slope - expected) <= self.tolerance * abs(unit):
                 return label
             if expected == 0.0:  # the row lies below all thresholds, so it is not what this bin holds
@@ -192,23 +205,32 @@ class _FirstLayer:
         return _FirstLayer(self.weight - other.weight, self.bias - other.bias)
 
 
+def _simulated(
+    client: SimulatedClient, trap: TrapNetwork, part: str, observed: RoundView, entered: Array, label: int
+) -> _FirstLayer:
+    """Return what a row with these inputs of the first layer adds to a message."""
+    row = trap.inputs.rows(entered[None])[0]
+    return _FirstLayer.of(client, trap, part, client.row_message(observed.broadcast, row, label))
+
+
 def _unit(
     client: SimulatedClient, trap: TrapNetwork, observed: RoundView, rng: np.random.Generator
 ) -> tuple[str, float]:
     """Return the vector of a message that holds the gradient, and the factor from a label's code to a bin's slope."""
     public, method = client.target.public, client.method
-    middle = float(trap.thresholds[len(trap.thresholds) // 2])
-    row = trap.row_at(middle, rng.uniform(0.0, public.feature_bound, public.features))
-    label = (trap.label + 1) % public.classes
-    message, best = client.message(observed.broadcast, row, label), (np.inf, method.sent[0], 1.0)
+    row = trap.usable(rng.uniform(0.0, public.feature_bound, public.features))
+    label, moved = (trap.label + 1) % public.classes, trap.around(row)
+    initial = client.model.parameters(observed.broadcast)
+    broadcast = client.broadcast(observed.broadcast, moved.parameters(initial, public.classes))
+    message, best = client.row_message(broadcast, row, label), (np.inf, method.sent[0], 1.0)
     for part in method.sent:
-        own = client.part(message, part)
-        bins = read_bins(own[trap.chain.weights[0]], own[trap.chain.biases[0]], 0.0)
+        own = _FirstLayer.of(client, trap, part, message)
+        bins = read_bins(own.weight, own.bias, 0.0)
         if not len(bins.rows):
             continue
-        error = float(np.linalg.norm(bins.rows[0] - row) / np.linalg.norm(row))
-        slope = float(bins.slopes.sum()) / public.rows[0] / label_codes(public.classes)[label]
-        best = min(best, (error, part, slope))
+        entered = bins.rows[0] - trap.inputs.offset
+        error = float(np.linalg.norm(entered - trap.inputs.of(row)) / np.linalg.norm(row))
+        best = min(best, (error, part, float(bins.slopes.sum()) / label_codes(public.classes)[label]))
     return best[1], best[2]
 
 

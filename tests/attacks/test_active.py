@@ -209,7 +209,7 @@ def public() -> Any:
 def test_a_row_that_two_rounds_hold_is_a_row() -> None:
     rng = np.random.default_rng(0)
     row, other, third = rng.uniform(1, 2, (3, 5))
-    found = FoundRows()
+    found = FoundRows(5)
     found.add_bins(np.stack([row, other]))
     assert found.single == []
     found.add_bins(row[None])

@@ -1,0 +1,152 @@
+"""Say how a row enters the first fully connected layer: as it is, or through convolutions that pass its pixels on.
+
+A server that chooses convolutions can make each output channel a copy of the picture, shifted by some pixels: its
+kernel holds a single 1 (Boenisch et al. 2023, When the Curious Abandon Honesty, arXiv 2112.02918, for convolutions
+without pooling). What pooling leaves is then, in every position f of the layer's input h,
+
+    mean pooling:  h_f = b_f + sum_p A_fp x_p,        maximum pooling:  h_f = b_f + max over p with A_fp > 0 of x_p,
+
+where row f of A is positive on a window of pixels p. Channels with different shifts give windows at every offset, where
+there are enough of them. A is measured, pixel by pixel, so that strides, paddings and pooling need not be known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+
+import numpy as np
+
+from securefed._tensors import Array
+
+_CUT = 1e-3
+"""Singular values of mean pooling below this share of the largest are left out: details that it nearly averages away
+would be magnified rounding errors."""
+_ALIKE = 1e-3
+"""Error of the two forms above, in units of the range, up to which layers count as pooling: single precision leaves
+1e-5, other layers more than a tenth."""
+
+Enter = Callable[[Mapping[str, Array], Array], Array]
+"""Computes the input (inputs,) of the first fully connected layer from chosen parameters and a row (features,)."""
+
+
+@dataclass(frozen=True)
+class LayerInputs:
+    """The rows themselves.
+
+    Attributes:
+        width: number of inputs of the layer.
+        offset: (width,) b, added to all inputs.
+        kernels: parameters of the layers before it, by name.
+    """
+
+    width: int
+    offset: Array
+    kernels: Mapping[str, Array] = field(default_factory=dict)
+
+    def of(self, row: Array) -> Array:
+        """Return what enters for a row (features,), less the offset: (width,)."""
+        return row
+
+    def rows(self, entered: Array) -> Array:
+        """Return rows (rows, features) for which these inputs (rows, width), less the offset, enter."""
+        return entered
+
+
+@dataclass(frozen=True)
+class PooledPixels(LayerInputs):
+    """Windows of the pixels, averaged or with their maximum.
+
+    Attributes:
+        windows: (width, features) A.
+        maximum: whether the layers take maxima.
+    """
+
+    windows: Array = field(default_factory=lambda: np.empty((0, 0)))
+    maximum: bool = False
+
+    def of(self, row: Array) -> Array:
+        """Pool one row."""
+        if self.maximum:
+            inside = self.windows > 0  # an idle channel has no window
+            return np.where(inside.any(axis=1), np.where(inside, row, -np.inf).max(axis=1), 0.0)
+        return np.asarray(self.windows @ row)
+
+    def rows(self, entered: Array) -> Array:
+        """Return the pictures of least norm with these means, or the largest picture with these maxima.
+
+        A pixel is at most the least of the maxima of the windows that hold it, and the picture of these bounds has the
+        same maxima (a closing, in the words of mathematical morphology). Pixels in no window become zero.
+        """
+        if not self.maximum:
+            return np.asarray(entered @ np.linalg.pinv(self.windows, rcond=_CUT).T)
+        seen = self.windows.any(axis=0)
+        out = np.zeros((len(entered), self.windows.shape[1]))
+        for place, values in enumerate(entered):
+            out[place, seen] = np.where(self.windows[:, seen] > 0, values[:, None], np.inf).min(axis=0)
+        return out
+
+
+def pool_pixels(
+    kernels: Mapping[str, tuple[int, ...]], biases: Mapping[str, str], features: int, bound: float, enter: Enter,
+    rng: np.random.Generator,
+) -> PooledPixels | None:  # fmt: skip
+    """Choose kernels that pass the pixels on, and measure which windows enter the first fully connected layer.
+
+    Each layer either copies its channels or shifts each by up to one pixel in each direction, as many as it has
+    channels for. The choice is the one that gives most different windows.
+
+    Args:
+        kernels: (out, in, height, width) of the convolutions' weights, by name.
+        biases: names of the biases, by those of the weights.
+        features: number of pixels, over all colours.
+        bound: declared range of the pixels.
+        enter: the network up to the layer.
+        rng: of probes.
+
+    Returns:
+        `None` where the layers neither average nor take maxima of windows.
+    """
+    probe = rng.uniform(0.0, bound, features)
+
+    def windows_of(split: tuple[bool, ...]) -> int:
+        return len(np.unique(np.round(enter(_passing(kernels, biases, bound, split), probe) / bound, 4)))
+
+    chosen = _passing(kernels, biases, bound, max(product((True, False), repeat=len(kernels)), key=windows_of))
+    offset = enter(chosen, np.zeros(features))
+    pulses = (enter(chosen, bound * pulse) for pulse in np.eye(features))
+    windows = np.stack([(entered - offset) / bound for entered in pulses], axis=1)
+    windows[np.abs(windows) < _ALIKE] = 0.0
+    for maximum in (False, True):
+        found = PooledPixels(len(offset), offset, chosen, windows, maximum)
+        probes = rng.uniform(0.0, bound, (3, features))
+        if all(np.abs(enter(chosen, row) - offset - found.of(row)).max() < _ALIKE * bound for row in probes):
+            return found
+    return None
+
+
+def _passing(
+    kernels: Mapping[str, tuple[int, ...]], biases: Mapping[str, str], bound: float, split: tuple[bool, ...]
+) -> dict[str, Array]:
+    """Return weights and biases of convolutions whose output channels are shifted copies of the picture's colours.
+
+    The first bias lifts all pixels above zero, where a ReLU does not change them.
+    """
+    chosen: dict[str, Array] = {}
+    channels = next(iter(kernels.values()))[1]
+    for place, ((name, shape), shifted) in enumerate(zip(kernels.items(), split, strict=True)):
+        weight, bias = np.zeros(shape), np.zeros(shape[0])
+        shifts = product(*(_shifts(side) if shifted else [(side - 1) // 2] for side in shape[2:]))
+        copies = [(shift, channel) for shift in shifts for channel in range(channels)][: shape[0]]
+        for output, ((down, right), channel) in enumerate(copies):
+            weight[output, channel, down, right] = 1.0
+            bias[output] = bound if place == 0 else 0.0
+        channels = len(copies)
+        chosen |= {name: weight, biases[name]: bias}
+    return chosen
+
+
+def _shifts(side: int) -> list[int]:
+    """Return the two middle places of a kernel's side, or its only one."""
+    return [(side - 1) // 2, (side - 1) // 2 + 1] if side > 1 else [0]

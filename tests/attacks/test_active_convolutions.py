@@ -1,0 +1,109 @@
+"""Trap weights behind convolutions: what they read through strides and pooling, in sums, and what stops them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from securefed import Dataset, DeviatingServer, Public, chain
+from securefed.algorithms import FedAvg
+from securefed.attacks import TrapWeights
+from securefed.attacks._active.chosen_broadcasts import Situation
+from securefed.attacks._active.layer_inputs import PooledPixels
+from securefed.attacks._active.simulated_client import SimulatedClient
+from securefed.attacks._active.trap_network import DenseChain, layer_inputs
+from securefed.attacks._base import Target
+from securefed.defenses import clip, local_gaussian, secure_aggregation
+from securefed.errors import TranscriptError
+from securefed.problems import TorchModule
+
+PIXELS, CLASSES, CLIENTS = 64, 4, 6
+nn = torch.nn
+
+
+def network(*middle: Any, kernel: int = 3, stride: int = 1) -> torch.nn.Module:
+    begin = (
+        nn.Unflatten(1, (1, 8, 8)),
+        nn.Conv2d(1, 4, kernel, stride=stride, padding=kernel // 2 if stride == 1 else 0),
+    )
+    return nn.Sequential(
+        *begin, nn.ReLU(), *(make() for make in middle), nn.Flatten(), nn.Linear(64, 60), nn.ReLU(), nn.Linear(60, 4)
+    )
+
+
+STRIDES = TorchModule(module=partial(network, kernel=2, stride=2))
+MEANS = TorchModule(module=partial(network, partial(nn.AvgPool2d, 2)))
+MAXIMA = TorchModule(module=partial(network, partial(nn.MaxPool2d, 2)))
+SQUARES = TorchModule(module=partial(network, partial(nn.LPPool2d, 2.0, 2)))
+
+
+def clients(seed: int = 0) -> list[Dataset]:
+    rng = np.random.default_rng(seed)
+    return [Dataset(rng.uniform(0, 1, (1, PIXELS)), np.array([place % CLASSES])) for place in range(CLIENTS)]
+
+
+def deceive(problem: Any, data: list[Dataset], *defenses: Any) -> Any:
+    method = FedAvg(problem=problem, learning_rate=0.05, local_steps=1)
+    return DeviatingServer(method, data, chain(*defenses or (secure_aggregation(),)), TrapWeights(rounds=5)).deceive()
+
+
+def entering(problem: Any, data: list[Dataset], honest: Any) -> PooledPixels:
+    public = Public.of(data)
+    method = FedAvg(problem=problem, learning_rate=0.05, local_steps=1)
+    client = SimulatedClient(Situation(Target(method, public), honest, 0, frozenset(range(CLIENTS))))
+    layers = DenseChain.of(problem.shapes(public), PIXELS, CLASSES)
+    assert layers is not None
+    found = layer_inputs(client, layers, client.model.parameters(honest))
+    assert isinstance(found, PooledPixels)
+    return found
+
+
+def share(estimate: Any, truth: Any, within: float = 0.05) -> float:
+    distance = np.linalg.norm(truth[:, None] - estimate[None], axis=2) / np.linalg.norm(truth, axis=1)[:, None]
+    return float((distance.min(axis=1) < within).mean())
+
+
+@pytest.mark.parametrize(("problem", "maximum"), [(STRIDES, False), (MEANS, False), (MAXIMA, True)])
+def test_pooled_pictures_of_many_clients_are_read_from_sums(problem: Any, maximum: bool) -> None:
+    data = clients()
+    run = deceive(problem, data)
+    inputs = entering(problem, data, run.honest)
+    assert inputs.maximum == maximum
+    truth = np.concatenate([own.x for own in data])
+    pooled, read = (np.stack([inputs.of(row) for row in rows]) for rows in (truth, run.estimate.value))
+    assert share(read, pooled) >= 5 / 6
+    strangers = np.stack([inputs.of(own.x[0]) for own in clients(seed=9)])
+    assert share(read, strangers) == 0.0  # a row of others is not within the same distance
+
+
+def test_strides_without_pooling_give_the_picture_itself_and_maxima_do_not() -> None:
+    data = clients()
+    truth = np.concatenate([own.x for own in data])
+    assert share(deceive(STRIDES, data).estimate.value, truth) >= 5 / 6
+    assert share(deceive(MAXIMA, data).estimate.value, truth) == 0.0
+
+
+def test_the_largest_picture_with_the_maxima_has_these_maxima() -> None:
+    windows = np.kron(np.eye(3), np.ones(2))
+    inputs = PooledPixels(3, np.zeros(3), {}, windows, maximum=True)
+    entered = inputs.of(np.array([0.1, 0.4, 0.3, 0.2, 0.5, 0.5]))
+    np.testing.assert_array_equal(entered, [0.4, 0.3, 0.5])
+    np.testing.assert_array_equal(inputs.rows(entered[None]), [[0.4, 0.4, 0.3, 0.3, 0.5, 0.5]])
+
+
+def test_noise_stops_it() -> None:
+    data = clients()
+    run = deceive(MAXIMA, data, clip(0.01), local_gaussian(1.0), secure_aggregation())
+    inputs = entering(MAXIMA, data, run.honest)
+    pooled, read = (np.stack([inputs.of(row) for row in rows]) for rows in (
+        np.concatenate([own.x for own in data]), run.estimate.value))  # fmt: skip
+    assert share(read, pooled) == 0.0
+
+
+def test_layers_that_do_not_pool_are_declined_by_name() -> None:
+    with pytest.raises(TranscriptError, match="more than pooling"):
+        deceive(SQUARES, clients())
