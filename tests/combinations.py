@@ -4,7 +4,8 @@ A battery runs one check on every combination of an algorithm with other factors
 `make test` keeps all combinations of three algorithms, one of each kind of state between rounds, and of the others a
 pairwise cover: each algorithm occurs, each value of each factor occurs with each family of algorithms (`pca/...`,
 `graph/...`: they share code), and each value of one factor occurs with each value of every other factor. What is left
-carries the mark `exhaustive`.
+carries the mark `exhaustive`. Two batteries take less of the three: see
+`covered_rows`, and `in_turn` of `test_parity.py`.
 """
 
 from __future__ import annotations
@@ -40,6 +41,12 @@ def sampled(*factors: Iterable[Any]) -> list[Any]:
 def sampled_rows(rows: Sequence[Row]) -> list[Any]:
     """Like `sampled`, for a list of combinations that is not a whole product."""
     kept = set(quick(rows))
+    return [pytest.param(*row, marks=() if row in kept else pytest.mark.exhaustive) for row in rows]
+
+
+def covered_rows(rows: Sequence[Row]) -> list[Any]:
+    """Like `sampled_rows`, but a pairwise cover of the representatives too: for batteries whose runs cost most."""
+    kept = set(cover(rows))
     return [pytest.param(*row, marks=() if row in kept else pytest.mark.exhaustive) for row in rows]
 
 

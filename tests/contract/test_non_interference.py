@@ -29,7 +29,7 @@ from securefed.defenses._differential_privacy import CentralGaussian, adaptive_c
 from securefed.defenses._homomorphic import InsecurePaillier, ckks, insecure_deal, threshold_paillier
 from securefed.defenses._secure_aggregation import Identities, secure_aggregation
 from securefed.errors import SecureFedError
-from tests.combinations import first_ones, sampled_rows
+from tests.combinations import covered_rows, first_ones
 from tests.contract.deviating_server import OldOrder, compare, terms_of
 from tests.contract.deviations import CLIENTS, PAIRS, SCHEDULES
 from tests.contract.settings import make
@@ -97,7 +97,7 @@ def what(shown: tuple) -> str:
 
 
 @pytest.mark.hypothesis
-@pytest.mark.parametrize(("name", "defense"), sampled_rows(COMBINATIONS))
+@pytest.mark.parametrize(("name", "defense"), covered_rows(COMBINATIONS))
 def test_what_a_server_sees_beside_uploads_does_not_depend_on_data(name: str, defense: str) -> None:
     assert sum(play(name, defense, EXAMPLES).values()) >= EXAMPLES
 

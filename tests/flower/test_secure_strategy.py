@@ -24,6 +24,7 @@ from flwr.serverapp.strategy import (
 from securefed.defenses import chain, clip, gaussian, secure_aggregation, skellam
 from securefed.errors import BudgetSpent, ConfigError
 from securefed.flower import SecureStrategy, SitePolicy, secure_mod
+from tests.combinations import each_value
 from tests.flower import ordinary_app
 from tests.flower.grid import LocalGrid
 from tests.flower.ordinary_app import CLIENTS, ROWS, initial
@@ -64,8 +65,7 @@ STRATEGIES = {
 }
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
-@pytest.mark.parametrize("fraction", [1.0, 0.6])
+@pytest.mark.parametrize(("name", "fraction"), each_value(STRATEGIES, [1.0, 0.6]))
 def test_a_strategy_on_the_mean_gives_the_plain_runs_model_and_metrics(name: str, fraction: float) -> None:
     mods = [fixedclipping_mod] if name == "client-side clipping" else []
     more = {"fraction_train": fraction, "fraction_evaluate": fraction}
