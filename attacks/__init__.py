@@ -157,4 +157,6 @@ EXPORTS = {
     "securefed.attacks._membership.likelihood_ratio": "MembershipAttack ShadowMembership ConfirmationAttack",
     "securefed.attacks._membership.membership_rates": "membership_rates",
 }
-export_lazily(__name__, EXPORTS)
+export_lazily(
+    __name__, EXPORTS, needs=dict.fromkeys(("InversionEffort", "LocalSteps", "RecoveredRows", "invert"), "torch")
+)

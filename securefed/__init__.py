@@ -121,4 +121,4 @@ EXPORTS = {
     "securefed._runtime.ledger_entries": "DataUsage",
     "securefed._persistence.sealing": "Seal",
 }
-export_lazily(__name__, EXPORTS)
+export_lazily(__name__, EXPORTS, needs={"audit_training": "torch"})

@@ -20,17 +20,20 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from securefed._extras import needed_for
+from securefed._extras import EXTRA_OF, is_installed, needed_for
 
 
-def export_lazily(package: str, exports: Mapping[str, str]) -> None:
+def export_lazily(package: str, exports: Mapping[str, str], *, needs: Mapping[str, str] | None = None) -> None:
     """Make a package import its public names when they are first used.
 
     Args:
         package: the package's `__name__`; the package is being imported.
         exports: by module, the names that it defines, with spaces between them; `help` shows them in this order.
+        needs: by name, the module of an extra (`EXTRA_OF`) without which it cannot be imported. Where that is missing,
+            `dir` omits the name, so that `help` does not import it, and `help` names the extra beside it.
     """
     module = sys.modules[package]
+    module.__dict__["_needs"] = dict(needs or {})
     module.__dict__["_module_of"] = {name: path for path, names in exports.items() for name in names.split()}
     module.__class__ = _LazyPackage
 
@@ -39,6 +42,7 @@ class _LazyPackage(ModuleType):
     """A package that imports its public names when they are first used, and lists them in its `__doc__`."""
 
     _module_of: dict[str, str]
+    _needs: dict[str, str]
 
     def __getattr__(self, name: str) -> Any:
         if name not in self._module_of:
@@ -49,12 +53,24 @@ class _LazyPackage(ModuleType):
         return value
 
     def __dir__(self) -> list[str]:
-        return sorted(self._module_of)
+        return sorted(set(self._module_of) - set(self._missing()))
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]
-        described = (f"    {name}: {_summaries(path).get(name, '')}" for name, path in self._module_of.items())
+        missing = self._missing()
+        ends = {
+            name: f" Needs securefed[{EXTRA_OF[module]}], which is not installed." for name, module in missing.items()
+        }
+        described = (
+            f"    {name}: {_summaries(path).get(name, '')}{ends.get(name, '')}"
+            for name, path in self._module_of.items()
+        )
         return "\n".join([(self.__dict__["__doc__"] or "").rstrip(), "", "Public names:", "", *described, ""])
+
+    def _missing(self) -> dict[str, str]:
+        """Return the names that cannot be imported, each with the module that is not installed."""
+        absent = {module for module in set(self._needs.values()) if not is_installed(module)}
+        return {name: module for name, module in self._needs.items() if module in absent}
 
 
 @cache

@@ -71,6 +71,30 @@ named("torch", lambda: _catalogue.algorithms.make("private/fedavg"))
 """)
 
 
+def test_help_of_each_package_works_without_any_extra_and_names_what_is_missing() -> None:
+    run("""
+import pydoc
+from importlib import import_module
+for package in ("", ".algorithms", ".attacks", ".datasets", ".defenses", ".detection", ".parties", ".problems",
+                ".recording", ".statistics", ".testing", ".torch"):
+    module = import_module(f"securefed{package}")
+    shown = pydoc.render_doc(module, renderer=pydoc.plaintext)
+    hidden = set(module.__all__) - set(dir(module)) if package != ".problems" else set()
+    for name in hidden:
+        line, = (line for line in shown.splitlines() if line.strip().startswith(f"{name}: "))
+        assert line.endswith("], which is not installed."), line
+        extra = line.rpartition("securefed[")[2].partition("]")[0]
+        try:
+            getattr(module, name)
+        except MissingExtraError as error:
+            assert error.extra in (extra, "torch"), (name, error)
+        else:
+            raise SystemExit(f"{name} is hidden from help and can be imported")
+    if package in ("", ".algorithms", ".attacks", ".torch"):
+        assert hidden, package
+""")
+
+
 def test_an_audit_that_could_not_write_its_page_is_refused_before_it_runs(tmp_path: Path) -> None:
     run(f"""
 from typer.testing import CliRunner

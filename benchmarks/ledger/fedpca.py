@@ -23,7 +23,7 @@ from securefed.datasets.partition import by_feature
 from securefed.datasets.scaling import fit, log1p, z_score
 from securefed.detection import DetectionMetrics, Reconstruct, metrics, projection, reconstruction_errors, roc_threshold
 
-PAPER = "Federated PCA on Grassmann Manifold for IoT Anomaly DetectionSplit"
+PAPER = "Federated PCA on Grassmann Manifold for IoT Anomaly Detection"
 CLIENTS, COHORT, RANK, LAST = 100, 10, 2, 5
 """Clients, how many of them a round, components, and how many evaluations at the end of a run make a figure."""
 ROWS = (

@@ -146,4 +146,4 @@ EXPORTS = {
     "securefed.algorithms._private.dp_fedavg": "PrivateFedAvg",
     "securefed.algorithms._private.record_level": "record_level clip_records",
 }
-export_lazily(__name__, EXPORTS)
+export_lazily(__name__, EXPORTS, needs={"PrivateFedAvg": "opacus"})

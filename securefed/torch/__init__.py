@@ -37,4 +37,4 @@ EXPORTS = {
     "securefed.torch._record": "record LoopRecording",
     "securefed.torch._trainer": "RecordingCallback",
 }
-export_lazily(__name__, EXPORTS)
+export_lazily(__name__, EXPORTS, needs=dict.fromkeys(__all__, "torch"))
