@@ -68,7 +68,12 @@ class SimulatedClient:
 
         It is so where every client has one row, and where clients make one step on all their rows, which weigh alike.
         """
-        return self.sizes == [1] or (all(self._batches(size) == (size,) for size in self.sizes) and self.weighs_alike)
+        return self.sizes == [1] or (self.one_step and self.weighs_alike)
+
+    @property
+    def one_step(self) -> bool:
+        """Whether clients make one step on all their rows."""
+        return all(self._batches(size) == (size,) for size in self.sizes)
 
     @property
     def weighs_alike(self) -> bool:

@@ -92,6 +92,8 @@ class TrapWeights:
         """Try the weights on rows that are made up; return why they read none, or `None`."""
         if chain.kernels and self.unused:
             return "Unused columns are those of rows, which enter convolutions here."
+        if chain.kernels and not client.one_step:
+            return "Convolutions move over several local steps, so that rows of several clients blur."
         inputs, rng = layer_inputs(client, chain, initial), np.random.default_rng(0)
         if inputs is None:
             return "The layers before the first fully connected one change pictures by more than pooling."

@@ -166,6 +166,18 @@ def test_clip_and_noise_stop_both_attacks() -> None:
         assert recovered(deceive(problem, attack, data, noised).estimate, data) == 0.0
 
 
+def test_rows_that_weigh_less_in_a_sum_than_others_are_not_counted() -> None:
+    """Client 2 has six rows and client 0 one: with equal weights, a mean of rows would be called a single row."""
+    rng = np.random.default_rng(0)
+    data = [Dataset(rng.uniform(size=(n, FEATURES)), rng.integers(0, CLASSES, n)) for n in (1, 4, 6)]
+    uniform = partial(FedAvg, local_steps=1, weighting="uniform")
+    with pytest.raises(TranscriptError, match="weigh less"):
+        deceive(SoftmaxRegression(), ClassThresholds(rounds=40), data, method=uniform)
+    run = deceive(SoftmaxRegression(), ClassThresholds(rounds=40), data, chain(), method=uniform, alone=True, victim=2)
+    assert recovered(run.estimate, [data[2]]) == 1.0
+    assert run.estimate.diagnostics["single rows"] == 6
+
+
 REFUSED = [
     (MLP, ClassThresholds(), "linear classifier"),
     (SoftmaxRegression(), TrapWeights(), "fully connected"),

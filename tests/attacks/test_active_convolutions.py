@@ -46,8 +46,8 @@ def clients(seed: int = 0) -> list[Dataset]:
     return [Dataset(rng.uniform(0, 1, (1, PIXELS)), np.array([place % CLASSES])) for place in range(CLIENTS)]
 
 
-def deceive(problem: Any, data: list[Dataset], *defenses: Any) -> Any:
-    method = FedAvg(problem=problem, learning_rate=0.05, local_steps=1)
+def deceive(problem: Any, data: list[Dataset], *defenses: Any, steps: int = 1) -> Any:
+    method = FedAvg(problem=problem, learning_rate=0.05, local_steps=steps)
     return DeviatingServer(method, data, chain(*defenses or (secure_aggregation(),)), TrapWeights(rounds=5)).deceive()
 
 
@@ -107,3 +107,9 @@ def test_noise_stops_it() -> None:
 def test_layers_that_do_not_pool_are_declined_by_name() -> None:
     with pytest.raises(TranscriptError, match="more than pooling"):
         deceive(SQUARES, clients())
+
+
+def test_several_local_steps_are_declined_by_name() -> None:
+    """Convolutions move in them, and three of four rows that the attack would call single are none."""
+    with pytest.raises(TranscriptError, match="several local steps"):
+        deceive(MAXIMA, clients(), steps=5)
