@@ -15,10 +15,9 @@ are known from the round before. Two kinds of clients leave few unknowns in a ro
    unknown. The part of the message outside the span of X gives G. The part inside it and the symmetry of S give
    equations for M.
 
-In both cases G becomes known in every round, and S follows from all of them (`elimination`). A client that makes
-several inner steps, and stops before case 1, leaves more unknowns than equations in a round; `client_fit` fits S to all
-of its rounds instead. The equations of a round have several roots, so the search starts from an estimate of S
-(`near_consensus`).
+In both cases G becomes known in every round, and S follows from all of them (`elimination`). A client that stops after
+several inner steps, before case 1, leaves more unknowns than equations in a round; `client_fit` fits S to all of its
+rounds instead. A round's equations have several roots, so the search starts from an estimate of S (`near_consensus`).
 """
 
 from __future__ import annotations
