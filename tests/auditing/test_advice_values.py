@@ -40,10 +40,11 @@ def test_an_advice_survives_json(advice: Advice) -> None:
 
 
 def test_what_was_not_measured_is_null_in_json_and_nan_again() -> None:
-    unknown = replace(SETTING, detectable=math.nan)
+    unknown = replace(SETTING, detectable=math.nan, bytes_up=math.nan, seconds_per_round=math.nan)
     written = unknown.to_json()
     assert written["detectable"] is None
-    assert math.isnan(Setting.from_json(written).detectable)
+    again = Setting.from_json(written)
+    assert all(map(math.isnan, (again.detectable, again.bytes_up, again.seconds_per_round)))
 
 
 def test_values_of_another_version_are_refused() -> None:

@@ -65,6 +65,10 @@ def test_silence_of_an_attack_that_failed_has_no_power() -> None:
     assert trial(*TEN).detectable(10) < 0.15
     assert math.isnan(trial(*TEN, explained=0.5).detectable(10))
     assert math.isnan(Trial({}, {}, (0.5,) * 10).detectable(10))
+    once = {"once": (0.0,)}  # an attack that applied in one seed: its silence has no spread
+    known = trial(*TEN)
+    assert Trial(once | known.leaks, {}, (0.5,) * 10).detectable(10) == known.detectable(10)
+    assert Trial(known.leaks | once, {}, (0.5,) * 10).detectable(10) == known.detectable(10)
     assert trial(0.01).upper(1) == 1.0  # one seed has no spread
 
 

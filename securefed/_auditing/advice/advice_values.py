@@ -70,7 +70,8 @@ class Setting:
         Raises:
             DataError: a value is missing or unknown.
         """
-        return _read(Setting, values, ("leak", "leak_upper", "detectable", "utility", "utility_clear"))
+        measured = ("leak", "leak_upper", "detectable", "utility", "utility_clear", "bytes_up", "seconds_per_round")
+        return _read(Setting, values, measured)
 
 
 @dataclass(frozen=True)

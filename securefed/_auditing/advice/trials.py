@@ -84,10 +84,11 @@ class Trial:
     def detectable(self, settings: int) -> float:
         """Return the smallest mean leak that would have been called partial in 8 of 10 repetitions.
 
-        It is NaN where no attack's silence means anything: none applied, one seed, or none explained its messages.
+        It is NaN where no attack's silence means anything: none applied in two seeds, or none explained its messages.
         """
-        sighted = [name for name in self.leaks if not self.explained.get(name, math.nan) < SIGHTED]
-        if not sighted or len(self.utilities) < 2:
+        applied = [name for name, values in self.leaks.items() if len(values) > 1]  # one value has no spread
+        sighted = [name for name in applied if not self.explained.get(name, math.nan) < SIGHTED]
+        if not sighted:
             return math.nan
         return min(PARTIAL_FROM + _width(self.leaks[n], settings) + _noise(self.leaks[n]) for n in sighted)
 

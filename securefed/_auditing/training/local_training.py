@@ -147,6 +147,8 @@ def _difference(before: State, after: State, rows: int) -> dict[str, Array]:
     """Compute after - before by name; `DataError` where it is nothing, or not finite."""
     if set(before) != set(after):
         raise DataError("local_step returned a model with other entries in its state dict than the model it was given")
+    if odd := [name for name in before if before[name].shape != after[name].shape]:
+        raise DataError(f"local_step returned {odd[0]!r} in another shape than that of the model it was given")
     change = {
         name: np.asarray((after[name].detach().double() - before[name].double()).cpu().numpy())
         for name in before

@@ -41,7 +41,7 @@ class Records:
     Attributes:
         inside: rows of the target.
         places: their places among the target's rows.
-        outside: as many rows that no member has.
+        outside: as many rows that no member has, of the members' classes.
     """
 
     inside: TrainedRows
@@ -52,6 +52,43 @@ class Records:
     def all(self) -> TrainedRows:
         """Members, then the others."""
         return TrainedRows.joined([self.inside, self.outside])
+
+
+def without_rows(rows: TrainedRows, members: TrainedRows) -> TrainedRows:
+    """Leave out the rows that are equal, input and target, to one of the members': they are no other records."""
+    if rows.x.shape[1:] != members.x.shape[1:] or rows.y.shape[1:] != members.y.shape[1:]:
+        return rows
+    known = set(_records(members))
+    kept = [place for place, record in enumerate(_records(rows)) if record not in known]
+    return rows.part(torch.as_tensor(kept, dtype=torch.long))
+
+
+def alike_pairs(own: Array | None, absent: Array | None, places: Array, order: Array) -> tuple[Array, Array]:
+    """Pair each member with a row of its class that no member has, so that no score tells the two by their class.
+
+    Args:
+        own: classes of the target's rows; `None` where targets are no classes.
+        absent: classes of the other rows, likewise.
+        places: of the members among the target's rows, in the order in which they choose.
+        order: of the other rows, likewise.
+
+    Returns:
+        Places of the members that have a partner, and of their partners.
+    """
+    left, inside, outside = list(order), [], []
+    for place in places:
+        same = [k for k in left if own is None or absent is None or absent[k] == own[place]]
+        if same:
+            inside.append(int(place))
+            outside.append(int(same[0]))
+            left.remove(same[0])
+    return np.array(inside, np.int64), np.array(outside, np.int64)
+
+
+def _records(rows: TrainedRows) -> list[bytes]:
+    """Return each row's input and target as bytes."""
+    parts = [part.reshape(len(rows), -1).double().numpy() for part in (rows.x, rows.y)]
+    return [record.tobytes() for record in np.concatenate(parts, axis=1) + 0.0]  # one zero, also where it is negative
 
 
 def loss_drops(inputs: AttackInputs, records: TrainedRows) -> Array:

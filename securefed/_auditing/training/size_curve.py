@@ -80,7 +80,7 @@ class SizeCurve:
 def measure_sizes(
     training: TorchTraining,
     clients: Sequence[TrainedRows],
-    prior: TrainedRows,
+    prior: Callable[[int], TrainedRows],
     classes: int,
     vocabulary: int,
     seconds: float,
@@ -91,7 +91,7 @@ def measure_sizes(
     Args:
         training: model, loss and step.
         clients: their rows.
-        prior: rows that the attacker knows.
+        prior: the rows that the attacker of one client knows, by its number.
         classes: number of classes.
         vocabulary: number of tokens; 0 where rows are no tokens.
         seconds: for all of it; smaller sizes come first, and what the time does not reach is named.
@@ -112,10 +112,11 @@ def measure_sizes(
             small = [rows.part(slice(0, size)) for rows in clients]
             try:
                 state = repeated.state
-                facts = probe_step(repeated, state, prior.part(slice(0, size)), target)
+                known = prior(target)
+                facts = probe_step(repeated, state, known.part(slice(0, size)), target)
                 change = repeated.change(state, small[target], 77 + target)
                 observed = ObservedChange(views.SERVER_VIEW, target, target, (target,), state, change, None)
-                inputs = AttackInputs(repeated, observed, (size,), prior, classes, facts, TimeBudget.of(share))
+                inputs = AttackInputs(repeated, observed, (size,), known, classes, facts, TimeBudget.of(share))
                 found = recover(inputs, share)
             except SecureFedError as refusal:
                 curve.reasons[times, size] = str(refusal)

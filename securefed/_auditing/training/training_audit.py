@@ -24,6 +24,7 @@ from securefed._auditing.training.observed_runs import ObservedRuns, RecordedRun
 from securefed._auditing.training.size_curve import SizeCurve
 from securefed._auditing.training.training_secrets import labels_of
 from securefed._auditing.training.training_subject import TrainingSubject, cut_to_budget
+from securefed._hyperparameters import check_integer
 from securefed._messages import Transcript
 from securefed._public import require
 from securefed._tensors import real_array
@@ -62,7 +63,7 @@ def audit_training(
         population: rows like the clients' that none of them has, a pair (x, y). The attacker knows them. Without them
             the other clients' rows stand in, and membership in sums is left out.
         classes: number of classes; by default the number of the model's outputs, 0 where targets are no classes.
-        seeds: number of runs, each with another target; verdicts to rely on need 10.
+        seeds: number of runs, whose targets take turns among the clients; verdicts to rely on need 10.
         view: "server" (one client's change in the clear), "sum only" (what secure aggregation leaves).
         seconds: for all attacks together. A step that is too slow for them is audited at fewer rows a client, which the
             report names.
@@ -78,7 +79,7 @@ def audit_training(
     began = time.perf_counter()
     chosen = (view,) if isinstance(view, str) else tuple(view)
     require(set(chosen) <= set(VIEWS), f'views are "server" and "sum only"; got {sorted(set(chosen) - set(VIEWS))}')
-    require(seeds >= 1, f"seeds must be at least 1; got {seeds}")
+    check_integer("seeds", seeds, 1)
     require(seconds > 0, f"seconds must be positive; got {seconds}")
     require(
         local_step is not None or recording is not None,
@@ -97,7 +98,15 @@ def audit_training(
     rows = [_rows(f"client {index}", pair) for index, pair in enumerate(clients)]
     require(len(rows) >= 2, f"an audit needs at least 2 clients, not {len(rows)}; the others are the baseline")
     held_out = None if population is None else _rows("population", population)
+    for place, own in enumerate([*rows, *([] if held_out is None else [held_out])]):
+        where = f"client {place}" if place < len(rows) else "population"
+        require(
+            own.x.shape[1:] == rows[0].x.shape[1:] and own.y.shape[1:] == rows[0].y.shape[1:],
+            f"{where} has rows of the shapes {tuple(own.x.shape[1:])} and {tuple(own.y.shape[1:])}, and client 0 of "
+            f"{tuple(rows[0].x.shape[1:])} and {tuple(rows[0].y.shape[1:])}; give all of them alike",
+        )
     training = TorchTraining(model, loss, local_step)
+    _check_model(training, rows[0])
     notes: list[str] = []
     if local_step is not None and recording is None:
         rows, notes = cut_to_budget(training, rows, seeds, seconds)
@@ -135,6 +144,34 @@ def _note_costs(result: SeedResult, subject: TrainingSubject, chosen: Sequence[s
         result.facts.append(RunFacts(subject.name, DEFENSES[name], 0, math.nan, real=real, **costs))  # type: ignore[arg-type]
 
 
+def _check_model(training: TorchTraining, rows: TrainedRows) -> None:
+    """Check that the model trains real parameters, and gives one tensor for a row as the rows are.
+
+    Raises:
+        DataError: it does not; the message says what to do.
+    """
+    trained = {name: value for name, value in training.model.named_parameters() if name in training.parameters}
+    if not trained:
+        raise DataError("the model trains no parameter: requires_grad is False for all; give the model that you train")
+    if odd := [name for name, value in trained.items() if not value.is_floating_point()]:
+        raise DataError(f"parameter {odd[0]!r} is of type {trained[odd[0]].dtype}; only real parameters are audited")
+    model = training.received(training.state).eval()
+    try:
+        with torch.no_grad():
+            output = model(rows.x[:1])
+            value = output if not torch.is_tensor(output) else training.loss(output, rows.y[:1])
+    except Exception as error:
+        raise DataError(
+            f"the model and the loss, called with one row as it is given, raised {type(error).__name__}: {error}; give "
+            "rows of the type and shape that they take"
+        ) from error
+    if not torch.is_tensor(output) or not torch.is_tensor(value):
+        raise DataError(
+            f"the model returns {type(output).__name__} and the loss {type(value).__name__}; attacks need tensors: "
+            "wrap the model in a module that returns its scores"
+        )
+
+
 def _recorded_rows(recording: Transcript, rows: Sequence[TrainedRows]) -> list[int]:
     """Return the recorded numbers of rows; refuse other clients than the recording's."""
     recorded = list(recording.meta.get("rows", []))
@@ -150,6 +187,9 @@ def _recorded_rows(recording: Transcript, rows: Sequence[TrainedRows]) -> list[i
 def _classes(training: TorchTraining, rows: Sequence[TrainedRows], classes: int | None) -> int:
     """Return the number of classes: as given, or the model's outputs where labels are integers; 0 for other targets."""
     if classes is not None:
+        check_integer("classes", classes, 0)
+        most = max((int(own.y.max()) for own in rows if labels_of(own) is not None), default=-1)
+        require(not 0 < classes <= most, f"classes is {classes}, and the rows hold the label {most}; give {most + 1}")
         return classes
     if any(labels_of(own) is None for own in rows):
         return 0

@@ -22,14 +22,16 @@ from securefed._auditing.training.local_training import TrainedRows
 from securefed._auditing.training.membership_scores import (
     SCORED,
     Records,
+    alike_pairs,
     gradient_alignments,
     loss_drops,
     shadow_ratios,
+    without_rows,
 )
 from securefed._auditing.training.reading_attacks import learn_labels, read_labels, read_statistics
 from securefed._auditing.training.row_attack import ReadRows, recover_rows
 from securefed._auditing.training.text_attacks import read_tokens, text_rows
-from securefed._auditing.training.training_secrets import TrainingSecrets
+from securefed._auditing.training.training_secrets import TrainingSecrets, labels_of
 from securefed._tensors import Array
 from securefed.attacks._base import Reconstruction
 from securefed.errors import SecureFedError
@@ -176,9 +178,12 @@ class TrainingSeedRun:
                 return "every client's rows are in the sum; give `population`, rows that no client has"
             others = [rows for k, rows in enumerate(self.secrets.clients) if k != self.inputs.observed.target]
             absent = TrainedRows.joined(others)
-        drawn = absent.part(torch.as_tensor(rng.permutation(len(absent))[: len(places)]))
-        places = places[: len(drawn)]
-        return Records(own.part(torch.as_tensor(places)), places, drawn)
+        members = [self.secrets.clients[client] for client in self.inputs.observed.members]
+        absent = without_rows(absent, TrainedRows.joined(members))
+        inside, outside = alike_pairs(labels_of(own), labels_of(absent), places, rng.permutation(len(absent)))
+        if not len(inside):
+            return "no row that no member has is of a member's class; give `population` with rows of every class"
+        return Records(own.part(torch.as_tensor(inside)), inside, absent.part(torch.as_tensor(outside)))
 
     def _leave_out(self, name: str, refusal: Exception) -> None:
         attack: Any = self.secrets.data.named(name)

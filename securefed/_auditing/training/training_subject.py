@@ -141,7 +141,7 @@ class TrainingSubject:
         curve = measure_sizes(
             self.training,
             self.clients,
-            self._prior(0),
+            self._prior,
             self.classes,
             self.vocabulary,
             self.seconds * _CURVE_SHARE,

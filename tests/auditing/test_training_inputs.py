@@ -1,0 +1,127 @@
+"""An audit of a torch loop names what it cannot audit, and compares members with other rows of their class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from securefed import audit_training
+from securefed._auditing.training.local_training import TrainedRows
+from securefed._auditing.training.membership_scores import alike_pairs, without_rows
+from securefed.errors import ConfigError, DataError
+
+FEATURES, CLASSES = 5, 3
+LOSS = nn.CrossEntropyLoss()
+
+
+def rows(count: int = 4, features: int = FEATURES, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, features, generator=generator), torch.arange(count) % CLASSES
+
+
+def clients() -> list[tuple[Tensor, Tensor]]:
+    return [rows(seed=seed) for seed in range(3)]
+
+
+def dense() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(FEATURES, 8), nn.ReLU(), nn.Linear(8, CLASSES))
+
+
+def descend(model: nn.Module, x: Tensor, y: Tensor) -> None:
+    slopes = torch.autograd.grad(LOSS(model(x), y), list(model.parameters()))
+    with torch.no_grad():
+        for value, slope in zip(model.parameters(), slopes, strict=True):
+            value.sub_(0.1 * slope)
+
+
+class Scores:
+    """What a model of a library of language models returns: an object that holds the scores."""
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits
+
+
+class Wrapped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = dense()
+
+    def forward(self, x: Tensor) -> Scores:
+        return Scores(self.inner(x))
+
+
+class Rotated(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.phase = dense(), nn.Parameter(torch.ones(1, dtype=torch.cfloat))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) * self.phase.abs()
+
+
+def frozen() -> nn.Module:
+    return dense().requires_grad_(False)
+
+
+def transposed(model: nn.Module, x: Tensor, y: Tensor) -> nn.Module:
+    model[0].weight = nn.Parameter(model[0].weight.T.contiguous())  # type: ignore[index, union-attr, operator]
+    return model
+
+
+def dividing(output: Tensor, target: Tensor) -> Tensor:
+    raise ZeroDivisionError("division by zero")
+
+
+REFUSED: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
+    "nothing trains": (DataError, "requires_grad is False for all", {"model": frozen}),
+    "complex": (DataError, "'phase' is of type torch.complex64", {"model": Rotated}),
+    "an object": (DataError, "returns Scores", {"model": Wrapped, "loss": lambda out, y: LOSS(out.logits, y)}),
+    "loss raises": (DataError, "raised ZeroDivisionError", {"loss": dividing}),
+    "another shape": (DataError, "'0.weight' in another shape", {"local_step": transposed}),
+    "widths": (ConfigError, "client 1 has rows of the shapes", {"clients": [rows(), rows(features=4), rows()]}),
+    "population": (ConfigError, "population has rows of the shapes", {"population": rows(features=4)}),
+    "too few classes": (ConfigError, "hold the label 2; give 3", {"classes": 2}),
+    "classes as text": (ConfigError, "classes", {"classes": "3"}),
+    "half a seed": (ConfigError, "seeds", {"seeds": 2.5}),
+}
+
+
+@pytest.mark.parametrize("case", list(REFUSED))
+def test_what_cannot_be_audited_is_refused_by_name(case: str) -> None:
+    error, words, given = REFUSED[case]
+    wanted: dict[str, Any] = {"model": dense, "loss": LOSS, "local_step": descend, "clients": clients()} | given
+    first = wanted.pop("model")(), *(wanted.pop(name) for name in ("loss", "local_step", "clients"))
+    with pytest.raises(error, match=words):
+        audit_training(*first, **{"seeds": 1, "seconds": 1.0} | wanted)
+
+
+def test_copies_of_a_member_are_no_other_records() -> None:
+    (x, y), (other, classes) = rows(4), rows(4, seed=1)
+    drawn = TrainedRows(torch.cat([other, x[:2], x[:1]]), torch.cat([classes, y[:2], y[:1] + 1]))
+    left = without_rows(drawn, TrainedRows(x, y))
+    assert torch.equal(left.x, torch.cat([other, x[:1]]))  # the same input of another class is another record
+    assert torch.equal(left.y, torch.cat([classes, y[:1] + 1]))
+
+
+def test_no_score_tells_members_from_others_by_their_class() -> None:
+    """Members are of class 0 and the others mostly of class 1: the class alone would tell them apart."""
+    rng = np.random.default_rng(0)
+    own, absent = np.zeros(10, int), np.repeat([0, 1], [12, 88])
+    places, order = rng.permutation(10), rng.permutation(100)
+    inside, outside = alike_pairs(own, absent, places, order)
+    assert len(inside) == 10
+    assert len(set(outside)) == 10
+    np.testing.assert_array_equal(absent[outside], own[inside])
+    assert (absent[order[:10]] != 0).mean() > 0.5  # a draw without regard to class would not do
+
+
+def test_members_without_a_partner_of_their_class_are_left_out() -> None:
+    inside, outside = alike_pairs(np.array([0, 1, 1]), np.array([1, 2]), np.arange(3), np.arange(2))
+    assert (inside.tolist(), outside.tolist()) == ([1], [0])
+    inside, outside = alike_pairs(None, None, np.arange(3), np.arange(2))
+    assert (inside.tolist(), outside.tolist()) == ([0, 1], [0, 1])  # targets that are no classes
