@@ -43,6 +43,7 @@ def test_list_names_every_algorithm_defence_and_attack_with_its_source() -> None
         for entry in registry:
             assert entry.name in shown
             assert " ".join(entry.source.split()) in shown
+    assert "active/trap_weights" in shown
     only = RUNNER.invoke(app, ["list", "attacks"]).output
     assert "gram/power" in only
     assert "pca/faps" not in only.split("attacks")[0]

@@ -204,24 +204,27 @@ class RegistryName(StrEnum):
     algorithms = "algorithms"
     defenses = "defenses"
     attacks = "attacks"
+    active = "active"
 
 
-@app.command("list", epilog="Examples:\n\nsecurefed list\n\nsecurefed list attacks")
+@app.command("list", epilog="Examples:\n\nsecurefed list\n\nsecurefed list attacks\n\nsecurefed list active")
 def list_(
     kind: Annotated[RegistryName | None, typer.Argument(help="Which names to show; all by default.")] = None,
 ) -> None:
-    """List every algorithm, defence and attack with its source."""
+    """List every algorithm, defence and attack with its source; active attacks are those of `audit --active`."""
 
     def command() -> int:
         from securefed import _catalogue as catalogue  # noqa: PLC0415 - heavy, and not needed for --help
+        from securefed.attacks import active_attacks  # noqa: PLC0415 - likewise
 
-        for name, registry in (
-            (RegistryName.algorithms, catalogue.algorithms),
-            (RegistryName.defenses, catalogue.defenses),
-            (RegistryName.attacks, catalogue.attacks),
+        for name, title, registry in (
+            (RegistryName.algorithms, "algorithms", catalogue.algorithms),
+            (RegistryName.defenses, "defenses", catalogue.defenses),
+            (RegistryName.attacks, "attacks", catalogue.attacks),
+            (RegistryName.active, "active attacks, by a server that chooses its broadcasts", active_attacks),
         ):
             if kind in (None, name):
-                show_registry(name.value, registry)
+                show_registry(title, registry)
         return 0
 
     guarded(command)

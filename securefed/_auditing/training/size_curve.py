@@ -73,8 +73,11 @@ class SizeCurve:
             out.append(f"rows recovered by rows a client, {_called(times)}: {', '.join(parts)}")
         alike: dict[str, list[str]] = {}
         for (times, rows), reason in sorted(self.reasons.items()):
-            alike.setdefault(reason, []).append(f"{rows} rows{f' x{times}' if times > 1 else ''}")
-        return out + [f"rows recovered by rows a client, at {', '.join(w)}: {reason}" for reason, w in alike.items()]
+            alike.setdefault(reason, []).append(f"{rows} ({_called(times)})")
+        return out + [
+            f"rows recovered were not measured at rows a client of {', '.join(w)}: {reason}"
+            for reason, w in alike.items()
+        ]
 
 
 def measure_sizes(
