@@ -73,11 +73,8 @@ class SizeCurve:
             out.append(f"rows recovered by rows a client, {_called(times)}: {', '.join(parts)}")
         alike: dict[str, list[str]] = {}
         for (times, rows), reason in sorted(self.reasons.items()):
-            alike.setdefault(reason, []).append(f"{rows} ({_called(times)})")
-        return out + [
-            f"rows recovered were not measured at rows a client of {', '.join(w)}: {reason}"
-            for reason, w in alike.items()
-        ]
+            alike.setdefault(reason, []).append(f"{rows} row{'s' if rows > 1 else ''} a client ({_called(times)})")
+        return out + [f"rows recovered, not measured at {', '.join(sizes)}: {why}" for why, sizes in alike.items()]
 
 
 def measure_sizes(
