@@ -40,7 +40,7 @@ def descend(model: nn.Module, x: Tensor, y: Tensor) -> None:
 
 
 class Scores:
-    """What a model of a library of language models returns: an object that holds the scores."""
+    """An object that holds the scores, as models of language libraries return it."""
 
     def __init__(self, logits: Tensor) -> None:
         self.logits = logits
