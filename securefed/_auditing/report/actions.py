@@ -134,7 +134,7 @@ def _settings(report: Report, same: Sequence[Outcome], defense: str) -> Iterator
     for text, names in alike.items():
         if text:
             whose = f" for {listed(names)}" if len(alike) > 1 else ""
-            yield f"Options of `securefed run`{whose}, and the same in Python:", text
+            yield f"Options of securefed run{whose}, and the same in Python:", text
 
 
 def _lying(report: Report) -> list[Action]:
