@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 _WIDE: Final = 120
 """Columns of a terminal from which on the table shows everything."""
-_ENOUGH: Final = 10
-"""Fewest runs of each setting for an advice to rely on, as the option's help says."""
 
 
 @app.command(
@@ -119,6 +117,7 @@ def _write(found: Advice, out: Path | None) -> None:
 def show_advice(found: Advice, seeds: int) -> None:
     """Print every setting that was tried, the sentences, and the command to paste."""
     from securefed._auditing.advice.advised_words import nearest_sentence  # noqa: PLC0415 - heavy
+    from securefed._auditing.engine.statistics import ENOUGH  # noqa: PLC0415
 
     console.print(_table(found))
     console.print(
@@ -126,7 +125,7 @@ def show_advice(found: Advice, seeds: int) -> None:
         "`up to`: 95 % bound for all settings together; `seen from`: smallest leak that would have shown.",
         highlight=False,
     )
-    few = f"{seeds} runs of each setting are too few to rely on; add --seeds {_ENOUGH}." if seeds < _ENOUGH else ""
+    few = f"{seeds} runs of each setting are too few to rely on; add --seeds {ENOUGH}." if seeds < ENOUGH else ""
     for sentence in (*found.sentences, nearest_sentence(found), few):
         if sentence:
             console.print(f"\n{escape(sentence)}", soft_wrap=True, highlight=False)

@@ -127,6 +127,13 @@ def test_advice_is_asked_on_the_same_data_and_settings() -> None:
     assert advice_command(sized, "pca/ssi (16 rows)").endswith("--rows-per-client 16")
 
 
+@pytest.mark.parametrize(("accepted", "asked"), [(0.3, "0.3"), (0.02, "0.06")])
+def test_advice_is_asked_for_the_accepted_leak_or_the_least_it_can_search_for(accepted: float, asked: str) -> None:
+    made = replace(report(LEAK), command=COMMAND)
+    made.settings["audit"] = {**made.settings["audit"], "acceptable": accepted}  # type: ignore[index]
+    assert advice_command(made, "pca/ssi").endswith(f"--acceptable {asked}")
+
+
 @pytest.mark.parametrize("defense", ["secure_aggregation", "paillier", "paillier_threshold", "ckks", "dp", "ddp"])
 @pytest.mark.parametrize("fixed", [False, True])
 def test_what_is_printed_to_paste_makes_the_defence_of_the_audit(defense: str, fixed: bool) -> None:

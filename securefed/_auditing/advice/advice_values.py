@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from securefed.errors import DataError
 
 T = TypeVar("T")
+
+LEAST_ACCEPTABLE: Final = 0.06
+"""Smallest leak that a user may name as acceptable: the smallest that the attacks would notice."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from securefed._auditing.advice.advice_values import Advice, Setting
+from securefed._auditing.advice.advice_values import LEAST_ACCEPTABLE, Advice, Setting
 from securefed._auditing.advice.advised_words import sentences
 from securefed._auditing.advice.candidates import Candidate, candidates, paste
 from securefed._auditing.advice.cohorts import COHORTS, keeps, simulate, usable_from
@@ -84,7 +84,7 @@ def advise(
         DataError: the data cannot be read.
     """
     require_limit(acceptable, "acceptable")
-    check_number("acceptable", acceptable, 0.06)
+    check_number("acceptable", acceptable, LEAST_ACCEPTABLE)
     check_number("keep", keep, 0, most=1)
     check_integer("seeds", seeds, 2)
     check_choice("fineness", fineness, (1, 2))

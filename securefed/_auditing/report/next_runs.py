@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from securefed._auditing.advice.advice_values import LEAST_ACCEPTABLE
 from securefed._auditing.engine.audit_report import ACCEPTABLE, AUDIT, Report
 from securefed._auditing.engine.results import CLIENT, Cell
 from securefed._auditing.engine.statistics import (
@@ -131,7 +132,8 @@ def _smaller(report: Report, cells: Sequence[Cell]) -> list[NextRun]:
         if not option:
             out.append(NextRun(f"{start}; data of fewer columns have less to search for.", ""))
         else:
-            out.append(NextRun(f"{start}; {words} has fewer unknowns.", _command(report, same, **{option: value})))
+            why = f"{start}; {words} has fewer unknowns, which may or may not settle it."
+            out.append(NextRun(why, _command(report, same, **{option: value})))
     return out
 
 
@@ -206,7 +208,10 @@ def enough_seeds(report: Report) -> str:
 
 
 def advice_command(report: Report, algorithm: str) -> str:
-    """Write `securefed advise` for one algorithm, with the audit's data and settings; empty for the caller's own."""
+    """Write `securefed advise` for one algorithm, with the audit's data and settings; empty for the caller's own.
+
+    Where the audit accepts less than `securefed advise` can search for, the command asks for the least that it can.
+    """
     if not report.command or _base(algorithm) not in algorithms.names or report.settings[AUDIT]["clients"] < _LEAST:
         return ""
     options = [(name, value) for name, value in parsed(report.command) if name in _KEPT and name != "--rows-per-client"]
@@ -215,13 +220,9 @@ def advice_command(report: Report, algorithm: str) -> str:
         rows = str(_rows(report, algorithm)) if "," in sizes else sizes
         options.append(("--rows-per-client", rows))
     acceptable = report.settings[AUDIT]["acceptable"]
-    if acceptable != ACCEPTABLE and acceptable >= _SHOWN:
-        options.append(("--acceptable", f"{acceptable:g}"))
+    if acceptable != ACCEPTABLE:
+        options.append(("--acceptable", f"{max(acceptable, LEAST_ACCEPTABLE):g}"))
     return _joined(f"securefed advise {_base(algorithm)}", options)
-
-
-_SHOWN: Final = 0.06
-"""Smallest leak that `securefed advise` takes as acceptable."""
 
 
 def advised_first(report: Report) -> tuple[str, str]:
