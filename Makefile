@@ -37,7 +37,7 @@ audit: $(READY)  ## Attack every algorithm under every defence on real digits; w
 flower-demo: $(READY)  ## One Flower app on this machine, plain and secured, with a SuperNode that dies (some minutes)
 	$(BIN)/python -m examples.flower_demo
 
-test: $(READY)  ## What a change must pass: a sample of all combinations, three notebooks (about 6 minutes on 2 cores)
+test: $(READY)  ## What a change must pass: a sample of all combinations, three notebooks (about 5 minutes on 2 cores)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "not exhaustive" --hypothesis-profile quick \
 		--nbmake --nbmake-timeout=300 $(QUICK_NOTEBOOKS) tests
 
