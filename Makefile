@@ -47,7 +47,7 @@ test-rest: $(READY)  ## What `make test` leaves out: the other combinations, slo
 test-notebooks: $(READY)  ## The notebooks that `make test` leaves out
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal --nbmake --nbmake-timeout=300 $(OTHER_NOTEBOOKS)
 
-test-all: test test-rest test-notebooks  ## Every test and all notebooks (about 18 minutes on 2 cores)
+test-all: test test-rest test-notebooks  ## Every test and all notebooks (about 13 minutes on 2 cores)
 
 lint: $(READY)  ## Style and common mistakes
 	$(BIN)/ruff check .
