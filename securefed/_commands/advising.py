@@ -26,7 +26,7 @@ from securefed._commands.display import console, progress_bar
 from securefed.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
-    from securefed._auditing.advice.advice_values import Advice, Setting
+    from securefed._auditing.advice.advice_values import Advice, RecordSetting, Setting
 
 _WIDE: Final = 120
 """Columns of a terminal from which on the table shows everything."""
@@ -116,7 +116,7 @@ def _write(found: Advice, out: Path | None) -> None:
 
 def show_advice(found: Advice, seeds: int) -> None:
     """Print every setting that was tried, the sentences, and the command to paste."""
-    from securefed._auditing.advice.advised_words import nearest_sentence  # noqa: PLC0415 - heavy
+    from securefed._auditing.advice.advised_words import nearest_sentence, record_sentence  # noqa: PLC0415 - heavy
     from securefed._auditing.engine.statistics import ENOUGH  # noqa: PLC0415
 
     console.print(_table(found))
@@ -126,12 +126,14 @@ def show_advice(found: Advice, seeds: int) -> None:
         highlight=False,
     )
     few = f"{seeds} runs of each setting are too few to rely on; add --seeds {ENOUGH}." if seeds < ENOUGH else ""
-    for sentence in (*found.sentences, nearest_sentence(found), few):
-        if sentence:
-            console.print(f"\n{escape(sentence)}", soft_wrap=True, highlight=False)
-    pasted = found.advised or found.nearest
-    if pasted is not None:
-        console.print(f"\n{escape(pasted.paste)}", soft_wrap=True, highlight=False)
+    lines = [*found.sentences, _paste(found.advised), record_sentence(found), _paste(found.record)]
+    for line in (*lines, nearest_sentence(found), _paste(found.nearest), few):
+        if line:
+            console.print(f"\n{escape(line)}", soft_wrap=True, highlight=False)
+
+
+def _paste(setting: Setting | RecordSetting | None) -> str:
+    return "" if setting is None else setting.paste
 
 
 def _table(found: Advice) -> Table:

@@ -29,11 +29,14 @@ from securefed.datasets._base import Dataset
 from securefed.datasets._loaded_dataset import LoadedDataset
 from securefed.datasets._loaders import load
 from securefed.datasets._named_partitions import partitioned
+from securefed.datasets._row_tables import standardised
 from securefed.errors import ConfigError, StorageError
 
 T = TypeVar("T")
 _DATA_STREAM = 0xDA7A
 """Mixed with the seed for the draws of the data split, so that they are independent of the run's other draws."""
+_CLIENTS = 8
+"""Clients of a run that names neither their number nor owners of rows."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +48,18 @@ class NamedRun:
         settings: parameters of the algorithm.
         defense: name of the defence in `securefed list`.
         defense_settings: parameters of the defence.
-        data: a set's name, or the path of an `.npz` file.
-        clients: N.
+        data: a set's name, or the path of an `.npz`, `.csv` or `.parquet` file.
+        clients: N; by default 8, or one for each owner of rows.
         cohort: S, all by default.
         partition: how rows are split over clients: a name, or `name=value`, of `securefed.datasets.partitioned`.
         held_out: share of the rows kept for scoring the result (the official test rows where there are some); 0: none.
         rounds: largest number of rounds.
         evaluate_every: rounds between two evaluations by the clients; 0: none.
         seed: of data split, start, cohorts and mini-batches.
+        owner_column: column that says whose row it is; each client is then one owner, and `partition` must be `iid`,
+            its default.
+        label_column: column of the labels in a file; by default `y` or `label`.
+        standardise: scale every column to mean 0 and standard deviation 1 over all rows.
     """
 
     algorithm: str
@@ -60,13 +67,16 @@ class NamedRun:
     defense: str = "plain"
     defense_settings: Mapping[str, Any] = field(default_factory=dict)
     data: str = "digits"
-    clients: int = 8
+    clients: int | None = None
     cohort: int | None = None
     partition: str = "iid"
     held_out: float = 0.2
     rounds: int = 50
     evaluate_every: int = 0
     seed: int = 0
+    owner_column: str = ""
+    label_column: str = ""
+    standardise: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,19 +142,28 @@ def prepare(run: NamedRun) -> tuple[LoadedDataset, list[Dataset], Dataset | None
         The data set, the rows of each client, and the held-out rows: those of the official split where there is one.
 
     Raises:
-        ConfigError: an unknown name, or a split that the data does not allow.
+        ConfigError: an unknown name, or a split that the data does not allow, or a partition beside owners of rows.
         DataError: the data cannot be read.
     """
     check_seed(run.seed)
     rng = np.random.default_rng([run.seed, _DATA_STREAM])
-    source = load(run.data)
+    source = load(run.data, owner=run.owner_column, label=run.label_column)
+    if run.standardise:
+        source = standardised(source)
     test = source.test if run.held_out else None
     if run.held_out and test is None:
         rest, held_out = partition.split_rows(source.data.rows, run.held_out, rng)
         test = source.data.take(held_out)
         groups = {name: values[rest] for name, values in source.groups.items()}
         source = replace(source, data=source.data.take(rest), groups=groups)
-    return source, partitioned(source, run.partition, run.clients, rng), test
+    if not run.owner_column:
+        return source, partitioned(source, run.partition, _CLIENTS if run.clients is None else run.clients, rng), test
+    if run.partition != NamedRun.partition:
+        raise ConfigError(
+            f"rows are split by their owner ({run.owner_column}) or by the partition {run.partition}, not by both; "
+            "leave one out"
+        )
+    return source, partition.by_group(source.data, source.groups[run.owner_column], run.clients), test
 
 
 def build(kind: Registry[T], name: str, settings: Mapping[str, Any]) -> T:

@@ -1,7 +1,7 @@
 """Read a run from a TOML file, and compare what its plan promises with what the file asks for.
 
 algorithm = "ssi"                 # `securefed list`
-data      = "digits"
+data      = "digits"              # or a file, with owner_column, label_column and standardise
 clients   = 8
 rounds    = 20
 [settings]                        # of the algorithm
@@ -31,7 +31,8 @@ from securefed.defenses._base import Defense, Plan
 from securefed.errors import ConfigError, StorageError
 
 _RUN: Final = {"data": str, "clients": int, "cohort": int, "partition": str, "held_out": float, "rounds": int,
-               "evaluate_every": int, "seed": int}  # fmt: skip
+               "evaluate_every": int, "seed": int, "owner_column": str, "label_column": str,
+               "standardise": bool}  # fmt: skip
 _TABLES: Final = ("settings", "defense", "require")
 
 

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from securefed._commands.base import DATA_HELP, EXIT_DECLINED, DefenseSettings, Settings, app, guarded
+from securefed._commands.base import (
+    DATA_HELP,
+    EXIT_DECLINED,
+    DefenseSettings,
+    LabelColumn,
+    OwnerColumn,
+    Settings,
+    Standardise,
+    app,
+    guarded,
+)
 from securefed._commands.display import console, errors, progress_bar, show_plan, show_registry
 
 if TYPE_CHECKING:
@@ -28,6 +38,8 @@ _BESIDE_A_FILE = {
     epilog="Examples:\n\n"
     "securefed run ssi --set rank=5 --rounds 20\n\n"
     "securefed run study.toml --out result   (the whole run in one file; its form: docs/command-line.md)\n\n"
+    "securefed run optimization/fedavg --set problem=logistic --data rows.csv --owner-column hospital "
+    "--label-column outcome --standardise --defense secure_aggregation\n\n"
     "securefed run losac --set learning_rate=0.001 --set blocks=5 --partition by_label --evaluate-every 10\n\n"
     "securefed run optimization/fedavg --set problem=2nn --data mnist --clients 100 --cohort 10 --rounds 100 "
     "--defense secure_aggregation --checkpoint run.checkpoint --out result\n\n"
@@ -41,7 +53,9 @@ def run(
     ],
     settings: Settings = None,
     data: Annotated[str, typer.Option(help=DATA_HELP)] = "digits",
-    clients: Annotated[int, typer.Option(help="N, the number of clients enrolled.")] = 8,
+    clients: Annotated[
+        int | None, typer.Option(help="N, the number of clients enrolled; 8, or one for each owner, by default.")
+    ] = None,
     cohort: Annotated[int | None, typer.Option(help="S, the number of clients in a round; all by default.")] = None,
     partition: Annotated[
         str,
@@ -50,6 +64,9 @@ def run(
             "dirichlet=0.3, by_feature=COLUMN, by_group=FACT."
         ),
     ] = "iid",
+    owner_column: OwnerColumn = "",
+    label_column: LabelColumn = "",
+    standardise: Standardise = False,
     held_out: Annotated[float, typer.Option(help="Share of the rows kept for scoring the result; 0 for none.")] = 0.2,
     rounds: Annotated[
         int, typer.Option(help="Largest number of rounds; the algorithm's own stop rule may end the run earlier.")
@@ -101,7 +118,7 @@ def run(
             own, defending = running.parse_settings(settings or []), running.parse_settings(defense_settings or [])
             what = running.NamedRun(
                 algorithm, own, defense, defending, data, clients, cohort, partition, held_out, rounds, evaluate_every,
-                seed,
+                seed, owner_column, label_column, standardise,
             )  # fmt: skip
         with progress_bar(silent=as_json) as progress:
             bar = progress.add_task(what.algorithm, total=what.rounds)

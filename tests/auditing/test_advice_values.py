@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from securefed._auditing.advice.advice_values import Advice, Setting
-from securefed._auditing.advice.advised_words import nearest_sentence
+from securefed._auditing.advice.advice_values import Advice, RecordSetting, Setting
+from securefed._auditing.advice.advised_words import nearest_sentence, record_sentence
 from securefed.errors import DataError
 
 SETTING = Setting(
@@ -32,9 +32,25 @@ SETTING = Setting(
 ADVICE = Advice(
     "optimization/dsgd", "digits", 0.1, "the server", (SETTING,), SETTING, ("Do this.", "It costs that."), None
 )
+RECORD = RecordSetting(
+    algorithm="private/fedavg",
+    paste="securefed run private/fedavg",
+    clients=8,
+    rounds=6,
+    epsilon=1.0,
+    delta=1e-5,
+    guess=0.549,
+    utility=0.88,
+    utility_clear=0.9,
+    bytes_up=5200.0,
+    seconds_per_round=0.02,
+    usable=True,
+)
 
 
-@pytest.mark.parametrize("advice", [ADVICE, replace(ADVICE, advised=None, clients_needed=128)])
+@pytest.mark.parametrize(
+    "advice", [ADVICE, replace(ADVICE, advised=None, clients_needed=128), replace(ADVICE, records=(RECORD,))]
+)
 def test_an_advice_survives_json(advice: Advice) -> None:
     assert Advice.from_json(json.loads(json.dumps(advice.to_json(), allow_nan=False))) == advice
 
@@ -78,3 +94,19 @@ def test_where_nothing_is_advised_the_nearest_setting_and_what_it_leaves_are_nam
     blind = replace(none, tried=(replace(leaky, detectable=math.nan),))
     assert "might have missed a leak of any size" in nearest_sentence(blind)
     assert replace(none, tried=(replace(leaky, paste=""),)).nearest is None
+
+
+def test_of_noise_that_hides_single_rows_the_strongest_usable_promise_is_said() -> None:
+    weak, strong = replace(RECORD, epsilon=8.0, utility=0.9), replace(RECORD, epsilon=0.5, utility=0.3, usable=False)
+    said = record_sentence(replace(ADVICE, records=(strong, RECORD, weak)))
+    assert "private/fedavg with epsilon 1 for a row has a utility of 0.880, 0.020 less than in the clear" in said
+    assert "in at most 55 of 100 cases" in said
+    none = record_sentence(replace(ADVICE, records=(strong,)))
+    assert "at epsilon 0.5 for a row, does not keep 90% of the utility" in none
+    assert record_sentence(replace(ADVICE, records_note="Not tried: pca.")) == "Not tried: pca."
+
+
+def test_an_advice_of_a_version_without_records_is_read() -> None:
+    old = ADVICE.to_json()
+    del old["records"], old["records_note"]
+    assert Advice.from_json(old) == ADVICE

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from securefed import Advice, advise
 from securefed._auditing.advice import search
 from securefed._auditing.advice.advised_words import sentences
-from securefed._auditing.advice.candidates import Candidate, candidates, paste
+from securefed._auditing.advice.candidates import Candidate, candidates, data_options, paste
 from securefed._auditing.advice.cohorts import CohortUtility, keeps, simulate, usable_from
 from securefed._auditing.advice.decision_tree import TREE, Question, outline, recommendations, to_json
 from securefed._auditing.advice.search import _best, _needed
@@ -148,7 +148,8 @@ def test_the_members_of_the_smallest_sum() -> None:
 
 @pytest.mark.parametrize("candidate", candidates(5, 4, 3, 40)[1:], ids=lambda one: one.words(1.0)[:70])
 def test_what_the_user_pastes_builds_the_setting(candidate: Candidate) -> None:
-    line = paste("optimization/dsgd", candidate, "digits", {"learning_rate": 0.1, "problem": "softmax"}, 2.5, 1.25)
+    settings = {"learning_rate": 0.1, "problem": "softmax"}
+    line = paste("optimization/dsgd", candidate, data_options("digits"), settings, 2.5, 1.25)
     words = shlex.split(line)
     assert words[:3] == ["securefed", "run", "optimization/dsgd"]
     named = dict(zip(words[3::2], words[4::2], strict=True))

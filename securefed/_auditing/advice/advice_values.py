@@ -78,6 +78,56 @@ class Setting:
 
 
 @dataclass(frozen=True)
+class RecordSetting:
+    """Noise that hides single rows of a client, not the client: its promise, and what it costs.
+
+    Attributes:
+        algorithm: name of the private algorithm.
+        paste: the command that runs this setting; the user replaces nothing in it.
+        clients: number of clients in a round.
+        rounds: number of training rounds.
+        epsilon: promise of differential privacy for one row of one client, there or not, over all rounds, against
+            an attacker who sees every message.
+        delta: of epsilon.
+        guess: bound on the chance that an attacker who knows all other rows, and sees every message, tells rightly
+            whether a row was there, where both were equally likely beforehand; one half is a coin.
+        utility: mean score of the final model on held-out rows; higher is better.
+        utility_clear: the same of the user's algorithm without a defence, at the same sizes.
+        bytes_up: bytes that one client sends in one round.
+        seconds_per_round: wall-clock time of one round of the whole federation in one process.
+        usable: whether the setting keeps enough of `utility_clear` (`Advice.keep`).
+        note: what epsilon does not cover, in a sentence.
+    """
+
+    algorithm: str
+    paste: str
+    clients: int
+    rounds: int
+    epsilon: float
+    delta: float
+    guess: float
+    utility: float
+    utility_clear: float
+    bytes_up: float
+    seconds_per_round: float
+    usable: bool
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to JSON values; NaN and infinity become `None`."""
+        return _plain(asdict(self))
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> RecordSetting:
+        """Read what `to_json` wrote.
+
+        Raises:
+            DataError: a value is missing or unknown.
+        """
+        return _read(RecordSetting, values, ("utility", "utility_clear", "bytes_up", "seconds_per_round"))
+
+
+@dataclass(frozen=True)
 class Advice:
     """Advice on the leaks of one algorithm, for the user's data and sizes.
 
@@ -93,6 +143,8 @@ class Advice:
         clients_needed: where `advised` is `None`, the smallest simulated cohort from which on a setting holds and is
             usable; `None` where none of those simulated is large enough.
         keep: share of the utility in the clear that a usable setting keeps.
+        records: noise that hides single rows of a client, strongest promise first; empty where none was tried.
+        records_note: why none was tried, in a sentence; empty otherwise.
     """
 
     algorithm: str
@@ -104,6 +156,13 @@ class Advice:
     sentences: tuple[str, str]
     clients_needed: int | None
     keep: float = 0.9
+    records: tuple[RecordSetting, ...] = ()
+    records_note: str = ""
+
+    @property
+    def record(self) -> RecordSetting | None:
+        """Choose among the usable settings that hide single rows: the strongest promise."""
+        return min((one for one in self.records if one.usable), key=lambda one: one.epsilon, default=None)
 
     @property
     def frontier(self) -> tuple[Setting, ...]:
@@ -128,6 +187,7 @@ class Advice:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return values | {
             "tried": [setting.to_json() for setting in self.tried],
+            "records": [setting.to_json() for setting in self.records],
             "advised": None if self.advised is None else self.advised.to_json(),
             "sentences": list(self.sentences),
         }
@@ -146,6 +206,7 @@ class Advice:
                 "tried": tuple(Setting.from_json(one) for one in values["tried"]),
                 "advised": None if values["advised"] is None else Setting.from_json(values["advised"]),
                 "sentences": tuple(values["sentences"]),
+                "records": tuple(RecordSetting.from_json(one) for one in values.get("records", ())),
             }
         )
 

@@ -35,7 +35,8 @@ def sentences(
         first = f"Of {len(tried)} settings none is shown to keep the leak at {acceptable:g} or less: {known}."
         return (
             first,
-            "Do not train on these data at this size, or accept a larger leak; larger cohorts were not attacked.",
+            "To hide a whole client, do not train on these data at this size, or accept a larger leak; larger cohorts "
+            "were not attacked.",
         )
     best = max(holding, key=lambda one: one.utility)
     first = (
@@ -74,6 +75,35 @@ def nearest_sentence(advice: Advice) -> str:
             "its leak there was not measured."
         )
     return said
+
+
+def record_sentence(advice: Advice) -> str:
+    """Say what noise that hides single rows of a client costs, and what it hides; or why none was tried."""
+    one = advice.record
+    if one is not None:
+        lost = one.utility_clear - one.utility
+        kept = f"{lost:.3f} less than" if round(lost, 3) > 0 else "no less than"
+        return (
+            f"If it is enough to hide each single row (a patient) and not a whole client: {one.algorithm} with epsilon "
+            f"{one.epsilon:g} for a row has a utility of {one.utility:.3f}, {kept} in the clear. An attacker who knows "
+            "all other rows and sees every message then tells whether a row was there in at most "
+            f"{_of_100(one.guess)} of 100 cases; a coin is right in 50. What a client's rows have in common is not "
+            "hidden."
+        )
+    if not advice.records:
+        return advice.records_note
+    best = max(advice.records, key=lambda one: one.utility)
+    tried = ", ".join(f"{one.epsilon:g}" for one in advice.records)
+    return (
+        f"Noise that hides single rows, at epsilon {tried} for a row, does not keep {advice.keep:.0%} of the utility "
+        f"either: the best has {best.utility:.3f}, {best.utility_clear:.3f} in the clear. More rows a client, or fewer "
+        "rounds and local steps, need less noise."
+    )
+
+
+def _of_100(chance: float) -> int:
+    """Round a chance up to whole cases of a hundred."""
+    return math.ceil(100 * chance - 1e-9)
 
 
 def _do(advised: Setting) -> str:

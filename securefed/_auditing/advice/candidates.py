@@ -108,24 +108,42 @@ def _between(values: tuple[Any, ...], fineness: int) -> list[Any]:
     return sorted([*values, *means])
 
 
+def data_options(data: str, owner_column: str = "", label_column: str = "", standardise: bool = False) -> str:
+    """Write the options by which `securefed run` and `securefed advise` read the same rows."""
+    named = {"--data": data, "--owner-column": owner_column, "--label-column": label_column}
+    parts = [f"{option} {shlex.quote(value)}" for option, value in named.items() if value]
+    return " ".join([*parts, *(["--standardise"] if standardise else [])])
+
+
+def command(algorithm: str, candidate: Candidate, options: str, settings: Mapping[str, Any]) -> str:
+    """Write the command that trains at a candidate's sizes, without its defence.
+
+    Args:
+        algorithm: its name.
+        candidate: the setting.
+        options: what names the data (`data_options`). The run takes all their rows, the candidate maybe fewer a client.
+        settings: the algorithm's hyper-parameters.
+    """
+    parts = [f"securefed run {algorithm}", options, f"--clients {candidate.clients}", f"--rounds {candidate.rounds}"]
+    return " ".join([*parts, *(f"--set {shlex.quote(f'{name}={_text(value)}')}" for name, value in settings.items())])
+
+
 def paste(
-    algorithm: str, candidate: Candidate, data: str, settings: Mapping[str, Any], norm: float, multiplier: float
+    algorithm: str, candidate: Candidate, options: str, settings: Mapping[str, Any], norm: float, multiplier: float
 ) -> str:
     """Write the command that trains under a candidate.
 
     Args:
         algorithm: its name.
         candidate: the setting.
-        data: name of the data set, or path.
+        options: what names the data (`data_options`).
         settings: the algorithm's hyper-parameters.
         norm: clipping norm.
         multiplier: noise multiplier.
     """
-    parts = [f"securefed run {algorithm}", f"--data {shlex.quote(data)}", f"--clients {candidate.clients}"]
-    parts.append(f"--rounds {candidate.rounds}")
-    parts += [f"--set {shlex.quote(f'{name}={_text(value)}')}" for name, value in settings.items()]
+    parts = [command(algorithm, candidate, options, settings)]
     if candidate.defense == PLAIN:
-        return " ".join(parts)
+        return parts[0]
     own: dict[str, Any] = {"threshold": candidate.threshold}
     if candidate.ring is not None:
         own["ring"] = candidate.ring

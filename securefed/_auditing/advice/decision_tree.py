@@ -95,7 +95,8 @@ _CENTRAL_NOISE: Final = Recommendation(
 _ROW_NOISE: Final = Recommendation(
     "private/fedavg",
     "epsilon and delta of one row",
-    "Clients train by DP-SGD, so that each upload hides single rows from everybody, whatever else is done to it.",
+    "Clients train by DP-SGD, so that each upload hides single rows from everybody, whatever else is done to it. It "
+    "suits few clients with many rows each: its noise depends on the rows, not on the number of clients.",
     "What all rows of a client have in common. Add secure_aggregation to hide single clients.",
 )
 _NOTHING: Final = Recommendation(

@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from securefed._auditing.advice.advice_values import LEAST_ACCEPTABLE, Advice, Setting
 from securefed._auditing.advice.advised_words import sentences
-from securefed._auditing.advice.candidates import Candidate, candidates, paste
+from securefed._auditing.advice.candidates import Candidate, candidates, data_options, paste
 from securefed._auditing.advice.cohorts import COHORTS, keeps, simulate, usable_from
+from securefed._auditing.advice.record_privacy import record_settings
 from securefed._auditing.advice.trials import Trial, Trials
 from securefed._auditing.cases import case
 from securefed._auditing.cases.data_splits import HELD_OUT
@@ -58,7 +60,8 @@ def advise(
     at the smallest threshold and over all clients, with more rows a client, fewer rounds, fewer bits a number; and
     distributed noise at several epsilons and clips. A setting holds where the upper bound of every attack and the leak
     that would have been noticed are acceptable; under noise epsilon stands beside it. Nothing is promised against
-    better attacks.
+    better attacks. Beside these, noise that hides single rows of a client is priced at several epsilons
+    (`Advice.records`); it is never the advised setting, since it hides less than a client.
 
     Args:
         algorithm: its name in `securefed list`.
@@ -96,19 +99,24 @@ def advise(
     chosen = own.apply(case(algorithm))
     trials = Trials(chosen, own, source, delta)
     listed = listing(trials, count, colluding, fineness)
-    search = _Search(trials, data, range(seeds), acceptable, keep, len(listed), tuple(cohorts))
+    options = data_options(data, owner_column, label_column, standardise)
+    search = _Search(trials, options, range(seeds), acceptable, keep, len(listed), tuple(cohorts))
     tried = []
-    for number, candidate in enumerate(listed, 1):
-        tried.append(search.setting(candidate))
-        if progress is not None:
-            progress(number, len(listed), tried[-1].defense)
+    with threadpool_limits(1):  # runs are small: several threads wait for each other longer than they compute
+        for number, candidate in enumerate(listed, 1):
+            tried.append(search.setting(candidate))
+            if progress is not None:
+                progress(number, len(listed) + 1, tried[-1].defense)
+        records, none = record_settings(trials, count, keep, range(seeds), options)
+    if progress is not None:
+        progress(len(listed) + 1, len(listed) + 1, "noise that hides single rows")
     advised = _best(tried)
     needed = None if advised is not None else _needed(tried)
     view = "the server that follows the protocol, and sees the smallest sum of each round that the defence opens"
     if colluding:
         view += f", less the contributions of {colluding} clients that collude with it"
     said = sentences(tried, advised, needed, acceptable, keep, max(cohorts, default=0))
-    return Advice(chosen.name, data, acceptable, view, tuple(tried), advised, said, needed, keep)
+    return Advice(chosen.name, data, acceptable, view, tuple(tried), advised, said, needed, keep, records, none)
 
 
 def listing(trials: Trials, clients: int, colluding: int = 0, fineness: int = 1) -> tuple[Candidate, ...]:
@@ -125,14 +133,14 @@ class _Search:
     def __init__(
         self,
         trials: Trials,
-        data: str,
+        options: str,
         seeds: Sequence[int],
         acceptable: float,
         keep: float,
         settings: int,
         cohorts: tuple[int, ...],
     ) -> None:
-        self._trials, self._data, self._seeds, self._acceptable = trials, data, seeds, acceptable
+        self._trials, self._options, self._seeds, self._acceptable = trials, options, seeds, acceptable
         self._keep, self._settings, self._cohorts = keep, settings, cohorts
 
     def setting(self, candidate: Candidate) -> Setting:
@@ -157,7 +165,7 @@ class _Search:
         return Setting(
             algorithm=case.name,
             defense=candidate.words(norm),
-            paste=paste(case.name, candidate, self._data, case.setting, norm, multiplier),
+            paste=paste(case.name, candidate, self._options, case.setting, norm, multiplier),
             clients=candidate.clients,
             rows_per_client=int(prepared.public.rows[0]),
             rounds=candidate.rounds,

@@ -135,6 +135,19 @@ class Trials:
         """Whether each client holds the rows of one owner, so that rows a client cannot be chosen."""
         return bool(self._own.owner)
 
+    @property
+    def scaled(self) -> bool:
+        """Whether every column is scaled over all rows."""
+        return self._own.standardise
+
+    def of(self, case: Case) -> Trials:
+        """Return trials of another algorithm on the same data."""
+        return Trials(case, self._own, self.source, self.delta)
+
+    def utility(self, candidate: Candidate, seed: int) -> float:
+        """Run a setting once, and score the final model."""
+        return self._utility(self._result(candidate, seed), candidate, seed)
+
     def sized(self, rows: int | None) -> Case:
         """Return the case with so many rows a client."""
         return self.case if rows is None else replace(self._own, rows=rows, settings=()).apply(self.case)

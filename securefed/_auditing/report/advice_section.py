@@ -8,7 +8,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from securefed._auditing.advice.advice_values import Advice, Setting
-from securefed._auditing.advice.advised_words import nearest_sentence
+from securefed._auditing.advice.advised_words import nearest_sentence, record_sentence
 from securefed._auditing.report.plot import Plot, figure
 from securefed._auditing.report.report_words import figure as number
 from securefed._auditing.report.report_words import leak_text, short
@@ -19,18 +19,24 @@ _TICKS: Final = (0.0, 0.5, 1.0)
 def advice_block(advice: Advice) -> dict[str, Any]:
     """Collect what the first screen shows of one advice."""
     best = advice.frontier
-    paste = advice.advised or advice.nearest
     shown = sorted(advice.tried, key=lambda setting: (setting != advice.advised, setting not in best))
     return {
         "title": short(advice.algorithm),
-        "sentences": [one for one in (*advice.sentences, nearest_sentence(advice)) if one],
-        "paste": "" if paste is None else paste.paste,
+        "answers": [
+            {"words": words, "paste": "" if setting is None else setting.paste}
+            for words, setting in (
+                (" ".join(advice.sentences), advice.advised),
+                (record_sentence(advice), advice.record),
+                (nearest_sentence(advice), advice.nearest),
+            )
+            if words
+        ],
         "chart": Markup(_frontier(advice, shown)),  # noqa: S704 - the chart escapes its text
         "rows": [_row(index, setting, advice) for index, setting in enumerate(shown, 1)],
         "view": advice.view,
         "acceptable": f"{advice.acceptable:g}",
         "keep": f"{advice.keep:.0%}",
-        "notes": list(dict.fromkeys(setting.note for setting in shown if setting.note)),
+        "notes": list(dict.fromkeys(setting.note for setting in [*shown, *advice.records] if setting.note)),
     }
 
 
