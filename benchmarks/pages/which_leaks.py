@@ -1,6 +1,6 @@
 """Keep what a full audit found, for the site's table of which algorithm leaks what.
 
-securefed audit --algorithms all --out full
+securefed audit --algorithms all --defenses plain,secure_aggregation,paillier,ddp,dp --out full
 python -m benchmarks.pages.which_leaks full/audit.json
 """
 

@@ -11,6 +11,7 @@ _COLUMNS = {
     "in the clear: the server": [("plain", "server")],
     "sums only": [("secure_aggregation", "sum only"), ("paillier", "sum only")],
     "sums, seven of eight collude": [("secure_aggregation", "collusion(7)")],
+    "distributed noise: the server and all others": [("ddp", "sum only")],
     "central noise: the server": [("dp", "sum only")],
     "central noise: all others": [("dp", "released")],
 }
@@ -27,11 +28,12 @@ def pages() -> dict[str, str]:
         "# Which algorithm leaks what",
         "",
         f"The last full audit: {setting['data']}, {setting['clients']} clients, {setting['seeds']} seeds, noise of "
-        f"epsilon {setting['epsilon']:g} over the whole run. `securefed audit --algorithms all` repeats it.",
+        f"epsilon {setting['epsilon']:g} over the whole run. `securefed audit --algorithms all --defenses "
+        "plain,secure_aggregation,paillier,ddp,dp` repeats it.",
         "",
         "In short: in the clear almost every algorithm gives one client's data away. Sums hide the clients of the PCA",
-        "methods, but not the rows of clients that hold one row each (the gradient methods' setting here). Central",
-        "noise protects against all but the server.",
+        "methods, but not the rows of clients that hold one row each (the gradient methods' setting here). Noise that",
+        "clients add protects against the server too, central noise against all but the server.",
         "",
         *_table(kept, "client", "One client's data"),
         *_table(kept, "federation", "All clients' data together"),
