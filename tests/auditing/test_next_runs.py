@@ -157,3 +157,20 @@ def test_what_is_printed_to_paste_makes_the_defence_of_the_audit(defense: str, f
 
 def test_noise_of_an_unknown_size_is_not_printed() -> None:
     assert to_paste(SMALL, "pca/ssi", "ddp") == "" and to_paste(SMALL, "pca/ssi", "quantise") == ""
+
+
+def test_messages_of_fewer_numbers_than_the_rows_are_not_asked_for_more_runs() -> None:
+    """20 rounds of 31 numbers, 280 rows of 30: the count is said, then membership and a size that is determined."""
+    sizes = {"rows of client 0": 280, "columns": 30, "rounds": 20, "numbers a round": 31}
+    made = replace(report(cell("pca/ssi", "plain", "server", -0.4, explained=0.0)), command=COMMAND)
+    name = made.algorithms[0]
+    made.settings[name] = {**made.settings[name], "secret": "samples", "sizes": sizes, "rounds": 20}  # type: ignore[index]
+    first, second = open_runs(made)
+    assert "the messages of 20 rounds hold 620 numbers, the 280 rows of a client 8,400" in first.why
+    assert first.command.endswith("--membership")
+    assert second.command.endswith("--rows-per-client 20")
+    assert "since the messages hold fewer numbers than a client's rows" in decision(made)
+    asked = open_runs(replace(made, command=f"{COMMAND} --membership"))
+    assert [run.command.partition("--rows-per-client ")[2] for run in asked] == ["20"]
+    made.settings[name]["sizes"]["numbers a round"] = 420  # type: ignore[index]
+    assert "fewer numbers" not in decision(made) and "has fewer unknowns" in open_runs(made)[0].why

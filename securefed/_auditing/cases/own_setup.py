@@ -109,18 +109,20 @@ def head(prepared: Prepared, case: Case) -> dict[str, Any]:
     """Say at which sizes an algorithm runs: the head of its matrix.
 
     Returns:
-        Clients, rows of the target and of the others, rounds, and those of step, local steps, epochs and batch that the
-        algorithm has; a batch of `None` is all rows.
+        Clients, rows of the target and of the others, columns of a row, rounds, numbers that a client sends in a round,
+        and those of step, local steps, epochs and batch that the algorithm has; a batch of `None` is all rows.
     """
+    algorithm: Algorithm[Any, Any] = case.build()
     rows = prepared.public.rows
     others = sorted({int(count) for count in rows[1:]})
     sizes: dict[str, Any] = {
         "clients": len(rows),
         "rows of client 0": int(rows[0]),
         "rows of the others": others[0] if len(others) == 1 else [others[0], others[-1]],
+        "columns": prepared.public.features,
         "rounds": case.rounds,
+        "numbers a round": algorithm.layout(prepared.public).size,
     }
-    algorithm: Algorithm[Any, Any] = case.build()
     for attribute, word in _STEPS.items():
         if hasattr(algorithm, attribute):
             sizes[word] = _plain(getattr(algorithm, attribute))
@@ -140,8 +142,8 @@ def _plain(value: Any) -> Any:
 
 
 def head_text(sizes: Mapping[str, Any]) -> str:
-    """Write the head of a matrix in one line."""
-    values = dict(sizes)
+    """Write the head of a matrix in one line; columns and numbers a round stand in `audit.json` alone."""
+    values = {name: value for name, value in sizes.items() if name not in ("columns", "numbers a round")}
     own, others = values.pop("rows of client 0", ""), values.pop("rows of the others", "")
     least, most = others if isinstance(others, list | tuple) else (others, others)
     rows = f"{own} rows each" if least == most == own else f"client 0 {own} rows, others {least} to {most}"

@@ -8,6 +8,7 @@ from securefed._auditing.engine.audit_report import AUDIT, Report
 from securefed._auditing.engine.results import CLIENT
 from securefed._auditing.engine.statistics import ENOUGH, EXPOSED, FOUND, INCONCLUSIVE, PARTIAL
 from securefed._auditing.report.conclusions import ALONE, PLAIN, strongest, worst
+from securefed._auditing.report.message_size import too_few_numbers
 from securefed._auditing.report.observers import FEWEST, NAMED, names_secrets
 from securefed._auditing.report.outcomes import outcomes
 from securefed._auditing.report.report_words import listed, secret_title, short
@@ -44,7 +45,7 @@ def _concluded(report: Report) -> str:
     if not words:
         found = [cell for cell in report.cells if cell.verdict.word in FOUND]
         return "Something leaks in what was attacked here." if found else "No leak was found in what was attacked here."
-    return f"{_unprotected(words)} {_protected(report)}".strip()
+    return f"{_unprotected(report, words)} {_protected(report)}".strip()
 
 
 def _secrets(report: Report) -> str:
@@ -60,7 +61,7 @@ def _secrets(report: Report) -> str:
     return f"Without protection, the server can compute {listed(parts)}."
 
 
-def _unprotected(words: dict[str, str]) -> str:
+def _unprotected(report: Report, words: dict[str, str]) -> str:
     several = len(words) > 1
     named = {word: [name for name, one in words.items() if one == word] for word in words.values()}
     open_, part = named.get(EXPOSED, []), named.get(PARTIAL, [])
@@ -75,7 +76,10 @@ def _unprotected(words: dict[str, str]) -> str:
             return "Without protection, the server can compute a part of a client's data."
         return f"Without protection, the server can compute {listed(parts)}."
     if INCONCLUSIVE in named:
-        return "Whether unprotected messages give a client's data away is not known: the attacks failed."
+        start = "Whether unprotected messages give a client's data away is not known: the attacks failed"
+        if all(too_few_numbers(report, name) for name in report.algorithms):
+            return f"{start}, since the messages hold fewer numbers than a client's rows."
+        return f"{start}."
     return "No attack here learnt a client's data even from unprotected messages."
 
 

@@ -22,6 +22,7 @@ from securefed._auditing.engine.statistics import (
     seeds_for,
 )
 from securefed._auditing.report.conclusions import ALONE, PLAIN, strongest
+from securefed._auditing.report.message_size import too_few_numbers
 from securefed._auditing.report.observers import names_secrets
 from securefed._auditing.report.outcomes import outcomes
 from securefed._auditing.report.report_words import listed, short
@@ -124,9 +125,13 @@ def _more_rows(report: Report, cells: Sequence[Cell]) -> str:
 def _smaller(report: Report, cells: Sequence[Cell]) -> list[NextRun]:
     """Suggest a smaller case where the search of an attack did not explain the messages."""
     groups: dict[tuple[str, str, Any], list[Cell]] = {}
+    short_of: dict[str, list[Cell]] = {}
     for cell in cells:
-        groups.setdefault(_less(report, cell), []).append(cell)
-    out = []
+        if too_few_numbers(report, cell.algorithm) is None:
+            groups.setdefault(_less(report, cell), []).append(cell)
+        else:
+            short_of.setdefault(cell.algorithm, []).append(cell)
+    out = [run for same in short_of.values() for run in _undetermined(report, same)]
     for (words, option, value), same in groups.items():
         start = f"{_names(same)}: the attack found nothing that explains the messages, which more runs do not change"
         if not option:
@@ -135,6 +140,18 @@ def _smaller(report: Report, cells: Sequence[Cell]) -> list[NextRun]:
             why = f"{start}; {words} has fewer unknowns, which may or may not settle it."
             out.append(NextRun(why, _command(report, same, **{option: value})))
     return out
+
+
+def _undetermined(report: Report, cells: Sequence[Cell]) -> list[NextRun]:
+    """Suggest other questions where the messages of an algorithm hold fewer numbers than the rows."""
+    found = too_few_numbers(report, cells[0].algorithm)
+    assert found is not None
+    name = _names(cells)
+    why = f"{name}: {found.words()}; equations alone do not determine them. Ask whether single rows can be recognised."
+    rows = f"{found.determined} row{'s' * (found.determined > 1)}"
+    smaller = f"{name}: of a client of {rows} the messages hold as many numbers; audit whether rows come back there."
+    out = [NextRun(smaller, _command(report, cells, rows_per_client=found.determined))]
+    return out if "--membership" in report.command else [NextRun(why, _command(report, cells, membership="")), *out]
 
 
 def _less(report: Report, cell: Cell) -> tuple[str, str, Any]:

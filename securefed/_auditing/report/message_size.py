@@ -1,0 +1,61 @@
+"""Compare the numbers that a client's messages hold with the numbers of its rows.
+
+Where the rows are more, the messages' equations alone do not determine them, so that a search that fits rows to the
+messages cannot succeed, however long it runs. It is no proof of safety: who knows what rows look like may still come
+near, and single rows may be recognised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from securefed._auditing.engine.audit_report import Report
+
+ROWS = "samples"
+"""Kind of secret that is a client's rows."""
+
+
+@dataclass(frozen=True)
+class TooFewNumbers:
+    """A client whose messages hold fewer numbers than its rows.
+
+    Attributes:
+        rounds: of the run.
+        numbers: entries of all messages of the client.
+        rows: of the client.
+        columns: of a row.
+    """
+
+    rounds: int
+    numbers: int
+    rows: int
+    columns: int
+
+    @property
+    def unknowns(self) -> int:
+        """Numbers of the client's rows."""
+        return self.rows * self.columns
+
+    @property
+    def determined(self) -> int:
+        """Most rows, at least one, that hold no more numbers than the messages."""
+        return max(self.numbers // self.columns, 1)
+
+    def words(self) -> str:
+        """Say both numbers, as a clause."""
+        return (
+            f"the messages of {self.rounds} round{'s' * (self.rounds > 1)} hold {self.numbers:,} numbers, the "
+            f"{self.rows} rows of a client {self.unknowns:,}"
+        )
+
+
+def too_few_numbers(report: Report, algorithm: str) -> TooFewNumbers | None:
+    """Compare the messages of the attacked client with its rows; `None` where they are enough, or nothing is known."""
+    settings = report.settings[algorithm]
+    sizes = settings.get("sizes", {})
+    if settings.get("secret") != ROWS or "numbers a round" not in sizes:
+        return None
+    found = TooFewNumbers(
+        sizes["rounds"], sizes["rounds"] * sizes["numbers a round"], sizes["rows of client 0"], sizes["columns"]
+    )
+    return found if found.numbers < found.unknowns else None
