@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -127,3 +128,48 @@ def test_an_unknown_setting_is_refused_with_the_settings_that_there_are():
         build(algorithms, "ssi", parse_settings(["rank=five"]))
     with pytest.raises(ConfigError, match="a setting must be written name=value; got 'rank'"):
         parse_settings(["rank"])
+
+
+@pytest.fixture
+def hospitals(tmp_path: Path) -> Path:
+    """Sixty rows of three owners, one of them with half of the rows, in columns of very different sizes."""
+    rng = np.random.default_rng(0)
+    lines = ["small,large,outcome,hospital"]
+    for owner in ["A"] * 30 + ["B"] * 20 + ["C"] * 10:
+        small, large = rng.standard_normal(2) * (1, 1000)
+        lines.append(f"{small:.4g},{large:.6g},{int(small > 0)},{owner}")
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_rows_of_a_file_go_to_their_owners(hospitals: Path) -> None:
+    run = NamedRun(
+        "optimization/fedavg", data=str(hospitals), owner_column="hospital", label_column="outcome", standardise=True
+    )
+    source, clients, test = prepare(run)
+    assert len(clients) == 3 and test is not None
+    assert sum(part.rows for part in clients) + test.rows == 60
+    sizes = [part.rows for part in clients]
+    assert sizes[0] > sizes[1] > sizes[2]
+    assert np.abs(source.data.x).max() < 10  # the large column is scaled
+    assert len(prepare(replace(run, clients=2))[1]) == 2  # whole owners together
+    with pytest.raises(ConfigError, match="by their owner .* or by the partition by_label, not by both"):
+        prepare(replace(run, partition="by_label"))
+
+
+def test_the_options_and_the_file_of_a_run_read_the_same_rows(hospitals: Path, tmp_path: Path) -> None:
+    options = ["--owner-column", "hospital", "--label-column", "outcome", "--standardise", "--rounds", "3"]
+    training = ["--set", "problem=logistic", "--set", "learning_rate=0.1"]
+    given = RUNNER.invoke(app, ["run", "optimization/fedavg", "--data", str(hospitals), *options, *training, "--json"])
+    assert given.exit_code == 0, given.output
+    study = tmp_path / "study.toml"
+    study.write_text(
+        f"algorithm = 'optimization/fedavg'\ndata = '{hospitals}'\nowner_column = 'hospital'\n"
+        "label_column = 'outcome'\nstandardise = true\nrounds = 3\n[settings]\nproblem = 'logistic'\n"
+        "learning_rate = 0.1\n"
+    )
+    written = RUNNER.invoke(app, ["run", str(study), "--json"])
+    assert written.exit_code == 0, written.output
+    first, second = json.loads(given.output), json.loads(written.output)
+    assert first["score"] == second["score"] and first["bytes"] == second["bytes"]
