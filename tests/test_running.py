@@ -154,7 +154,7 @@ def test_rows_of_a_file_go_to_their_owners(hospitals: Path) -> None:
     assert sizes[0] > sizes[1] > sizes[2]
     assert np.abs(source.data.x).max() < 10  # the large column is scaled
     assert len(prepare(replace(run, clients=2))[1]) == 2  # whole owners together
-    with pytest.raises(ConfigError, match="by their owner .* or by the partition by_label, not by both"):
+    with pytest.raises(ConfigError, match=r"by their owner .* or by the partition by_label, not by both"):
         prepare(replace(run, partition="by_label"))
 
 
