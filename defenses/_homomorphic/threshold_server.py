@@ -111,8 +111,10 @@ def open_sum(
         if not threshold_cipher.verify(shared, holder, ciphertexts, numbers, proof_context, proof):
             raise MalformedError(holder, "its partial decryption is not proven right")
     if not 0 < missing <= len(state.spare):
+        silent = ", ".join(str(holder) for holder in sorted({*state.waiting} - {*answers})) or "none"
         raise TooFewSurvivors(
-            f"{len(answers)} share holders answered rightly, the threshold is {shared.threshold}; the round is void"
+            f"{len(answers)} of the {shared.threshold} share holders that a decryption needs answered rightly (silent: "
+            f"{silent}), and no other holder uploaded; the round is void. Repeat it when they are there."
         )
     return _ask(replace(state, answers=answers), missing)
 

@@ -165,7 +165,7 @@ def test_too_many_wrong_answers_void_the_round():
         return replace(message, body=shifted(dict(message.body))) if wrong else message
 
     run = exchange(through=through)
-    with pytest.raises(TooFewSurvivors, match="2 share holders answered rightly"):
+    with pytest.raises(TooFewSurvivors, match="2 of the 3 share holders that a decryption needs answered rightly"):
         run.run()
     assert set(run.refused) == {0, 2, 4}
 

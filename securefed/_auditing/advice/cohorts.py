@@ -95,8 +95,11 @@ def usable_from(found: Sequence[CohortUtility], keep: float) -> int | None:
 
 
 def keeps(utility: float, clear: float, keep: float) -> bool:
-    """Return whether a utility keeps a share of that in the clear; of negative ones, loses at most the other share."""
-    return utility >= clear - (1 - keep) * abs(clear)
+    """Return whether utility >= clear - (1 - keep) |clear|, which is a share of the clear one for negative ones too.
+
+    A run in the clear that failed (-inf) keeps nothing.
+    """
+    return bool(np.isfinite(clear)) and utility >= clear - (1 - keep) * abs(clear)
 
 
 def _utility(case: Case, source: LoadedDataset, clients: int, seed: int, norm: float, deviation: float) -> float:

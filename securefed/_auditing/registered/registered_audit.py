@@ -177,7 +177,7 @@ def _check(
     require_clients(clients)
     if not 1 <= survivor_change <= max((clients - 1) // 2, 1):
         raise ConfigError(
-            f"survivor_change must lie in 1..{(clients - 1) // 2} for {clients} clients, not {survivor_change}: secure "
+            f"survivor_change must lie in 1..{max((clients - 1) // 2, 1)} for {clients} clients, not {survivor_change}: secure "
             "aggregation opens sums of more than half of them"
         )
     if seeds < 1:
