@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from securefed import Dataset, DeviatingServer, audit, audit_algorithm, chain
-from securefed._auditing.active.active_views import ActiveAudit
+from securefed._auditing.active.active_views import ActiveAudit, _expected_refusals
 from securefed._auditing.cases import case
 from securefed._auditing.engine.seed_result import SeedResult
 from securefed.algorithms import SSI, FedAvg
@@ -36,6 +37,15 @@ def test_the_view_stands_in_the_report_and_its_json(report: Any) -> None:
     assert all(cell.leakage.mean > 0.99 and cell.null_leakage.mean < 0.5 for cell in cells)
     assert "active server" in {cell["view"] for cell in report.to_json()["cells"]}
     assert report.command.endswith("--active")
+
+
+def test_refusals_of_chosen_broadcasts_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("securefed.client")
+    with caplog.at_level(logging.WARNING, logger=log.name):
+        with _expected_refusals():
+            log.warning("refused")
+        log.warning("an honest run's refusal")
+    assert [record.message for record in caplog.records] == ["an honest run's refusal"]
 
 
 def test_an_audit_has_no_such_view_unless_asked(report: Any) -> None:

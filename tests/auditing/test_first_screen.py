@@ -294,6 +294,12 @@ def test_a_server_that_lies_is_named_and_warned_of_where_it_gets_past_a_protecti
     warned = [action.what for action in actions(made)]
     assert "Make sure that the server of DSGD cannot send what it likes." in warned
     assert len(actions(report(honest, replace(lying, defense="plain")))) == len(warned) - 1
+    assert "A server that lies computes a part of a client's data in spite of secure aggregation." in decision(made)
+    quiet = cell("optimization/dsgd", "ddp", "active server", 0.0)
+    why = next(action.why for action in actions(report(honest, lying, quiet)) if "cannot send" in action.what)
+    assert why.endswith("in spite of secure aggregation. Under Distributed DP it found nothing.")
+    assert "A server that lies read nothing more under the protections" in decision(report(honest, quiet))
+    assert "A server that lies" not in decision(report(honest))
 
 
 def test_a_curve_of_shares_is_linear_and_its_sizes_are_not() -> None:

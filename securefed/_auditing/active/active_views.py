@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from securefed._auditing.active.deviating_server import ActiveRun, DeviatingServer
 from securefed._auditing.cases import Prepared
@@ -19,6 +21,9 @@ from securefed.attacks._base import Reconstruction
 from securefed.attacks.views import ACTIVE_SERVER
 from securefed.defenses._base import Defense
 from securefed.errors import TranscriptError
+
+_CLIENT_LOG: Final = logging.getLogger("securefed.client")
+"""Where clients log what they refuse."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,19 @@ class ActiveAudit:
             self.algorithm, self.prepared.clients, defense, attack, victim=self.victim, alone=alone, seed=self.seed,
             public=self.prepared.public, shuffled=shuffled,
         )  # fmt: skip
-        return server.deceive()
+        with _expected_refusals():
+            return server.deceive()
+
+
+@contextmanager
+def _expected_refusals() -> Iterator[None]:
+    """Keep clients from logging warnings: broadcasts that an attacker chose are refused as a matter of course."""
+    before = _CLIENT_LOG.level
+    _CLIENT_LOG.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        _CLIENT_LOG.setLevel(before)
 
 
 def _cannot_tell(estimate: Reconstruction) -> None:

@@ -175,10 +175,11 @@ def _check(
 ) -> None:
     """Refuse arguments that no audit can run with; `with_curves` says that curves lack the defence with noise."""
     require_clients(clients)
-    if not 1 <= survivor_change <= max((clients - 1) // 2, 1):
+    most = max((clients - 1) // 2, 1)
+    if not 1 <= survivor_change <= most:
         raise ConfigError(
-            f"survivor_change must lie in 1..{max((clients - 1) // 2, 1)} for {clients} clients, not {survivor_change}: secure "
-            "aggregation opens sums of more than half of them"
+            f"survivor_change must lie in 1..{most} for {clients} clients, not {survivor_change}: secure aggregation "
+            "opens sums of more than half of them"
         )
     if seeds < 1:
         raise ConfigError(f"an audit needs at least one seed, not {seeds}")

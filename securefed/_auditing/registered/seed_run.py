@@ -277,6 +277,7 @@ class SeedRun:
         self._note_costs(DDP, result, real=real, epsilon=self.settings.epsilon)
         self._attack(DDP, result, views.sum_only(result.transcript, TARGET))
         self._absences(DDP, lambda: self._distributed(self.settings.epsilon, ABSENCE_ROUNDS, real=False))
+        self._active(DDP, self._distributed(self.settings.epsilon, self.case.rounds, real=False), result)
         self._tradeoffs(DDP)
 
     def _distributed(self, epsilon: float, rounds: int, *, real: bool) -> Defense:

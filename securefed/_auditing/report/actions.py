@@ -12,7 +12,7 @@ from typing import Final
 
 from securefed._auditing.engine.audit_report import AUDIT, Report
 from securefed._auditing.engine.results import CLIENT, FEDERATION
-from securefed._auditing.engine.statistics import FOUND
+from securefed._auditing.engine.statistics import FOUND, NOT_DETECTED
 from securefed._auditing.report.conclusions import ALONE, PLAIN, strongest
 from securefed._auditing.report.held_settings import to_paste
 from securefed._auditing.report.next_runs import advised_first, open_runs
@@ -145,7 +145,12 @@ def _lying(report: Report) -> list[Action]:
         return []
     names = listed(list(dict.fromkeys(short(cell.algorithm) for cell in found)))
     most = max(cell.leakage.mean for cell in found)
-    why = f"By choosing what it sends it gets a leak of up to {leak_text(most)} in spite of a protection."
+    under = listed([in_sentence(name) for name in dict.fromkeys(cell.defense for cell in found)])
+    why = f"By choosing what it sends it gets a leak of up to {leak_text(most)} in spite of {under}."
+    quiet = [cell.defense for cell in best if cell.verdict.word == NOT_DETECTED and cell.defense != PLAIN]
+    stopping = [name for name in dict.fromkeys(quiet) if name not in {cell.defense for cell in found}]
+    if stopping:
+        why += f" Under {listed([in_sentence(name) for name in stopping])} it found nothing."
     return [Action(f"Make sure that the server of {names} cannot send what it likes.", why)]
 
 

@@ -11,7 +11,8 @@ from securefed._auditing.report.conclusions import ALONE, PLAIN, strongest, wors
 from securefed._auditing.report.message_size import too_few_numbers
 from securefed._auditing.report.observers import FEWEST, NAMED, names_secrets
 from securefed._auditing.report.outcomes import outcomes
-from securefed._auditing.report.report_words import listed, secret_title, short
+from securefed._auditing.report.report_words import in_sentence, listed, secret_title, short
+from securefed.attacks.views import ACTIVE_SERVER
 
 _ONLY: Final = {
     "held": "With a protection tried here they stay hidden, as far as these attacks see.",
@@ -25,10 +26,27 @@ _ONLY: Final = {
 def decision(report: Report) -> str:
     """Conclude in two sentences: what unprotected messages give away, and whether a protection holds.
 
-    Both are about one client's data and a server without help; a report of other secrets only says what was found. A
-    third sentence follows where few runs were made.
+    Both are about one client's data and a server without help; a report of other secrets only says what was found.
+    Further sentences follow where a server that lies was tried, and where few runs were made.
     """
-    return f"{_concluded(report)} {_few(report.settings[AUDIT]['seeds'])}".strip()
+    parts = _concluded(report), _lied(report), _few(report.settings[AUDIT]["seeds"])
+    return " ".join(part for part in parts if part)
+
+
+def _lied(report: Report) -> str:
+    """Say what a server that chooses its broadcasts reads in spite of protections; empty where none was tried."""
+    best = strongest((c for c in report.cells if c.owner == CLIENT and c.view == ACTIVE_SERVER), by_owner=True).values()
+    tried = [cell for cell in best if cell.defense != PLAIN]
+    found = [cell for cell in tried if cell.verdict.word in FOUND]
+    if not found and any(cell.verdict.word == INCONCLUSIVE for cell in tried):
+        return "Whether a server that lies reads more is not known."
+    if not found:
+        return "A server that lies read nothing more under the protections where it was tried." if tried else ""
+    under = listed([in_sentence(name) for name in dict.fromkeys(cell.defense for cell in found)])
+    names = list(dict.fromkeys(short(cell.algorithm) for cell in found))
+    part = "" if any(cell.verdict.word == EXPOSED for cell in found) else "a part of "
+    where = "" if len(report.algorithms) == 1 else f" in {_names(names, len(report.algorithms))}"
+    return f"A server that lies computes {part}a client's data{where} in spite of {under}."
 
 
 def _few(seeds: int) -> str:
