@@ -58,8 +58,8 @@ class Session:
         round: the number of the exchange.
         cohort: ids of the invited clients, ascending.
         plan: what the defence does, the same on all sides; the session writes its exchange into it.
-        context: fingerprint of all that clients receive before they upload (kind, broadcast, the exchange that counted
-            each of them last). The server knows it from the start, a client from the request for its upload on.
+        context: fingerprint of all that clients receive before they upload (kind, broadcast, the last exchange whose
+            sum counted each of them). The server knows it from the start, a client from the request for its upload on.
         previous: at the server, the survivors of the last sum that was opened; empty before the first.
 
     Raises:
@@ -87,7 +87,8 @@ Outgoing = Mapping[PartyId, Tensors]
 class Aggregation(ABC):
     """A protocol that sums contributions. Its steps are pure: they take a state and return a new one, without I/O.
 
-    States are packed by `pack`, so that they survive a process. A client is asked for the stages of the plan
+    The runtime calls the steps: the server's round engine, and a client for each request. It packs states by `pack`, so
+    that another process can go on from them. A client is asked for the stages of the plan
     one after the other; at the stage `upload` it is given its encoded contribution. The server's first requests come
     from `server_open`; the replies of each stage go to `server_step`, which returns the next requests or the aggregate.
     A missing reply is a dropout. A reply that is refused raises `MessageRefused` with its sender: the caller drops that
@@ -214,6 +215,14 @@ class Helper(Protocol):
 class Defense:
     """A chain: transforms, then one aggregation. Made by `chain`.
 
+    A client calls `encode` on its contribution and the aggregation's steps on the result. The server calls `release` on
+    the sum that the aggregation opens, which adds central noise where there is some, and `decode` on what was released.
+
+    Where the aggregation hides single uploads and no noise is planned, a client that cannot contribute must not show
+    it. Every client therefore uploads one tensor more, the indicator (`INDICATOR`): zeros, or, where the client sits
+    out, uniform residues in all tensors. A sum whose indicator is not 0 is discarded. Under noise no value makes a
+    client refuse (`encode`), so that no indicator is needed.
+
     Attributes:
         transforms: the transforms, in the order in which clients apply them.
         aggregation: how the sum is made.
@@ -232,11 +241,14 @@ class Defense:
         return next((link for link in self.transforms if isinstance(link, AdaptiveTransform)), None)
 
     def start(self, layout: Layout) -> tuple[float, ...]:
-        """Return the public numbers that the first exchange is planned with; empty for a chain that learns nothing."""
+        """Return the numbers that the first exchange is planned with, such as a clipping norm.
+
+        They are those of the chain's adaptive transform, of which there is one at most; without one they are empty.
+        """
         return () if self._adaptive is None else self._adaptive.start(layout)
 
     def learn(self, released: Tensors, plan: Plan, count: int) -> tuple[float, ...]:
-        """Return the public numbers that the next exchange is planned with; see `AdaptiveTransform.learn`."""
+        """Return the adaptive transform's numbers for the next exchange; `count` contributions are in the sum."""
         return () if self._adaptive is None else self._adaptive.learn(released, plan, count)
 
     def plan(
@@ -257,9 +269,12 @@ class Defense:
             raise PlanError(f"a cohort holds at least one client, not {clients}")
         scale = 2.0**range_doublings
         tensors = tuple(
-            TensorPlan(s.name, s.shape, None if s.bound is None else s.bound * scale, 0, 0.0, 2**31, 0.0, s.sensitivity)
-            for s in layout
-        )
+            TensorPlan(
+                s.name, s.shape, None if s.bound is None else s.bound * scale, ring=0, step=0.0, max_clients=2**31,
+                error=0.0, sensitivity=s.sensitivity,
+            )
+            for s in layout  # in floating point, until a transform plans otherwise
+        )  # fmt: skip
         numbers = self.start(layout) if learned is None else learned
         plan = Plan(self.name, clients, tensors, {spec.name: spec.ring for spec in layout}, learned=numbers)
         for transform in self.transforms:
@@ -305,7 +320,7 @@ class Defense:
         return contribution
 
     def decode(self, encoded: Tensors, plan: Plan, count: int) -> Tensors:
-        """Return the sum in real units, without the indicator."""
+        """Return the sum of `count` contributions in the algorithm's units, without the indicator."""
         inner = without_indicator(plan)
         encoded = without_indicator_tensor(encoded)
         for transform in reversed(self.transforms):
@@ -313,7 +328,7 @@ class Defense:
         return encoded
 
     def release(self, total: Tensors, plan: Plan) -> Tensors:
-        """Return what leaves the aggregator."""
+        """Return what leaves the aggregator: the sum in the transforms' encoding, with central noise where planned."""
         inner = without_indicator(plan)
         for transform in reversed(self.transforms):
             total = transform.release(total, inner)

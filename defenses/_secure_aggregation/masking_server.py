@@ -1,7 +1,26 @@
 """Run the server of the double-masking protocol: relay keys and encrypted shares, add uploads, remove the masks.
 
-It holds one running sum, not the uploads. Before it removes a mask, it compares the secret that it reconstructed with
-what its owner advertised. So falsified shares end in an error that names the client, never in a wrong sum.
+Source: Bonawitz et al. 2017, figure 4; with a sparse graph Bell et al. 2020, algorithm 2. Every client masks its upload
+by a self mask, from a seed of its own, and by one mask for each neighbour in the graph, which the neighbour subtracts.
+The stages, with what the server sends and what a client replies:
+
+    stage     the server sends                          a client replies
+    keys      its own public key                        share key and mask key (X25519)
+    shares    all clients' keys                         for each neighbour and itself ("holders") one encrypted row of
+                                                        two shares: of its self-mask seed and of its mask key; a
+                                                        commitment to the seed
+    upload    the rows that were encrypted for it       the masked contribution
+    confirm   who uploaded ("alive"), who did not       with identities only: a signature of both lists
+    unmask    the same, or a quorum of signatures       of every dealer the share of the seed, where it uploaded, or
+                                                        of the mask key, where it did not
+
+From the shares the server reconstructs the survivors' seeds and the mask keys of those who were lost, and so all masks
+that are left in the sum. It holds one running sum, not the uploads. Before it removes a mask, it compares the secret
+that it reconstructed with what its owner advertised. So falsified shares end in an error that names the client, never
+in a wrong sum.
+
+Where the plan is `verified`, clients also check the sum that the server announces (`verification`): some of them, the
+key dealers, deal pieces of a key that only clients know, and the server relays the pieces unread.
 """
 
 from __future__ import annotations
@@ -45,6 +64,12 @@ Replies = Mapping[PartyId, Message]
 
 def server_open(session: Session, identities: Identities | None = None, *, ahead: bool = False) -> ServerStep:
     """Start an exchange: send a fresh public key to every client of the cohort.
+
+    Args:
+        session: run, exchange number, cohort and plan.
+        identities: public identities, against which the clients' signatures are checked; `None` without them.
+        ahead: whether this exchange's keys are advertised during the exchange before it (a pipelined run), which the
+            signatures of the keys state.
 
     Raises:
         PlanError: the plan's threshold or cohort is not sound.
@@ -131,7 +156,7 @@ class ChannelAcceptor:
         public: its public key.
         session: digest of the session.
         identities: public identities that sign the clients' keys; `None` without them.
-        ahead: whether the keys are for the exchange after this one.
+        ahead: whether the keys are advertised during the exchange before theirs.
     """
 
     key: X25519PrivateKey = field(repr=False)
@@ -167,6 +192,11 @@ class ChannelAcceptor:
 
 
 def _collect_keys(state: MaskingServer, replies: Replies) -> ServerStep:
+    """Send all clients' keys to each of them.
+
+    A pipelined run has accepted replies one by one during the exchange before, with the same checks
+    (`pipeline`, `ChannelAcceptor.accept`); their channels are there already.
+    """
     acceptor = ChannelAcceptor.of(state)
     channels = {client: state.channels.get(client) or acceptor.accept(reply) for client, reply in replies.items()}
     _enough(state, replies)
@@ -190,9 +220,10 @@ def _collect_keys(state: MaskingServer, replies: Replies) -> ServerStep:
 
 
 def _relay_encrypted_shares(state: MaskingServer, replies: Replies) -> ServerStep:
+    """Send each client the rows that others encrypted for it; keep the tags by which a falsified share is traced."""
     verified = state.session.plan.verified
     key_dealers = verification.key_dealers(state.digest, state.advertised_clients) if verified else ()
-    holders = len(
+    holders = len(  # of any client, such as the first: all have equally many neighbours
         neighbours(graph_seed(state.digest), len(state.advertised_clients), masking_of(state.session.plan).degree, 0)
     )
     for client, reply in replies.items():
@@ -204,6 +235,8 @@ def _relay_encrypted_shares(state: MaskingServer, replies: Replies) -> ServerSte
         channel.take(reply, "commitment", np.uint8, (KEY_BYTES,))
     _enough(state, replies)
     share_dealers = tuple(replies)
+    # the field `bundles`: (dealers, holders, bytes); of each row the last bytes are hashes of its two shares, in the
+    # clear (`session.SHARE_TAG_BYTES`)
     encrypted_shares = np.stack([reply.body["bundles"] for reply in replies.values()])
     commitments = np.stack([reply.body["commitment"] for reply in replies.values()])
     tags = encrypted_shares[:, :, SEALED_BYTES:].copy()
@@ -213,13 +246,19 @@ def _relay_encrypted_shares(state: MaskingServer, replies: Replies) -> ServerSte
     ids = np.asarray(share_dealers, np.int64)
     relayed = verification.relay_pieces(key_dealers, state.advertised_clients, replies) if verified else {}
     bodies = {}
-    for client, dealt in state.dealt().items():
+    for client, dealt in state.dealt().items():  # by holder, the indices (dealer, position) of the rows dealt to it
         if client in replies:
             bodies[client] = {"ids": ids, "bundles": encrypted_shares[dealt], **relayed.get(client, {})}
     return state.requests(bodies)
 
 
 def _close_uploads(state: MaskingServer) -> ServerStep:
+    """Name the survivors and those who were lost since they dealt shares.
+
+    Raises:
+        SurvivorsTooClose: too few clients differ from the sum before, so that the difference of both sums would show
+            the sum over those few.
+    """
     alive, session = state.survivors, state.session
     _enough(state, alive)
     change = len(set(session.previous) ^ set(alive))
@@ -249,6 +288,11 @@ def _relay_signatures(state: MaskingServer, replies: Replies) -> ServerStep:
 
 
 def _unmask(state: MaskingServer, replies: Replies) -> Aggregate:
+    """Reconstruct the masks that are left in the sum, and remove them.
+
+    A secret opens with `MaskingPlan.shares` of its shares. Where the plan is `verified`, the unmasked sum of the tags
+    goes to the clients as the proof of the sum.
+    """
     dealt = state.dealt()
     for client, reply in replies.items():
         channel.expect_fields(reply, ("shares", channel.TAG))
