@@ -39,7 +39,8 @@ def secure_mean(
 
     Args:
         updates: one mapping for each client, of NumPy arrays or torch tensors (bfloat16 and float16 too): same names
-            and shapes.
+            and shapes. Under a clip give changes (new model less old), since all that is given is clipped: whole models
+            would be.
         weights: one number >= 0 for each client (sample counts); all equal by default. They are summed inside the
             defence: the server learns their total only. A defence that clips or adds noise allows only equal ones.
         defense: how the sum is made, for instance `secure_aggregation()`. It has to be given: `chain()` averages in the

@@ -36,6 +36,8 @@ NETWORKS = {"wide CNN": ((1, 28, 28), 491), "CNN on 3x64x64": ((3, 64, 64), 64),
 1x28x28 it holds 31,258, and 206,755 with a hidden layer of 491. The update that is protected is as large as that of the
 first two."""
 JUDGED = "wide CNN"
+NEAR = {"bounds": 8.0, "largest_weight": 1024}
+"""Declared sizes near those of the update, which 32 bits and encryption need."""
 LARGE, ENTRIES, LOST = 1000, 100_000, 0.1
 SPARSE = secure_aggregation(graph="auto", adversarial=0.1, dropouts=LOST)
 SHARE_BYTES = 512
@@ -68,10 +70,10 @@ def _loop() -> list[Row]:
     identities = Identities.generate(CLIENTS)
     for words, defense, more, clients in (
         ("secure aggregation", secure_aggregation(), {}, CLIENTS),
-        ("secure aggregation, 32 bits", secure_aggregation(), {"ring": 32, "bounds": 8.0}, CLIENTS),
+        ("secure aggregation, 32 bits", secure_aggregation(), {**NEAR, "ring": 32}, CLIENTS),
         ("secure aggregation, active", secure_aggregation(identities=identities), {}, CLIENTS),
-        ("CKKS", ckks(), {"bounds": 8.0, "largest_weight": 1024}, FEW),
-        ("Paillier", paillier(), {"bounds": 8.0, "largest_weight": 1024, "ring": 32}, FEW),
+        ("CKKS", ckks(), NEAR, FEW),
+        ("Paillier", paillier(), {**NEAR, "ring": 32}, FEW),
     ):
         terms = SumTerms.like(update, clients=clients, defense=defense, **more)
         rows += list(_protection(words, terms, update, epochs))

@@ -52,7 +52,7 @@ class _Wanted:
     metrics: Mapping[str, tuple[str, ...]]
     clients: int | None
     bounds: float | Mapping[str, float] | None
-    largest_weight: float
+    largest_weight: float | None
     local: tuple[str, ...]
     rounds: int | None
     epsilon: float | None
@@ -100,7 +100,7 @@ class SecureStrategy(Strategy):
         evaluate_metrics: likewise of `@app.evaluate`; a strategy that evaluates at the clients needs at least one.
         clients: largest number of SuperNodes in the run; by default those that are connected when it begins.
         bounds: largest absolute entry of one client's updated model, one number or by name (default 2^20).
-        largest_weight: largest weight of one client.
+        largest_weight: largest weight of one client, its number of examples; to be declared with `ring=32`.
         local: patterns of arrays that stay with their client, such as `*running_mean`; the server keeps its own.
         rounds: rounds at most; clients refuse further ones.
         epsilon: privacy budget of a defence that adds noise.
@@ -131,7 +131,7 @@ class SecureStrategy(Strategy):
         evaluate_metrics: Iterable[str] = (),
         clients: int | None = None,
         bounds: float | Mapping[str, float] | None = None,
-        largest_weight: float = 2.0**20,
+        largest_weight: float | None = None,
         local: Iterable[str] = (),
         rounds: int | None = None,
         epsilon: float | None = None,

@@ -28,6 +28,7 @@ from securefed.defenses._transform import ChainStage
 from securefed.errors import ConfigError, DataError
 from securefed.parties._defense_json import defense_from_json, defense_to_json
 from securefed.parties._external import ExternalSum
+from securefed.parties._plan_notes import BATCH_NORM, noted
 from securefed.parties._update import is_local
 
 UPDATE, WEIGHT, METRIC = "update.", "weight", "metric."
@@ -158,7 +159,12 @@ class SumTerms:
         if integers := [tensor.name for tensor in self.tensors if tensor.integer]:
             raise ConfigError(
                 f"{self.defense.name} changes the whole update, and {integers[0]!r} holds integers; keep such tensors "
-                f"with the clients: local=({integers[0]!r}, ...)"
+                f"with the clients: local=({integers[0]!r}, ...){BATCH_NORM}"
+            )
+        if variances := [tensor.name for tensor in self.tensors if tensor.name.endswith("running_var")]:
+            raise ConfigError(
+                f"{self.defense.name} changes the whole update, and may make the variance {variances[0]!r} negative"
+                f"{BATCH_NORM}"
             )
 
     @classmethod
@@ -171,7 +177,7 @@ class SumTerms:
         cohort: int | None = None,
         bounds: float | Mapping[str, float] | None = None,
         metrics: Mapping[str, float] | Iterable[str] = (),
-        largest_weight: float = _LARGEST_ENTRY,
+        largest_weight: float | None = None,
         base: bool = True,
         differences: bool | None = None,
         local: Sequence[str] = (),
@@ -192,8 +198,8 @@ class SumTerms:
                 2^20). Never clipped: a client beyond it sits out, and the round is repeated with all bounds doubled,
                 which they stay for the rest of the run: each doubling doubles the rounding error (`SumResult.error`).
             metrics: names of the metrics, or names with the largest absolute value of one client's (default 2^20).
-            largest_weight: largest weight of one client. Weights far below it lose digits: the rounding error of a mean
-                grows with `largest_weight` over the mean weight (`SumResult.error`).
+            largest_weight: largest weight of one client; 2^20 by default, to be declared with `ring=32`. The rounding
+                error of a mean grows with it over the mean weight (`SumResult.error`; the plan says it for weights 1).
             base: whether rounds begin with a model that all parties hold.
             differences: whether update minus base is summed; by default where the defence clips.
             local: patterns of tensors that stay with their client.
@@ -211,7 +217,8 @@ class SumTerms:
         """
         if isinstance(local, str) or isinstance(metrics, str):
             raise ConfigError("local and metrics are lists of texts, such as local=['*running_mean']; got one text")
-        check_number("largest_weight", largest_weight, positive=True, most=2.0**1023)
+        if largest_weight is not None:
+            check_number("largest_weight", largest_weight, positive=True, most=2.0**1023)
         if not isinstance(example, Mapping):
             raise ConfigError(
                 "the example must hold arrays or tensors by name, such as net.state_dict(); got "
@@ -233,12 +240,19 @@ class SumTerms:
             )
             for name, value in arrays.items()
         )  # fmt: skip
+        weighted = not _changes_updates(chosen)
+        if weighted and largest_weight is None and ring == 32:
+            raise ConfigError(
+                "32 bits hold weight times entry, so that weights far below the largest one cost digits of the mean; "
+                "declare largest_weight=1 where all clients weigh alike, or the most rows of a client"
+            )
+        heaviest = _LARGEST_ENTRY if largest_weight is None else largest_weight
         sums = metrics if isinstance(metrics, Mapping) else dict.fromkeys(metrics, _LARGEST_ENTRY)
         return cls(
             tensors, clients, clients if cohort is None else cohort, chosen,
             tuple((name, float(bound)) for name, bound in sorted(sums.items())),
-            2.0 ** math.ceil(math.log2(largest_weight)),
-            not _changes_updates(chosen), base, (_clips(chosen) and base) if differences is None else differences,
+            2.0 ** math.ceil(math.log2(heaviest)), weighted, base,
+            (_clips(chosen) and base) if differences is None else differences,
             tuple(local), rounds, epsilon, max_void,
         )  # fmt: skip
 
@@ -255,7 +269,7 @@ class SumTerms:
     @cached_property
     def plan(self) -> Plan:
         """The defence's plan for one round: tensors with their errors, stages, bytes, threshold, assumptions."""
-        plan = self.defense.plan(self.core.schema.layouts[TRAIN], self.cohort)
+        plan = noted(self, self.defense.plan(self.core.schema.layouts[TRAIN], self.cohort))
         if self.base:
             return plan
         return plan.assume("No model is bound to a sum: a server that hands out different models is not noticed.")

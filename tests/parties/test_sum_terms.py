@@ -196,3 +196,38 @@ def test_a_key_holder_answers_in_one_run_and_an_empty_name_is_none() -> None:
     for other in ("second", ""):
         with pytest.raises(MessageRefused):
             ask(other)
+
+
+def test_in_32_bits_the_largest_weight_is_declared_and_the_mean_is_as_near_as_the_plan_says() -> None:
+    """With the default of 64 bits, 2^20, weights of 1 would cost a 32-bit mean all of its digits."""
+    update = {"w": np.linspace(-1, 1, 7)}
+    with pytest.raises(ConfigError, match="declare largest_weight=1 where all clients weigh alike"):
+        SumTerms.like(update, clients=3, defense=secure_aggregation(), bounds=1.0, ring=32)
+    for weight in (1.0, 2.0**20):
+        terms = SumTerms.like(
+            update, clients=3, defense=secure_aggregation(), bounds=1.0, ring=32, largest_weight=weight
+        )
+        (said,) = (line for line in terms.plan.assumptions if "where every client's weight is 1" in line)
+        promised = float(said.partition("at most ")[2].partition(" ")[0])
+        assert (promised < 1e-7) == (weight == 1.0)
+        assert (promised > 1e-4) == (weight == 2.0**20)
+    private = SumTerms.like(update, clients=3, defense=chain(clip(1.0), secure_aggregation()), ring=32)
+    assert not private.weighted  # without weights nothing has to be declared
+
+
+def test_statistics_of_batch_norm_are_refused_under_noise() -> None:
+    model = {"w": np.zeros(3), "bn.running_var": np.ones(3)}
+    noise = chain(clip(1.0), skellam(1.0), secure_aggregation())
+    with pytest.raises(ConfigError, match=r"may make the variance 'bn.running_var' negative.*GroupNorm"):
+        SumTerms.like(model, clients=30, defense=noise)
+    SumTerms.like(model, clients=30, defense=noise, local=("*running_*",))
+    SumTerms.like(model, clients=30, defense=secure_aggregation())
+
+
+@pytest.mark.parametrize(("clients", "says"), [(4, True), (400, False)])
+def test_noise_longer_than_an_update_is_said(clients: int, says: bool) -> None:
+    """4 clients, 30 000 entries, z = 1: sqrt(30 000) / 4 = 43 clips."""
+    noise = chain(clip(1.0), skellam(1.0), secure_aggregation())
+    plan = SumTerms.like({"w": np.zeros(30_000)}, clients=clients, defense=noise).plan
+    assert any("about 43 times as long as a clipped update" in line for line in plan.assumptions) == says
+    assert any("The noise of the mean is about" in line for line in plan.assumptions) == says

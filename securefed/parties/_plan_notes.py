@@ -1,0 +1,53 @@
+"""Say in the plan of a sum what its mean loses: by rounding where weights are small, by noise where clients are few."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from securefed.defenses._base import Plan
+
+if TYPE_CHECKING:
+    from securefed.parties._terms import SumTerms
+
+BATCH_NORM: Final = (
+    ". Of batch norm keep local=('*running_*', '*num_batches_tracked'), and evaluate with each client's own, or train "
+    "with GroupNorm, which has no such tensors"
+)
+"""Advice on statistics of batch norm, which noise makes useless; the end of an error."""
+_DROWNED: Final = 1.0
+"""Length of the mean's noise, in clips, from which on the plan says so: the noise is then longer than any update."""
+
+
+def noted(terms: SumTerms, plan: Plan) -> Plan:
+    """Add to a plan what the tensors' errors do not show."""
+    for note in (_weights(terms, plan), _noise(plan)):
+        if note:
+            plan = plan.assume(note)
+    return plan
+
+
+def _weights(terms: SumTerms, plan: Plan) -> str:
+    """Say the rounding error of a mean whose weights are all 1; the plan's errors are of weights at the largest."""
+    if not terms.weighted:
+        return ""
+    error = max(tensor.error for tensor in plan.tensors) * terms.largest_weight / terms.cohort
+    return (
+        f"Errors of the sum are in units of the largest weight, {terms.largest_weight:g}: a mean is off by at most "
+        f"{error:.2g} where every client's weight is 1, and by less in proportion to larger weights."
+    )
+
+
+def _noise(plan: Plan) -> str:
+    """Say how long the noise of the mean is beside one clipped update, where it is longer."""
+    if plan.privacy is None or plan.privacy.noise_multiplier <= 0:
+        return ""
+    entries = sum(tensor.size for tensor in plan.tensors)
+    length = plan.privacy.noise_multiplier * math.sqrt(entries) / plan.clients
+    if length <= _DROWNED:
+        return ""
+    return (
+        f"The noise of the mean is about {length:.0f} times as long as a clipped update can be, over all {entries:,} "
+        f"entries: train fewer entries, or with more than {plan.clients} clients (about "
+        f"{math.ceil(length * plan.clients):,} bring both to one length), or hide single rows instead of clients."
+    )
