@@ -49,6 +49,12 @@ def test_results_that_scatter_ask_for_as_many_runs_as_would_show_the_accepted_le
     seeds = int(dict(parsed(run.command))["--seeds"])
     assert run.why == f"SSI: the results of 10 runs scatter too much; about {seeds} would show a leak of 0.1."
     assert 50 < seeds <= 200
+    short = seeded(report(LEAK, scattered(0.15)), 10)
+    short.settings["audit"]["recorded"] = 40  # type: ignore[index]
+    (few,) = open_runs(short)
+    assert few.why.endswith("The recording holds 40 uploads; record more rounds.") and few.command.endswith(
+        "--seeds 40"
+    )
     (coarse,) = open_runs(report(LEAK, scattered(0.6)))
     assert coarse.why.endswith("would show a leak of 0.2.")
     (none,) = open_runs(report(LEAK, scattered(0.15, null=0.97)))

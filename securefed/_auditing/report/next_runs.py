@@ -100,8 +100,11 @@ def _more_seeds(report: Report, cells: Sequence[Cell]) -> list[NextRun]:
             out.append(NextRun(f"{start}, and {MOST_SEEDS} would not tell; {_more_rows(report, same)}.", ""))
             continue
         runs = max([2 * done, *(seeds_for(cell.leakage, cell.null_leakage, level) or 0 for cell in same)])
-        why = f"{start}; about {runs} would show a leak of {level:g}."
-        out.append(NextRun(why, _command(report, same, seeds=runs)))
+        why = f"{start}; about {runs} would show a leak of {level:g}"
+        recorded = report.settings[AUDIT].get("recorded", runs)
+        if recorded < runs:
+            why += f". The recording holds {recorded} uploads; record more rounds"
+        out.append(NextRun(f"{why}.", _command(report, same, seeds=min(runs, recorded)) if recorded > done else ""))
     return out
 
 

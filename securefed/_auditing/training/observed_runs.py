@@ -52,10 +52,14 @@ class ObservedRuns(Protocol):
 
     Attributes:
         count: number of runs.
+        most: number of runs that there can be; `None` for any.
     """
 
     @property
     def count(self) -> int: ...
+
+    @property
+    def most(self) -> int | None: ...
 
     def target(self, seed: int) -> int:
         """Return the target of a run."""
@@ -74,6 +78,8 @@ class SimulatedRuns:
         clients: their rows.
         count: number of runs.
     """
+
+    most: int | None = None
 
     def __init__(self, training: TorchTraining, clients: Sequence[TrainedRows], count: int) -> None:
         self._training, self._clients, self.count = training, clients, count
@@ -120,6 +126,7 @@ class RecordedRuns:
         )
         pairs = [(index, client) for index, record in enumerate(transcript.records) for client in record.survivors]
         self._pairs = pairs[:most]
+        self.most: int | None = len(pairs)
 
     @property
     def count(self) -> int:

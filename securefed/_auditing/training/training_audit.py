@@ -124,7 +124,8 @@ def audit_training(
         [subject],
         results,
         [DEFENSES[name] for name in VIEWS if name in chosen],
-        {"data": "the caller's rows", "clients": len(rows), "seeds": runs.count, "acceptable": ACCEPTABLE},
+        {"data": "the caller's rows", "clients": len(rows), "seeds": runs.count, "acceptable": ACCEPTABLE}
+        | ({} if runs.most is None else {"recorded": runs.most}),
         covered={},
         unfit={},
         command="",
