@@ -44,6 +44,8 @@ CHOICE_SEEDS: Final = 2
 NOT_COVERED: Final = "learning rate and clip were chosen on these data; epsilon does not cover that choice"
 _DENSE: Final = "dense"
 """Name of networks of dense layers; their class is not imported here, since it loads torch."""
+_RECORD_LEVEL: Final = ("pca/ssi", "pca/localpower", "graph/fedavg", "graph/fedprox")
+"""Algorithms for which `record_level` bounds what one row changes, with one local step where they have several."""
 _PRECISION: Final = 1e-4
 """Relative precision to which the least noise is sought."""
 SCALED: Final = "nor the means and deviations by which columns are scaled; agree on them beforehand"
@@ -191,7 +193,8 @@ def _settings(case: Case, public: Public) -> dict[str, Any]:
     """
     algorithm: Any = case.build()
     if not case.name.startswith("optimization/"):
-        raise ConfigError(f"{METHOD} trains classifiers by gradients, and {case.name} does not")
+        bounded = "; in Python `record_level` hides its rows" if case.name in _RECORD_LEVEL else ""
+        raise ConfigError(f"{METHOD} trains classifiers by gradients, and {case.name} does not{bounded}")
     problem = algorithm.problem
     if isinstance(problem, SoftmaxRegression | LogisticRegression):
         hidden: tuple[int, ...] = ()
