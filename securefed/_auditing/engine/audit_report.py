@@ -109,7 +109,8 @@ class Report:
         lines = []
         for name in self.algorithms:
             seeds, rounds = self.settings[AUDIT]["seeds"], self.settings[name]["rounds"]
-            lines.append(f"{name}: {seeds} seeds of {rounds} rounds; 1 = exact, 0 = nothing, below 0 worse than a guess")
+            scale = "1 = exact, 0 = nothing, below 0 worse than a guess"
+            lines.append(f"{name}: {seeds} seeds of {rounds} rounds; {scale}")
             lines += [f"  {cell}" for cell in self.of(name)]
         lines += [f"  skipped: {reason}" for reason in self.skipped]
         return "\n".join([*lines, *(f"  assumed: {assumption}" for assumption in self.assumptions)])
