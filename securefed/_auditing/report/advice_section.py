@@ -20,6 +20,7 @@ def advice_block(advice: Advice) -> dict[str, Any]:
     """Collect what the first screen shows of one advice."""
     best = advice.frontier
     shown = sorted(advice.tried, key=lambda setting: (setting != advice.advised, setting not in best))
+    notes = [*(setting.note for setting in shown), *(setting.note for setting in advice.records)]
     return {
         "title": short(advice.algorithm),
         "answers": [
@@ -36,7 +37,7 @@ def advice_block(advice: Advice) -> dict[str, Any]:
         "view": advice.view,
         "acceptable": f"{advice.acceptable:g}",
         "keep": f"{advice.keep:.0%}",
-        "notes": list(dict.fromkeys(setting.note for setting in [*shown, *advice.records] if setting.note)),
+        "notes": [note for note in dict.fromkeys(notes) if note],
     }
 
 
