@@ -1,9 +1,20 @@
 """Recover each client's Gram matrix S_i from sums of FedPG's or FedPE's messages, by one fit of all clients.
 
-Client i sends M_i = U_i + Y_i / rho, its iterate after the local steps plus its scaled dual variable, and on receiving
-the next consensus Z sets Y_i = rho (M_i - Z). It starts at U_i = Z, Y_i = 0. A local step moves U_i against the
-gradient of ||(I - U_i U_i^T) A_i||^2 + <Y_i, U_i - Z> + rho/2 ||U_i - Z||^2, with S_i = A_i A_i^T (`local_steps`). A
-sum of messages gives no single iterate. But each client's messages are a known function of S_i and of the broadcasts,
+FedPG and FedPE are federated PCA by consensus ADMM; equation numbers are those of their paper (`fedpca_grassmann`).
+Client i has the rows A_i^T and S_i = A_i A_i^T. It keeps an iterate U_i and a dual variable Y_i of the constraint
+U_i = Z, both (features, rank), with Z the server's consensus. It starts at U_i = orth(Z), Y_i = 0. In a round
+
+    it receives Z, and makes local steps from U_i that decrease the augmented Lagrangian                        (6)
+        f_i(U) + <Y_i, U - Z> + rho/2 ||U - Z||^2 + <T_i, h(U)> + rho/2 ||h(U)||^2,  f_i(U) = ||(I - U U^T) A_i||^2;
+    it sends M_i = U_i + Y_i / rho, and the server sets Z+ = mean of the M_i                                     (8)
+    it sets Y_i <- Y_i + rho (U_i - Z+) = rho (M_i - Z+)                                                        (9)
+    it sets T_i <- T_i + rho h(U_i)                                                                            (10)
+
+FedPE alone has the terms in h(U) = max(0, U^T U - I)^2, entry by entry (4), which penalise columns that are not
+orthonormal; T_i, (rank, rank), is the multiplier of the constraint h(U_i) <= 0 and starts at 0. FedPG keeps U_i
+orthonormal by a QR decomposition after each step, so that h(U_i) = 0 and T_i = 0.
+
+A sum of messages gives no single U_i. But each client's messages are a known function of S_i and of the broadcasts,
 and a non-linear one, so that the sums depend on every S_i. All clients are therefore simulated from the start, and
 their S_i fitted to the sums together.
 """
@@ -38,9 +49,10 @@ from securefed.errors import DivergenceError
 class JointDuals(JointAttack):
     """Fit the Gram matrices of all clients of a sum, for FedPG and FedPE with any number of local steps.
 
-    Where the algorithm normalises, each single matrix is divided by its client's number of rows, and the sum is formed
-    with the mean number of rows for each. FedPG's messages do not depend on multiples of I added to S_i; these are
-    chosen for least rank or, where the diagonal is constant, for the trace of z-scored columns.
+    Where the algorithm normalises, its clients use S_i / n_i, n_i the number of rows, and so does the fit. The sum of
+    the S_i is then taken as that of the fitted matrices times the mean n_i, since the fit does not show which matrix is
+    which client's. FedPG's messages are the same for S_i and S_i + c I. The number c is chosen so that the fitted
+    matrix has the least rank or, where its diagonal is constant, as it is for z-scored columns, a diagonal of 1.
     """
 
     name: ClassVar[str] = "duals/joint"
@@ -50,18 +62,21 @@ class JointDuals(JointAttack):
         return None if isinstance(algorithm, FedPG | FedPE) else "The messages hold no points of FedPG or FedPE."
 
     def size(self, target: Target, rounds: int) -> tuple[int, int]:
-        """Return the number of unknowns of a client and of equations."""
+        """Return the number of unknowns of a client, without FedPG's multiple of I, and of equations."""
         algorithm, features = cast("FedPG | FedPE", target.algorithm), target.public.features
         return features * (features + 1) // 2 - local_steps_of(algorithm).blind, rounds * features * algorithm.rank
 
     def fit_problem(self, observed: View, target: Target) -> JointFitProblem:
-        """Return the observed sums and the simulated client."""
+        """Return the simulated client, the observed sums, and S = 0, where the fit begins."""
         sender = SimulatedConsensusClient.of(observed, target)
         observed_sums = np.concatenate([o.message[POINT].reshape(-1) for o in observed.rounds])
         return JointFitProblem(sender, observed_sums, np.zeros(sender.count))
 
     def rescaled(self, grams: Array, target: Target, members: Sequence[int]) -> tuple[Array, float]:
-        """Choose FedPG's unknown multiples of I; return the matrices, and the factor from their sum to the value."""
+        """Choose FedPG's unknown multiples of I; return the matrices, and the factor from their sum to the sum of S_i.
+
+        The factor is the mean number of rows where the algorithm normalises, else 1.
+        """
         algorithm = cast("FedPG | FedPE", target.algorithm)
         shifted = np.stack([_shifted(gram) for gram in grams]) if local_steps_of(algorithm).blind else grams
         return shifted, float(
@@ -82,9 +97,10 @@ class SimulatedConsensusClient:
 
     Attributes:
         rounds: observed rounds, with the broadcasts.
-        followed: consensus Z that followed from each round.
+        followed: Z+ of each round.
         rho: penalty parameter.
-        motion: the local steps as a function of S.
+        motion: the local steps of a round as a function of S; `motion.blind` is the number of directions of S on which
+            they do not depend, 1 for FedPG and 0 for FedPE.
         coordinates: parametrisation of S.
     """
 
@@ -121,19 +137,22 @@ class SimulatedConsensusClient:
     def sent(self, x: Array) -> Array:
         """Return all messages of the client, (equations,); NaN where the steps diverge."""
         S = self.gram(x)
-        U, dual, T = self._first
-        points = []
+        U, dual, T = self._first  # dual: Y
+        points = []  # M of each round
         try:
             for observation, following in zip(self.rounds, self.followed, strict=True):
                 U = self.motion.end(S, LocalStart(U, dual - self.rho * observation.broadcast[BASIS], T))
                 points.append(U + dual / self.rho)
-                dual, T = self.rho * (points[-1] - following), T + self.rho * excess(U) ** 2
+                dual, T = self.rho * (points[-1] - following), T + self.rho * excess(U) ** 2  # (9), (10)
         except (LinAlgError, DivergenceError):
             return np.full(sum(o.message[POINT].size for o in self.rounds), np.nan)
         return np.concatenate([point.reshape(-1) for point in points])
 
     def sent_and_tangents(self, x: Array) -> tuple[Array, Array]:
-        """Return all messages and their derivatives by the coordinates of S."""
+        """Return all messages, and their derivatives by the coordinates of S, (equations, count).
+
+        The broadcasts are observed numbers, so that d(Y - rho Z) = dY = rho dM.
+        """
         S = self.gram(x)
         U, dual, T = self._first
         start_tangents = StartTangents.zero(LocalStart(U, dual, T), self.count)
@@ -143,7 +162,7 @@ class SimulatedConsensusClient:
             U, dU = self.motion.end_and_tangents(S, self.coordinates, start, start_tangents)
             points.append(U + dual / self.rho)
             tangents.append(dU + start_tangents.d_linear / self.rho)
-            B = excess(U)
+            B = excess(U)  # h = B * B
             dT = start_tangents.d_constraint_dual + 2 * self.rho * B[:, None, :] * (crossed(dU, U) + left(U.T, dU))
             start_tangents = StartTangents(dU, self.rho * tangents[-1], dT)
             dual, T = self.rho * (points[-1] - following), T + self.rho * B**2

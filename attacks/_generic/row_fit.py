@@ -1,9 +1,20 @@
 """Fit all members' rows to all observed messages, by running the client step on hypothetical rows.
 
-Levenberg-Marquardt minimises ||(messages(rows) - observed) / unit||, where messages(rows) runs the algorithm's own
-client step (`Replay`) and the units are how much messages vary between clients. Derivatives come from torch or from
-finite differences. The search has several starts, among them rows that a message contains as they are. The order of the
-rows is not determined.
+Levenberg-Marquardt minimises the residual ||(messages(rows) - observed) / unit||, a Euclidean norm over all entries of
+all observed messages. messages(rows) runs the algorithm's own client step (`Replay`). The units (`MessageUnits`) are
+scaled so that the messages of other rows, drawn at random, have a residual of about 1. Under a defence's noise, the
+vector also holds the distance of the rows from the attacker's best guess (`_search`). Derivatives come from torch or
+from finite differences. The search has several starts, among them rows that a message contains as they are. The order
+of the rows is not determined.
+
+The residual is compared with three thresholds:
+
+    goal: `FitRows.goal` or the messages' rounding error, the larger. The messages are reproduced to the last digit: the
+        search ends. The rows of a fit that ends above it are clipped to the public bound.
+    1e-5, with a prior only (rows that the attacker has): no further start is tried. The search started near the prior's
+        mean, so that what the messages leave open is still there. A further start would leave it at random rows.
+    explained: 1e-4, 3 times the goal or 1.5 times the noise, the largest. The reported `diagnostics["explained"]`, by
+        which an audit calls the fit a success.
 """
 
 from __future__ import annotations
@@ -31,11 +42,15 @@ _FEWEST_STEPS = 8
 _READ_STARTS = 2
 """Starts allowed beside the random ones, for rows that were read off a message and for the prior."""
 _PRIOR_SPREAD = 0.1
-"""Standard deviation of the start around the prior's mean, relative to the prior's own."""
+"""Standard deviation of the start around the mean of the prior, the rows that the attacker has, relative to theirs."""
 _GOOD_WITH_PRIOR, _EXPLAINED = 1e-5, 1e-4
-"""Residual at which no further start is tried if there is a prior, and up to which messages count as explained."""
+"""Residual at which no further start is tried if there is a prior, and up to which messages count as explained; see the
+head of this file.
+"""
 _GOAL_FACTOR, _NOISE_FACTOR = 3.0, 1.5
-"""Messages also count as explained up to these multiples of the goal and of the noise of the clients' own draws."""
+"""Messages also count as explained up to these multiples of the goal, and of the noise of the clients' own draws and of
+the defence (`MessageUnits.noise`).
+"""
 _LEAST_DEVIATION = 1e-3
 """Standard deviation assumed for a feature that does not vary in the prior, relative to the bound; it keeps the penalty
 finite.
@@ -48,8 +63,8 @@ _SPREADS = (0.1, 0.5, 0.02, 1.0)
 class FitRows:
     """Fit all members' rows jointly to all rounds.
 
-    Nothing is guaranteed: a residual above the goal (`diagnostics["explained"]`) means that the search failed, not that
-    nothing leaks. A `rank` below `unknowns` means that the rounds do not determine the rows.
+    Nothing is guaranteed: `diagnostics["explained"]` false means that the search failed, not that nothing leaks. A
+    `rank` below `unknowns` means that the rounds do not determine the rows.
 
     Attributes:
         starts: number of random starts beside those read off the messages.
@@ -58,8 +73,7 @@ class FitRows:
             reduced to fit; the attack refuses if fewer than 8 steps are possible. To allow more, write
             `audit_algorithm(..., fit=FitRows(calls=100_000))`.
         most: largest number of unknowns (rows x features); the attack refuses if there are more.
-        goal: residual that counts as solved, in units of how much the messages vary, or the rounding of the messages
-            if that is larger.
+        goal: residual at which the search ends; the rounding error of the messages takes its place if that is larger.
     """
 
     starts: int = 3
@@ -87,7 +101,7 @@ class FitRows:
         return None
 
     def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
-        """Reconstruct the secret of the view's members.
+        """Recover the rows of the view's members; the interface of all attacks, for use by hand.
 
         Raises:
             TranscriptError: the view lacks what the attack needs.
@@ -95,7 +109,7 @@ class FitRows:
         return self.attack(Replay(observed, target), rng)
 
     def attack(self, replay: Replay, rng: np.random.Generator) -> Reconstruction:
-        """Recover the rows behind the replay's messages.
+        """Recover the rows behind the replay's messages; an audit calls this with a prior and a time budget.
 
         Raises:
             TranscriptError: the client step fails on every start, or its answers are not repeatable, or it draws so
@@ -122,8 +136,8 @@ class FitRows:
                 fit = self._search(replay, start, steps)
             except (SecureFedError, ArithmeticError, ValueError):
                 if replay.budget is not None:
-                    replay.budget.check()
-                continue
+                    replay.budget.check()  # raises if the time is spent, which ends the attack
+                continue  # the client step fails on the rows of this start
             if best is None or fit.norm < best.norm:
                 best = fit
             if best.norm <= self._goal(replay) or (replay.prior is not None and best.norm <= _GOOD_WITH_PRIOR):
@@ -133,7 +147,10 @@ class FitRows:
         return self._finish(replay, best, starts_tried)
 
     def _effort(self, replay: Replay) -> tuple[int, int]:
-        """Return the numbers of starts and steps that `calls` allows."""
+        """Return the numbers of starts and of Jacobians a start that `calls` allows.
+
+        `replay.calls` is the number of client steps that one Jacobian by finite differences takes.
+        """
         if replay.differentiable:
             return _READ_STARTS + self.starts, self.steps
         steps = min(self.steps, self.calls // replay.calls)
@@ -146,14 +163,14 @@ class FitRows:
         return max(1, self.calls // (replay.calls * steps)), steps
 
     def _goal(self, replay: Replay) -> float:
-        """Return the residual that counts as solved: `goal`, or the rounding of the messages if that is larger."""
+        """Return the residual at which the search ends: `goal`, or the messages' rounding error if that is larger."""
         return max(self.goal, replay.units.rounding)
 
     def _search(self, replay: Replay, start: Array, steps: int) -> LeastSquaresFit:
         """Fit from one start, with messages in units of how much they vary and rows in units of the public bound.
 
         Under a defence's noise, the distance of the rows from the best guess is penalised: the most likely rows are
-        sought.
+        sought. The search stops early where the residual does not halve within 12 Jacobians above 1e-3, or 40 below.
         """
         bound, shape = replay.target.public.feature_bound, (replay.rows, replay.features)
         unit, (guess, weight) = replay.units.unit, _guess(replay)
@@ -191,7 +208,7 @@ class FitRows:
             rows = np.clip(np.nan_to_num(rows), -bound, bound)
         values = np.zeros(0)
         if best.jacobian.size and np.isfinite(best.jacobian).all():
-            values = np.linalg.svd(best.jacobian[: len(replay.messages)], compute_uv=False)
+            values = np.linalg.svd(best.jacobian[: len(replay.messages)], compute_uv=False)  # without the penalty
         significant = values[values > _RANK_TOLERANCE * values.max(initial=0.0)]
         return Reconstruction(
             self.secret,
@@ -214,7 +231,8 @@ class FitRows:
 def _guess(replay: Replay) -> tuple[Array, Array]:
     """Return the prior's mean of each entry in units of the public bound, and the weight of the distance from it.
 
-    Both have shape (rows * features,). The weight is the noise's standard deviation over the prior's.
+    Both have shape (rows * features,). The weight is the noise's standard deviation over the prior's. Without a prior
+    features are taken as uniform within the bound, with standard deviation 1/sqrt(3) in its units.
     """
     bound, size = replay.target.public.feature_bound, (replay.rows, replay.features)
     mean, spread = np.zeros(replay.features), np.full(replay.features, 1 / np.sqrt(3))

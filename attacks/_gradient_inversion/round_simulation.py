@@ -1,9 +1,15 @@
-"""Simulate the members' rounds for guessed rows.
+"""Simulate the members' rounds of logistic or softmax regression for guessed rows.
 
-Every data-dependent term of a weight update is a combination of the rows of data. So once the data-free part is
-subtracted, the messages' rows span the space of the data: with B rows and enough rounds, the 64 or 784 unknowns of a
-row become B coordinates. The simulation runs in those coordinates, through the clients' own code
-(`GradientMethod.steps`), with all members side by side, and on dual numbers for derivatives by all rows at once.
+A message has one or several parts (`delta`; `dx` and `dc` in SCAFFOLD), each a copy of all parameters: weights of shape
+(outputs, features), and a bias. For these linear models the weights of a member's part are
+
+    data-free part + sum_k c_k x_k^T,   x_k the member's rows, c_k (outputs,) the coefficients of row k.
+
+The data-free part depends on what the member received only, such as momentum or a penalty's pull on the weights. Once
+it is subtracted, the rows of the weights span the space of the data: with B rows and enough rounds, the 64 or 784
+unknowns of a row become B coordinates. The simulation runs in those coordinates, through the clients' own code
+(`GradientMethod.steps`), with all members side by side, and on dual numbers for derivatives by all rows at once. A
+defence's clips scale each member's message afterwards (`contribution_clipping`).
 """
 
 from __future__ import annotations
@@ -45,7 +51,8 @@ class RoundSimulation:
         rounds: what the members received and sent, in the rows' coordinates.
         members: all clients that take part in any round, ascending.
         start: a client's memory before the first round, in the same coordinates; `None`: the method's own.
-        draws: by round, the rows of each local step of the only member; `None`: all rows in every step.
+        draws: by round, the rows of each local step, for a simulation of one member alone; `None`: all rows in every
+            step.
     """
 
     method: LocalRound
@@ -76,7 +83,9 @@ class RoundSimulation:
         return np.arange(self.sizes.max()) < self.sizes[:, None]
 
     def totals(self, x: Array, targets: Array) -> list[dict[str, Array]]:
-        """Return by round and part what each member sends, (members, parameters); zero where it takes no part.
+        """Return by round and part what each member sends after clipping; zero where it takes no part in the round.
+
+        The arrays have shape (members, parameters).
 
         Args:
             x: (members, slots, width) rows; slots without a row are ignored.
@@ -89,25 +98,27 @@ class RoundSimulation:
         return self._after_clips(self._sent(x, targets, partial(self.model.gradient_by_rows, slots=slots)))
 
     def coefficients(self, x: Array, targets: Array) -> list[dict[str, Array]]:
-        """Return by round and part (slots, members, outputs) the coefficients of the rows in the messages.
+        """Return by round and part the coefficients c_k of the rows in each member's message after clipping.
 
-        The data-dependent part of the messages' weights is the sum over rows of coefficient times row.
+        The arrays have shape (slots, members, outputs). A clip multiplies the message by a factor, and so the c_k.
         """
         out = []
         for item, sent in zip(self.rounds, self._sent(x, targets, self.model.gradient_with_coefficients), strict=True):
-            values, counts = {part: v.value for part, v in sent.items()}, {part: v.slopes for part, v in sent.items()}
+            values = {part: v.value for part, v in sent.items()}
+            of_rows = {part: v.slopes for part, v in sent.items()}
             for clip in item.clips:
                 factors = clip.factors(values)[:, None]
-                counts |= {part: counts[part] * factors for part in clip.weights}
-            out.append(counts)
+                of_rows |= {part: of_rows[part] * factors for part in clip.weights}
+            out.append(of_rows)
         return out
 
     def _after_clips(self, sent: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [clipped(out, item.clips) if item.clips else out for item, out in zip(self.rounds, sent, strict=True)]
 
     def _sent(self, x: Array, targets: Array, gradient: Callable[..., Any]) -> list[dict[str, Any]]:
-        """Return by round and part what each member sends before clipping, zero where it takes no part."""
-        if not self.memory and not self.draws and x.shape[-2]:  # without rows: all features, so one round at a time
+        """Return by round and part what each member sends before clipping, zero where it takes no part in the round."""
+        # `without_rows` simulates no rows but all features, too many to hold all rounds at once
+        if not self.memory and not self.draws and x.shape[-2]:
             sent = self._rounds_at_once(x, targets, gradient)
         else:
             sent = self._rounds_in_turn(x, targets, gradient)
@@ -172,16 +183,24 @@ class RoundSimulation:
         )
 
     def without_rows(self, width: int) -> list[dict[str, Array]]:
-        """Return unclipped `totals` of members without rows: the data-free part of the messages."""
+        """Return the data-free part of each member's messages before clipping, as `totals` of members without rows.
+
+        Args:
+            width: number of features, or of coordinates.
+        """
         members, outputs = len(self.members), self.model.outputs
         return self._sent(np.zeros((members, 0, width)), np.zeros((members, 0, outputs)), self.model.gradient)
 
     @cached_property
     def data_free(self) -> list[dict[str, Array]]:
-        """Return by round and part the share of the messages that does not depend on data, after clipping.
+        """Return by round and part the data-free part of the sum over members, after clipping.
 
-        Members whose data-free shares differ by more than a factor (weighted by rows) are replaced by the mean one.
+        A clip scales member i's data-free part d_i by a factor s_i that depends on its rows. The sum over members is
+        then sum_i s_i d_i + (combinations of the rows). It is taken as s sum_i d_i, with one factor s for each clip of
+        each round, estimated from the observed sums (`data_free_factors`). That is exact where the d_i are multiples of
+        one vector, s being the mean of the s_i weighted by their lengths; else it is an approximation.
         """
+        # sum_i d_i, before clipping
         known = summed_over_members(self.without_rows(self.public.features), len(self.members))
         clips = [(k, clip) for k, item in enumerate(self.rounds) for clip in item.clips if clip.weights]
         if not clips or is_proximal(self.method):  # a proximal operator mixes data with the rest
@@ -190,9 +209,10 @@ class RoundSimulation:
         sizes = {part: max(_TINY, *(float(np.linalg.norm(s.total[part])) for s in self.rounds)) for part in parts}
 
         def rows(vectors: Sequence[Mapping[str, Array]]) -> Array:
+            """Stack the weights of every round and part, (rounds * parts, outputs, features), in like units."""
             return np.stack([model.weight(out[part]) / sizes[part] for out in vectors for part in parts])
 
-        groups = np.full((len(known), len(parts)), -1)
+        groups = np.full((len(known), len(parts)), -1)  # by round and part, the index of the clip; -1: not clipped
         for group, (k, clip) in enumerate(clips):
             groups[k, [parts.index(part) for part in clip.weights]] = group
         totals, rank = rows([s.total for s in self.rounds]), int(self.sizes.sum())
@@ -219,14 +239,18 @@ class RoundSimulation:
                 replace(item, clips=self._clips_in_coordinates(item.clips, out, basis))
                 for item, out in zip(rounds, data_free, strict=True)
             )
-        size = self.rounds[0].received["x"].size  # flags of a method's memory have no coordinates
+        size = self.rounds[0].received["x"].size  # of weights and bias; other vectors of a memory, such as flags, stay
         start = tuple(self.model.project(v, basis) if v.size == size else v for v in self.memory)
         return replace(self, rounds=rounds, start=start)
 
     def _clips_in_coordinates(
         self, clips: tuple[ContributionClip, ...], data_free: dict[str, Array], basis: Array
     ) -> tuple[ContributionClip, ...]:
-        """Return the clips for coordinates in `basis`; only the data-free part has entries outside its span."""
+        """Return the clips for coordinates in `basis`.
+
+        A clip's factor is norm / ||message||, of the whole message. The coordinates hold the rows' part completely, but
+        of the data-free part only what lies in the span of `basis`; the squared norm of the rest goes to `beyond`.
+        """
         full = self.model.size(basis.shape[1])
         outside = {}
         for part, vector in data_free.items():

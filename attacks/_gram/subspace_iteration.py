@@ -1,7 +1,11 @@
-"""Reconstruct Gram matrices from subspace iteration.
+"""Reconstruct Gram matrices from subspace iteration (SSI, simultaneous subspace iteration).
 
-In round k the server broadcasts the basis Z_k, (features, rank), and clients answer Y_k = S Z_k, which is linear in the
-Gram matrix S (FAPS paper, proposition 2). Stacking the rounds gives a linear system for S.
+SSI is federated PCA. Client i has the rows A_i^T and the Gram matrix S_i = A_i A_i^T, (features, features). In round k
+the server broadcasts an orthonormal basis Z_k, (features, rank), client i sends S_i Z_k, and the server takes an
+orthonormal basis of the sum as Z_{k+1} (eq. 2 of the FAPS paper). An observed sum over some clients is Y_k = S Z_k,
+with S the sum of their S_i: it is linear in S. K rounds are K such equations, which are solved together as
+S [Z_1 .. Z_K] = [Y_1 .. Y_K]; this is the attack of the FAPS paper's proposition 2, by which SSI is not private.
+Several rounds are needed because one shows S on only `rank` directions, the columns of Z_k.
 """
 
 from __future__ import annotations
@@ -36,17 +40,20 @@ class PowerGram:
     """Stack the Z_k and Y_k of the rounds that show one set of clients, and solve S Z = Y.
 
     The attack works on any view, since a sum of linear messages equals the message of one client with the pooled rows.
-    Where the members change from round to round only the most frequent set is used; `gram/difference` uses the others
-    too. LocalPower's rounds with more than one local step are left out.
+    Where the members of the sum change from round to round only the most frequent set is used; `gram/difference` uses
+    the others too. It also reads LocalPower's rounds with one local step, which are rounds of SSI, and any PCA method
+    that stops by the optimality (KKT) condition (I - Z Z^T) S Z = 0, to test which clients send S_i Z beside their
+    message.
 
-    The estimate is exact once the probes span the features (features / rank rounds), and with `psd` already after
-    rows / rank rounds. Directions that rounding or noise hides are recognised by their asymmetry, left out and counted
-    (`diagnostics["directions lost to noise"]`).
+    The columns of the Z_k are called probes. The estimate is exact once they span the features (features / rank
+    rounds), and with `psd` already after rows / rank rounds. S is symmetric, so Z^T Y = Z^T S Z is too; its asymmetry
+    Z^T Y - Y^T Z measures rounding and noise. Directions whose image under S is no larger than this are left out and
+    counted (`diagnostics["directions lost to noise"]`).
 
     Where the view states noise or clips (`RoundView.noise`, `clips`) and the estimator is `psd`, S is a penalised
-    likelihood estimate (`shrinkage`) and the clip is undone (`clipped_products`): exactly for one client with an
-    unclipped round, else under the assumption that clients hold shares of S in proportion to their rows.
-    `diagnostics["clipped to"]` is the mean factor by which clipping scaled the sums.
+    likelihood estimate (`shrinkage`) and the clip is undone (`clipped_products`): exactly for one client without noise
+    and with an unclipped round, for sums under the assumption that clients hold shares of S in proportion to their
+    rows. `diagnostics["clipped to"]` is the mean factor by which clipping scaled the sums.
 
     Attributes:
         estimator: `minimum-norm` (the paper's), `symmetric`, or `psd`, the strongest (see `linear.solve`).
@@ -101,6 +108,7 @@ class PowerGram:
             "directions lost to noise": solution.lost,
         }
         if corrected is not None:
+            # parts[k, i]: the client's share of S times the factor of its clip in round k
             diagnostics |= {"clipped to": float(corrected.parts.sum(axis=1).mean()), "explained": corrected.explained}
         return Reconstruction(
             secret=self.secret,
@@ -116,7 +124,11 @@ class PowerGram:
     def _private(
         self, rounds: Sequence[RoundView], target: Target, rows: int, plain: GramSolution
     ) -> PerturbedSolution | None:
-        """Solve with noise and clips taken into account; `None` where the defence left the messages as they were."""
+        """Solve with noise and clips taken into account; `None` where the messages are as the clients computed them.
+
+        Without noise that is so if no message reaches the clipping norm, or if S = `plain` explains several rounds, for
+        clips by different factors would contradict each other. One round alone fits whatever its factor is.
+        """
         if self.estimator != "psd" or not is_perturbed(rounds):
             return None
         products = PerturbedProducts.of(rounds, target.public)

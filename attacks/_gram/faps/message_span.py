@@ -1,10 +1,18 @@
 """Reduce a FAPS client of few rows to the span of its first messages, whatever the number of features.
 
-The client has a Gram matrix S of rank at most `rows` and starts from the subspace X_0 = Z_0, with Z_k the broadcast
-bases of `rank` columns. So every subspace and message Y_k of rounds 0 .. K - 1 lies in range(S) + span(Z_0 .. Z_{K-1}),
-and as soon as K rank >= rows, the Z_k and Y_k together span this space. In a basis of it, of at most rows + K rank
-directions, the client can be simulated without loss: a client of 561 features becomes one of 23. Rounding errors or
-noise hide directions that the messages hardly show; the size of the noise is read from the first message.
+FAPS is federated PCA. In round k the server broadcasts an orthonormal basis Z_k, (features, rank). The client has the
+Gram matrix S of its rows, whose rank is at most its number of rows. It keeps a subspace X_k of the same shape as Z_k,
+with X_0 = Z_0, and in rounds k >= 1 gets X_k by iterating V <- orth(H V) from V = X, the subspace of the round before:
+
+    H = S + X W^T + W X^T + beta Z_k Z_k^T,   W = -(I - X X^T) S X                      (12), (15), (16) of the paper
+    Y_k = beta X_k X_k^T Z_k - X_k W_k^T Z_k - W_k X_k^T Z_k,   the message, with W_k the W at X_k       (18), (19)
+
+H V, W and Y_k are combinations of the columns of S, X and Z_k. So all X_k and Y_k of rounds 0 .. K - 1 lie in
+range(S) + span(Z_0 .. Z_{K-1}), a space of at most rows + K rank dimensions. The K rank columns of the Z_k and the
+K rank columns of the Y_k span it as soon as K rank >= rows, unless S and the Z_k are in a special position to each
+other, such as a Z_k orthogonal to a row. In a basis of this space the client can be simulated without loss: with 561
+features, 11 rows, rank 4 and K = 3 it becomes a client of 23 features. Rounding errors or noise hide directions that
+the messages hardly show; the size of the noise is read from the first message.
 """
 
 from __future__ import annotations
@@ -21,19 +29,25 @@ from securefed.attacks._base import RoundView
 _ROUND_OFF = 1e-12
 """Relative noise of a first message, and relative singular values, that count as round-off of double precision."""
 _HIDDEN = 30.0
-"""Singular values below this multiple of the relative noise are taken for noise. Noise itself reaches about 1, so there
-is a margin; a larger value gives up the reduction for messages with faint directions.
+"""Singular values of the stacked Z_k and Y_k, relative to the largest, count as noise below this multiple of the first
+message's relative noise. Noise alone gives singular values of up to about 1 times the relative noise, so there is a
+margin; a larger value gives up the reduction for messages with faint directions.
 """
 
 
 def first_message_noise(first: RoundView) -> float | None:
     """Estimate the noise of a client's first message, relative to its root mean square.
 
-    Without noise Z^T Y = beta I in the first message. The estimate comes from the rank^2 - 1 numbers by which Z^T Y
-    deviates from a multiple of I; at rank 2 it is uncertain by a factor of 2, and by less above.
+    In round 0 X_0 = Z_0, so that Y_0 = beta Z_0 - W_0 with W_0 orthogonal to Z_0. Without noise Z_0^T Y_0 is therefore
+    beta I, with beta the client's penalty parameter, a number that the attacker need not know. The estimate comes from
+    the rank^2 - 1 numbers by which Z_0^T Y_0 deviates from a multiple of I; at rank 2 it is uncertain by a factor of 2,
+    and by less above.
+
+    Args:
+        first: the client's round 0.
 
     Returns:
-        The estimate; `None` at rank 1, where the one number of Z^T Y is beta itself.
+        The estimate; `None` at rank 1, where the one number of Z_0^T Y_0 is beta itself.
     """
     Z, Y = first.broadcast[BASIS], np.asarray(first.message[PRODUCT], float)
     rank = Z.shape[1]
@@ -45,13 +59,20 @@ def first_message_noise(first: RoundView) -> float | None:
 
 
 def is_exact(first: RoundView) -> bool:
-    """Return whether a first message shows no more noise than round-off."""
+    """Return whether a first message shows no more noise than round-off; true at rank 1, where it shows none."""
     noise = first_message_noise(first)
     return noise is None or noise < _ROUND_OFF
 
 
 def span_width(features: int, rank: int, rows: int, rounds: int) -> int:
-    """Return the dimension of the span of so many rounds' messages; all features where no smaller one is known."""
+    """Return the dimension rows + K rank of the span of K rounds' messages; all features where no smaller one is known.
+
+    Args:
+        features: number of features.
+        rank: number of columns of the Z_k.
+        rows: public bound on the rank of S; 0 for none.
+        rounds: K. With K rank < rows the messages do not span the space, so that all features are returned.
+    """
     width = rows + rounds * rank
     return width if 0 < rows <= rounds * rank and width < features else features
 
@@ -59,7 +80,9 @@ def span_width(features: int, rank: int, rows: int, rounds: int) -> int:
 def span_basis(rounds: Sequence[RoundView], rows: int) -> Array:
     """Return an orthonormal basis of the messages' span, (features, directions).
 
-    It is the identity where no smaller span is known, and where noise hides a part of the span.
+    It is the identity where no smaller span is known, and where the number of singular values above the noise is not
+    the dimension rows + K rank: with fewer, noise hides a direction; with more, it adds some. Without noise, fewer mean
+    that the rank of S is below `rows`, and the basis of these is returned.
 
     Args:
         rounds: one client's messages from its first on.

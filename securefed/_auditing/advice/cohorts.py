@@ -57,12 +57,14 @@ def simulate(
     Args:
         case: the algorithm's run, with the rounds that count.
         source: the user's data.
-        of: number of clients that the data suffice for; a larger cohort's rows are drawn from theirs with replacement.
+        of: number of clients among whom the data are split; a larger cohort's rows are drawn from theirs with
+            replacement.
         rows: rows of a client; `None` for the mean of those clients.
         norm: clipping norm.
         epsilon: for all rounds together.
         delta: likewise.
-        share: smallest share of the clients over which a sum opens, for whom the noise is sized; 1 adds none in excess.
+        share: share of the clients whose sum the protocol opens at the least. Each client adds so much noise that the
+            sum over this share meets epsilon; a sum over all clients then has 1 / sqrt(share) times the noise it needs.
         seeds: of the runs.
         cohorts: numbers of clients.
     """

@@ -123,7 +123,7 @@ def audit(
     under = _names("defense", defenses, DEFENSES, None) if defenses else USUAL
     with_attacks = _names("attack", attacks, catalogue.attacks.names, catalogue.attacks.__getitem__)
     noised = any(name in NOISES for name in under)
-    _check(count, seeds, survivor_change, workers, membership, with_curves=bool(epsilons) and not noised)
+    _check(count, seeds, survivor_change, workers, membership, curves_without_noise=bool(epsilons) and not noised)
     if CKKS in under:
         catalogue.defenses.make(CKKS)  # refuses now, and not in the last hour, where its package is not installed
     shared = {"data": data, "clients": count, "seeds": seeds, "epsilon": epsilon, "delta": delta}
@@ -171,9 +171,18 @@ def audit(
 
 
 def _check(
-    clients: int, seeds: int, survivor_change: int, workers: int | None, membership: bool, *, with_curves: bool
+    clients: int, seeds: int, survivor_change: int, workers: int | None, membership: bool, *, curves_without_noise: bool
 ) -> None:
-    """Refuse arguments that no audit can run with; `with_curves` says that curves lack the defence with noise."""
+    """Refuse arguments that no audit can run with.
+
+    Args:
+        clients: number of clients.
+        seeds: number of runs.
+        survivor_change: number of clients that come and go together where survivors change.
+        workers: number of processes; `None` for all cores.
+        membership: whether the target's rows are also told from others.
+        curves_without_noise: whether the caller asks for curves over epsilon, and for no defence with noise.
+    """
     require_clients(clients)
     most = max((clients - 1) // 2, 1)
     if not 1 <= survivor_change <= most:
@@ -187,7 +196,7 @@ def _check(
         raise ConfigError(f"workers must be at least 1, not {workers}; leave it out for all cores")
     if membership and seeds < 2:
         raise ConfigError("membership rates are over seeds: they need at least two seeds")
-    if with_curves:
+    if curves_without_noise:
         raise ConfigError(
             f"curves over epsilon belong to a defence with noise; name one of {', '.join(NOISES)} among the defences, "
             "or leave them"
@@ -257,6 +266,7 @@ def _membership(
     settings = tasks[0][0].settings
     seeds = len({seed for _, seed in tasks})
     plays = [item for found, _ in results for item in found]
+    # canaries under the smallest noise of the audit's numbers of rounds and epsilons, which hides a member least
     rows = membership_rows(plays, settings.delta, min(settings.noise.values()), seeds)
     return [row.to_json() for row in rows], [reason for _, reasons in results for reason in reasons]
 

@@ -75,7 +75,7 @@ def render(report: Report) -> str:
         ["report.css"],
         title=f"{shared['data']}, {shared['clients']} clients",
         first=first_screen(report),
-        headline=headline(report)[names_secrets(report) :],  # the first sentence does not tell secrets apart
+        headline=headline(report)[names_secrets(report) :],  # less the first sentence, which lumps secrets
         matrices=matrices(report),
         counts=COUNTS,
         sizes=sizes(report),
@@ -118,6 +118,7 @@ def _notes(report: Report) -> list[str]:
         notes.append(
             f"Exact defences against the quantised run: {same} of {len(checked)} real runs identical bit for bit."
         )
+    # runs in which an attack's estimate held no finite number
     failed = [c for c in report.cells if c.failed]
     notes += [f"{short(c.algorithm)}, {c.view}, {c.attack}: {c.failed} runs returned nothing finite." for c in failed]
     return list(dict.fromkeys(notes))

@@ -25,7 +25,11 @@ from securefed._auditing.report.report_words import (
 
 
 def matrices(report: Report) -> list[dict[str, Any]]:
-    """Make one table for each owner of a secret that was attacked: a client, all clients, a record."""
+    """Make one table for each owner of a secret that was attacked: a client, all clients, a record.
+
+    Returns:
+        For each table its `title`, its explanation `text`, and the keys of `_matrix`; the page's template reads them.
+    """
     secrets = dict.fromkeys(report.settings[name]["secret"] for name in report.algorithms)
     if names_secrets(report):
         secrets = dict.fromkeys(cell.secret for cell in report.cells if cell.owner == CLIENT)
@@ -70,7 +74,14 @@ def anchor(algorithm: str) -> str:
 
 
 def _matrix(report: Report, owner: str) -> dict[str, Any]:
-    """Make a row for each algorithm; for each secret where the report tells those of one algorithm apart."""
+    """Make one table of the strongest attack of each cell.
+
+    A row is an algorithm or, in the report of one algorithm with several secrets, a secret. A column is a defence and
+    what the attacker sees.
+
+    Returns:
+        `groups`: the defences, each with its `title` and `views`; `rows`: as of `_row`; `columns`: a text for each.
+    """
     apart = names_secrets(report)
     best = strongest((cell for cell in report.cells if cell.owner == owner), by_owner=not apart)
     views: dict[str, list[str]] = {}

@@ -156,6 +156,7 @@ class TrainingSubject:
         sizes = tuple(len(self.clients[client]) for client in observed.members)
         facts = self._probe(observed, prior) if self.training.step is not None else None
         inputs = AttackInputs(self.training, observed, sizes, prior, self.classes, facts, budget)
+        # `None`: the rows of all clients together, which a sum may show where it does not show one client's
         for target in (observed.target, None) if view == views.SUM_ONLY else (observed.target,):
             secrets = TrainingSecrets(self.clients, target, seed, self._statistics_of(seed, observed), self.vocabulary)
             TrainingSeedRun(self.name, inputs, secrets, self.population, result, self._image).attack()
@@ -207,6 +208,7 @@ def cut_to_budget(
         The clients, and a sentence where rows were left out.
     """
     most = max(len(rows) for rows in clients)
+    # half of the time is for local steps, of which a run's attacks take about `_STEPS_A_RUN`
     count, allowed = most, 0.5 * seconds / (seeds * _STEPS_A_RUN)
     state, largest = training.state, max(clients, key=len)
     training.change(state, largest.part(slice(0, _FEWEST)), 0)  # the first run also loads code

@@ -39,7 +39,7 @@ class BlockMethod(GradientMethod):
         return tuple(model.zeros() for _ in range(self.blocks))
 
     def draw(self, rows: int, rng: np.random.Generator) -> BatchDraw:
-        """Draw the rows of each local step."""
+        """Draw a block for each local step, with replacement; return the blocks' rows and their indices."""
         blocks = np.array_split(np.arange(rows), self.blocks)
         drawn = tuple(int(j) for j in rng.integers(self.blocks, size=self.local_steps))
         return BatchDraw.of([blocks[j] if self.blocks > 1 else slice(None) for j in drawn], drawn)

@@ -41,17 +41,24 @@ class FLAME(ConsensusADMM, PersonalMethod):
 
     min over w and theta_i of  sum_i a_i (f_i(theta_i) + lambda/2 ||theta_i - w||^2)                            (6)
 
-    A client, from the theta_i, w_i, pi_i that it keeps (at first w^0, w^0, 0):
+    f_i is the mean loss of client i's rows, theta_i its personal model, w_i its local copy of the global model w, and
+    pi_i the dual variable of the constraint w_i = w. m is the number of all clients, a_i the client's weight
+    (`weighting`: 1/m or its share of the rows), lambda `attraction`, rho `penalty`, eta `learning_rate`, and H
+    `local_epochs`; where that is `None` the client makes `local_steps` steps instead of H passes.
+
+    A client, from the theta_i, w_i, pi_i that it keeps (at first w^0, w^0, 0 with w^0 the first model):
 
         theta_i <- theta_i - eta (grad f_i(theta_i) + lambda (theta_i - w_i))        H passes over its batches       (9)
         w_i <- (lambda a_i theta_i + rho w - pi_i) / (lambda a_i + rho)                                             (10)
         pi_i <- pi_i + rho (w_i - w)                                                                                (11)
 
-    and it sends the change of z_i = w_i + pi_i / rho. Server: w = (1/m) sum_i z_i                                  (12)
+    and it sends the change of z_i = w_i + pi_i / rho. The server adds these to a running sum, so that
+    w = (1/m) sum_i z_i over all clients, with the last z_i of those that take no part in the round             (12)
 
-    Invariant: pi_i = lambda a_i (theta_i - w_i), Lemma 2. Local steps do not converge where eta (lambda + L) > 2, L the
-    smoothness of f_i: refused at enrolment where L is known. The Lagrangian is bounded below only where
-    rho >= lambda a_i (Lemma 3), which the paper's own setting (.01 against 5/50) does not meet; that is not refused.
+    Invariant before and after each round: pi_i = lambda a_i (theta_i - w_i), Lemma 2. Local steps do not converge where
+    eta (lambda + L) > 2, L the smoothness of f_i: a client refuses that at enrolment where L is known. The Lagrangian
+    is bounded below only where rho >= lambda a_i (Lemma 3). The paper's own setting does not meet this: rho = .01, and
+    lambda a_i = 5/50 with 50 clients. It is not refused.
 
     Attributes:
         attraction: lambda > 0, of the personal model to the local one.
@@ -102,9 +109,11 @@ class FLAME(ConsensusADMM, PersonalMethod):
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
         """Bound each contributed vector in units of the gradient's largest entry."""
-        # theta stays within min(eta T, 1 / lambda) gradients of its anchor: its steps contract by 1 - eta lambda. By
-        # (10)-(11) dz = (w - w_i) + 2 lambda a / (lambda a + rho) ((theta+ - w) - (theta - w_i)), a few such lengths.
-        # Planned, not proved: beyond, clients refuse and the bound doubles.
+        # theta stays within min(eta T, 1 / lambda) gradients of its anchor, T the number of local steps: these contract
+        # by 1 - eta lambda. With theta+ the theta of (9) and theta the one before, (10)-(11) give
+        # dz = (w - w_i) + 2 lambda a / (lambda a + rho) ((theta+ - w) - (theta - w_i)), which is a few such lengths.
+        # The 8 is the 2 of this formula times 4 lengths. It is planned, not proved: a client with a larger entry
+        # refuses, and the bound doubles. 64 is the number of bits of the ring, for `ConsensusADMM`'s running sum.
         pull = self.attraction * float(np.max(self.share(np.asarray(public.rows, float), public)))
         reach = min(self.learning_rate * self.most_steps(public), 1 / self.attraction)
         return {"dz": (8 * pull / (pull + self.penalty) * reach, 64)}
@@ -133,7 +142,10 @@ class FLAME(ConsensusADMM, PersonalMethod):
         return {NORM: "how far the client's personal model is from fitting a batch of its rows"}
 
     def reveal(self, client: ModelClient, rng: np.random.Generator) -> dict[str, float]:
-        """Return ||g_i||, g_i = gradient of a random batch at theta_i + lambda (theta_i - w_i), for the last state."""
+        """Return ||g_i|| (sec. 4.3), with g_i = (grad f_i at theta_i, on one random batch) + lambda (theta_i - w_i).
+
+        theta_i and w_i are those that the client keeps from its last round, before it receives this round's w.
+        """
         theta, w_i, _ = client.memory
         batch = batches(client.data.rows, self.batch_size, 1, rng)[0]
         gradient = client.model.gradient(theta, client.data, batch) + self.attraction * (theta - w_i)
