@@ -26,6 +26,7 @@ from securefed._auditing.advice.cohorts import keeps
 from securefed._auditing.advice.trials import Trials
 from securefed._auditing.cases import Case
 from securefed._auditing.cases.utilities import utility
+from securefed._catalogue import algorithms
 from securefed._public import Public
 from securefed.errors import ConfigError, MissingExtraError, SecureFedError
 from securefed.problems import LogisticRegression, SoftmaxRegression
@@ -162,12 +163,15 @@ def noise_multiplier(epsilon: float, delta: float, steps: int) -> float:
     Raises:
         MissingExtraError: opacus, whose accountant clients use, is not installed.
     """
-    from securefed.algorithms._private.dp_fedavg import renyi_epsilon  # noqa: PLC0415 - loads torch
+
+    def spent(multiplier: float) -> float:
+        run = {"local_steps": steps, "batch_size": None, "noise_multiplier": multiplier, "delta": delta}
+        return float(algorithms.make(METHOD, **run).per_round(rows=1))  # one round of all steps, each over all rows
 
     low, high = 2.0**-10, 2.0**20
     while high > (1 + _PRECISION) * low:
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if renyi_epsilon(((middle, 1.0, steps),), delta) <= epsilon else (middle, high)
+        low, high = (low, middle) if spent(middle) <= epsilon else (middle, high)
     return math.ceil(high * 1e4) / 1e4
 
 

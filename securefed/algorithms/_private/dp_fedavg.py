@@ -197,7 +197,7 @@ class PrivateFedAvg(FedAvg):
             )
 
     def _epsilon(self, history: History) -> float:
-        return renyi_epsilon(history, self.delta) if history else 0.0
+        return _renyi(history, self.delta) if history else 0.0
 
     def _randomness(self, rng: np.random.Generator) -> SecureRandomStream:
         """Return the source of a contribution's sampling and noise; it ignores `rng`, which a run's seed repeats."""
@@ -325,8 +325,8 @@ def _composed(history: History, step: tuple[float, float, int]) -> History:
 
 
 @lru_cache(maxsize=1024)
-def renyi_epsilon(history: History, delta: float) -> float:
-    """Compute by opacus' Renyi accountant the epsilon that a history of steps costs one row."""
+def _renyi(history: History, delta: float) -> float:
+    """Return epsilon by opacus' Renyi accountant."""
     accountant = RDPAccountant()
     accountant.history = list(history)
     with _quiet():
