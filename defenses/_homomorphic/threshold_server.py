@@ -110,11 +110,16 @@ def open_sum(
         proof_context = context(shared, state.session, DECRYPT, holder)
         if not threshold_cipher.verify(shared, holder, ciphertexts, numbers, proof_context, proof):
             raise MalformedError(holder, "its partial decryption is not proven right")
-    if not 0 < missing <= len(state.spare):
+    if not missing:
+        raise TooFewSurvivors(
+            f"all {len(answers)} partial decryptions are proven right, but the sum does not open: some client's upload "
+            "is not what the plan says; the round is void"
+        )
+    if missing > len(state.spare):
         silent = ", ".join(str(holder) for holder in sorted({*state.waiting} - {*answers})) or "none"
         raise TooFewSurvivors(
             f"{len(answers)} of the {shared.threshold} share holders that a decryption needs answered rightly (silent: "
-            f"{silent}), and no other holder uploaded; the round is void. Repeat it when they are there."
+            f"{silent}), and {len(state.spare)} others are left to ask; the round is void. Repeat it with more."
         )
     return _ask(replace(state, answers=answers), missing)
 

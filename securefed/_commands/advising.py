@@ -163,7 +163,8 @@ def _cells(one: Setting, mark: str, *, wide: bool) -> list[str]:
     words = one.defense if wide else one.defense.replace("secure aggregation (sums of at least", "sums (of")
     mark = mark or ("[green]+[/]" if one.holds else "[red]-[/]")
     sizes = [str(one.rows_per_client), str(one.rounds)]
-    leaks = [_figure(value) for value in (one.leak, one.leak_upper, one.detectable, one.utility)]
+    seen = ">1" if 1 < one.detectable < math.inf else _figure(one.detectable)  # nothing would have shown
+    leaks = [_figure(one.leak), _figure(one.leak_upper), seen, _figure(one.utility)]
     clear = [_figure(one.utility_clear)] if wide else []
     seconds = [f"{one.seconds_per_round:.2g}" if ran else ""] if wide else []
     return [mark, escape(words + usable), *sizes, *leaks, *clear, f"{one.bytes_up:,.0f}" if ran else "", *seconds]

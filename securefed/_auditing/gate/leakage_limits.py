@@ -94,10 +94,15 @@ def blind(report: Report, limit: float, views: Sequence[str], secrets: Sequence[
     cells = _chosen(report, views, secrets)
     out = [text for view in views for secret in secrets if (text := unsearched(report, view, secret)) is not None]
     return out + [
-        f"{_place(cell)}: only a leak of {cell.verdict.detectable:.2f} would have been seen{_seeds_needed(cell, limit)}"
+        f"{_place(cell)}: {_seen(cell.verdict.detectable)} would have been seen{_seeds_needed(cell, limit)}"
         for cell in cells
         if cell.verdict.word not in FOUND and not cell.verdict.detectable <= limit and not _covered(cell, cells, limit)
     ]
+
+
+def _seen(detectable: float) -> str:
+    """Say which leak would have been seen; one above 1 does not exist."""
+    return f"only a leak of {detectable:.2f}" if detectable <= 1 else "no leak, not even of everything,"
 
 
 def unsearched(report: Report, view: str, secret: Secret) -> str | None:
