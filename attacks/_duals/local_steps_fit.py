@@ -1,8 +1,8 @@
 """Fit a client's Gram matrix S to rounds of several local steps of FedPG or FedPE, by Levenberg-Marquardt.
 
-Each round's local steps lead from a known iterate U, with known dual variables, to a known iterate. They are simulated
-as a function of S (`local_steps`); the residuals are the simulated less the observed ends, round by round
-independently.
+Each round's local steps lead from a known iterate U, with known dual variables (Y of the constraint that U is the
+consensus; in FedPE also T of the constraint on U^T U), to a known iterate. They are simulated as a function of S
+(`local_steps`); the residuals are the simulated less the observed ends, round by round independently.
 """
 
 from __future__ import annotations

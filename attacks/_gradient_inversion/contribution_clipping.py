@@ -1,7 +1,9 @@
 """Simulate clipped contributions: what a client sends, scaled down to a public norm.
 
-A clip replaces the blocks m of a contribution by m min(1, norm / ||m||). Where a method sends more than data (momentum
-or a control variate), that known part is scaled too; `data_free_factors` estimates by how much.
+A contribution has one or several parts (`delta`; `dx` and `dc` in SCAFFOLD), each a copy of all parameters: weights,
+and a bias. A block is the weights or the bias of a part. A clip replaces its blocks m by m min(1, norm / ||m||), with
+||m|| the norm of all its blocks together. The contribution also holds a data-free part, which follows from what the
+client received (momentum or a control variate). It is scaled too; `data_free_factors` estimates by how much.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ class ContributionClip:
 
     Attributes:
         blocks: pairs (part, where in its vector): the weights, the bias, or both.
-        norm: largest L2 norm of a contribution.
-        beyond: (members,) squared norm of the blocks outside the simulated coordinates.
+        norm: largest L2 norm of the blocks together.
+        beyond: (members,) squared norm of what the blocks hold outside the simulated coordinates; it counts in ||m||.
     """
 
     blocks: tuple[tuple[str, slice], ...]
@@ -40,7 +42,7 @@ class ContributionClip:
 
     @property
     def weights(self) -> tuple[str, ...]:
-        """Parts whose weights are clipped."""
+        """Names of the parts whose weights, and not only their bias, are clipped."""
         return tuple(part for part, where in self.blocks if where.start is None)
 
     def factors(self, values: Mapping[str, Array]) -> Array:
@@ -96,10 +98,10 @@ def data_free_factors(rows: Array, known: Array, groups: Array, rank: int) -> Ar
     of it does, s stays 1.
 
     Args:
-        rows: (blocks, outputs, features) messages of each round and part.
+        rows: (blocks, outputs, features) weights of the sums, a block for each round and part.
         known: (blocks, outputs, features) their data-free parts k.
         groups: (blocks,) index of the factor of each block; -1 if it was not clipped.
-        rank: rank of the part that is data.
+        rank: largest rank of the rest, the number of the clients' rows.
 
     Returns:
         (groups,) factors between 0 and 1.

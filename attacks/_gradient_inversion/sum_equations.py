@@ -34,8 +34,9 @@ class SumEquations:
     Attributes:
         simulation: in coordinates of `basis`.
         basis: (r, features) orthonormal rows that span the unknown rows.
-        scales: by part, one over the norm of the data-dependent share of the observed messages.
-        data_free: by round and part, the share of the messages that does not depend on data.
+        scales: by part, scale_p; 0 where the data-dependent share of the observed messages is no more than round-off.
+        data_free: by round and part, the share of the sums that follows from what the members received, without their
+            rows (`RoundSimulation.data_free`).
     """
 
     simulation: RoundSimulation

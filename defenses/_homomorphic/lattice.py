@@ -307,8 +307,9 @@ def _slots(plan: Plan, encoded: Tensors) -> Array:
 def _unpack_sum(plan: Plan, body: Tensors, count: int, sender: PartyId) -> dict[str, Array]:
     """Read the sum of `count` contributions; zeros with the indicator set where some client sat out.
 
-    The slots of a sum that holds a uniform polynomial have a standard deviation of tens of `count` bounds: all 4096 lie
-    within what `count` clients can add up to with a probability below 2^-10000.
+    The indicator is a tensor that every contributing client uploads as zero (`Defense`). The slots of a sum that holds
+    a uniform polynomial have a standard deviation of tens of `count` bounds: all 4096 lie within what `count` clients
+    can add up to with a probability below 2^-10000.
     """
     total = _unpack(plan, body, sender)
     if not has_indicator(plan):

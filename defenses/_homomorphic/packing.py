@@ -115,8 +115,9 @@ def unpack_sum(
 ) -> dict[str, Array]:
     """Unpack the int64 sums of `count` contributions; zeros with the indicator set where some client sat out.
 
-    A client that sits out makes every plaintext of the sum uniform. So a sum that is out of range means the same as an
-    indicator that is not zero: some client was out, or sent what the plan does not allow.
+    The indicator is a tensor that every contributing client uploads as zero (`Defense`). A client that sits out makes
+    every plaintext of the sum uniform. So a sum that is out of range means the same as an indicator that is not zero:
+    some client was out, or sent what the plan does not allow.
 
     Raises:
         MalformedError: as `Packing.unpack`, where the plan has no indicator.

@@ -55,7 +55,7 @@ def keys_statement(session: bytes, ahead: bool, client: ClientId, keys: bytes) -
 
     Args:
         session: `session_digest`.
-        ahead: whether the keys are for the exchange after this one.
+        ahead: whether the keys are advertised during the exchange before theirs (a pipelined run).
         client: their owner.
         keys: both, 64 bytes.
     """
@@ -98,7 +98,7 @@ def check_adverts(
         request: the server's, with the signatures.
         identities: public identities.
         session: `session_digest`.
-        ahead: whether the keys are for the exchange after this one.
+        ahead: whether the keys are advertised during the exchange before theirs (a pipelined run).
         advertised_clients: their ids, ascending.
         keys: both keys of each, uint8 (advertised clients, 64).
 

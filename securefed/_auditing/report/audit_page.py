@@ -75,7 +75,8 @@ def render(report: Report) -> str:
         ["report.css"],
         title=f"{shared['data']}, {shared['clients']} clients",
         first=first_screen(report),
-        headline=headline(report)[names_secrets(report) :],  # less the first sentence, which lumps secrets
+        # a report that tells secrets apart leaves out the first sentence, which does not
+        headline=headline(report)[names_secrets(report) :],
         matrices=matrices(report),
         counts=COUNTS,
         sizes=sizes(report),
