@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from securefed import audit_training
+from securefed._auditing.training import training_seed_run
 from securefed._auditing.training.local_training import TrainedRows
-from securefed._auditing.training.membership_scores import alike_pairs, without_rows
+from securefed._auditing.training.membership_scores import Records, alike_pairs, without_rows
 from securefed.errors import ConfigError, DataError
 
 FEATURES, CLASSES = 5, 3
@@ -125,3 +126,24 @@ def test_members_without_a_partner_of_their_class_are_left_out() -> None:
     assert (inside.tolist(), outside.tolist()) == ([1], [0])
     inside, outside = alike_pairs(None, None, np.arange(3), np.arange(2))
     assert (inside.tolist(), outside.tolist()) == ([0, 1], [0, 1])  # targets that are no classes
+
+
+def test_an_audit_scores_members_against_other_rows_of_their_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The population holds copies of every client's rows, and other rows that are mostly of one class."""
+    seen: list[Records] = []
+
+    def watched(inputs: Any, records: Records, first: int) -> Any:
+        seen.append(records)
+        raise DataError("watched")
+
+    monkeypatch.setattr(training_seed_run, "shadow_ratios", watched)
+    given = clients()
+    other, _ = rows(40, seed=9)
+    classes = torch.tensor([0] * 34 + [1, 2] * 3)
+    population = torch.cat([*(x for x, _ in given), other]), torch.cat([*(y for _, y in given), classes])
+    audit_training(dense(), LOSS, descend, given, population=population, seeds=3, seconds=20.0)
+    assert seen
+    for records in seen:
+        assert torch.equal(records.inside.y, records.outside.y) and len(records.inside) > 1
+        target = next(x for x, _ in given if any(torch.equal(row, records.inside.x[0]) for row in x))
+        assert not any(torch.equal(row, own) for row in records.outside.x for own in target)
