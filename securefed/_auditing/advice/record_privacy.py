@@ -166,7 +166,8 @@ def noise_multiplier(epsilon: float, delta: float, steps: int) -> float:
 
     def spent(multiplier: float) -> float:
         run = {"local_steps": steps, "batch_size": None, "noise_multiplier": multiplier, "delta": delta}
-        return float(algorithms.make(METHOD, **run).per_round(rows=1))  # one round of all steps, each over all rows
+        method: Any = algorithms.make(METHOD, **run)
+        return float(method.per_round(rows=1))  # one round of all steps, each over all rows
 
     low, high = 2.0**-10, 2.0**20
     while high > (1 + _PRECISION) * low:
