@@ -53,9 +53,9 @@ class Message:
     receiver: PartyId
     body: Tensors
 
-    def encode(self) -> bytes:
-        """Encode the message as safetensors bytes, with the binding in their metadata."""
-        return encode(self.body, {name: getattr(self, name) for name in _HEADER})
+    def encode(self, *, before: bytes = b"") -> bytes:
+        """Encode the message as safetensors bytes, with the binding in their metadata; `before` stands in front."""
+        return encode(self.body, {name: getattr(self, name) for name in _HEADER}, before=before)
 
     @classmethod
     def decode(cls, data: bytes, *, claimed_sender: PartyId = SERVER) -> Message:

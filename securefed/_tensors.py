@@ -180,10 +180,11 @@ def subtract(left: Tensors, right: Tensors) -> dict[str, Array]:
     return {name: left[name] - right[name] for name in left}
 
 
-def encode(tensors: Tensors, header: Mapping[str, Any] | None = None) -> bytes:
+def encode(tensors: Tensors, header: Mapping[str, Any] | None = None, *, before: bytes = b"") -> bytes:
     """Encode tensors as safetensors bytes; `header` (JSON values) travels in their metadata.
 
-    The bytes are those of the safetensors library, which copies the entries several times on the way.
+    The bytes are those of the safetensors library, which copies the entries several times on the way. `before` stands
+    in front of them: put there afterwards, it would cost one more copy of the whole.
 
     Raises:
         DataError: an array of a type that safetensors does not hold, or a name that it reserves.
@@ -198,7 +199,7 @@ def encode(tensors: Tensors, header: Mapping[str, Any] | None = None) -> bytes:
         entries.append(little.reshape(-1).view(np.uint8).data)
     head = json.dumps(index, separators=(",", ":"), ensure_ascii=False).encode()
     head += b" " * (-len(head) % 8)
-    return b"".join([len(head).to_bytes(8, "little"), head, *entries])
+    return b"".join([before, len(head).to_bytes(8, "little"), head, *entries])
 
 
 def _place(name: str, value: Any) -> int:

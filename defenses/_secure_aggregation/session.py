@@ -86,7 +86,7 @@ def check_session(session: Session) -> None:
 def session_digest(session: Session) -> bytes:
     """Compute the digest of what all parties agree on before the exchange."""
     return fingerprint(
-        "securefed secure aggregation 7", session.run, session.round, plan_digest(session.plan), label(*session.cohort)
+        "securefed secure aggregation 8", session.run, session.round, plan_digest(session.plan), label(*session.cohort)
     )
 
 

@@ -121,16 +121,29 @@ def _encrypt_shares(
             encrypted[row, SEALED_BYTES:] = from_bytes(tags)
             continue
         agreement = agree(own_key, share_keys[row].tobytes(), peer)
-        key = encrypted_shares_key(agreement, digest, state.client, peer)
+        key, opening_key = encrypted_shares_keys(agreement, digest, state.client, peer)
         bound = label("bundle", digest, state.client, peer, tags)
         encrypted[row] = from_bytes(encrypt_once(key, shares[row].tobytes(), bound) + tags)
-        opening_keys[row] = from_bytes(encrypted_shares_key(agreement, digest, peer, state.client))
+        opening_keys[row] = from_bytes(opening_key)
     return encrypted, opening_keys
 
 
-def encrypted_shares_key(agreement: bytes, digest: bytes, sender: ClientId, receiver: ClientId) -> bytes:
-    """Derive the key under which `sender` encrypts its two shares for `receiver`; it encrypts nothing else."""
-    return hkdf(agreement, label("bundle key", digest, sender, receiver))
+def encrypted_shares_keys(agreement: bytes, digest: bytes, own: ClientId, peer: ClientId) -> tuple[bytes, bytes]:
+    """Derive the two keys of a pair of clients, one for each direction; each encrypts two shares once, nothing else.
+
+    Args:
+        agreement: the X25519 secret of the two clients' share keys.
+        digest: of the advertised clients and keys.
+        own: the client that derives them.
+        peer: the other client of the pair.
+
+    Returns:
+        The key under which `own` encrypts for `peer`, and the key that opens what `peer` encrypted.
+    """
+    low, high = sorted((own, peer))
+    keys = hkdf(agreement, label("bundle keys", digest, low, high), 2 * KEY_BYTES)
+    from_low, from_high = keys[:KEY_BYTES], keys[KEY_BYTES:]
+    return (from_low, from_high) if own == low else (from_high, from_low)
 
 
 def open_encrypted_shares(state: MaskingClient, dealer: ClientId, encrypted: Array) -> Array:

@@ -22,7 +22,7 @@ from securefed._runtime.ledger_entries import DataUsage, LedgerEntries
 from securefed._tensors import Array, Tensors, decode, encode
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, ContradictionError, DataError, StorageError
-from securefed.parties._envelope import unwrap, wrap
+from securefed.parties._envelope import header, unwrap
 from securefed.parties._external import BASE, no_model
 from securefed.parties._terms import METRIC, UPDATE, WEIGHT, SumTerms
 from securefed.parties._update import is_local, model_digest, read_update
@@ -145,7 +145,7 @@ class SumClient:
             self._node = None
         else:
             self._save()
-        return wrap(self.terms.digest, reply.encode())
+        return reply.encode(before=header(self.terms.digest))
 
     def prepare(self) -> None:
         """Compute the masks of the next upload now, while the update is being computed or the client waits."""

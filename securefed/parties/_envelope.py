@@ -15,9 +15,14 @@ _MARK: Final = b"securefed sum"
 _HEADER: Final = struct.Struct("<16sH32s")
 
 
+def header(digest: bytes) -> bytes:
+    """Return the header for terms of this digest."""
+    return _HEADER.pack(_MARK, PROTOCOL_VERSION, digest)
+
+
 def wrap(digest: bytes, message: bytes) -> bytes:
     """Put the header before an encoded message."""
-    return _HEADER.pack(_MARK, PROTOCOL_VERSION, digest) + message
+    return header(digest) + message
 
 
 def unwrap(digest: bytes, data: bytes, sender: int) -> bytes:

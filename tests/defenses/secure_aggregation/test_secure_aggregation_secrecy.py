@@ -212,7 +212,7 @@ def test_a_dead_clients_mask_key_does_not_open_its_encrypted_shares(net):
 
     def attempt(secret):
         agreement = primitives.agree(primitives.private_key(secret), share_key, 0)
-        key = share_dealing.encrypted_shares_key(agreement, server.digest, 3, 0)
+        key, _ = share_dealing.encrypted_shares_keys(agreement, server.digest, 3, 0)
         return primitives.decrypt_once(key, bundle[:80].tobytes(), bound, 3)
 
     assert len(attempt(clients[3].share_secret)) == 64
