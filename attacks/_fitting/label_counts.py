@@ -1,8 +1,9 @@
 """Count the rows of each class behind a gradient of the layer that outputs the logits of a cross entropy.
 
-Row k enters the layer as e_k, (width,), has the predicted probabilities p_k and the one-hot label y_k, both (classes,),
-and so the slope r_k = p_k - y_k at the logits. Stacked as rows of R and E, they give the gradient of the bias,
-sums_c = sum_k r_kc, and of the weights, R^T E. The number of rows of class c is therefore
+Gradient inversion calls this before it fits rows: with known labels that fit is much easier. Row k enters the layer as
+e_k, (width,), has the predicted probabilities p_k and the one-hot label y_k, both (classes,), and so the slope r_k =
+p_k - y_k at the logits. Stacked as rows of R and E, they give the gradient of the bias, sums_c = sum_k r_kc, and of the
+weights, R^T E. The number of rows of class c is therefore
 
     n_c = sum_k p_kc - sums_c,    and n_c > -sums_c since p is positive, which leaves few counts.
 
@@ -34,14 +35,18 @@ def minimum_counts(sums: Array, error: float = 0.0) -> Array:
     """Return a lower bound on the number of rows of each class, (classes,).
 
     Args:
-        sums: (classes,) gradient of the bias, summed over the rows.
+        sums: (classes,) gradient of the bias, summed over the rows, not averaged.
         error: bound on the error of an entry of `sums`; a thousandth of a row is always allowed for.
     """
     return np.asarray(np.maximum(np.ceil(-sums - max(_ROUND_OFF, error)), 0), np.int64)
 
 
 def nearest_counts(values: Array, lower_bound: Array, total: int) -> Iterator[Array]:
-    """Generate all counts >= `lower_bound` with the given total, in the order of their distance from `values`.
+    """Generate all counts >= `lower_bound` with the given total, in order of their Euclidean distance from `values`.
+
+    Adding one row at a time to the class that lacks most gives the nearest counts. Every other count is one row moved
+    between two classes away from a nearer one. So a heap holds, for each count that was generated, its best such
+    neighbour that is still new.
 
     Args:
         values: (classes,) real numbers.
@@ -63,7 +68,7 @@ def nearest_counts(values: Array, lower_bound: Array, total: int) -> Iterator[Ar
                 return
 
     queue(iter((nearest,)))
-    while heap:  # every count is one move from a nearer one
+    while heap:
         _, key, siblings = heappop(heap)
         candidate = np.array(key, np.int64)
         yield candidate
@@ -72,11 +77,13 @@ def nearest_counts(values: Array, lower_bound: Array, total: int) -> Iterator[Ar
 
 
 def _neighbours(counts: Array, values: Array, lower_bound: Array) -> Iterator[Array]:
-    """Generate the counts with one row moved to another class, in the order of their distance from `values`."""
+    """Generate the counts with one row moved to another class, in the order of their distance from `values`.
+
+    `counts` itself is among them, as the move of a row to its own class.
+    """
     excess, givers = counts - values, np.flatnonzero(counts > lower_bound)
-    for index in np.argsort(
-        excess - excess[givers, None], axis=None
-    ):  # half the increase of the squared distance, minus 1
+    # moving a row from class a to b adds 2 (excess_b - excess_a) + 2 to the squared distance
+    for index in np.argsort(excess - excess[givers, None], axis=None):
         source, taker = divmod(int(index), len(counts))
         neighbour = counts.copy()
         neighbour[givers[source]] -= 1

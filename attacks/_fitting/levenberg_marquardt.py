@@ -1,5 +1,8 @@
 """Solve dense nonlinear least-squares problems whose residual goes to zero, by the Levenberg-Marquardt method.
 
+Attacks call it to fit what they look for (a Gram matrix, rows of data, distances): r(x) is then the messages of a
+simulated client with the parameters x, less the observed messages.
+
 Given r(x), (m,), and its Jacobian J, (m, n), a step d minimises ||J d + r||^2 + damping ||d||^2; it is taken if it
 reduces ||r||, and the damping is raised otherwise. Two rules choose the damping and the steps. `NielsenDamping` adapts
 the damping to how well the last step was predicted, and takes undamped steps near the solution; it needs few Jacobians
@@ -7,7 +10,7 @@ where these are the main cost and the valley of the objective is straight. `Geod
 the curvature of the valley, at the price of one more residual a step; it frees searches that would crawl along the
 floor of a curved valley.
 
-SciPy's `least_squares` is no replacement: nine of our tests fail with it, and it takes half as long again.
+SciPy's `least_squares` is no replacement: nine of this project's tests fail with it, and it takes half as long again.
 
 Sources: Madsen, Nielsen, Tingleff, Methods for Non-Linear Least Squares Problems (2004), algorithm 3.16;
 Transtrum and Sethna, arXiv:1201.5885.
@@ -87,7 +90,10 @@ class StallLimit:
 
 
 class StepRule(Protocol):
-    """Rule that chooses the steps of a search and carries its damping from one Jacobian to the next."""
+    """Rule that chooses the steps of a search and carries its damping from one Jacobian to the next.
+
+    The search calls `at` at each new point, then `step`, and after every trial `accepted` or `rejected`.
+    """
 
     def at(self, point: Array, residual: Array, jacobian: Array) -> None:
         """Store the residual and the Jacobian at a new point."""
@@ -133,7 +139,7 @@ def levenberg_marquardt(
             zero.
 
     Returns:
-        The point of least norm that the search reached.
+        The point of least norm that the search reached; its norm is infinite where r(start) is not finite.
     """
     stepper = stepper or NielsenDamping()
     point, (norm, linearisation) = start, _evaluate(start, linearised, residual)
@@ -237,12 +243,13 @@ class NielsenDamping:
         self._residual, self._jacobian = residual, jacobian
         self._norm = float(np.linalg.norm(residual))
         self._normal: Array | None = None
+        # at the first point: a thousandth of the largest diagonal entry of J^T J, tau = 1e-3 of algorithm 3.16
         self._damping = self._damping or 1e-3 * float(np.max(np.sum(jacobian**2, axis=0), initial=_TINY))
 
     def step(self) -> Array | None:
         """Return the next step to try, or `None` if the damping has to grow first."""
         jacobian = self._jacobian
-        if self._norm < self._NEAR and self._growth == 2.0:
+        if self._norm < self._NEAR and self._growth == 2.0:  # the growth is 2 unless a step was refused at this point
             return np.asarray(lstsq(jacobian, -self._residual, cond=1e-14, lapack_driver="gelsy")[0])
         if self._normal is None:
             self._normal = jacobian.T @ jacobian
@@ -257,6 +264,7 @@ class NielsenDamping:
         """Adapt the damping to a step that was taken."""
         predicted = norm**2 - float(np.sum((self._residual + self._jacobian @ step) ** 2))
         gain = min((norm**2 - reached**2) / max(predicted, _TINY), 1.0)
+        # Nielsen's rule: a gain of 1/2 keeps the damping, less raises it; the source divides by at most 3, not 10
         self._damping *= max(1.0 / 10.0, 1.0 - (2.0 * gain - 1.0) ** 3)
         self._growth = 2.0
 
@@ -267,7 +275,11 @@ class NielsenDamping:
 
 
 class GeodesicAcceleration:
-    """Step along the velocity v plus half the geodesic acceleration a; steps with 2 |a| > 1.5 |v| are refused.
+    """Step along the velocity v plus half the geodesic acceleration a; steps with |a| > .75 |v| are refused.
+
+    With r'' the second derivative of r along v, the two minimise ||J v + r||^2 and ||J a + r''||^2, each plus the same
+    damping. |a| and |v| are taken with columns of J scaled to unit length. After a refused step the damping is raised
+    by less (4) than it is lowered after a good one (10): Transtrum and Sethna's delayed gratification.
 
     Args:
         residual: residual function of the search; the acceleration is a one-sided difference of it.
@@ -300,7 +312,7 @@ class GeodesicAcceleration:
         if velocity is None:
             return None
         # second directional derivative: r(x + h v) = r + h J v + h^2/2 r'' + ...
-        forward = system.matrix @ (velocity * scale)
+        forward = system.matrix @ (velocity * scale)  # J v
         ahead = self._of(self._point + self._PROBE * velocity)
         second_derivative = 2 / self._PROBE * ((ahead - self._residual) / self._PROBE - forward)
         if not np.isfinite(second_derivative).all():
@@ -352,6 +364,7 @@ class _DampedLeastSquares:
     """Least damping of the normal equations, with which they can be factorised."""
 
     def __init__(self, jacobian: Array) -> None:
+        # J = matrix * scale, the matrix with columns of unit length
         self.scale = np.maximum(np.linalg.norm(jacobian, axis=0), 1e-12)
         self.matrix = jacobian / self.scale
         self._svd = None if len(self.scale) > self._LARGE else np.linalg.svd(self.matrix, full_matrices=False)
@@ -359,7 +372,10 @@ class _DampedLeastSquares:
         self._top = self._largest()
 
     def minimise(self, target: Array, damping: float) -> Array | None:
-        """Return the step d that minimises ||J d - target||^2 + damping s_1^2 ||d||^2 (d in scaled units)."""
+        """Return the step d that minimises ||J d - target||^2 + damping s_1^2 ||scale d||^2; `None` where that fails.
+
+        s_1 is the largest singular value of the scaled Jacobian.
+        """
         if self._svd is not None:
             U, s, Vt = self._svd
             return np.asarray(Vt.T @ (s / (s**2 + damping * self._top) * (U.T @ target)) / self.scale)
@@ -373,7 +389,7 @@ class _DampedLeastSquares:
         return np.asarray(cho_solve(factor, self.matrix.T @ target) / self.scale)
 
     def _largest(self) -> float:
-        """Return s_1^2, the square of the largest singular value."""
+        """Return s_1^2, the square of the largest singular value, by Lanczos iterations on a large J^T J."""
         if self._svd is not None:
             return float(self._svd[1][0]) ** 2
         assert self._normal is not None
