@@ -28,10 +28,14 @@ so that more would only let wrong estimates pass."""
 def precision(observed: View) -> float:
     """Compute the relative residual that the right secret may leave.
 
-    It is the largest of: 100 roundings of the messages' type (at least 1e-6), 3 standard deviations of fixed-point
-    rounding (step^2 / 12 for each member and number), and 1.5 of the noise, whose distribution is public.
+    A view holds rounds; each has a `message` (tensors by name), the sum of its `members`' contributions, and by tensor
+    the `step` of the fixed-point grid and the standard deviation of the `noise` of an entry.
+
+    The level is the largest of: 100 roundings of the messages' type (at least 1e-6), 3 standard deviations of
+    fixed-point rounding (of variance step^2 / 12 for each member and number), and 1.5 of the noise, whose distribution
+    is public.
     """
-    size = rounded = noise = 0.0
+    size = rounded = noise = 0.0  # ||messages||^2, and the expected squares of rounding and of noise
     for view in observed.rounds:
         for name, value in view.message.items():
             numbers = np.asarray(value, np.float64)
@@ -43,9 +47,13 @@ def precision(observed: View) -> float:
 
 
 def explains(estimate: Reconstruction, level: float) -> bool | None:
-    """Tell whether an estimate explains the messages to `level`; `None` where the attack computes no residual.
+    """Tell whether an estimate explains the messages; `None` where the attack computes no residual.
 
     A system of high condition number is solved to its round-off times that number; at most 1e-4 is excused by it.
+
+    Args:
+        estimate: of an attack, which may judge this itself (`diagnostics["explained"]`).
+        level: relative residual that is still rounding and noise (`precision`).
     """
     if "explained" in estimate.diagnostics:
         return bool(estimate.diagnostics["explained"])
@@ -61,6 +69,12 @@ def fall_back_on_guess(attempts: Sequence[Attempt]) -> tuple[list[float], list[f
     without messages, whose leakage is 0. So the attacker follows one of two rules for all runs: use every estimate, or
     the guess in place of those that explain nothing. The rule with the higher mean counts, for the null too. Where no
     run is explained the estimates are taken as they are, since such an attacker has nothing to choose by.
+
+    Args:
+        attempts: of one attack on one secret in one view, seed by seed.
+
+    Returns:
+        The leakages, and those of the null, seed by seed.
     """
     leaks, nulls = [a.leakage for a in attempts], [a.null_leakage for a in attempts]
     replaced = [0.0 if a.explained is False else a.leakage for a in attempts]

@@ -1,4 +1,8 @@
-"""Make cells of attempts: one cell for each algorithm, defence, view, attack and secret, over all seeds."""
+"""Make cells of attempts: one cell for each algorithm, defence, view, attack and secret, over all seeds.
+
+An attempt is one scored attack on one run; a cell holds means over the runs, intervals and the verdict.
+`audit_report.make_report` calls `gather` once, at the end of an audit.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,12 @@ def gather(
 
     Args:
         attempts: of all seeds.
-        facts: of all runs; every defence of an attempt has one.
+        facts: costs of all runs; every defence of an attempt has one.
         covered: by defence with noise, the views that its epsilon covers.
         seeds: number of seeds that were asked for.
+
+    Raises:
+        KeyError: an attempt's defence has no facts.
     """
     groups: dict[tuple[str, ...], list[Attempt]] = {}
     for attempt in attempts:
@@ -38,12 +45,20 @@ def gather(
 def _cell(
     group: Sequence[Attempt], runs: Sequence[RunFacts], covered: Mapping[str, Collection[str]], seeds: int
 ) -> Cell:
+    """Make one cell.
+
+    Args:
+        group: the attempts of one attack on one secret, seed by seed.
+        runs: costs of the runs behind them.
+        covered: as in `gather`.
+        seeds: as in `gather`.
+    """
     first = group[0]
     leaks, nulls = fall_back_on_guess(group)
     leak, null = interval(leaks), interval(nulls)
     explained = _mean([float(a.explained) for a in group if a.explained is not None])
-    whole = [a for a in group if a.reconstructs]
-    parts = [a for a in group if a.part_leakage >= RECONSTRUCTED]
+    whole = [a for a in group if a.reconstructs]  # runs that gave all of the secret away
+    parts = [a for a in group if a.part_leakage >= RECONSTRUCTED]  # runs that gave one column or row away
     reconstruction = max([*(a.leakage for a in whole), *(a.part_leakage for a in parts)], default=-math.inf)
     part = ""
     if parts and not whole:

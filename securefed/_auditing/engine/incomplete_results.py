@@ -1,6 +1,7 @@
 """Find what an audit was asked for and did not run, or ran for some seeds only.
 
-A gate must not pass because cells are missing, so every gap of the table is listed with its reason.
+`audit_report.make_report` calls `missing` at the end of an audit. The gate, which fails an audit whose leaks exceed a
+limit, must not pass because cells of the table are missing; so every gap is listed with its reason.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from securefed._auditing.engine.seed_result import Gap
 from securefed._auditing.report.report_words import short, short_defense
 
 UNTRIED: Final = "no chosen attack looks at any of its views"
+"""Reason for a defence under which nothing was attacked and nothing was refused."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +65,12 @@ def missing(
 ) -> tuple[Missing, ...]:
     """List every gap of an audit, the larger ones first and without those that follow from them.
 
+    Where a whole algorithm did not run its views are not listed, and where a view was not attacked its attacks are not.
+
     Args:
         algorithms: that were to run.
         defenses: under which each of them was to run.
-        seeds: number for each of them.
+        seeds: number of runs of each algorithm and defence, numbered from 0.
         attempts: attacks that ran.
         gaps: what the runs report as not run.
         unfit: algorithms that the data do not suit, and why.
@@ -88,7 +92,15 @@ def missing(
 def _missing_of(
     place: tuple[str, str], seeds: int, attempts: Sequence[Attempt], gaps: Sequence[Gap]
 ) -> Iterator[Missing]:
-    """List the gaps of one algorithm under one defence: of the whole run, of views, of attacks on some seeds."""
+    """List the gaps of one algorithm under one defence: of the whole run, of views, of attacks on some seeds.
+
+    Args:
+        place: algorithm and defence.
+        seeds: number of runs.
+        attempts: attacks that ran there.
+        gaps: what is reported as not run there.
+    """
+    # a gap without a view is a run that ended early; of several for one seed the first reason is kept
     ended = {gap.seed: gap.reason for gap in reversed(gaps) if not gap.view}
     if ended:
         yield Missing(*place, "", "", seeds - len(ended), seeds, ended[min(ended)])
@@ -101,7 +113,7 @@ def _missing_of(
         for attempt in attempts:
             if attempt.view == view:
                 ran.setdefault(attempt.attack, set()).add(attempt.seed)
-        attacked = set().union(*ran.values())
+        attacked = set().union(*ran.values())  # seeds in which some attack ran on this view
         expected = set(range(seeds)) - set(ended)
         reported = [gap for gap in gaps if gap.view == view]
         if not expected <= attacked:

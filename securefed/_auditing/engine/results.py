@@ -1,5 +1,14 @@
 """Results of single attacks, the same for registered algorithms and for a user's own.
 
+An audit runs an algorithm under a defence (nothing, secure aggregation, noise, ...), once for each seed. An attack then
+estimates a secret (rows, their Gram matrix X^T X, counts of labels, ...) from a view: the messages that one kind of
+attacker sees. The estimate is scored by
+
+    leakage = 1 - error / baseline,
+
+where `error` is the estimate's relative error, and `baseline` that of the best guess without messages. Chance is
+measured by the null: the same attack on messages that say nothing about the secret.
+
 An `Attempt` is one attack on one view of one run. `gathering.gather` makes one `Cell` of an attack's attempts over all
 seeds, with intervals and a verdict. All cells together are an `audit_report.Report`.
 """
@@ -24,6 +33,7 @@ from securefed.attacks._generic import ClearRows, LowDigits, RawBits, RegressRow
 CLIENT: Final[Literal["client"]] = "client"
 FEDERATION: Final[Literal["federation"]] = "federation"
 RECORD: Final = "record"
+"""Owner of a membership secret: one row, which took part or did not."""
 Secret = Literal[
     "client",
     "federation",
@@ -37,16 +47,20 @@ Secret = Literal[
     "pooled gram",
     "pooled samples",
 ]
-"""`client` and `federation` are one client's and all clients' data, whose kind the algorithm's audit case states (an
-audit of registered algorithms). The others state the kind itself (an audit of a user's own algorithm); `statistics` (of
-batch normalisation) and `tokens` (which of them occur) are secrets of an audit of a torch loop."""
+"""Names of secrets. In an audit of registered algorithms they are `client` and `federation`: one client's and all
+clients' data, whose kind the algorithm's audit case (the settings in which it is audited) states. The others state the
+kind itself, in an audit of a user's own algorithm; `pooled` means the data of all clients together. `confirmation` is
+whether a record took part, for an adversary who knows all other rows. `statistics` (of batch normalisation) and
+`tokens` (which of them occur) are secrets of an audit of a torch loop."""
 POOLED: Final[tuple[Secret, ...]] = ("pooled gram", "pooled samples")
 """The data of all clients together, which sums may give away where they hide every single client."""
 GATED: Final[tuple[Secret, ...]] = ("gram", "samples", "labels", "membership", *POOLED)
-"""Secrets that a gate checks by default. Not `confirmation`: an adversary who guesses all of a client's data can
-confirm the guess against any message without noise, so that only differential privacy passes it."""
+"""Secrets that a gate (a test that fails above a limit on leakage) checks by default. Not `confirmation`: an adversary
+who guesses all of a client's data can confirm the guess against any message without noise, so that only differential
+privacy passes it."""
 SECRETS: Final[tuple[Secret, ...]] = (*GATED, "confirmation")
 NOT_COVERED: Final = "not covered"
+"""Value of `Cell.epsilon` where noise is added only after the messages that the view holds."""
 _FURTHER: Final = 10
 """How many times further from exact the null of a run must be for that run to count as a reconstruction. Estimates of
 rows of few possible values are nearly exact by chance, and do not count."""
@@ -73,19 +87,21 @@ class Attempt:
         target: the client attacked; `None` for all clients together.
         attack: its name.
         secret: what the estimate is of.
-        leakage: 1 - error / baseline; of membership 2 AUC - 1. 1 is exact, 0 no better than the guess.
+        leakage: 1 - error / baseline; of membership 2 AUC - 1 (AUC: area under the ROC curve). 1 is exact, 0 no better
+            than the guess, below 0 worse.
         null_leakage: the same for the attack on messages that say nothing about the target.
         error: relative error of the estimate, that of the baseline if `failed`; NaN for membership.
         baseline: relative error of the guess without messages.
         failed: whether the attack returned nothing finite, so that its user is left with the guess.
-        residual: of the messages under the estimate, as the attack reports it.
-        rank: of the attack's linear system.
+        residual: ||observed - predicted|| / ||observed|| of the messages that the estimate predicts; NaN where the
+            attack does not compute it.
+        rank: of the attack's linear system; 0 where it solves none.
         unknowns: of that system.
         condition: of that system.
         explained: whether the estimate explains the messages to their precision; `None` where the attack cannot tell.
         null_explained: the same for the null.
         tpr: true positive rate at 1 % false positives of a membership attack; NaN for the others.
-        part: the best known column or row, where not all rows are known.
+        part: the column or row that the estimate knows best, such as "column 3"; empty where none was scored.
         part_leakage: of that column or row.
         derived: whether the attack sought another secret, from which this estimate was computed.
     """
@@ -115,7 +131,10 @@ class Attempt:
 
     @property
     def reconstructs(self) -> bool:
-        """Whether the data are known to a thousandth of the guess's error, and chance is far from that."""
+        """Whether the data are known to a thousandth of the guess's error, and chance is far from that.
+
+        Always false for secrets of a single row, such as membership: one right answer may be luck.
+        """
         if owner(self.secret) not in (CLIENT, FEDERATION) or self.leakage < RECONSTRUCTED:
             return False
         return self.null_leakage < RECONSTRUCTED and 1 - self.null_leakage >= _FURTHER * (1 - self.leakage)
@@ -130,13 +149,14 @@ class RunFacts:
         defense: name of the defence.
         seed: of the run.
         utility: of the final model on held-out rows (higher is better); NaN where no utility is known.
-        bytes_per_client_round: of all messages in both directions.
+        bytes_per_client_round: of all messages in both directions, for one client in one round.
         seconds_per_round: wall-clock time of the whole federation in one process.
         rounds: number that ran.
-        epsilon: of what the server publishes after all rounds; `None` without noise.
-        real: whether the defence itself ran, or a cheaper run whose sums are the same.
-        identical: for a real run of a defence without noise, whether every sum equals the cheaper run's bit for bit.
-        view: the one view that this run was made for; empty for the defence's usual run.
+        epsilon: of differential privacy, for what the server publishes in all rounds together; `None` without noise.
+        real: whether the defence itself ran. Otherwise a cheaper run stood for it, whose sums are the same.
+        identical: for a real run of a defence without noise, whether every sum equals the cheaper run's bit for bit;
+            `None` where they were not compared.
+        view: the one view that this run was made for; empty for the run that all other views are made of.
     """
 
     algorithm: str
@@ -200,8 +220,8 @@ class Cell:
             `None` without noise.
         failed: number of runs in which the attack returned nothing finite.
         exposed_seeds: number of runs that leaked .9 or more, which a mean may hide.
-        residual: mean relative residual of the messages.
-        rank: mean rank of the attack's system.
+        residual: mean relative residual of the messages under the estimates.
+        rank: mean rank of the attack's linear system.
         unknowns: of that system.
         condition: mean condition number of that system.
         note: how the runs were made, where not all of them are the defence itself.
@@ -210,7 +230,7 @@ class Cell:
         highest: leakage of the run that leaked most.
         tpr: mean true positive rate of a membership attack at 1 % false positives; NaN for the others.
         client: target of the run that leaked most.
-        asked: seeds of the audit; `leakage.seeds` of them could be attacked.
+        asked: number of seeds of the audit; `leakage.seeds` of them could be attacked.
         part: a column or row that was read in some run; empty if none, or if all rows were.
         reconstructed: whether some run gave all of the secret away.
         derived: whether the attack sought another secret, from which this one follows.

@@ -1,7 +1,8 @@
 """Collect the results of one seed of one algorithm: scored attacks, costs, pictures and gaps.
 
-`SeedResult.record` is the one place where an attack's estimates become attempts, for registered algorithms and for a
-user's own: it scores each estimate beside the null, which is the same attack on messages that say nothing.
+A seed is one run of the algorithm under each defence of the audit. `SeedResult.record` is the one place where an
+attack's estimates become attempts, for registered algorithms and for a user's own: it scores each estimate beside the
+null, which is the same attack on messages that say nothing. A gap is something that was to run and did not.
 """
 
 from __future__ import annotations
@@ -23,7 +24,15 @@ from securefed.attacks.scores import leakage, relative_error
 
 @dataclass(frozen=True)
 class Place:
-    """Place of an attack: algorithm, defence, view, seed, and the client attacked (`None`: all clients together)."""
+    """Place of an attack, as in `Attempt`.
+
+    Attributes:
+        algorithm: its name.
+        defense: name of the defence.
+        view: name of the attacker's view.
+        seed: of the run.
+        target: the client attacked; `None` for all clients together.
+    """
 
     algorithm: str
     defense: str
@@ -34,7 +43,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Judgement:
-    """An estimate beside the secret.
+    """One estimate, compared with the secret that it is of.
 
     Attributes:
         secret: name of the secret.
@@ -42,8 +51,8 @@ class Judgement:
         baseline: relative error of the guess without messages.
         failed: whether the estimate is not finite, so that its user is left with the guess.
         truth: the secret.
-        estimate: of it; the guess if `failed`.
-        part: the column or row that the estimate knows best; empty where none counts.
+        estimate: of it, of the same shape; the guess if `failed`.
+        part: the column or row that the estimate knows best, such as "column 3"; empty where none was scored.
         part_leakage: of that column or row.
     """
 
@@ -58,14 +67,22 @@ class Judgement:
 
 
 def judge_estimate(secret: Secret, estimate: Array, truth: Array, guess: Array, baseline: float) -> Judgement:
-    """Compare an estimate with the truth; `guess`, of error `baseline`, replaces one that is not finite."""
+    """Compare an estimate with the truth; the guess replaces an estimate that is not finite.
+
+    Args:
+        secret: name of the secret.
+        estimate: of any shape.
+        truth: the secret, of the same shape.
+        guess: the guess without messages, of the same shape.
+        baseline: relative error of the guess.
+    """
     if not np.isfinite(estimate).all():
         return Judgement(secret, baseline, baseline, True, truth, np.asarray(guess))
     return Judgement(secret, relative_error(estimate, truth), baseline, False, truth, estimate)
 
 
 Judge = Callable[[Reconstruction], Sequence[Judgement]]
-"""Scores an estimate for each secret that it is an estimate of."""
+"""Scores an estimate once for each secret that it is of: one client's data, all clients' data, or both."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +148,17 @@ class Tradeoff:
 
 @dataclass
 class SeedResult:
-    """All results of one seed of one algorithm; `skipped` holds sentences for the report's list of what did not run."""
+    """All results of one seed of one algorithm.
+
+    Attributes:
+        attempts: scored attacks.
+        facts: costs of the runs.
+        artifacts: secrets and estimates for pictures.
+        skipped: sentences for the report's list of what did not run.
+        traces: errors of the attacks on the first rounds.
+        tradeoffs: leakage and utility at several epsilons.
+        gaps: what was to run and did not, for the gate.
+    """
 
     attempts: list[Attempt] = field(default_factory=list)
     facts: list[RunFacts] = field(default_factory=list)
@@ -159,15 +186,15 @@ class SeedResult:
         Args:
             place: where it looked.
             attack: its name.
-            estimates: its result; each one after the first follows from the first.
-            nulls: its results on messages that say nothing about the target, estimate by estimate. `None` where it
-                returned nothing, so that its user is left with the guess. Of several nulls the one that errs least
-                counts.
+            estimates: its result; each one after the first is computed from the first, as a Gram matrix from rows.
+            nulls: for each kind of meaningless messages its results on them, in the order of `estimates`; `None` where
+                it returned nothing, so that its user is left with the guess. Of several nulls the one that errs least
+                counts, secret by secret.
             judge: scores an estimate.
             explains: tells whether an estimate explains its messages; `None` where the attack cannot tell.
 
         Returns:
-            The scores of the estimates.
+            The scores of the estimates, in their order.
         """
         chances = [{} if null is None else _errors_by_secret(null, judge, explains) for null in nulls]
         judgements = []
@@ -234,6 +261,9 @@ def gap_sentences(results: Sequence[SeedResult], runs: int, word: str) -> tuple[
         results: of all runs.
         runs: their number.
         word: what a run is called: `seeds` or `runs`.
+
+    Returns:
+        One sentence for each view and attack.
     """
     reasons: dict[str, list[str]] = {}
     for gap in (gap for result in results for gap in result.gaps):
@@ -256,7 +286,12 @@ def _errors_by_secret(
 
 
 def run_costs(history: Sequence[RoundHistory], clients: int) -> dict[str, Any]:
-    """Compute the fields of `RunFacts` that a run's history tells: traffic, time and number of rounds."""
+    """Compute the fields of `RunFacts` that a run's history tells: traffic, time and number of rounds.
+
+    Args:
+        history: bytes sent to the server (`up`) and by it (`down`), and seconds, round by round; at least one round.
+        clients: number of clients.
+    """
     rounds = len(history)
     return {
         "bytes_per_client_round": sum(entry.up + entry.down for entry in history) / rounds / clients,

@@ -1,7 +1,8 @@
 """Intervals and verdicts: how sure an audit is of a mean leakage over seeds.
 
 A leakage is 1 for an exact estimate and 0 for one no better than the guess. Its null is the leakage of the same attack
-on messages that say nothing, which is what chance gives. `interval` bounds each mean, and `verdict` compares the two.
+on messages that say nothing, which is what chance gives. An audit has one value of each for every seed, that is for
+every repetition of the run. `interval` bounds each mean, and `verdict` compares the two.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ RECONSTRUCTED: Final = 0.999
 """Leakage from which a single run is a reconstruction, whatever the mean says: luck does not reach a thousandth of the
 guess's error."""
 SIGHTED: Final = 0.8
-"""Share of the runs whose messages an attack must explain for its silence to mean anything."""
+"""Share of the runs whose messages an attack must explain for its silence to mean anything. An estimate explains the
+messages if those that it predicts differ from the observed ones by rounding and noise only."""
 ENOUGH: Final = 10
 """Seeds from which the bootstrap interval is wide enough (measured, see `verdict`)."""
 _POWER: Final = 0.8416  # the normal quantile of 8 in 10
 _HALF: Final = 1.96  # half of a normal 95 % interval, in standard errors
 _RESAMPLES: Final = 4000  # the interval's ends then move by about 1 % of its width with the bootstrap's seed
-_BOOTSTRAP_SEED: Final = 20240229
+_BOOTSTRAP_SEED: Final = 20240229  # arbitrary and fixed
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,9 @@ def interval(values: Sequence[float]) -> Interval:
 
     One value gives an interval of width 0, although its spread is unknown; `Interval.seeds` tells.
 
+    Args:
+        values: one leakage for each seed.
+
     Raises:
         ConfigError: there are no values, or some are not finite.
     """
@@ -70,7 +75,8 @@ def interval(values: Sequence[float]) -> Interval:
     rng = np.random.default_rng(_BOOTSTRAP_SEED)
     means = data[rng.integers(0, data.size, (_RESAMPLES, data.size))].mean(axis=1)
     low, high = np.quantile(means, [0.025, 0.975])
-    return Interval(float(data.mean()), float(low), float(high), int(data.size), float(data.std(ddof=data.size > 1)))
+    deviation = float(data.std(ddof=1 if data.size > 1 else 0))  # 0 for one value
+    return Interval(float(data.mean()), float(low), float(high), int(data.size), deviation)
 
 
 @dataclass(frozen=True)
@@ -89,13 +95,14 @@ class Verdict:
 
 
 def verdict(leakage: Interval, null: Interval, *, explained: float = math.nan, highest: float = -math.inf) -> Verdict:
-    """Judge a leakage against its null.
+    """Judge a leakage against its null, with threshold = max(.05, null.high).
 
     - `exposed`: leakage.low >= .9 and leakage.low > null.high.
-    - `partial`: leakage.low > max(.05, null.high); or a single run was reconstructed to a thousandth.
+    - `partial`: leakage.low > threshold; or a single run was reconstructed to a thousandth of the guess's error.
     - `inconclusive`: neither, and silence means nothing: fewer than 8 in 10 runs are explained, so that the search
       failed in the others, or no mean leakage would have been noticed (`detectable` >= 1).
-    - `not detected`: neither, with `detectable` = threshold + (mean - low) + .84 deviation / sqrt(seeds).
+    - `not detected`: neither, with `detectable` = threshold + (mean - low) + .84 deviation / sqrt(seeds). The summand
+      mean - low lifts the interval over the threshold; .84 standard errors make that likely in 8 of 10 repetitions.
 
     At most 2 % of verdicts may be false where leakage and null follow one distribution. Measured: .5 to 1.5 % at 10
     seeds, on normal, skewed and rare-success distributions. Below 10 seeds the bootstrap is too narrow (7 % at 3, 17 %
@@ -131,8 +138,14 @@ def widened(values: Interval) -> float:
 def seeds_for(leakage: Interval, null: Interval, limit: float) -> int | None:
     """Estimate how many seeds a gate at `limit` needs.
 
-    With so many seeds the interval would lie below the limit, and a leak of the limit's size would be called partial in
-    8 of 10 repetitions. Means and spread are taken as seen so far, and intervals as normal.
+    A gate fails where leakage may exceed its limit. With so many seeds the interval would lie below the limit, and a
+    leak of the limit's size would be called partial in 8 of 10 repetitions. Means and spread are taken as seen so far,
+    and intervals as normal: 1.96 standard errors each way.
+
+    Args:
+        leakage: as seen so far; at least two seeds.
+        null: likewise.
+        limit: of the gate, a leakage.
 
     Returns:
         The number; `None` if 10^4 seeds would not do, since the mean is too near the limit, or chance reaches it.

@@ -1,7 +1,7 @@
-"""Run an audit's tasks in worker processes.
+"""Run an audit's tasks, such as one seed of one algorithm, in worker processes.
 
-The workers are forked from a server process that has imported everything and has started no thread, so that a worker
-starts at once and inherits no lock.
+The workers are forked from a fork server (`multiprocessing`'s start method `forkserver`): a process that has imported
+everything and has started no thread, so that a worker starts at once and inherits no lock.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from threadpoolctl import threadpool_limits
 Task = TypeVar("Task")
 Outcome = TypeVar("Outcome")
 _PRELOADED = ["securefed._auditing.registered.seed_run", "sklearn.datasets"]
+"""Modules that the fork server imports; they import nearly all that a task needs."""
 
 
 def warm_up() -> None:
-    """Start the server, so that it imports while the caller does; both take about two seconds."""
+    """Start the fork server, so that it imports while the caller does; both take about two seconds."""
     _context()
     forkserver.ensure_running()
 
