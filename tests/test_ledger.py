@@ -95,7 +95,7 @@ def test_other_terms_do_not_reset_it(tmp_path: Path) -> None:
 def test_a_lost_ledger_is_refused_until_the_operator_says_what_is_spent(tmp_path: Path, key: bytes | None) -> None:
     seal = None if key is None else Seal(key, tmp_path / "elsewhere" / "anchor")
     path, limits = tmp_path / "client" / "ledger", Limits(exchanges=10, epsilon=GAUSSIAN.epsilon(8))
-    with pytest.raises(LedgerLost, match=r"Ledger\.create"):
+    with pytest.raises(LedgerLost, match=r"Ledger\.create\(path, limits, spent=DataUsage\("):
         Ledger.open(path, limits, seal)
     ledger = ledger_at(path, limits, seal=seal)
     for number in range(3):

@@ -1,12 +1,18 @@
 """Answer the server's messages for one client: one algorithm, one defence, one committed state.
 
+An exchange makes one secure sum in a few stages (for masking: keys, shares, upload, unmasking), and the server sends
+each client one request a stage. At the upload the client computes its contribution from the server's broadcast. Two
+messages stand outside exchanges: `COMMIT` tells the outcome of the last round, `REVEAL` asks for scalars by which the
+algorithm selects clients. Callers hand each message to `ClientNode.handle`: transports, `SumClient`, the Flower client.
+
 The state after a contribution is tentative until the server's next request states that the round's sum counted the
 contribution; otherwise the client resumes from its last committed state.
 
 Apart from the protected upload, nothing that the server sees of a client depends on the client's data. So the client
 checks the whole request for an upload by rules on public facts, and uses the exchange up (durably, `persist`), before
 it computes anything. A client without a contribution (values out of range or not finite, a failed computation) sits
-out: it uploads uniform residues where the defence hides uploads without noise, and zeros where the defence adds noise.
+out: it uploads uniform residues where the defence hides uploads without noise (an extra tensor of the upload, the
+indicator, then shows that the sum is void, not whose fault it is), and zeros where the defence adds noise.
 Only if the defence hides nothing, it refuses by name. Not guaranteed: that the client's computing time reveals nothing.
 """
 
@@ -15,7 +21,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -32,6 +37,7 @@ from securefed._runtime.exchange_context import (
     upload_context,
 )
 from securefed._runtime.exchange_header import EVALUATE, TRAIN, ExchangeHeader, integers
+from securefed._runtime.exchange_plans import ExchangePlans
 from securefed._runtime.exchange_schedule import ExchangeSchedule
 from securefed._runtime.ledger import Ledger, charge
 from securefed._runtime.message_schema import MessageSchema
@@ -44,7 +50,7 @@ from securefed.algorithms._base import RoundOutcome
 from securefed.algorithms._capabilities import SupportsPrivacyCost
 from securefed.algorithms._validation import check_contribution
 from securefed.datasets._base import Dataset
-from securefed.defenses._base import Defense, Plan, Session, has_indicator, without_indicator_tensor
+from securefed.defenses._base import Defense, Session, has_indicator, without_indicator_tensor
 from securefed.defenses._capabilities import (
     SupportsAuthenticatedRefusals,
     SupportsMemory,
@@ -104,7 +110,7 @@ class ClientNode:
         self._remembering = aggregation if isinstance(aggregation, SupportsMemory) else None
         self._verifying = aggregation if isinstance(aggregation, SupportsVerification) else None
         self._spending = self.algorithm if isinstance(self.algorithm, SupportsPrivacyCost) else None
-        self._planned: tuple[object, Plan] | None = None  # of the last exchange, after what it was planned from
+        self._plans = ExchangePlans(schema, defense)
         self.state = ClientNodeState(self.algorithm.enroll(data, schema.public, self._rng(0)))
 
     @property
@@ -143,13 +149,13 @@ class ClientNode:
                 return None, self.algorithm.evaluate(state.committed, pending.broadcast)
             return self.algorithm.contribute(state.committed, pending.broadcast, pending.rng)
         except Exception as error:
-            if not (self._silent or isinstance(error, SecureFedError)):
+            if not (self._plans.hide_absence or isinstance(error, SecureFedError)):
                 raise
             return error
 
     def finish(self, pending: PendingUpload, computed: ComputedContribution) -> Message:
         """Build the reply: the protected contribution, or the upload of a client that sits out."""
-        message, state, trains = pending.message, self.state, pending.state.place[1] == 1
+        message, state, trains = pending.message, self.state, pending.state.trains
         if self.simulated and trains and not isinstance(computed, Exception):
             check_contribution(self.algorithm, computed, self._schema.layouts[TRAIN])
         try:
@@ -159,14 +165,14 @@ class ClientNode:
                 self.state, body = self._without(state, computed)
                 return self._reply(message, message.stage, body)
             tentative, raw = computed
-            if trains and self._spending is not None:  # whatever becomes of the message
+            if trains and self._spending is not None:  # the cost counts whether or not the message arrives
                 self.state = state = with_cost(state, self._spending, tentative)
             if trains:
                 state = replace(state, tentative=tentative, tentative_round=message.round, absent=False)
             try:
                 self.state, body = self._upload(state, raw)
             except Exception as error:
-                if not (self._silent or isinstance(error, SecureFedError)):
+                if not (self._plans.hide_absence or isinstance(error, SecureFedError)):
                     raise
                 self.state, body = self._without(self.state, error)
         except SecureFedError as error:
@@ -184,11 +190,7 @@ class ClientNode:
 
     def session(self, exchange: int, header: ExchangeHeader) -> Session:
         """Derive the session of an exchange from public facts and the exchange's header."""
-        layout, doublings, learned = given = self._schema.layouts[header.kind], header.doublings, header.learned
-        if self._planned is None or self._planned[0] != given:
-            plan = self._defense.plan(layout, self._schema.public.cohort, range_doublings=doublings, learned=learned)
-            self._planned = given, plan
-        return Session(self.run, exchange, header.cohort, self._planned[1])
+        return Session(self.run, exchange, header.cohort, self._plans.plan(header))
 
     def protocol_for(self, session: Session) -> Any:
         """Start a fresh state of the defence's protocol, without anything from earlier exchanges."""
@@ -209,9 +211,11 @@ class ClientNode:
         return self._reply(message, REFUSAL, body)
 
     def _rng(self, round: int, *purpose: int) -> np.random.Generator:
+        """Return the generator of a round: 0 to enrol, r + 1 for round r; further numbers give further streams."""
         return np.random.default_rng([self._seed, self.client, round, *purpose])
 
     def _step(self, state: ClientNodeState, message: Message) -> tuple[ClientNodeState, Tensors] | PendingUpload:
+        """Return the next state and the reply's body; for a checked request for an upload, what is still to compute."""
         message.check(run=self.run, round=message.round, stage=message.stage, sender=SERVER, receiver=self.client)
         if message.stage in (COMMIT, REVEAL):
             return self._outside(state, message)
@@ -265,7 +269,7 @@ class ClientNode:
     def _cost(self, state: ClientNodeState) -> PrivacyCost:
         """Compute the privacy cost of answering the exchange."""
         assert state.session is not None
-        spending = self._spending if state.place[1] == 1 else None
+        spending = self._spending if state.trains else None
         steps = None if spending is None else spending.noised_steps(state.committed)
         return cost_of(self._defense, state.session.plan, steps)
 
@@ -295,7 +299,7 @@ class ClientNode:
                 settled = replace(settled, committed=committed)
             return settled, None
         except Exception as error:
-            if not self._silent:
+            if not self._plans.hide_absence:
                 raise
             _LOG.warning("client %d: the last round could not be committed: %r", self.client, error)
             return replace(settled, committed_round=counted, stuck=True), error
@@ -321,7 +325,7 @@ class ClientNode:
         protocol, reply = self._defense.aggregation.client_upload(state.protocol, encoded)
         kept = state.encoded if encoded is None or not self._keep else without_indicator_tensor(encoded)
         state = self._remember(replace(state, protocol=protocol, encoded=kept))
-        if state.place[1] == 1 and self._verifying is not None:
+        if state.trains and self._verifying is not None:
             state = replace(state, sum_key=self._verifying.client_keeps(protocol))
         return state, reply
 
@@ -329,29 +333,22 @@ class ClientNode:
         """Upload for a client without a contribution, or raise `error` if the defence hides nothing."""
         assert state.session is not None
         number, plan = state.session.round, state.session.plan
-        if not self._silent:
+        if not self._plans.hide_absence:
             raise error
         _LOG.warning("client %d has no contribution to exchange %d: %r", self.client, number, error)
-        if state.place[1] == 1:  # the client then replies like any other if the server claims to have counted it
+        if state.trains:  # the client then replies like any other if the server claims to have counted it
             state = replace(state, tentative=state.committed, tentative_round=number, absent=True)
         if has_indicator(plan):
             return self._upload(replace(state, out=state.out + 1), None)
         return self._upload(state, {spec.name: np.zeros(spec.shape) for spec in plan.own})
 
-    @cached_property
-    def _silent(self) -> bool:
-        """True if the server must not learn that a client has no contribution."""
-        return has_indicator(self._training_plan) or self._training_plan.noised
-
-    @cached_property
-    def _training_plan(self) -> Plan:
-        return self._defense.plan(self._schema.layouts[TRAIN], self._schema.public.cohort)
-
     def _remember(self, state: ClientNodeState) -> ClientNodeState:
+        """Keep what the aggregation must know in later exchanges (pinned keys, for instance)."""
         kept = state.memory if self._remembering is None else self._remembering.client_memory(state.protocol)
         return replace(state, memory=kept)
 
     def _open(self, state: ClientNodeState, message: Message) -> ClientNodeState:
+        """Open the exchange that a request's header describes, after checking that it is new and in the schedule."""
         if message.round <= state.last_round:
             raise ContradictionError(message.sender, f"exchange {message.round} was opened before: a replay")
         numbers = len(self._defense.start(self._schema.layouts[TRAIN]))
@@ -385,7 +382,7 @@ class ClientNode:
         if state.tentative is not None and counted == state.tentative_round and state.sum_key:
             assert self._verifying is not None
             announced = unnest("commit/announced", message.body)
-            self._verifying.client_check(state.sum_key, self.client, self._training_plan, announced)
+            self._verifying.client_check(state.sum_key, self.client, self._plans.training, announced)
 
     def _followed(self, message: Message, broadcast: Tensors) -> Tensors | None:
         """Return the broadcast that followed from the exchange that counted this client; `None` if it needs none.

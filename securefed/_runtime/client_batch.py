@@ -19,7 +19,11 @@ from securefed.algorithms._capabilities import SupportsBatches
 
 
 class ClientBatch:
-    """Simulated clients that run the same algorithm and answer a stage together."""
+    """Simulated clients that run the same algorithm and answer a stage together (a `BatchEndpoint`).
+
+    Args:
+        nodes: the clients, by id.
+    """
 
     def __init__(self, nodes: Mapping[PartyId, ClientNode]) -> None:
         self._nodes = nodes
@@ -39,6 +43,7 @@ class ClientBatch:
         return replies
 
     def _compute(self, waiting: Mapping[PartyId, PendingUpload]) -> dict[PartyId, ComputedContribution]:
+        """Compute all clients' contributions; an exception stands for a client that has none."""
         out: dict[PartyId, ComputedContribution] = {}
         for parties in _alike(waiting):
             algorithm = self._nodes[parties[0]].algorithm
@@ -58,7 +63,7 @@ class ClientBatch:
     @staticmethod
     def _train(waiting: Mapping[PartyId, PendingUpload], parties: list[PartyId]) -> bool:
         """Tell whether all these clients are asked for a training contribution and can compute one."""
-        return all(waiting[party].fault is None and waiting[party].state.place[1] == 1 for party in parties)
+        return all(waiting[party].fault is None and waiting[party].state.trains for party in parties)
 
 
 def _alike(waiting: Mapping[PartyId, PendingUpload]) -> list[list[PartyId]]:

@@ -3,10 +3,10 @@
     data = freeze(node)                         # after an answer
     thaw(node, data)                            # a node made anew with the client's data, before the next message
 
-The bytes hold the secrets of the current exchange and the client's learned state. Keep them on the client's machine,
-and seal them (`Seal`) where others can read the disk. Never go on from a state that is older than an
-answer to a request for an upload: the client would mask two uploads alike. Freeze after every answer, and keep only the
-newest.
+The bytes hold the secrets of the current exchange (the making of one sum) and the client's learned state: what its
+algorithm and the defence remember of earlier exchanges. Keep them on the client's machine, and seal them (`Seal`) where
+others can read the disk. Never go on from a state that is older than an answer to a request for an upload: the client
+would mask two uploads alike. Freeze after every answer, and keep only the newest.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ def learned_of(state: ClientNodeState) -> dict[str, Array]:
 
 def with_learned(state: ClientNodeState, tensors: Tensors) -> ClientNodeState:
     """Replace the learned part of a freshly enrolled client's state by what `learned_of` returned.
+
+    The tentative state is the one after the client's last contribution, which no server has confirmed yet.
 
     Raises:
         DataError: a field is missing.

@@ -1,4 +1,10 @@
-"""Sample the clients of a round: by a schedule, uniformly, secretly, or by scalars that clients reveal."""
+"""Sample the clients of a round (its cohort): by a schedule, uniformly, secretly, or by scalars that clients reveal.
+
+The server's round engine calls these functions before each sum. A seeded uniform draw is repeatable, and anyone with
+the seed knows it; an accountant may count amplification by sampling only for the secret draw (`unpredictable`), so the
+checks here refuse every other combination. Some algorithms choose clients by a statistic of each, such as a gradient
+norm; those scalars leave the client outside the defence, and only where the caller agreed (`reveal`).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +25,9 @@ from securefed.defenses._differential_privacy import FixedSizeSampling, Sampler
 from securefed.errors import ConfigError, MalformedError, RoundVoid
 
 Schedule = Callable[[int], Sequence[ClientId]]
+"""Function from a round's number to the ids of its clients."""
 _COHORT_STREAM = 2**32 - 1
+"""Separates the cohorts' random stream from the clients' streams, whose second number is the client's id."""
 
 
 def selecting(algorithm: Algorithm[Any, Any]) -> SupportsClientSelection[Any] | None:
@@ -119,9 +127,19 @@ def unpredictable(everyone: Sequence[ClientId], size: int) -> tuple[ClientId, ..
 
 
 def drop_surplus(clients: Sequence[ClientId], surplus: int, kept: Sequence[ClientId]) -> tuple[ClientId, ...]:
-    """Remove `surplus` random clients that are also in `kept`, so that the survivors differ enough from the last sum's.
+    """Remove random clients, so that the survivors differ enough from the last sum's.
 
-    If there are fewer than `surplus` of them, none is removed: the round then waits for clients to return.
+    Two sums over sets that differ in few clients can be subtracted, which leaves those few clients' sum. Removing a
+    client that is in both sets makes the sets differ by one more.
+
+    Args:
+        clients: survivors of the attempt that was refused.
+        surplus: how many have to go.
+        kept: survivors of the last sum that was opened.
+
+    Returns:
+        The clients to invite next, ascending. If fewer than `surplus` are in both sets, all of `clients`: the next
+        attempts then wait for clients to return.
     """
     both = sorted(set(clients) & set(kept))
     if len(both) < surplus:
@@ -153,6 +171,12 @@ def by_revealed(
     algorithm: SupportsClientSelection[Any], answers: Mapping[ClientId, Tensors], cohort: int, round: int
 ) -> tuple[ClientId, ...]:
     """Let the algorithm choose among the candidates that answered with finite scalars.
+
+    Args:
+        algorithm: the algorithm, which selects clients.
+        answers: by candidate, the scalars that it revealed.
+        cohort: number of clients to choose.
+        round: for the error.
 
     Raises:
         RoundVoid: no candidate did.

@@ -2,7 +2,9 @@
 
 An upload may be lost on the way. So a client keeps two states of its algorithm: the committed one, which agrees with
 the server's sums, and the tentative one, as it is if the last upload counts. A later request lists which exchange
-counted the client last; if it is the tentative one's, that becomes the committed state, and else it is dropped.
+counted the client last, that is, has its contribution in the sum; if it is the tentative one's, that becomes the
+committed state, and else it is dropped. An exchange is the making of one sum. Its messages carry its number, which the
+fields below call a round (`tentative_round`, `last_round`): a training round that is repeated has several.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from securefed.defenses._base import Session
 
 @dataclass(frozen=True)
 class ClientNodeState:
-    """State that a client keeps between messages; fields marked local are not packed with the rest.
+    """State that a client (`ClientNode`) keeps between messages; fields marked local are not packed with the rest.
 
     Attributes:
         committed: the algorithm's state after the last contribution that is known to be in a sum.
@@ -62,9 +64,20 @@ class ClientNodeState:
     sum_key: bytes = field(default=b"", repr=False)
     memory: Array = field(default_factory=lambda: np.zeros(0, np.uint8), repr=False)
 
+    @property
+    def trains(self) -> bool:
+        """True if exchange `last_round` sums training contributions, false if it sums evaluations."""
+        return self.place[1] == 1
+
 
 def with_cost(state: ClientNodeState, algorithm: SupportsPrivacyCost[Any], computed: Any) -> ClientNodeState:
-    """Add the privacy cost of a computed contribution to both states, so that resuming from either keeps it."""
+    """Add the privacy cost of a computed contribution to both states, so that resuming from either keeps it.
+
+    Args:
+        state: the client's state before the upload.
+        algorithm: trains with noise of its own (DP-SGD), and counts its cost in its states.
+        computed: the algorithm's state after the contribution, which holds the new cost.
+    """
     tentative = None if state.tentative is None else algorithm.spend(state.tentative, computed)
     return replace(state, committed=algorithm.spend(state.committed, computed), tentative=tentative)
 

@@ -1,4 +1,9 @@
-"""Remember which exchange counted each client last, and build the part of a request that states it."""
+"""Remember which exchange counted each client last, and build the part of a request that states it.
+
+An exchange makes one sum; it counted a client if the client's contribution is in the sum. A client commits the state
+after its last contribution only if it learns that this was counted, and some algorithms' clients also need the
+broadcast that followed from that sum (dual variables, for instance). The server's round engine keeps this record.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +75,12 @@ class CountedClients:
         return body
 
     def body_outside(self, client: ClientId, broadcast: Tensors) -> dict[str, Array]:
-        """Build these fields for a message outside any exchange, which has no cohort list or broadcast."""
+        """Build these fields for a message outside any exchange, which has no list of the cohort's last exchanges.
+
+        Args:
+            client: the receiver.
+            broadcast: the current broadcast; sent where clients need what followed from their last contribution.
+        """
         counted = np.asarray(self.exchanges.get(client, NEVER), np.int64)
         body = self.body(client) | {"commit/round": counted}
         return body | nest("broadcast", broadcast) if self.needs_outcome else body

@@ -3,9 +3,12 @@
     data = freeze_engine(engine, pending, exchange)
     pending, exchange = thaw_engine(engine, data)             # an engine made anew with the same terms and run
 
-The bytes hold the server's secrets of the exchange, the sum of the uploads so far, and what the last exchange
-precomputed for the next one. An engine that is restored twice may ask twice with what was precomputed: a client answers
-once, since it erases its part with its upload.
+The engine holds a run at the server: the algorithm's state, the sum that is being made (`PendingSum`, over several
+attempts) and its open attempt (`OpenExchange`). `SumServer` freezes it so that a killed server goes on.
+
+The bytes hold the server's secrets of the exchange, the sum of the uploads so far, and the keys that the last exchange
+agreed on for the next one. An engine that is restored twice may use those keys twice; a client does not, since it
+erases its part with its upload.
 """
 
 from __future__ import annotations
@@ -52,7 +55,10 @@ def freeze_engine(engine: RoundEngine, pending: PendingSum | None, exchange: Ope
 
 
 def thaw_engine(engine: RoundEngine, frozen: bytes) -> tuple[PendingSum | None, OpenExchange | None]:
-    """Restore the state that `freeze_engine` wrote, of an algorithm that needs no outcomes.
+    """Restore the state that `freeze_engine` wrote.
+
+    The algorithm must be one whose clients do not need the broadcast that followed from their last contribution: those
+    broadcasts are not in the bytes.
 
     Args:
         engine: made anew with the same terms and run; it is changed.

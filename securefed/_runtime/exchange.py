@@ -1,4 +1,9 @@
-"""Carry the messages of exchanges and of selections through a transport."""
+"""Carry the messages of exchanges and of selections through a transport.
+
+An exchange (`OpenExchange`) makes one sum in several stages, and does no I/O itself; `Coordinator.exchange` sends each
+stage's requests and hands it the replies. A selection asks candidates for scalars by which an algorithm chooses the
+cohort (`Coordinator.ask`). `Server` uses both.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,12 @@ from securefed.errors import MessageRefused
 
 
 class HelperNode:
-    """A helper (the key holder) as an endpoint."""
+    """A helper, such as the key holder that decrypts encrypted sums, as an endpoint of a transport.
+
+    Args:
+        helper: made by the defence's aggregation.
+        run: the run it belongs to; requests of another run are refused.
+    """
 
     def __init__(self, helper: Helper, run: str) -> None:
         self._helper, self._run = helper, run
@@ -41,7 +51,7 @@ class Coordinator:
         self._transport, self._log, self._timeout = transport, log, timeout
 
     def exchange(self, exchange: OpenExchange) -> ExchangeResult:
-        """Carry an exchange's messages until it ends.
+        """Carry an exchange's messages until it ends, and return its result.
 
         Raises:
             ClientOut, RangeRefused, DivergenceError, TooFewSurvivors: as `OpenExchange.close_stage`.
@@ -56,7 +66,17 @@ class Coordinator:
                 return result
 
     def ask(self, run: str, number: int, stage: str, bodies: Mapping[ClientId, Tensors]) -> dict[ClientId, Tensors]:
-        """Send messages outside any exchange; return the replies of the clients that answered as asked."""
+        """Send messages outside any exchange; a client that does not answer as asked is left out of the replies.
+
+        Args:
+            run: the run's identifier.
+            number: the messages' number, which no exchange has.
+            stage: `COMMIT` (how the last round ended) or `REVEAL` (scalars that a selection needs).
+            bodies: by client, the tensors to send.
+
+        Returns:
+            By client, ascending, the tensors of its reply.
+        """
         outgoing: dict[PartyId, bytes] = {}
         for client, body in bodies.items():
             message = Message(run, number, stage, SERVER, client, body)

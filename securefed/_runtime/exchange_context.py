@@ -1,5 +1,8 @@
 """Compute the context of an exchange: one digest of everything that clients receive before they upload.
 
+An exchange makes one sum of a cohort's contributions; it has a number in its run. An exchange "counted" a client if
+the client's contribution is in its sum. What "followed" from it is the next broadcast, computed from that sum.
+
 A server could learn one client's contribution from a sum by sending that client another broadcast, another plan, or
 another account of earlier rounds. So server and clients each derive one digest from what they sent or received, and
 protocols that hide contributions put it into masks, tags, signatures and proofs at the upload: clients with different
@@ -28,7 +31,7 @@ from securefed.errors import ContradictionError, MalformedError
 DIGEST_BYTES: Final = 32
 NEVER: Final = -1
 """Stands for "no exchange counted this client yet"."""
-_COUNTED, _FOLLOWED = "counted/exchange", "counted/followed"
+_COUNTED, _FOLLOWED = "counted/exchange", "counted/followed"  # names of fields in a request
 
 
 def tensors_digest(tensors: Tensors) -> bytes:
@@ -97,7 +100,7 @@ class CountedExchanges:
         if rows.dtype != np.uint8 or rows.shape != (len(cohort) if followed else 0, DIGEST_BYTES):
             raise MalformedError(message.sender, f"{_FOLLOWED!r} does not hold a digest for each client that needs one")
         pairs = {(exchange, row.tobytes()) for exchange, row in zip(exchanges.tolist(), rows, strict=False)}
-        if followed and len(pairs) > len(set(exchanges.tolist())):
+        if followed and len(pairs) > len(set(exchanges.tolist())):  # an exchange with more than one digest
             raise ContradictionError(
                 message.sender, f"{_FOLLOWED!r} lists two broadcasts that followed from one exchange"
             )
@@ -132,6 +135,7 @@ class CountedExchanges:
 
     @property
     def digest(self) -> bytes:
+        """SHA-256 of the whole list, 32 bytes."""
         return hashlib.sha256(self.exchanges.tobytes() + self.followed.tobytes()).digest()
 
 
@@ -151,7 +155,10 @@ def exchange_context(session: Session, header: ExchangeHeader, broadcast: bytes,
 
 
 def upload_context(exchange: bytes, kind: str, broadcast: bytes, counted: int) -> UploadContext:
-    """Build the context that a client's protocol binds its upload to.
+    """Build the two digests that a client's protocol binds its upload to.
+
+    The second, the source, names what the contribution is computed from and neither run, exchange number nor cohort:
+    a contribution keeps it when an exchange is repeated, so that the protocol can refuse it to another set of clients.
 
     Args:
         exchange: from `exchange_context`.

@@ -1,4 +1,8 @@
-"""The header of an exchange: the public numbers from which a client derives the exchange's plan."""
+"""The header of an exchange: the public numbers from which a client derives the exchange's plan.
+
+An exchange makes one sum. The server puts the header into the first request that each client gets in it. The plan says
+how the defence clips, scales and sums each tensor; clients derive it by themselves, and only these numbers are open.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,9 @@ TRAIN: Final = "train"
 EVALUATE: Final = "evaluate"
 _KINDS = (TRAIN, EVALUATE)
 MAX_DOUBLINGS: Final = 20
-"""Most doublings of the declared range that one kind of exchange may have in a run."""
+"""Most doublings of the declared range that one kind of exchange may have in a run.
+
+A factor of 2^20 = 10^6. Each doubling costs a bit of accuracy, so that a server cannot coarsen the sum any further."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +33,9 @@ class ExchangeHeader:
         cohort: ids of the invited clients, ascending.
         kind: what is summed: `train` or `evaluate`.
         doublings: how often the declared bounds were doubled.
-        learned: public numbers of an adaptive defence.
+        learned: public numbers that an adaptive defence learned from earlier sums, such as the clipping norm; positive.
         round: training rounds completed before it.
-        attempt: how many exchanges at this place of the run were void; with `round` what mini-batches are drawn by.
+        attempt: how many exchanges for this sum were void before; `round` and `attempt` seed the mini-batches.
     """
 
     cohort: tuple[ClientId, ...]

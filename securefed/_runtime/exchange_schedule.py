@@ -1,7 +1,7 @@
 """The schedule of a run's exchanges, as part of the terms: a client refuses any exchange outside it.
 
-Without a schedule a server could ask for unplanned evaluations, or for the same round again and again, and learn from
-each answer.
+An exchange makes one sum. Without a schedule a server could ask for unplanned evaluations, or for the same round again
+and again, and learn from each answer. `ClientNode` checks each exchange's header against it before it answers.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ ExchangePosition = tuple[int, int, int]
 """Position of an exchange in a run: completed rounds; 0 for an evaluation and 1 for training; attempt."""
 
 BEFORE_ALL: Final[ExchangePosition] = (-1, 0, 0)
+"""Position before any exchange: positions compare as tuples."""
 
 
 @dataclass(frozen=True)
@@ -76,5 +77,6 @@ class ExchangeSchedule:
 
 
 def _words(place: ExchangePosition) -> str:
+    """Describe a position in an error."""
     rounds, trains, attempt = place
     return f"attempt {attempt + 1} at {'training' if trains else 'evaluation'} after {rounds} rounds"

@@ -1,6 +1,9 @@
 """A simulated federation: the server and all its clients in one process.
 
-Federation(algorithm, clients, defense, seed=0).run(rounds)
+    result = Federation(FedAvg(...), clients, secure_aggregation(), seed=0).run(rounds=20)
+
+Every message is encoded and passes a transport, and each client runs its own side of the defence, so that sums,
+messages and their sizes are those of a run over a network.
 """
 
 from __future__ import annotations
@@ -80,6 +83,7 @@ class Federation(Server):
         }
         for node in nodes.values():
             node.simulated = True
+        # All clients enrol alike, so the first one's state shows what the states of this algorithm hold.
         check_stateless_clients(terms.defense, nodes[0].state.committed)
         if options.checkpoint is not None:
             check_packable(algorithm, algorithm.start(terms.public, np.random.default_rng(0)), "start")

@@ -13,11 +13,13 @@ class RoundHistory:
 
     Attributes:
         round: from 0.
-        exchange: the number its messages carry.
-        survivors: ids in the sum.
+        exchange: number of the exchange that made the round's sum, as its messages carry it. A round takes one exchange
+            for each attempt, so that exchange numbers run ahead of round numbers.
+        survivors: ids of the clients in the sum.
         seconds: wall clock, void attempts included; 0 under a `SumServer`, which has no clock and shows no history.
-        up, down: bytes the server received and sent.
-        void: why earlier attempts of this round were void, in order.
+        up: bytes that the server received, void attempts included.
+        down: bytes that it sent, likewise.
+        void: why earlier attempts of this round gave no sum, in order.
         refusals: why single messages were refused, by party.
         metrics: evaluation of the model that this round produced, sums over clients; empty where none was asked for.
     """

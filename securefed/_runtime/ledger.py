@@ -1,9 +1,12 @@
 """Count the use of a client's data over all runs: exchanges answered and epsilon spent, within the operator's limits.
 
-    ledger = Ledger.create("client.ledger", Limits(exchanges=1000, epsilon=8.0), spent=Spent())      # the first time
-    ledger = Ledger.open("client.ledger", Limits(exchanges=1000, epsilon=8.0))                       # afterwards
+    limits = Limits(exchanges=1000, epsilon=8.0)
+    ledger = Ledger.create("client.ledger", limits, spent=DataUsage())      # the first time
+    ledger = Ledger.open("client.ledger", limits)                           # afterwards
     ledger.charge(run, exchange, cost)                   # before the contribution is computed
 
+An exchange is the making of one sum, to which the client contributes once; the client charges it when it accepts the
+request for its contribution.
 There is one ledger for each client and data set. It does not depend on terms: runs with other hyper-parameters, another
 defence or another server count in the same ledger. It belongs to the client, so starting run after run does not help a
 server.
@@ -187,6 +190,7 @@ class Ledger:
         return True
 
     def _afford(self, after: LedgerEntries, cost: PrivacyCost) -> None:
+        """Raise `BudgetSpent` if the entries with this exchange exceed a limit."""
         limits = self.limits
         if limits.exchanges is not None and after.exchanges > limits.exchanges:
             raise BudgetSpent(
@@ -237,8 +241,8 @@ class Ledger:
         if not path.exists():
             raise LedgerLost(
                 f"there is no ledger {path}; restore it from its newest copy, or say what the data were used for: "
-                "Ledger.create(path, limits, spent=Spent(exchanges=..., epsilon=..., delta=...)), with Spent() if for "
-                "nothing yet"
+                "Ledger.create(path, limits, spent=DataUsage(exchanges=..., epsilon=..., delta=...)), with DataUsage() "
+                "if for nothing yet"
             )
 
     @contextmanager

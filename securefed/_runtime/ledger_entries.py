@@ -1,4 +1,8 @@
-"""Entries of a ledger: the exchanges answered in each run, and the privacy cost of each."""
+"""Entries of a ledger: the exchanges answered in each run, and the privacy cost of each.
+
+An exchange makes one sum, and is numbered in its run. `Ledger` keeps the entries in a file and enforces limits; here
+is only the arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +133,7 @@ class LedgerEntries:
 
 def _holds(ranges: Ranges, number: int) -> bool:
     """Tell whether one of the ranges contains the number."""
-    place = bisect_right(ranges, number, key=lambda pair: pair[0])
+    place = bisect_right(ranges, number, key=lambda pair: pair[0])  # number of ranges that begin at or before it
     return place > 0 and number < ranges[place - 1][1]
 
 

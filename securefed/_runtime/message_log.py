@@ -1,4 +1,8 @@
-"""Record the messages of a run in its transcript, and count their bytes."""
+"""Record the messages of a run in its transcript, and count their bytes.
+
+The transcript is all that the server sees of a run; attacks and audits read it. The parts of the server that send and
+receive call `note` for each message and add to `up` and `down` themselves.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Derive names, shapes and types of every message's tensors from public facts alone."""
+"""Derive names, shapes and types of every message's tensors from public facts alone.
+
+Server and clients derive the schema from the same terms before a run. So the size of an upload tells the server nothing
+about data, and a client can refuse a broadcast of another shape before its algorithm sees it.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,14 @@
-"""One exchange at the server, without I/O: requests go out as bytes, replies come in as bytes, one stage at a time.
+"""One exchange (the making of one sum) at the server, without I/O: bytes out, bytes in, one stage at a time.
 
-while (result := None) is None:
-for party, reply in carry(exchange.outgoing):       # any transport
-exchange.receive(party, reply)
-result = exchange.close_stage()                     # who has not replied by now has dropped out
+    result = None
+    while result is None:
+        for party, reply in carry(exchange.outgoing):       # any transport
+            exchange.receive(party, reply)
+        result = exchange.close_stage()                     # a party that has not replied by now has dropped out
+
+The aggregation protocol of the defence names the stages (masking: keys, shares, upload, unmasking). A party's first
+request holds the exchange's header, and the request for the upload also holds the broadcast that contributions are
+computed from, and which exchange counted each client last. `Coordinator` and `SumServer` drive it.
 """
 
 from __future__ import annotations
@@ -77,7 +82,7 @@ class ExchangeContent:
         header: kind, place in the run, cohort, and the public numbers that the plan is derived from.
         broadcast: the tensors that contributions are computed from.
         counted: the list of the exchanges that counted the cohort last.
-        commit: function that returns the fields that tell one client about its last counted contribution.
+        commit: by client, the fields that tell it about its last contribution that is in a sum (`CountedClients`).
     """
 
     header: ExchangeHeader
@@ -141,10 +146,12 @@ class _Stage:
     """Progress of the stage that is open.
 
     Attributes:
-        outgoing: the protocol's fields of each request. sent: parties whose request was encoded. replied: parties whose
-            reply came in. accepted: replies for the protocol's next step; uploads that were added to the sum at once
-            are not kept. stop: the error that ends the run, where contributions travel in the clear: a value out of
-            range, or a divergence.
+        outgoing: the protocol's fields of each request, by receiver.
+        sent: parties whose request was encoded.
+        replied: parties whose reply came in.
+        accepted: replies for the protocol's next step; uploads that were added to the sum at once are not kept.
+        stop: the error that ends the run, where contributions travel in the clear: a value out of range, or a
+            divergence.
     """
 
     outgoing: Outgoing
@@ -227,7 +234,7 @@ class OpenExchange:
             TooFewSurvivors: the protocol could not complete.
         """
         if self._open.stop is not None and not self._protocol.hides and not self.session.plan.noised:
-            raise self._open.stop  # elsewhere no honest client sends one, and one that does has dropped out
+            raise self._open.stop  # elsewhere honest clients never refuse so, and one that does counts as dropped out
         replies = dict(sorted(self._open.accepted.items()))
         step = self._step(replies)
         if isinstance(step, Aggregate):
@@ -303,7 +310,7 @@ class OpenExchange:
         return data
 
     def _body(self, party: PartyId, own: Tensors) -> Mapping[str, Array]:
-        if party < 0:  # a helper, not a client
+        if party < 0:  # a helper (the key holder of an encrypted sum), not a client
             return own
         content, out = self.content, nest("protocol", own)
         if self._introduced[party] == self.stage:
@@ -335,7 +342,10 @@ class OpenExchange:
             self.refusals[party] = str(error)
 
     def _step(self, replies: dict[PartyId, Message]) -> tuple[Any, str, Outgoing] | Aggregate:
-        """Make the server's step; a refused reply is dropped and the step is repeated from the same state."""
+        """Make the server's step; a refused reply is dropped and the step is repeated from the same state.
+
+        Where too few replies are left, the error names the first refusal, which may be the cause.
+        """
         while True:
             try:
                 return self._protocol.server_step(self._state, replies)
@@ -354,6 +364,7 @@ class OpenExchange:
                 raise TooFewSurvivors(f"{error}; party {party}: {reason}{more}") from error
 
     def _finish(self, aggregate: Aggregate, replies: Mapping[PartyId, Message]) -> ExchangeResult:
+        """Return the result of a sum that was opened; raise `ClientOut` if a client sat out, so that it is noise."""
         protocol, plan = self._protocol, self.session.plan
         if isinstance(protocol, SupportsPipelining):
             self.prepared = protocol.server_carry(self._state, replies)
@@ -363,6 +374,7 @@ class OpenExchange:
         return ExchangeResult(self._record(aggregate), replace(plan, exchange=None), self.refusals, announced)
 
     def _record(self, aggregate: Aggregate) -> RoundRecord:
+        """Decode the sum, undo the transforms, and note what the server learned in this exchange."""
         session, content, defense = self.session, self.content, self._defense
         total = defense.decode(aggregate.total, session.plan, aggregate.count)
         record = RoundRecord(

@@ -1,4 +1,9 @@
-"""Check before a private run that cohorts are drawn, and noise is accounted for, exactly as the defence assumes."""
+"""Check before a private run that cohorts are drawn, and noise is accounted for, exactly as the defence assumes.
+
+Epsilon holds only for the sampling that its accountant was told: all clients in every round ("full"), a secret cohort
+of fixed size that the server draws (`FixedSizeSampling`), or a secret coin that each client tosses by itself
+(`PoissonSampling`, by the transform `poisson(rate)`). `Terms` and the round engine run these checks first.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +28,7 @@ from securefed.defenses._differential_privacy import (
 from securefed.errors import ConfigError
 
 _SAME = 1e-9
+"""Largest relative difference of two epsilons that count as equal: both come from one formula, up to rounding."""
 _EMPTY = "nmt"
 """Kinds of packed fields that hold no value of their own: none, mappings, tuples."""
 
@@ -65,6 +71,14 @@ def check_privacy(
     algorithm: Algorithm[Any, Any],
 ) -> bool:
     """Check the run's sampling and budget against the defence; return whether cohorts must be drawn secretly.
+
+    Args:
+        defense: the chain of the run.
+        plan: its plan of a training exchange, with epsilon after several numbers of exchanges.
+        budget: the server's limit on epsilon; `None` without one.
+        public: the public facts, with the number of clients and of the planned cohort.
+        schedule: a fixed choice of cohorts by the caller; `None` for a random one.
+        algorithm: the run's algorithm.
 
     Raises:
         ConfigError: the federation does not draw cohorts as the accountant assumes, or the budget does not belong to
@@ -130,6 +144,7 @@ def check_stateless_clients(defense: Defense, state: Any) -> None:
 
 
 def _check_budget(budget: Budget, plan: Plan, sampler: Sampler, delta: float) -> None:
+    """Raise `ConfigError` unless the budget counts the same epsilon as the plan, which is compared at `delta`."""
     after: Callable[[int], float] = replace(budget, delta=delta, exchanges=0).after
     noise, planned = budget.noise_multiplier, 0.0 if plan.privacy is None else plan.privacy.noise_multiplier
     same = noise == planned and budget.sampler == sampler
@@ -142,4 +157,5 @@ def _check_budget(budget: Budget, plan: Plan, sampler: Sampler, delta: float) ->
 
 
 def _delta(defense: Defense) -> float:
+    """Return delta of the defence's noise, at which its plan states epsilon."""
     return float(next(t.delta for t in defense.transforms if hasattr(t, "delta")))

@@ -1,7 +1,9 @@
 """Compute the privacy cost of an exchange, as a value that a ledger keeps, and the cost of many exchanges together.
 
-An exchange's noise is recorded with the exact parameters that its accountant needs, so that the epsilon of any
-number of exchanges, of any number of runs, follows from the counts alone.
+An exchange makes one sum of clients' contributions, with or without noise. Its noise is recorded with the exact
+parameters that its accountant needs, so that the epsilon of any number of exchanges, of any number of runs, follows
+from the counts alone. A client's ledger keeps a `PrivacyCost` for each exchange that it answers (`cost_of`), and asks
+for epsilon of all of them (`epsilon_of_all`) before it answers one more.
 
 Exchanges whose noise is of one family compose tightly, by the same accountants that plans use: Gaussian noise with full
 participation by the sum of its squared signal-to-noise ratios, noise in the ring by the sum of its Renyi divergences,
@@ -60,6 +62,7 @@ class GaussianLoss:
         epsilon_of(self.noise_multiplier, 0, sampler=self.sampler)
 
     def epsilon(self, rounds: int, delta: float = DELTA) -> float:
+        """Compute epsilon of this number of releases, at `delta`."""
         return epsilon_of(self.noise_multiplier, rounds, delta, self.sampler)
 
 
@@ -86,6 +89,7 @@ class DPSGDLoss:
             raise ConfigError(f"a contribution of DP-SGD takes at least one step, not {self.steps}")
 
     def epsilon(self, rounds: int, delta: float = DELTA) -> float:
+        """Compute epsilon of this number of contributions, at `delta`."""
         return _steps_epsilon(((self, rounds),), delta)
 
 
@@ -97,6 +101,7 @@ _KINDS: Final[dict[str, type[Any]]] = {
     "dp_sgd": DPSGDLoss,
 }
 _IN_THE_RING: Final = (SkellamLoss, DiscreteGaussianLoss, LaplaceLoss)
+"""Integer noises, which clients add to their encoded contributions before these are summed modulo 2^bits."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +119,9 @@ class PrivacyMechanism:
     def protecting(self, unit: Unit) -> PrivacyLoss | None:
         """Return the privacy loss for a `unit`, or `None` if the mechanism does not protect that unit.
 
-        A client's noise hides each record as well: a record moves a contribution from one clipped vector to another,
-        hence by at most twice the distance to zero. A record's noise does not hide a client.
+        A client's noise hides each record as well: without the record, the contribution would be another vector of norm
+        at most C, the clip. Two such vectors lie at most 2 C apart, and the noise was scaled for C (contribution or
+        zero). A record's noise does not hide a client.
         """
         if unit == self.unit:
             return self.loss
@@ -212,9 +218,9 @@ def cost_of(defense: Defense, plan: Plan, steps: tuple[float, float, int] | None
 def epsilon_of_all(counts: Mapping[PrivacyCost, int], delta: float = DELTA, unit: Unit = "client") -> float:
     """Epsilon of all these exchanges together, at `delta`.
 
-    Neighbours: what one client (or one record of it) contributes is there, or is replaced by zeros, in all exchanges;
-    numbers of rows are public. An exchange that several mechanisms protect counts by the one that is cheaper for its
-    exchanges alone.
+    Two runs are neighbours if what one client (or one record of it) contributes is there in one, and replaced by zeros
+    in all exchanges of the other; numbers of rows are public. Where several mechanisms protect an exchange, each alone
+    bounds its epsilon, and the one with the smaller bound for its exchanges counts.
     Assumed: which noises are used is not decided by what earlier exchanges released.
 
     Args:
@@ -257,8 +263,13 @@ def _accountant(loss: PrivacyLoss) -> Callable[[tuple[tuple[Any, int], ...], flo
 def _gaussian_epsilon(parts: tuple[tuple[GaussianLoss, int], ...], delta: float) -> float:
     """Compute epsilon of Gaussian releases.
 
-    One loss is accounted for as in a plan; several, all with full participation, are one release of mu^2 =
-    sum_i k_i / z_i^2 (Dong, Roth, Su, "Gaussian differential privacy", 2022, corollary 3.3).
+    One loss is accounted for as in a plan. Several, all with full participation, compose: a release with multiplier z
+    is mu-GDP with mu = 1 / z, and k_i releases with z_i for each i are together mu-GDP with mu^2 = sum_i k_i / z_i^2
+    (Dong, Roth, Su, "Gaussian differential privacy", 2022, corollary 3.3), hence like one release with z = 1 / mu.
+
+    Args:
+        parts: pairs of a loss and its number of releases.
+        delta: probability with which epsilon may fail.
     """
     if len(parts) == 1:
         return parts[0][0].epsilon(parts[0][1], delta)
@@ -267,6 +278,12 @@ def _gaussian_epsilon(parts: tuple[tuple[GaussianLoss, int], ...], delta: float)
 
 @lru_cache(maxsize=1024)
 def _steps_epsilon(parts: tuple[tuple[DPSGDLoss, int], ...], delta: float) -> float:
+    """Compute epsilon of local DP-SGD, by adding the Renyi divergences of all steps of all contributions.
+
+    Args:
+        parts: pairs of a loss and its number of contributions.
+        delta: probability with which epsilon may fail.
+    """
     import dp_accounting  # noqa: PLC0415 - takes a second, and only DP-SGD needs it
     from dp_accounting.rdp import RdpAccountant  # noqa: PLC0415
 
@@ -280,9 +297,9 @@ def _steps_epsilon(parts: tuple[tuple[DPSGDLoss, int], ...], delta: float) -> fl
 def _for_replacement(loss: PrivacyLoss) -> PrivacyLoss:
     """Return the loss when a clipped contribution is replaced by another, instead of by zeros.
 
-    The distance is at most twice as large, so its square is at most four times as large.
-
-    A cohort of fixed size is accounted for by replacement already; a Poisson cohort's record counts in full.
+    The distance is at most twice as large, so its square is at most four times as large; for Gaussian noise, whose
+    multiplier is noise over distance, the multiplier is half. A cohort of fixed size is accounted for by replacement
+    already. For a Poisson cohort the result leaves out amplification by sampling, and is then an upper bound.
     """
     if isinstance(loss, GaussianLoss):
         return loss if isinstance(loss.sampler, FixedSizeSampling) else GaussianLoss(loss.noise_multiplier / 2)

@@ -1,4 +1,8 @@
-"""Encode refusals as messages: the error's name, and its text if that holds public facts only."""
+"""Encode refusals as messages: the error's name, and its text if that holds public facts only.
+
+A client that does not answer a request sends a refusal instead (`refusal_body`); the server decodes it into an error
+(`read_refusal`), records it, and counts the client as dropped out.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +22,20 @@ from securefed.errors import (
 def refusal_body(error: SecureFedError) -> dict[str, Array]:
     """Encode a refusal: the error's name and text.
 
-    The text is sent only for errors of the protocol, never for errors of data, files or configuration.
+    The text is sent only for errors of the protocol, never for errors of data, files or configuration. A `RangeRefused`
+    is sent without it, since its text tells how large the client's values are.
     """
     text = str(error) if isinstance(error, ProtocolError) and not isinstance(error, RangeRefused) else ""
     return {"name": from_bytes(type(error).__name__.encode()), "text": from_bytes(text.encode())}
 
 
 def read_refusal(message: Message) -> SecureFedError:
-    """Decode a refusal into the error that the server raises or records."""
+    """Decode a refusal into the error that the server raises or records.
+
+    Returns:
+        `RangeRefused` or `DivergenceError`, which end a run in the clear; `MalformedError` for a refusal that cannot be
+        read; `MessageRefused` with the client's name and text for all others.
+    """
     try:
         name, text = (message.body[key].tobytes().decode() for key in ("name", "text"))
     except (KeyError, UnicodeDecodeError) as error:

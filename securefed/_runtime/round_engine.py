@@ -1,5 +1,15 @@
 """The state of a run at the server: open one sum after the other, repeat void ones, and combine what they give.
 
+Each attempt at a sum is an exchange with a number of its own. It is void if too few clients reply, or if a client sat
+out (its values were out of the declared range, so that the sum opens to noise); then the sum is attempted again.
+A caller drives one sum so:
+
+    pending = PendingSum(TRAIN, engine.choose_cohort(TRAIN))
+    exchange = engine.attempt(pending)                # carry its messages until it gives a sum or an error of `VOIDING`
+    engine.failed(pending, exchange, error)           # void: then `attempt` again
+    engine.completed(exchange, summed)                # a sum: then `combine`
+    engine.combine(summed)
+
 Nothing here sends a message: `OpenExchange` takes and gives bytes, and `Server` or `SumServer` carries them.
 """
 
@@ -45,6 +55,7 @@ from securefed.errors import (
 )
 
 _START_STREAM = 2**32 - 2
+"""Separates the random stream of the first state from clients' and cohorts' streams of the same seed."""
 _RESERVED = 64
 """Exchange numbers that a checkpoint reserves at a time, with one write; a resumed run skips what is left of them."""
 
@@ -230,7 +241,11 @@ class RoundEngine:
             raise RoundVoid(f"round {number}: void {len(pending.void)} times, last because {last}")
 
     def combine(self, summed: ExchangeResult) -> None:
-        """Make the algorithm's server step from a training sum."""
+        """Make the algorithm's server step from a training sum.
+
+        Raises:
+            DivergenceError: the new model is not finite; the state before stays.
+        """
         record = summed.record
         with np.errstate(all="ignore"):
             released = {name: value for name, value in record.released.items() if name not in summed.plan.added}

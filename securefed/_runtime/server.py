@@ -1,4 +1,9 @@
-"""Run the round loop of a server, over clients that any transport reaches."""
+"""Run the round loop of a server, over clients that any transport reaches.
+
+A round asks a cohort of clients for one secure sum (an exchange; repeated where it was void) and makes the algorithm's
+server step from it. `Federation` is this server with its clients in the same process; `flower.serve` runs it over
+Flower. The state of the run and its rules stand in `RoundEngine`.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +128,8 @@ class Server(RoundEngine):
         """Sum the clients' evaluation of the current model through the same defence; `clients` counts them.
 
         Raises:
-            ConfigError: under a clip or a record-level private algorithm (`privacy.check_evaluation`).
+            ConfigError: the defence clips, or the algorithm adds noise of its own: sums of an evaluation would have
+                none (`check_evaluation`).
         """
         check_evaluation(self.plan, self.algorithm)
         self._agree(int(bool(self.nodes)) or self._terms.exchanges.evaluate_every)
@@ -182,6 +188,7 @@ class Server(RoundEngine):
             return summed, tuple(pending.void)
 
     def choose_cohort(self, kind: str) -> tuple[ClientId, ...]:
+        """Choose the clients that a sum invites first; an algorithm may select them by scalars that they reveal."""
         chooser = selecting(self.algorithm)
         if kind != TRAIN or chooser is None or self._options.schedule is not None or self._secret_cohorts:
             return super().choose_cohort(kind)
@@ -205,6 +212,7 @@ class Server(RoundEngine):
                 self.transcript.contributions[summed.record.round, client] = encoded
 
     def _result(self, stopped: str | None) -> Result:
+        """Tell all clients how the last sum that counted them ended, so that they commit, and collect the result."""
         broadcast = self.algorithm.broadcast(self._server)
         bodies = {client: self._counted.body_outside(client, broadcast) for client in sorted(self._counted.exchanges)}
         confirmed = self._ask(COMMIT, bodies)

@@ -1,4 +1,8 @@
-"""Terms of a run: what all parties agree on before it, and derive everything else from."""
+"""Terms of a run: what all parties agree on before it, and derive everything else from.
+
+Server and clients make them alike from the same arguments: `Federation` for a simulation, `flower.serve` and
+`flower.client_app` on each machine, `SumTerms` for sums of a training loop of the caller's own.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ from securefed.errors import ConfigError, DataError
 
 @dataclass(frozen=True)
 class Terms:
-    """One algorithm, one defence, the public facts and the seed; made by `of`.
+    """One algorithm, one defence, the public facts and the seed; made and checked by `of`.
 
     Attributes:
         algorithm: the method with its hyper-parameters.
@@ -36,8 +40,8 @@ class Terms:
         public: the public facts.
         seed: seeds initial states, cohorts and mini-batches.
         schema: the tensors of every message, derived from the rest.
-        reveals: whether clients reveal scalars that the algorithm selects by.
-        exchanges: which exchanges the run has; a client refuses others.
+        reveals: whether clients send the server, in the clear, scalars that the algorithm selects clients by.
+        exchanges: which sums the run makes, and how often each may be attempted; a client refuses others.
     """
 
     algorithm: Algorithm[Any, Any]

@@ -1,4 +1,8 @@
-"""Protocols of transports: every message of a run passes through one."""
+"""Protocols of transports: every message of a run passes through one.
+
+A run goes in stages: the server has one request for each party, and the transport brings the replies. A transport
+carries bytes and checks nothing; messages are checked by the parties that decode them.
+"""
 
 from __future__ import annotations
 

@@ -12,9 +12,12 @@ Drops = Callable[[Message], bool]
 
 
 class InProcessTransport:
-    """Encodes every message, hands it to the endpoint that is registered for its receiver, encodes the reply.
+    """Decodes each request, hands it to the endpoint that is registered for its receiver, and encodes the reply.
 
-    Messages are really encoded and decoded, so that sizes are exact and nothing is shared by reference.
+    Messages pass as bytes, as over a network, so that sizes are exact and nothing is shared by reference.
+
+    Args:
+        endpoints: by party, what answers its messages.
     """
 
     def __init__(self, endpoints: Mapping[PartyId, Endpoint]) -> None:
@@ -47,6 +50,11 @@ class LossyTransport:
     """Loses the messages that a rule picks, on the way to the client or on the way back.
 
     For tests and simulations: `LossyTransport(transport, requests=lambda m: m.round == 3 and m.receiver == 0)`.
+
+    Args:
+        inner: the transport that carries the messages.
+        requests: rule by which requests are lost, so that the client never sees them; none by default.
+        replies: rule by which replies are lost, after the client computed them; none by default.
     """
 
     def __init__(self, inner: Transport, *, requests: Drops | None = None, replies: Drops | None = None) -> None:
