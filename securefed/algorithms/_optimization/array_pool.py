@@ -1,4 +1,8 @@
-"""Reuse the memory of large arrays; to allocate fresh memory takes longer than most steps take to fill it."""
+"""Reuse the memory of large arrays; to allocate fresh memory takes longer than most steps take to fill it.
+
+The batched computation of simulated clients (cohort.py, factored_cohort.py) takes its large arrays from a pool, since
+it makes arrays of the same sizes in every step and round. "Idle" is decided by CPython's reference counts.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ class ArrayPool:
         return ArrayPool, ()
 
     def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
-        """Return an uninitialised array of this shape and type."""
+        """Return an uninitialised array of this shape and type; it is the caller's as long as it is referred to."""
         size = math.prod(shape) * dtype.itemsize
         with self._lock:
             block = self._idle(size)

@@ -1,4 +1,8 @@
-"""Methods whose clients remember a gradient for each of M blocks of their rows (SAG, SAGA and their kin)."""
+"""The base class of methods whose clients remember a gradient for each of M blocks of their rows, as SAGA does.
+
+A local step computes the gradient of one block, uses the remembered gradients of the others, and stores the new one.
+LoSAC and FedSaga derive from it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ class BlockMethod(GradientMethod):
     """Base of the methods whose local steps each take one of M blocks of the client's rows, drawn with replacement.
 
     Attributes:
-        local_steps: T >= 1.
+        local_steps: T >= 1, the number of local steps in a round.
         blocks: M, contiguous blocks of almost equal size; every client needs at least M rows.
     """
 
@@ -35,11 +39,15 @@ class BlockMethod(GradientMethod):
         check_integer("blocks", self.blocks, 1)
 
     def memory(self, model: Model) -> Memory:
-        """Return a client's memory before its first round: a stored gradient of zero for each block."""
+        """Return a client's memory before its first round: for each block a gradient of zeros, (parameters,)."""
         return tuple(model.zeros() for _ in range(self.blocks))
 
     def draw(self, rows: int, rng: np.random.Generator) -> BatchDraw:
-        """Draw a block for each local step, with replacement; return the blocks' rows and their indices."""
+        """Draw a block for each local step, with replacement, for a client with `rows` rows.
+
+        Returns:
+            The rows of each step and the index of its block.
+        """
         blocks = np.array_split(np.arange(rows), self.blocks)
         drawn = tuple(int(j) for j in rng.integers(self.blocks, size=self.local_steps))
         return BatchDraw.of([blocks[j] if self.blocks > 1 else slice(None) for j in drawn], drawn)

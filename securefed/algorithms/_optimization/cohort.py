@@ -1,8 +1,13 @@
 """Compute the local steps of several simulated clients as one batched computation.
 
-`groups` divides the clients: those of a group make equally many steps on batches of about equal size, and their vectors
-and rows fit the processor's cache as far as they can. `together` stacks the rows of a group, and returns the inputs of
-its local steps, whose gradients are computed for all its clients in one call.
+A simulation runs many clients in one process; one product of stacked arrays is much faster than many small products.
+`GradientMethod.contribute_together` calls both functions here. `groups` divides the clients: those of a group make
+equally many steps on batches of about equal size, and their vectors and rows fit the processor's cache as far as they
+can. `together` stacks the rows of a group, and returns the inputs of its local steps, whose gradients are computed for
+all its clients in one call.
+
+Weights of the model by which rows enter linearly can be left unformed between steps (`FactoredCohort`, which keeps
+factors of the gradients); `_factored` and `_unformed` decide by a count of multiplications whether that is cheaper.
 """
 
 from __future__ import annotations
@@ -22,8 +27,8 @@ from securefed.datasets._base import Dataset
 from securefed.problems._base import LinearInput
 
 GROUP_BYTES = 2 * 2**20
-"""Largest size of one vector of a group, (clients, parameters). Beyond a core's own cache a round takes up to 4 times
-as long."""
+"""Largest size of one vector of a group, (clients, parameters). Beyond a core's own cache (about 2 MiB) a round takes
+up to 4 times as long."""
 FACTORED_BYTES = 24 * 2**20
 """The same for groups computed by `FactoredCohort`, which form their largest weight only once a round: larger groups
 share a matrix product, and wait less for the interpreter's lock."""
@@ -37,15 +42,21 @@ def groups(model: Model, datasets: Sequence[Dataset], draws: Sequence[BatchDraw]
     """Return the positions of the clients of each group.
 
     Batches are padded to the largest of the group, which has less than twice the rows of the smallest.
+
+    Args:
+        model: the model that all clients train.
+        datasets: the rows of each client.
+        draws: the rows that each client draws for its local steps.
     """
     kinds: dict[tuple[int, int], list[int]] = {}
     for position, (data, draw) in enumerate(zip(datasets, draws, strict=True)):
         widest = max(draw.sizes(data.rows), default=0)
+        # clients of one kind: as many steps, and the largest batch between the same two powers of 2
         kinds.setdefault((len(draw.parts), widest.bit_length()), []).append(position)
     entry, out = model.problem.dtype.itemsize, []
     for (_, bits), members in kinds.items():
         vector_bytes = FACTORED_BYTES if _factored(model, datasets, draws, members) else GROUP_BYTES
-        row = datasets[members[0]].features * entry
+        row = datasets[members[0]].features * entry  # bytes of a row; 2**bits is above the rows of a batch
         most = max(1, min(vector_bytes // (model.layout.size * entry), BATCH_BYTES // (2**bits * row)))
         out += _evenly(members, most)
     return out
@@ -62,8 +73,14 @@ def _evenly(members: list[int], most: int) -> list[list[int]]:
 def together(model: Model, datasets: Sequence[Dataset], draws: Sequence[BatchDraw], pool: ArrayPool) -> LocalTraining:
     """Return the inputs of a group's local steps.
 
-    Its gradient takes a point (parameters,) common to all clients, or (clients, parameters) with one for each, and
+    Their `gradient` takes a point (parameters,) common to all clients, or (clients, parameters) with one for each, and
     returns (clients, parameters).
+
+    Args:
+        model: the model that all clients train.
+        datasets: the rows of each client of the group.
+        draws: the rows that each of them draws for its local steps.
+        pool: where large arrays come from.
     """
     group = _Group(model, datasets, draws, pool)
     dtype = model.problem.dtype
@@ -141,9 +158,12 @@ def _factored(model: Model, datasets: Sequence[Dataset], draws: Sequence[BatchDr
     outputs, features = model.layout.specs[0].shape
     first = draws[members[0]]
     steps, rows = len(first.parts), _widest(datasets, draws, members)
-    stacks = 1 if any(isinstance(part, slice) for part in first.parts) else steps
+    stacks = 1 if any(isinstance(part, slice) for part in first.parts) else steps  # different sets of rows
+    # Multiplications for one client and round. Plain: X W^T, D^T X and an update of W in every step.
     plain = steps * outputs * features * (2 * rows + MOVED)
+    # Factored: X W^T and D^T X once for each set of rows, an update of W once, ...
     ends = outputs * features * (2 * rows * stacks + MOVED)
+    # ... the products X X_s^T of each pair of sets, and in every step their products with D_s.
     between = stacks**2 / 2 * rows**2 * features + steps * stacks * rows**2 * outputs
     return ends + between < plain
 
@@ -155,6 +175,7 @@ def _unformed(
     steps, rows = len(draws[members[0]].parts), _widest(datasets, draws, members)
 
     def pays(outputs: int, inputs: int) -> bool:
+        # products with the factors of all earlier steps, both ways, against moving the weight in all steps but one
         between = steps**2 * rows**2 * (outputs + inputs)
         return between < (steps - 1) * MOVED * outputs * inputs
 

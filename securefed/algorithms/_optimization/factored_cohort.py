@@ -1,14 +1,19 @@
 """Compute several clients' local steps without forming the gradients of large weight matrices in every step.
 
-Where the rows X of a step enter a model only as z = X W^T, the gradient of the loss in W is D^T X, with D = d loss / dz
-(the slopes). Local steps only add and scale vectors. So W is at any time a combination of vectors W_j that the client
-received or remembered and of the gradients D_s^T X_s of earlier steps s, with numbers a_j and c_s:
+`cohort.py` makes one `FactoredCohort` for a group of simulated clients and a round, where that saves multiplications;
+the method's local steps call its `gradient`. A vector has one entry for each parameter of the model.
+
+Where the rows X of a step enter a model only as z = X W^T, W (outputs, features), the gradient of the loss in W is
+D^T X, with D = d loss / dz (the slopes). Local steps only add and scale vectors. So W is at any time a combination of
+vectors W_j that the client received or remembered and of the gradients D_s^T X_s of earlier steps s, with numbers a_j
+and c_s:
 
     W = sum_j a_j W_j + sum_s c_s D_s^T X_s,    hence    X W^T = sum_j a_j X W_j^T + sum_s c_s (X X_s^T) D_s
 
 This needs the small matrices X X_s^T instead of a gradient of W's size in every step; W itself is formed once a round,
 for what is sent. The same holds for an inner weight of a network, with the inputs of its layer in the place of X; for
-back-propagation it is also multiplied from the other side, D W.
+back-propagation it is also multiplied from the other side, D W. The other parameters (biases, small weights) are
+formed: their entries are computed in every step.
 
 A method's update lines run unchanged: where they would get a vector of numbers they get a `FactoredVector`, which keeps
 the a_j and c_s. They must not write into vectors.
@@ -38,13 +43,14 @@ class FactoredCohort:
     """A group of clients whose vectors are kept as combinations of stored vectors and of gradients in factors.
 
     Attributes:
-        model: the model; its problem is a `LinearInput`, whose input weight comes first in a vector.
-        problem: that problem.
+        model: the model; its problem is a `LinearInput`, whose input weight W comes first in a vector.
+        problem: that problem; it computes D and the gradients of all other parameters from X W^T.
         count: number of clients.
-        inner: names of the problem's inner weights that are not formed in every step either.
+        inner: names of the problem's inner weights (those of later layers) that are not formed in every step either.
         pool: where large arrays come from.
-        vectors: received or remembered vectors, (parameters,) or (clients, parameters), by `id`.
-        taken: the rows X_s and slopes D_s (clients, widest, outputs) of each gradient computed so far.
+        vectors: received or remembered vectors, (parameters,) or (clients, parameters), by Python's `id`.
+        taken: X_s and D_s of each gradient computed so far; D_s is (clients, widest, outputs), with `widest` the
+            largest number of rows of a client in the step.
         factors: by name of an inner weight, its gradients in factors.
     """
 
@@ -56,9 +62,10 @@ class FactoredCohort:
     vectors: dict[int, Array] = field(default_factory=dict)
     taken: list[tuple[StackedRows, Array]] = field(default_factory=list)
     factors: dict[str, FactoredGradients] = field(init=False)
-    _places: dict[str, slice] = field(init=False)
-    _rests: dict[int, LazySum] = field(default_factory=dict)
-    _products: dict[tuple[int, int], Array] = field(default_factory=dict)
+    _places: dict[str, slice] = field(init=False)  # of each parameter, its entries in a vector
+    _rests: dict[int, LazySum] = field(default_factory=dict)  # of each stored vector, the entries of `others`
+    _products: dict[tuple[int, int], Array] = field(default_factory=dict)  # X W_j^T and X X_s^T, by `id` of the factors
+    # by `id` of rows, the last sum_s c_s D_s over steps on these rows, and its c_s
     _added: dict[int, tuple[Coefficients, Array | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -80,7 +87,7 @@ class FactoredCohort:
 
     @property
     def formed(self) -> tuple[int, int]:
-        """Shape of the numbers of `others`, (clients, entries)."""
+        """Shape of the entries of `others`, one parameter after another: (clients, entries)."""
         return self.count, sum(spec.size for spec in self.others)
 
     def part(self, vector: Array, name: str) -> Array:
@@ -97,16 +104,19 @@ class FactoredCohort:
         return FactoredVector(self, {id(vector): 1.0}, {}, self._rests[id(vector)])
 
     def gradient(self, point: Array | FactoredVector, rows: StackedRows) -> FactoredVector:
-        """Compute the clients' mean gradients over `rows`, each at the client's own point, or all at the same."""
+        """Compute the clients' mean gradients over `rows`, each at the client's own point, or all at the same.
+
+        `point` is (clients, parameters), or (parameters,) where it is common to all clients.
+        """
         own, others = self.of(point), self.others
         rest = own.rest.numbers(self.formed, self.model.problem.dtype)
-        known = self.model.split(np.broadcast_to(rest, self.formed), others)
+        known = self.model.split(np.broadcast_to(rest, self.formed), others)  # the point's `others`, by name
         flat = self.pool.empty(self.formed, rest.dtype)
-        room = self.model.split(flat, others)
+        room = self.model.split(flat, others)  # views of `flat`, into which their gradients are written
         products = _Products(self, own, DenseWeightProducts(known, self.problem.l2, room))
         slope, found = self.problem.after_input(self._entered(own, rows), known, products, rows.y, rows.weights)
         self.taken.append((rows, slope))
-        steps: dict[int, Coefficient] = {len(self.taken) - 1: 1.0}
+        steps: dict[int, Coefficient] = {len(self.taken) - 1: 1.0}  # this step's c_s
         for name, place in room.items():
             if found[name] is not place:
                 place[...] = found[name]
@@ -127,7 +137,7 @@ class FactoredCohort:
         return out
 
     def _form(self, own: FactoredVector, spec: TensorSpec, out: Array) -> None:
-        """Write a weight's entries into `out`, (clients, size)."""
+        """Write the entries of a weight, sum_s c_s D_s^T X_s + sum_j a_j W_j, into `out`, (clients, size)."""
         if own.steps and spec is self.input:
             slopes, rows = self._gathered(own.steps)
             np.matmul(turned(slopes), rows, out=out.reshape(self.count, *spec.shape))
@@ -143,7 +153,10 @@ class FactoredCohort:
                 out[...] = term
 
     def weights(self, own: FactoredVector, spec: TensorSpec) -> list[tuple[Coefficient, Array]]:
-        """Return the terms that stored vectors add to a weight: (outputs, inputs) or (clients, outputs, inputs)."""
+        """Return the (a_j, W_j) of a weight, W_j (outputs, inputs) or (clients, outputs, inputs).
+
+        Terms that are common to all clients are added up to one.
+        """
         common, out = np.zeros(spec.size, self.model.problem.dtype), []
         for identity, coefficient in own.vectors.items():
             entries = self.part(self.vectors[identity], spec.name)
@@ -160,7 +173,7 @@ class FactoredCohort:
         return np.concatenate([self.part(vector, spec.name) for spec in self.others], axis=-1)
 
     def _columns(self) -> list[tuple[slice, slice]]:
-        """Return the columns of the numbers of `others`, and for each its place in a vector."""
+        """Return the columns of the entries of `others`, and for each its place in a vector."""
         if not self.factors:
             return [(slice(None), slice(self.input.size, None))]
         out, start = [], 0
@@ -170,7 +183,7 @@ class FactoredCohort:
         return out
 
     def _entered(self, own: FactoredVector, rows: StackedRows) -> Array:
-        """Compute X W^T, (clients, widest, outputs)."""
+        """Compute X W^T = sum_s c_s (X X_s^T) D_s + sum_j a_j X W_j^T, (clients, widest, outputs)."""
         terms = [self._kernel(rows, earlier) @ slope for earlier, slope in self._sums(own.steps)]
         for identity, coefficient in own.vectors.items():
             product = self._product(identity, rows)
@@ -181,7 +194,7 @@ class FactoredCohort:
         return _summed(terms or [np.zeros((*rows.x.shape[:2], self.input.shape[0]), rows.x.dtype)])
 
     def _product(self, identity: int, rows: StackedRows) -> Array:
-        """Compute X W_j^T for a stored vector; it is kept for the whole round."""
+        """Compute X W_j^T for a stored vector, for all rows in `rows.whole` at once; it is kept for the round."""
         key = (identity, id(rows.whole))
         if key not in self._products:
             vector = self.part(self.vectors[identity], self.input.name)
@@ -204,7 +217,11 @@ class FactoredCohort:
         return [(self.taken[next(iter(own))][0], self._sum(key, own)) for key, own in by_rows.items()]
 
     def _sum(self, key: int, steps: dict[int, Coefficient]) -> Array:
-        """Return sum_s c_s D_s for steps on the same rows; the last such sum is extended where it can be."""
+        """Return sum_s c_s D_s for steps on the same rows.
+
+        As clients step on, terms are added and the old c_s stay: the last sum on these rows (`key` is their `id`) is
+        then extended in place, since each sum is used before the next one is asked for.
+        """
         known, last = self._added.get(key, ({}, None))
         if last is None or any(steps.get(step) is not coefficient for step, coefficient in known.items()):
             known, last = {}, None
@@ -225,7 +242,10 @@ class FactoredCohort:
 
 @dataclass(frozen=True, eq=False)
 class _Products:
-    """Products with the weights of one point, which the problem asks for by the weights' names.
+    """Products with the weights of one point (`WeightProducts`), which the problem asks for by the weights' names.
+
+    A layer computes A W^T from its inputs A, `entered` (clients, widest, inputs). D, `slope` (clients, widest,
+    outputs), is the derivative of the loss by the layer's outputs.
 
     Attributes:
         frame: the group of clients.
@@ -239,18 +259,21 @@ class _Products:
     _weights: dict[str, list[tuple[Coefficient, Array]]] = field(default_factory=dict)
 
     def forward(self, name: str, entered: Array) -> Array:
+        """Compute A W^T."""
         if name not in self.frame.factors:
             return self.formed.forward(name, entered)
         out = _summed([scale * times(entered, turned(weight)) for scale, weight in self._of(name)])
         return out + self.frame.factors[name].forward(entered, self.own.steps) if self.own.steps else out
 
     def backward(self, name: str, slope: Array) -> Array:
+        """Compute D W."""
         if name not in self.frame.factors:
             return self.formed.backward(name, slope)
         out = _summed([scale * times(slope, weight) for scale, weight in self._of(name)])
         return out + self.frame.factors[name].backward(slope, self.own.steps) if self.own.steps else out
 
     def gradient(self, name: str, slope: Array, entered: Array) -> Array | None:
+        """Compute the gradient D^T A, or keep its factors and return `None`."""
         if name not in self.frame.factors:
             return self.formed.gradient(name, slope, entered)
         self.frame.factors[name].take(slope, entered)
@@ -270,8 +293,8 @@ class FactoredVector(NDArrayOperatorsMixin):
 
     Attributes:
         frame: the group of clients.
-        vectors: the a_j, by `id` of the stored vector.
-        steps: the c_s, by number of the step.
+        vectors: the a_j, by `id` of the stored vector: a number for all clients, or (clients, 1).
+        steps: the c_s, by number of the step, likewise.
         rest: the entries of all parameters that are formed in every step, as a sum.
     """
 
@@ -310,6 +333,7 @@ class FactoredVector(NDArrayOperatorsMixin):
         return np.asarray(self)[index]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """Compute the numbers (NumPy calls this); they are kept."""
         if self._numbers is None:
             self._numbers = self.frame.numbers(self)
         return np.array(self._numbers, dtype, copy=copy)

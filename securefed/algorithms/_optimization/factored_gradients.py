@@ -1,7 +1,8 @@
 """Store the gradients of a weight over several local steps as pairs of factors.
 
-The gradient of a weight matrix by a batch of rows is a product D^T A, of rank at most the number of rows. To multiply
-by the factors is cheaper than to form the gradient.
+A layer computes Z = A W^T from its inputs A (rows, inputs). By the chain rule the gradient of the loss in W is
+G = D^T A, with D = d loss / dZ (rows, outputs) the slopes. Its rank is at most the number of rows. Where rows are few,
+to multiply by D and A is cheaper than to form G. `factored_cohort.py` uses this for the inner weights of networks.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from securefed.problems._weight_products import turned
 Coefficient = Any
 """A number for all clients, or one for each, (clients, 1)."""
 Coefficients = Mapping[int, Coefficient]
+"""A coefficient c_s for each step s, or a_j for each stored vector j."""
 
 
 class FactoredGradients:
@@ -38,8 +40,8 @@ class FactoredGradients:
         """Copy the two factors of the next step's gradient.
 
         Args:
-            slope: D_s.
-            entered: A_s.
+            slope: D_s, (clients, rows, outputs).
+            entered: A_s, (clients, rows, inputs).
         """
         start, end = self._ends[-1], self._ends[-1] + entered.shape[1]
         if end > self._entered.shape[1]:
@@ -51,12 +53,22 @@ class FactoredGradients:
         self._ends.append(end)
 
     def forward(self, entered: Array, steps: Coefficients) -> Array:
-        """Return A (sum_s c_s G_s)^T for inputs A = `entered`, (clients, rows, outputs); `steps` maps s to c_s."""
+        """Return A (sum_s c_s G_s)^T = sum_s c_s (A A_s^T) D_s, (clients, rows, outputs).
+
+        Args:
+            entered: A, (clients, rows, inputs).
+            steps: the c_s.
+        """
         past, slopes, weights = self._used(steps)
         return ((entered @ turned(past)) * weights[:, None]) @ slopes
 
     def backward(self, slope: Array, steps: Coefficients) -> Array:
-        """Return D (sum_s c_s G_s) for derivatives D = `slope`, (clients, rows, inputs); `steps` maps s to c_s."""
+        """Return D (sum_s c_s G_s) = sum_s c_s (D D_s^T) A_s, (clients, rows, inputs).
+
+        Args:
+            slope: D, (clients, rows, outputs).
+            steps: the c_s.
+        """
         past, slopes, weights = self._used(steps)
         return ((slope @ turned(slopes)) * weights[:, None]) @ past
 
@@ -67,7 +79,10 @@ class FactoredGradients:
         np.matmul(turned(scaled), past, out=out)
 
     def _used(self, steps: Coefficients) -> tuple[Array, Array, Array]:
-        """Return all A, all D and the coefficient of each row (clients or 1, rows), up to the last step in `steps`."""
+        """Return the A_s and the D_s side by side, up to the last step in `steps`, and the coefficient of each row.
+
+        The coefficients are (clients or 1, rows): c_s for the rows of step s, 0 for those of steps not in `steps`.
+        """
         end = self._ends[max(steps) + 1]
         clients = max(np.shape(value)[0] if np.ndim(value) else 1 for value in steps.values())
         weights = np.zeros((clients, end), self._entered.dtype)

@@ -2,6 +2,11 @@
 
 Source: Liu et al., LoSAC, appendix E, (74)-(84), Algorithm 3, after Zhou and Li, Federated Learning via Inexact ADMM
 (arXiv:2204.10607). The personalised FedADMM of FLAME's tables is a different method under another name.
+
+In a round the base class calls `steps` for each client, with the broadcast vectors, and `update` at the server, with
+the sum of what the survivors sent: the clients whose contributions the sum counts. Vectors have one entry per parameter
+of the model; clients that are computed together add a leading axis. n_i is client i's number of rows, N the number of
+clients; `public` holds the facts that all parties know.
 """
 
 from __future__ import annotations
@@ -35,12 +40,15 @@ DualSteps = Literal["each", "last"]
 class CompositeFedADMM(SteppingMethod):
     """Solve a sum of losses plus a regulariser by linearised consensus ADMM.
 
-    min sum_i f_i(X_i) + Psi(Z), X_i = Z, with f_i the SUM of client i's losses. T times from the state kept:
+    min sum_i f_i(X_i) + Psi(Z), X_i = Z, with f_i the SUM of client i's losses and Psi a regulariser. Z is the server's
+    model, X_i client i's, pi_i its dual variable, eta the `learning_rate`. T = `local_steps` times from the X_i, pi_i
+    that the client keeps:
 
         X_i  <- (rho eta Z - eta pi_i + X_i - eta grad f_i(X_i)) / (1 + rho eta)     (83)
         pi_i <- pi_i + rho (X_i - Z)                                                 (84)
 
-    v_i = pi_i + rho X_i; the client sends v_i+ - v_i. Server (82), H the number of clients heard so far:
+    v_i = pi_i + rho X_i; the client sends v_i+ - v_i, so that the server's running sum keeps an absent client's.
+    Server (82), H the number of clients heard so far:
     Z = argmin sum_i (rho/2) ||Z - v_i / rho||^2 + Psi(Z) = prox_{Psi / (rho H)}(sum_i v_i / (rho H)).
 
     Algorithm 3 leaves X_i^0 and pi_i^0 open. Here a client starts at X_i = Z (the first that it receives) and
@@ -50,9 +58,10 @@ class CompositeFedADMM(SteppingMethod):
     In the ledger, digits over 100 clients of whom 10 take part, .37 (shuffled) and .12 (sorted by class) of the descent
     are left after 60 rounds, with the paper's sum .54 and .29; but on sorted digits ours first rises above f(Z^0).
 
-    Invariant: `sum` = sum of the v_i of the clients heard. It is a running sum, in which rounding errors add up, so
-    `dv` travels in the 64-bit ring. The bound of `dv` is a heuristic: where a client exceeds it, the round is repeated
-    with twice the bound.
+    Invariant: the server's vector `sum` = sum of the v_i of the clients heard. It is a running sum, in which rounding
+    errors add up, so the change `dv` is summed in integers of 64 bits. The bound of `dv` is a heuristic: where a client
+    exceeds it, the round is repeated with twice the bound.
+
     With full batches a fixed point is the optimum of sum_i f_i + Psi; it is reached for T = 1. For T > 1 Algorithm 3
     often diverges, on strongly convex problems too: T dual steps against one Z act as one of T rho, where ADMM allows
     (1 + sqrt 5) / 2 rho. `dual_steps="last"` is the remedy.
@@ -87,7 +96,7 @@ class CompositeFedADMM(SteppingMethod):
         check_integer("server_steps", self.server_steps, 0, note="(0: closed form)")
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
-        """Bound each contributed vector in units of the gradient's largest entry."""
+        """Return the sent vectors' bounds, in units of a gradient's largest entry, and their bits in fixed point."""
         reach(self.regulariser, self.problem, public)  # refuses a regulariser that does not fit
         product = self.server_rate * self.rho * public.clients
         require(
@@ -98,20 +107,20 @@ class CompositeFedADMM(SteppingMethod):
         return {"dv": (4.0 * max(public.rows), 64)}
 
     def memory(self, model: Model) -> Memory:
-        """X_i, pi_i, and 1 once the client has taken part (0: X_i is still to be read off the broadcast)."""
+        """Return X_i, pi_i, and a flag, all 0; the flag is 1, and X_i is used, once the client has taken part."""
         return model.zeros(), model.zeros(), np.zeros(1, self.problem.dtype)
 
     def start(self, public: Public, rng: np.random.Generator) -> ModelServer:
-        """Return the server's state before the first round."""
+        """Return the server's state before the first round: Z, the running sum, and which clients were heard."""
         server = super().start(public, rng)
         server.vectors["sum"] = np.zeros_like(server.vectors["x"])
         server.vectors["heard"] = np.zeros(public.clients)
         return server
 
     def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
-        """Run the local steps of one round."""
+        """Return `dv`, the change of v_i in the T steps, and the client's new memory: X_i, pi_i, and the flag."""
         z, (stored, dual, joined) = received["x"], memory
-        point = joined * stored + (1.0 - joined) * z
+        point = joined * stored + (1.0 - joined) * z  # X_i; Z for a client that has not taken part yet
         before, eta = dual + self.rho * point, self.learning_rate
         shrink = 1.0 / (1.0 + self.rho * eta)
         for step in range(self.local_steps):
@@ -122,12 +131,12 @@ class CompositeFedADMM(SteppingMethod):
         return {"dv": dual + self.rho * point - before}, (point, dual, 0.0 * joined + 1.0)
 
     def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
-        """Compute the server's next vectors from the sum."""
+        """Return the next Z as `x`, the running `sum` of the v_i, and for each client whether it was `heard`."""
         heard = vectors["heard"].copy()
         joining = len(survivors) - heard[survivors].sum()  # clients heard for the first time
         heard[survivors] = 1.0
         z = vectors["x"].astype(self.problem.dtype)  # as the clients have it
-        summed = vectors["sum"] + total["dv"] + joining * self.rho * z
+        summed = vectors["sum"] + total["dv"] + joining * self.rho * z  # v_i = rho Z of a client before its first steps
         return {"x": self._solve(vectors["x"], summed, heard.sum(), public), "sum": summed, "heard": heard}
 
     def _solve(self, z: Array, summed: Array, heard: float, public: Public) -> Array:

@@ -1,6 +1,11 @@
 """FedAvg: federated averaging of models that clients train by local gradient steps.
 
 Source: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, Algorithm 1.
+
+In a round the base class calls `steps` for each client, with the broadcast vectors, and `update` at the server, with
+the sum of what the survivors sent: the clients whose contributions the sum counts. Vectors have one entry per parameter
+of the model; clients that are computed together add a leading axis. n_i is client i's number of rows, N the number of
+clients; `public` holds the facts that all parties know.
 """
 
 from __future__ import annotations
@@ -33,7 +38,9 @@ class FedAvg(PassingMethod):
 
     y <- y - eta g(y), T times from y = x;  client sends w_i (y - x);  x <- x + (sum w_i (y_i - x)) / (sum w_i).
 
-    The weight w_i is inside the sum; the survivors' weights are public, so the division is the server's.
+    x is the server's model, y a client's, g the mean gradient over the rows of a step, eta the `learning_rate`, and T
+    the `local_steps`. The client multiplies by its weight w_i. The survivors' weights are public, so that the server
+    can divide by their sum.
 
     Attributes:
         weighting: `rows`: w_i = n_i over the mean of all n_i (public); `uniform`: w_i = 1.
@@ -52,7 +59,7 @@ class FedAvg(PassingMethod):
         check_choice("weighting", self.weighting, ("rows", "uniform"))
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
-        """Bound each contributed vector in units of the gradient's largest entry."""
+        """Return the sent vectors' bounds, in units of a gradient's largest entry, and their bits in fixed point."""
         largest = float(np.max(self.weight(np.asarray(public.rows, float), public)))
         return {"delta": (self.learning_rate * self.most_steps(public) * largest, 32)}
 
@@ -61,13 +68,13 @@ class FedAvg(PassingMethod):
         return rows / float(np.mean(public.rows)) if self.weighting == "rows" else 0 * rows + 1.0
 
     def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
-        """Run the local steps of one round."""
+        """Return `delta`, w_i (y - x) after the T steps, and the memory, which stays empty."""
         point = received["x"]
         for step in range(len(work.sizes)):  # one batch size for each local step
             point = point - self.learning_rate * work.gradient(point, step)
         return {"delta": self.weight(work.rows, work.public) * (point - received["x"])}, memory
 
     def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
-        """Compute the server's next vectors from the sum."""
+        """Return the next `x`, by the weighted mean of the survivors' y - x."""
         weight = np.sum(self.weight(np.asarray(public.rows, float)[survivors], public))
         return {"x": vectors["x"] + total["delta"] / weight}

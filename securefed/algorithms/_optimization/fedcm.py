@@ -1,6 +1,11 @@
 """FedCM: clients mix their gradients with the mean direction of the last round.
 
 Source: Xu et al., FedCM: Federated Learning with Client-level Momentum (arXiv:2106.10874), the FedCM algorithm.
+
+In a round the base class calls `steps` for each client, with the broadcast vectors, and `update` at the server, with
+the sum of what the survivors sent: the clients whose contributions the sum counts. Vectors have one entry per parameter
+of the model; clients that are computed together add a leading axis. n_i is client i's number of rows, N the number of
+clients; `public` holds the facts that all parties know.
 """
 
 from __future__ import annotations
@@ -30,8 +35,10 @@ class FedCM(SteppingMethod):
     y <- y - eta (alpha g(y) + (1 - alpha) Delta), T times from y = x;  client sends y - x;
     server Delta+ = -(mean over survivors of y - x) / (eta T),   x <- x - eta_g Delta+.
 
-    Delta is a DESCENT direction's opposite, a gradient: it starts at 0 and stays a mean of gradients, so it is bounded
-    as they are. Clients carry no memory. alpha = 1 is FedAvg with uniform weights where eta_g = eta T.
+    x is the server's model, y a client's, g the mean gradient over the rows of a step, eta the `learning_rate`, and T
+    the `local_steps`. Delta, called `momentum` in messages, has the sign of a gradient: it starts at 0 and stays a mean
+    of gradients, so it is bounded as they are. Clients carry no memory. alpha = 1 is FedAvg with uniform weights where
+    eta_g = eta T.
 
     Not guaranteed: that the fixed point is the optimum. Delta is at most as good as the mean of the drifted clients.
 
@@ -55,11 +62,11 @@ class FedCM(SteppingMethod):
             check_positive("server_rate", self.server_rate)
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
-        """Bound each contributed vector in units of the gradient's largest entry."""
+        """Return the sent vectors' bounds, in units of a gradient's largest entry, and their bits in fixed point."""
         return {"delta": (self.learning_rate * self.local_steps, 32)}
 
     def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
-        """Run the local steps of one round."""
+        """Return `delta`, y - x after the T steps, and the memory, which stays empty."""
         x, momentum = received["x"], received["momentum"]
         point = x
         for step in range(self.local_steps):
@@ -68,7 +75,7 @@ class FedCM(SteppingMethod):
         return {"delta": point - x}, memory
 
     def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
-        """Compute the server's next vectors from the sum."""
+        """Return the next `x`, and Delta+ as the next `momentum`."""
         path = self.learning_rate * self.local_steps
         momentum = -total["delta"] / (len(survivors) * path)
         rate = path if self.server_rate is None else self.server_rate

@@ -1,6 +1,9 @@
 """FedProx: federated averaging with a quadratic pull towards the broadcast model.
 
 Source: Li et al., Federated Optimization in Heterogeneous Networks (MLSys 2020), equation (2) and Algorithm 2.
+
+In a round the base class calls `steps` for each client, with the broadcast model; the server's update is FedAvg's.
+Vectors have one entry per parameter of the model; clients that are computed together add a leading axis.
 """
 
 from __future__ import annotations
@@ -27,8 +30,10 @@ from securefed.algorithms._optimization.local_steps import LocalTraining, Memory
 class FedProx(FedAvg):
     """Average models that clients train by local steps with a penalty on the distance from the global model.
 
-    A client starts at y = x and takes T steps y <- y - eta (g(y) + mu (y - x)), which approximately minimise
-    f_i(y) + mu/2 ||y - x||^2  (2). The server is FedAvg's.
+    A client starts at y = x, the broadcast model, and takes T steps y <- y - eta (g(y) + mu (y - x)), which
+    approximately minimise f_i(y) + mu/2 ||y - x||^2  (2). f_i is the mean loss of client i's rows, g its gradient (on
+    a batch where there are batches), eta the `learning_rate`, and T the `local_steps`. The server is FedAvg's: it adds
+    the mean of the clients' y - x to x, weighted by their numbers of rows.
 
     The source leaves the local solver and its accuracy (its gamma) open; here it is T steps of gradient descent. With
     mu = 0 the results are FedAvg's, bit for bit.
@@ -51,10 +56,11 @@ class FedProx(FedAvg):
         product = self.learning_rate * self.mu
         require(product <= 1, f"learning_rate * mu must be at most 1, not {product:g}; lower one of them")
 
-    # `factors` is FedAvg's: |u+| <= (1 - eta mu) |u| + eta |g| for u = y - x, so |u| <= T eta |g|.
+    # `factors`, the bound of a contribution, is FedAvg's: |u+| <= (1 - eta mu) |u| + eta |g| for u = y - x, so that
+    # |u| <= T eta |g| after T steps.
 
     def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
-        """Run the local steps of one round."""
+        """Return `delta`, y - x after the T steps times the client's weight, and the memory, which stays empty."""
         x = received["x"]
         point = x
         for step in range(len(work.sizes)):

@@ -1,4 +1,8 @@
-"""Keep linear combinations of large arrays unevaluated until their numbers are needed, to save memory and time."""
+"""Keep linear combinations of large arrays unevaluated until their numbers are needed, to save memory and time.
+
+`factored_cohort.py` holds the entries of small parameters so. Local steps such as x - eta (g - c_i + c) would
+otherwise make a new array for each operation; here they only change coefficients.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +16,19 @@ from securefed.algorithms._optimization.array_pool import ArrayPool
 from securefed.algorithms._optimization.factored_gradients import Coefficient
 
 MANY = 8
-"""With more terms than this a sum should be evaluated, since each term keeps an array in memory."""
+"""With more terms than this its owner evaluates a sum, since each term keeps an array in memory."""
 
 
 class LazySum:
-    """A sum_k c_k A_k that is not evaluated yet.
+    """The linear combination sum_k c_k A_k of arrays A_k, not evaluated yet.
 
-    The arrays A_k are (entries,) or (clients, entries), the coefficients c_k numbers or (clients, 1).
-    The arrays A_k are never written to. Terms are stored by the identity of their array, so that subtracting the same
+    The arrays A_k are (entries,) or (clients, entries), and never written to. The coefficients c_k are numbers, or
+    (clients, 1) with one for each client. Terms are stored by the `id` of their array, so that subtracting the same
     multiple of an array removes its term.
+
+    Args:
+        pool: where the arrays of evaluated sums come from.
+        terms: (c_k, A_k) by `id` of A_k.
     """
 
     def __init__(self, pool: ArrayPool, terms: Mapping[int, tuple[Coefficient, Array]]) -> None:
@@ -46,13 +54,18 @@ class LazySum:
         return LazySum(self._pool, out)
 
     def times(self, factor: Coefficient) -> LazySum:
-        """Return the product with a number."""
+        """Return the product with a number, or with one number for each client, (clients, 1)."""
         return LazySum(self._pool, {key: (factor * scale, array) for key, (scale, array) in self._terms.items()})
 
     def numbers(self, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
-        """Return an array of this shape, or one that broadcasts to it; the caller must not write to it.
+        """Evaluate the sum; it has one term from then on.
 
-        The sum has one term from then on.
+        Args:
+            shape: (clients, entries).
+            dtype: type of the entries.
+
+        Returns:
+            An array of this shape, or one that broadcasts to it. The caller must not write to it.
         """
         terms = list(self._terms.values())
         if len(terms) == 1 and unscaled(terms[0][0]):
@@ -63,8 +76,9 @@ class LazySum:
         return out
 
     def write(self, out: Array, columns: slice = slice(None)) -> None:
-        """Write these columns of the sum into `out`."""
-        terms = sorted(self._terms.values(), key=lambda term: unscaled(term[0]))  # those to be added as they are last
+        """Write these columns of the sum into `out`, (clients, columns)."""
+        # terms with coefficient 1 come last: they are added without a scaled copy
+        terms = sorted(self._terms.values(), key=lambda term: unscaled(term[0]))
         if not terms:
             out[...] = 0.0
             return

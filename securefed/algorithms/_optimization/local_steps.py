@@ -1,9 +1,11 @@
 """The inputs of a client's local steps in one round: a function that computes gradients, and the rows of each step.
 
-A method's local steps are written once, against `LocalTraining`. They run on one client's rows, on several clients at
-once, and inside an attacker's simulation, where a leading axis counts clients or candidates. This works because the
-steps use nothing but `+ - *`. `batches` and `passes` draw the rows of each step; `pick` and `put` read and write the
-gradients that block methods store.
+A method's local steps (`GradientMethod.steps`) are written once, against `LocalTraining`. They run on one client's
+rows, on several clients at once, and inside an attacker's simulation, where a leading axis counts clients or
+candidates. This works because the steps use nothing but `+ - *`. `batches` and `passes` draw the rows of each step.
+
+Block methods (SAGA and its kin) divide a client's rows into blocks and remember a gradient for each; `pick` and `put`
+read and write these. Vectors have one entry per parameter of the model.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ Memory = tuple[Array, ...]
 """The vectors a client carries from round to round."""
 
 Vectors = Mapping[str, Array]
-"""Vectors (..., parameters) by part, as a method's broadcast or contribution holds them."""
+"""Vectors (..., parameters) by name, as a method's broadcast or contribution holds them."""
 
 Size = float | Array
 """A number of rows: of one client, or (clients, 1) of several."""
@@ -36,7 +38,7 @@ class BatchDraw:
 
     Attributes:
         parts: the rows of each local step.
-        blocks: the block of memory each local step uses.
+        blocks: for each local step the index of the remembered gradient that it uses; all 0 for other methods.
     """
 
     parts: tuple[Rows, ...]
@@ -44,7 +46,7 @@ class BatchDraw:
 
     @classmethod
     def of(cls, parts: Sequence[Rows], blocks: Sequence[int] | None = None) -> BatchDraw:
-        """Make a draw; without `blocks` every step uses the first block."""
+        """Make a draw from the rows of each step; without `blocks` every step uses the first block."""
         return cls(tuple(parts), (0,) * len(parts) if blocks is None else tuple(blocks))
 
     def sizes(self, rows: int) -> tuple[int, ...]:
@@ -60,10 +62,10 @@ class LocalTraining:
 
     Attributes:
         gradient: `gradient(point, step)`: MEAN gradient at `point` over the rows of local step `step`.
-        anchor: mean gradient at `point` over all rows.
-        public: public facts.
-        rows: n_i.
-        blocks: the block of memory each local step uses.
+        anchor: `anchor(point)`: mean gradient at `point` over all rows.
+        public: facts that all parties know, such as the numbers of clients and rows.
+        rows: n_i, the client's number of rows.
+        blocks: for each local step the index of the remembered gradient that it uses.
         sizes: number of rows of each local step; its length is the number of local steps.
     """
 
@@ -76,7 +78,10 @@ class LocalTraining:
 
 
 def batches(rows: int, size: int | None, steps: int, rng: np.random.Generator) -> list[Rows]:
-    """Draw the rows of each local step: all (`size` None or >= rows), or batches of a fresh permutation each epoch."""
+    """Draw the rows of `steps` local steps: all (`size` None or >= rows), or batches of a fresh permutation each epoch.
+
+    Every batch has `size` rows; the rows left over at the end of a permutation are skipped.
+    """
     if size is None or size >= rows:
         return [slice(None)] * steps
     per_epoch = rows // size

@@ -4,6 +4,11 @@ A client stores the last gradient y_ij of each of its M blocks of rows, the serv
 
 Source: Liu et al., LoSAC: An Efficient Local Stochastic Average Control Method for Federated Optimization,
 equations (8), (11)-(13), Algorithm 2.
+
+In a round the base class calls `steps` for each client, with the broadcast vectors, and `update` at the server, with
+the sum of what the survivors sent: the clients whose contributions the sum counts. Vectors have one entry per parameter
+of the model; clients that are computed together add a leading axis. n_i is client i's number of rows, N the number of
+clients; `public` holds the facts that all parties know.
 """
 
 from __future__ import annotations
@@ -38,12 +43,14 @@ class LoSAC(BlockMethod):
         phi_i <- phi_i + g_ij(x_i^-) - y_ij
         y_ij  <- g_ij(x_i^-)                                           (8)
 
-    from x_i = x, phi_i = phi. Sends dx = x_i - x and dphi = phi_i - phi. Server (13), S the PLANNED cohort:
-    x <- x + (1/N) sum dx,   phi <- phi + (N/S) sum dphi.   y and phi start at 0, since (13) has its fixed point at the
-    optimum for no other start.
+    from x_i = x, phi_i = phi, with x the server's model, eta the `learning_rate`, M = `blocks` and T = `local_steps`.
+    The client sends dx = x_i - x and dphi = phi_i - phi. The server sets (13), with S the number of clients PLANNED
+    for a round (whatever number survives): x <- x + (1/N) sum dx,   phi <- phi + (N/S) sum dphi.
+    y and phi start at 0, since (13) has its fixed point at the optimum for no other start.
 
-    Invariant: phi = (N/S) sum_ij y_ij, y the committed ones. `dphi` travels in the 64-bit ring: phi is a running
-    sum of differences, and in 32 bits rounding would make it drift from the clients' y.
+    Invariant: phi = (N/S) sum_ij y_ij. A client whose contribution the sum does not count keeps its old y_ij. `dphi` is
+    summed in integers of 64 bits: phi is a running sum of differences, and in 32 bits rounding would make it drift from
+    the clients' y.
 
     Converges for M = 1 where T eta < about 2 / L, L the smoothness of the losses as scaled below.
 
@@ -67,7 +74,7 @@ class LoSAC(BlockMethod):
         check_choice("block_scale", self.block_scale, ("printed", "consistent"))
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
-        """Bound each contributed vector in units of the gradient's largest entry."""
+        """Return the sent vectors' bounds, in units of a gradient's largest entry, and their bits in fixed point."""
         self.enough_rows(public)
         rows = max(public.rows)
         stored = float(rows if self.block_scale == "printed" else -(-rows // self.blocks))
@@ -79,19 +86,19 @@ class LoSAC(BlockMethod):
         return {"dx": (step * stored, 32), "dphi": (2.0 * touched * stored, 64)}
 
     def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
-        """Run the local steps of one round."""
+        """Return `dx` and `dphi` after the T steps, and the client's new memory, y_ij for each block j."""
         point, phi, stored, public = received["x"], received["phi"], list(memory), work.public
         for step, j in enumerate(work.blocks):
             scale: Size = work.rows if self.block_scale == "printed" else work.sizes[step]
             fresh = scale * work.gradient(point, step)
-            change = fresh - pick(stored, j)
+            change = fresh - pick(stored, j)  # g_ij - y_ij
             point = self.moved(point, phi / public.clients + change, public)  # (11), first line
             phi = phi + change  # second line
             stored = put(stored, j, fresh)  # (8)
         return {"dx": point - received["x"], "dphi": phi - received["phi"]}, tuple(stored)
 
     def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
-        """Compute the server's next vectors from the sum."""
+        """Return the next `x` and `phi`."""
         return {  # (13)
             "x": vectors["x"] + total["dx"] / public.clients,
             "phi": vectors["phi"] + public.clients / public.cohort * total["dphi"],

@@ -2,6 +2,9 @@
 
 Source: Liu et al., LoSAC: An Efficient Local Stochastic Average Control Method for Federated Optimization,
 equations (14)-(16), sec. 5.5.
+
+LoSAC makes local gradient steps that a stored average of all clients' gradients corrects: client i stores the last
+gradient y_ij of each block j of its rows, the server phi, in proportion to the sum of all y_ij.
 """
 
 from __future__ import annotations
@@ -28,12 +31,15 @@ from securefed.algorithms._optimization.proximal_steps import ProximalSteps
 class LoSACProx(ProximalSteps, LoSAC):
     """Train by LoSAC with a proximal step after each local gradient step.
 
-    A local step is x_i <- prox_{eta Psi}(x_i - eta (phi_i / N - y_ij + g_ij(x_i)))  (16). Everything else is as in
-    LoSAC, including the invariant and the ring; without a regulariser the results are LoSAC's, bit for bit.
+    A local step on block j is x_i <- prox_{eta Psi}(x_i - eta (phi_i / N - y_ij + g_ij(x_i)))  (16), with Psi the
+    regulariser, eta the `learning_rate`, phi_i the client's current copy of phi, and g_ij the block's gradient.
+    Everything else is as in LoSAC, including the invariant phi = (N/S) sum_ij y_ij, for N clients of whom S are planned
+    for a round; without a regulariser the results are LoSAC's, bit for bit.
 
     At the fixed point phi / N = (1/S) sum_ij g_ij(x), so the method minimises (1/S) sum_ij f_ij + Psi: with the
-    `printed` block scale that is (M/S) sum_i n_i (mean loss of client i) + Psi, and NOT (14) with its 1/N. To solve
-    (14) with weight lambda, give Psi the weight lambda M N / S (`consistent`: lambda N / S).
+    `printed` block scale, g_ij = n_i times the mean gradient of one of M blocks, that is (M/S) sum_i n_i (mean loss of
+    client i) + Psi, and NOT (14) with its 1/N. To solve (14) with weight lambda, give Psi the weight lambda M N / S
+    (with the `consistent` scale, g_ij the sum of the block's gradients: lambda N / S).
 
     The server's mean of low-rank matrices is not of low rank: the rank is exact in the limit, when the clients agree.
     """
@@ -46,5 +52,5 @@ class LoSACProx(ProximalSteps, LoSAC):
     )
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
-        """Bound each contributed vector in units of the gradient's largest entry."""
+        """Return LoSAC's bounds of the vectors sent, `dx`'s widened by what the proximal steps can move."""
         return self.widened(super().factors(public), self.local_steps, public)

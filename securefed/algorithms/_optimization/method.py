@@ -4,6 +4,11 @@ Parameters, gradients and whatever else a method exchanges are flat vectors with
 short name such as `x` (the model) or `delta`. The base class keeps the states, turns vectors into named tensors and
 back, refuses runs that diverge, and computes clients in batches. A method adds four things: which vectors are sent, the
 bounds of a contribution (`factors`), a client's local steps (`steps`), and the server's update (`update`).
+
+A round, as a run drives it: the server's `broadcast` goes to the clients, each makes its `contribute`, a defence sums
+the contributions, and the server sees the sum alone (`combine`). The survivors are the clients that the sum counts.
+Only these keep what they learned: `contribute` returns a tentative state, which `commit` makes the client's state or
+drops. Public facts (`Public`) are those that all parties know before the run, such as each client's number of rows.
 """
 
 from __future__ import annotations
@@ -36,7 +41,8 @@ BLOWN_UP = 1e6
 """A run has diverged when an entry of a server's vector exceeds this many times its largest entry at the start: far
 more than a converging run grows by, and far below the overflow of float32 (3e38)."""
 HOPELESS = 1e12
-"""A contribution or broadcast with an entry beyond this has diverged, whatever its bounds."""
+"""A contribution or broadcast with an entry beyond this has diverged: this limit needs no start to compare with, and is
+far above the entries of usable models and far below the overflow of float32."""
 
 
 @dataclass(frozen=True)
@@ -109,28 +115,45 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
 
     @abstractmethod
     def factors(self, public: Public) -> Mapping[str, tuple[float, Ring]]:
-        """Return for each contributed vector its largest entry, in units of the gradient's, and its ring."""
+        """Bound the entries of a contribution, for fixed-point sums.
+
+        Returns:
+            For each vector in `sent` its largest absolute entry, in units of the gradient's largest, and its ring: the
+            number of bits, 32 or 64, of the integers in which it is summed.
+        """
 
     @abstractmethod
     def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
-        """Run the local steps of one client's round.
+        """Run the local steps of one client's round, or of several clients' at once.
 
         Where `replayable`, the results are linear in everything but the gradients.
 
+        Args:
+            received: the broadcast's vectors by name, (parameters,).
+            memory: the vectors that the client remembers, (parameters,); (clients, parameters) for several clients.
+            work: the gradients of this round, of one client or of several.
+
         Returns:
-            The vectors that the client sends, and its new memory.
+            The vectors that the client sends, by the names in `sent`, and its new memory, in the shapes of `memory`.
         """
 
     @abstractmethod
     def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
-        """Return the server's next vectors from the sum over the clients `survivors` (ids)."""
+        """Return the server's next vectors from the sum of the contributions.
+
+        Args:
+            vectors: the server's vectors by name, (parameters,).
+            total: sum of the contributed vectors over the survivors, by name, (parameters,).
+            survivors: ids of these clients; a client's id is its position in `public.rows`.
+            public: public facts.
+        """
 
     def draw(self, rows: int, rng: np.random.Generator) -> BatchDraw:
         """Draw the rows of each local step; by default one full-batch step."""
         return BatchDraw.of(batches(rows, None, 1, rng))
 
     def moved(self, point: Array, direction: Array, public: Public) -> Array:
-        """Return the point after a local step from `point` against `direction`."""
+        """Return the point after a local step from `point` against `direction`; proximal methods override it."""
         return point - self.learning_rate * direction
 
     def memory(self, model: Model) -> Memory:
@@ -258,7 +281,7 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
         with np.errstate(over="ignore", invalid="ignore"):
             vectors = self.update(server.vectors, total, np.asarray(aggregate.survivors), model.public)
         peaks = dict(server.peaks)
-        for part, value in vectors.items():  # relative to a vector's first peak; it has none while it is all zeros
+        for part, value in vectors.items():  # compared with the vector's first peak; it has none while it is all zeros
             peak = peaks.get(part) or _peak(server.vectors[part])
             self._check(value, part, f"round {server.round}", BLOWN_UP * max(peak, 1.0) if peak else HOPELESS)
             peaks[part] = peak or _peak(value)
@@ -273,7 +296,7 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
     def evaluation_layout(self, public: Public) -> Layout:
         """Name the sums that `evaluate` returns, with bounds."""
         rows = float(max(public.rows))
-        largest = self.problem.measures(public)  # the 64-bit ring keeps 2^-50 of a loss
+        largest = self.problem.measures(public)  # in 64 bits a loss is rounded to about 2^-50 of its bound
         return Layout(tuple(TensorSpec(name, (), bound * rows, 64) for name, bound in largest.items()))
 
     def evaluate(self, client: ModelClient, broadcast: Tensors) -> Tensors:
@@ -288,6 +311,7 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
 
     @staticmethod
     def _work(data: Dataset, model: Model, draw: BatchDraw) -> LocalTraining:
+        """Return the inputs of one client's local steps, on the rows that `draw` names."""
         return LocalTraining(
             gradient=lambda point, step: model.gradient(point, data, draw.parts[step]),
             anchor=lambda point: model.gradient(point, data, slice(None)),
@@ -298,7 +322,9 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
         )
 
     def _check(self, value: Array, part: str, where: str, limit: float = HOPELESS) -> None:
-        if not np.vdot(value, value) < limit**2 / 2 and not _peak(value) < limit:  # the norm is quicker, and no less
+        """Raise `DivergenceError` where an entry of the vector called `part` reaches `limit` or is not a number."""
+        # The squared norm is quicker to compute, and a norm below the limit needs no look at the entries.
+        if not np.vdot(value, value) < limit**2 / 2 and not _peak(value) < limit:
             raise DivergenceError(
                 f"{where}: {part!r} reached {_peak(value):.3g}, beyond {limit:.3g}; "
                 f"lower learning_rate (now {self.learning_rate:g}), take fewer local steps, or scale the features"

@@ -2,6 +2,14 @@
 
 Source: Karimireddy et al., Mime: Mimicking Centralized Stochastic Algorithms in Federated Learning (arXiv:2008.03606),
 Algorithm 1 with SGD as the base and full-batch gradients in the correction.
+
+SVRG replaces a batch gradient g(y) by g(y) - g(x) + c, with c the full gradient at x: the same mean, and a variance
+that vanishes as y approaches x.
+
+In a round the base class calls `steps` for each client, with the broadcast vectors, and `update` at the server, with
+the sum of what the survivors sent: the clients whose contributions the sum counts. Vectors have one entry per parameter
+of the model; clients that are computed together add a leading axis. n_i is client i's number of rows, N the number of
+clients; `public` holds the facts that all parties know.
 """
 
 from __future__ import annotations
@@ -42,11 +50,12 @@ class MimeSVRG(SteppingMethod):
         phase 1:  y <- y - eta (g(y) - g(x) + c), T times from y = x, g on the step's batch both times;
                   client sends (x - y) / (eta T).                  Server: x <- x - eta T (mean over survivors).
 
-    The phase is part of the server's state and of every broadcast; `direction` carries a mean gradient in either phase,
-    so that one bound and one layout fit both. Each exchange draws its own cohort and loses its own clients: with
-    sampling, c is the gradient of OTHER clients than those that step, where the source has the same ones in both.
-    Clients carry no memory, and no quantity is a running sum. With all clients in every round, one full-batch step is
-    gradient descent.
+    x is the server's model, y a client's, f_i the mean loss of client i's rows, eta the `learning_rate`, and T the
+    `local_steps`. The phase is part of the server's state and of every broadcast. In either phase the vector sent is
+    called `direction` and is a mean of gradients, so that one bound and one form of message fit both. Each exchange
+    draws its own cohort and loses its own clients: with sampling, c is the gradient of OTHER clients than those that
+    step, where the source has the same ones in both. Clients carry no memory, and no quantity is a running sum. With
+    all clients in every round, one full-batch step is gradient descent.
     """
 
     audit_case: ClassVar = replace(ROWS_CASE, settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 2})
@@ -55,17 +64,17 @@ class MimeSVRG(SteppingMethod):
     sent: ClassVar[tuple[str, ...]] = ("direction",)
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
-        """Bound each contributed vector in units of the gradient's largest entry."""
+        """Return the sent vectors' bounds, in units of a gradient's largest entry, and their bits in fixed point."""
         return {"direction": (3.0, 32)}  # |g(y)|, |g(x)| and |c| are each at most one gradient
 
     def start(self, public: Public, rng: np.random.Generator) -> ModelServer:
-        """Return the server's state before the first round."""
+        """Return the server's state before the first round: the initial model, c = 0, and phase 0."""
         server = super().start(public, rng)
         server.vectors[PHASE] = np.asarray(GRADIENT)
         return server
 
     def broadcast(self, server: ModelServer) -> Tensors:
-        """Return what the server sends to the clients of the next round."""
+        """Return what the server sends to the clients of the next exchange: x, c and the phase."""
         return {**super().broadcast(server), PHASE: server.vectors[PHASE]}
 
     def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
@@ -79,11 +88,11 @@ class MimeSVRG(SteppingMethod):
             raise DataError(f"phase {int(broadcast[PHASE])}; the phases are {GRADIENT} and {DESCENT}")
 
     def read(self, model: Model, broadcast: Tensors) -> dict[str, Array]:
-        """The vectors of a broadcast, and `phase` ()."""
+        """Return the vectors of a broadcast by name, and `phase`, of shape ()."""
         return super().read(model, broadcast) | {PHASE: np.asarray(broadcast[PHASE])}
 
     def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
-        """Run the local steps of one round."""
+        """Return `direction`: the gradient at x in phase 0, (x - y) / (eta T) after the T steps in phase 1."""
         x, c = received["x"], received["c"]
         if int(received[PHASE]) == GRADIENT:
             return {"direction": work.anchor(x)}, memory
@@ -94,7 +103,7 @@ class MimeSVRG(SteppingMethod):
         return {"direction": path / self.local_steps}, memory
 
     def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
-        """Compute the server's next vectors from the sum."""
+        """Return the next `x` and `c`, and the phase of the next exchange."""
         mean = total["direction"] / len(survivors)
         if int(vectors[PHASE]) == GRADIENT:
             return {"x": vectors["x"], "c": mean, PHASE: np.asarray(DESCENT)}

@@ -1,4 +1,9 @@
-"""Turn a problem's named parameters into one flat vector and back, so that updates read as in the papers: x - eta g."""
+"""Turn a problem's named parameters into one flat vector and back, so that updates read as in the papers: x - eta g.
+
+A problem (a model with a loss) has named parameters such as `weight` and `bias`. A method keeps several vectors of
+that form, each under a name of its own, its part: `phi`, say. On the wire a vector is the tensors `phi.weight` and
+`phi.bias`; the tensors of the model itself have the problem's names alone.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +43,14 @@ class Model:
         return self.flatten(problem.gradient(parameters, data.x[rows], problem.targets(data)[rows]))
 
     def gradients(self, vectors: Array, x: Array, y: Array, weights: Array) -> Array:
-        """Compute mean gradients (clients, parameters), each at a row of `vectors`; see `Problem.gradients`."""
+        """Compute the mean gradients (clients, parameters) of several clients, each at its row of `vectors`.
+
+        Args:
+            vectors: (clients, parameters).
+            x: (clients, widest, features), `widest` the largest number of rows of a client; padded.
+            y: targets, (clients, widest, ...); padded.
+            weights: (clients, widest), 1 / rows of the client, 0 on padding.
+        """
         gradients = self.problem.gradients(self.split(vectors, self.layout.specs), x, y, weights)
         parts = [np.asarray(gradients[name]).reshape(len(vectors), -1) for name in self.layout.names]
         return np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
@@ -61,7 +73,13 @@ class Model:
         return self.layout.flatten(tensors, self.problem.dtype)
 
     def specs(self, part: str, factor: float, ring: Ring) -> tuple[TensorSpec, ...]:
-        """Describe the tensors of the vector `part`, with a bound of `factor` times a gradient's largest entry."""
+        """Describe the tensors of the vector called `part`.
+
+        Args:
+            part: the vector's name.
+            factor: the vector's largest entry, in units of a gradient's largest entry.
+            ring: bits of the integers, 32 or 64, in which the vector is summed.
+        """
         layout = self.layout  # before the bounds: `shapes` refuses data that cannot be trained on
         bounds = self.problem.gradient_bounds(self.public)
         return tuple(TensorSpec(label(part, s.name), s.shape, factor * bounds[s.name], ring) for s in layout)

@@ -1,4 +1,7 @@
-"""Compute groups of a cohort in parallel threads; NumPy releases the interpreter's lock in products and sums."""
+"""Compute groups of simulated clients in parallel threads; NumPy releases the interpreter's lock in products and sums.
+
+`GradientMethod.contribute_together` calls `side_by_side` in every round of a simulation.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,12 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 SWITCH_SECONDS = 1e-3
-"""Seconds a thread waits before it asks for the interpreter's lock; Python's default, 5 ms, is a tenth of a round."""
+"""Seconds a thread waits before it asks for the interpreter's lock; Python's default, 5 ms, is a tenth of a short
+round."""
 
 
 def side_by_side(function: Callable[[A], B], items: Iterable[A]) -> list[B]:
-    """Return `function` of each item, in order, computed on `threads()` threads.
+    """Return `function` of each item, in order, computed on `threads()` threads; an error of one call is raised.
 
     Meanwhile each matrix product runs on one thread, since two groups at once are faster than two threads on the small
     products of one group, and threads ask for the interpreter's lock after `SWITCH_SECONDS`. Both settings hold for the

@@ -2,7 +2,9 @@
 
     prox_{step Psi}(v) = argmin_z  Psi(z) + ||z - v||^2 / (2 step)
 
-Vectors have shape (..., parameters); leading axes count clients, and each client is treated separately. Source of the
+A regulariser is a setting of the proximal methods (LoSAC-Prox, SCAFFOLD-Prox, FedADMM), which call `prox` after a
+gradient step of length `step`. Vectors have shape (..., parameters); leading axes count clients, and each client is
+treated separately. A layout names the parameters in a vector and gives their shapes. Source of the
 operators: Parikh and Boyd, Proximal Algorithms, sec. 6.5.2 (l1) and 6.7.3 (nuclear norm).
 """
 

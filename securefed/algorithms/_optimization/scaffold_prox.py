@@ -30,8 +30,8 @@ class ScaffoldProx(ProximalSteps, Scaffold):
 
     A local step is y <- prox_{eta Psi}(y - eta (g(y) - c_i + c)), with Psi the regulariser, g the gradient of the loss,
     c_i the client's control variate and c = (1/N) sum_i c_i the server's. Everything else is as in SCAFFOLD, and
-    without a regulariser the results are those of SCAFFOLD bit for bit. The fixed point minimises the mean over clients
-    of their mean losses, plus Psi.
+    without a regulariser the results are those of SCAFFOLD bit for bit (eta is the `learning_rate`). The fixed point
+    minimises the mean over clients of their mean losses, plus Psi.
 
     The paper does not print the algorithm, so one choice is this library's: option II sets c_i+ to the mean of the
     local gradients. SCAFFOLD's formula for option II, which contains (x - y) / (T eta), would put the subgradient of
@@ -52,5 +52,5 @@ class ScaffoldProx(ProximalSteps, Scaffold):
     )
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
-        """Bound each contributed vector in units of the gradient's largest entry."""
+        """Return SCAFFOLD's bounds of the vectors sent, `dx`'s widened by what the proximal steps can move."""
         return self.widened(super().factors(public), self.local_steps, public)

@@ -1,4 +1,8 @@
-"""Stack the rows of several clients into one array, so that one matrix product serves all of them."""
+"""Stack the rows of several clients into one array, so that one matrix product serves all of them.
+
+`cohort.py` stacks the rows that a group of simulated clients use in one local step; problems compute gradients from
+the stack.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +27,8 @@ class StackedRows:
 
     Attributes:
         x: features, (clients, widest, features).
-        y: targets, (clients, widest, ...).
-        weights: weight of each row in its client's mean, (clients, widest).
+        y: targets (labels or responses), (clients, widest, ...).
+        weights: weight of each row in its client's mean, (clients, widest): 1 / (the client's rows), 0 on padding.
         whole: array with the rows of all local steps of a round; x is the view `whole[:, start : start + widest]`.
         start: index of the first row of x in `whole`.
     """
@@ -86,5 +90,5 @@ def _gather(rows: Array, part: Rows, out: Array) -> None:
     """Write rows[part] into `out` directly; an intermediate copy would take as long as a linear problem's gradient."""
     if isinstance(part, slice) or rows.dtype != out.dtype:
         out[...] = rows[part]
-    else:
+    else:  # `take` with the default mode would make that copy
         rows.take(part, axis=0, out=out, mode="clip")

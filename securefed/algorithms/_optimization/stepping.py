@@ -1,4 +1,4 @@
-"""Methods whose clients make several local steps on their rows or on mini-batches."""
+"""Base classes of methods whose clients make several local gradient steps a round, on all rows or on mini-batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SteppingMethod(GradientMethod):
     """Base of the methods with T local steps a round.
 
     Attributes:
-        local_steps: T >= 1.
+        local_steps: T >= 1, the number of local steps.
         batch_size: rows of a local step, from a fresh permutation each epoch; `None` takes all.
     """
 
@@ -34,7 +34,7 @@ class SteppingMethod(GradientMethod):
             check_integer("batch_size", self.batch_size, 1, note="(or None for all rows)")
 
     def draw(self, rows: int, rng: np.random.Generator) -> BatchDraw:
-        """Draw the rows of each local step."""
+        """Draw the rows of each local step, for a client with `rows` rows."""
         return BatchDraw.of(batches(rows, self.batch_size, self.local_steps, rng))
 
 
@@ -57,7 +57,7 @@ class PassingMethod(SteppingMethod):
             check_integer("local_epochs", self.local_epochs, 1, note="(or None, to count steps)")
 
     def draw(self, rows: int, rng: np.random.Generator) -> BatchDraw:
-        """Draw the rows of each local step."""
+        """Draw the rows of each local step, for a client with `rows` rows."""
         if self.local_epochs is None:
             return super().draw(rows, rng)
         return BatchDraw.of(passes(rows, self.batch_size, self.local_epochs, rng))
@@ -67,4 +67,4 @@ class PassingMethod(SteppingMethod):
         if self.local_epochs is None:
             return self.local_steps
         rows = max(public.rows)
-        return self.local_epochs * -(-rows // min(self.batch_size or rows, rows))
+        return self.local_epochs * -(-rows // min(self.batch_size or rows, rows))  # passes times batches, rounded up
