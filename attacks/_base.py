@@ -1,9 +1,13 @@
 """Define what an attack is, and the views of a run that attacks work on.
 
-An attack never reads a client's data. In each round it observes the broadcast and one message: the sum over the
-SMALLEST set of clients that includes its target and whose sum is known. In the clear this set is the target alone;
-under secure aggregation it is all survivors; if some clients collude with the server, it is the survivors without the
-colluders. So every attack runs on every view.
+A federated run is recorded as a transcript of all messages. A view is what one kind of attacker, such as the server or
+some colluding clients, observes of it; `views` derives it from the transcript. An attack estimates a secret of the
+clients from a view, and never reads a client's data. The audit runs attacks and scores their estimates.
+
+In each round of a view the attacker knows the broadcast and one message: the sum over the SMALLEST set of clients that
+includes the attacked one and whose sum this attacker knows. In the clear this set is the attacked client alone; under
+secure aggregation it is all survivors (the clients whose uploads were summed); if some clients collude with the server,
+it is the survivors without the colluders. So every attack runs on every view.
 """
 
 from __future__ import annotations
@@ -72,11 +76,12 @@ class View:
 
 @dataclass(frozen=True)
 class Target:
-    """Facts that an attacker knows in addition to the view.
+    """Facts that an attacker knows in addition to the view; not to be confused with `View.target`, a client.
 
     Attributes:
         algorithm: the algorithm with its hyper-parameters.
-        public: the public facts of the federation.
+        public: the public facts of the federation: the numbers of clients, features and classes, each client's number
+            of rows, and the declared range of their entries.
     """
 
     algorithm: Algorithm[Any, Any]
@@ -136,6 +141,11 @@ class Attack(Protocol):
 
     def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Reconstruct the secret of `observed.members`.
+
+        Args:
+            observed: the view.
+            target: the algorithm and the public facts.
+            rng: draws the attack's random starts.
 
         Raises:
             TranscriptError: the view lacks something that the attack needs; the message names it.

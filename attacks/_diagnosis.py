@@ -1,7 +1,11 @@
 """Say in a report's sentences what limited an attack: missing broadcasts, few digits, unexplained messages.
 
-The inputs are a reconstruction and the view that it was made from. The sentences depend only on `residual` and
-`condition` of the reconstruction, so that they hold for every attack.
+The audit calls `diagnose` after each attack. The inputs are a reconstruction and the view that it was made from. The
+sentences depend only on `residual` and `condition` of the reconstruction, so that they hold for every attack.
+
+An attack's residual is the distance between the messages that its estimate would have caused and the observed ones,
+relative to these. The estimate explains the messages where the residual is no larger than their rounding leaves it. The
+condition is that of the linear system or Jacobian that the attack solves.
 """
 
 from __future__ import annotations
@@ -28,11 +32,11 @@ size left .7 to 1.3 of it, and one that was off by a tenth 50 to 300."""
 _DOUBLE: Final = float(np.finfo(np.float64).eps)
 _MOST_AMPLIFIED: Final = 1e-4
 _NOTABLE: Final = 1e-3
-"""Relative error from which on a report says by how much the rounding of float64 messages moves an estimate."""
+"""Relative error of the estimate from which on a report says that the rounding of float64 messages causes it."""
 
 
 def resolution(observed: View) -> float:
-    """Return the relative rounding error of the messages, by their types.
+    """Return the relative rounding error of the messages, by their types; the largest over all rounds and tensors.
 
     A message that is a change of a broadcast tensor (`delta.weight` of `weight`) was rounded at the size of that
     tensor, so that it has fewer digits the smaller the change is.
@@ -55,7 +59,7 @@ def amplified(found: Reconstruction) -> float:
 
 
 def explained(found: Reconstruction, observed: View) -> bool | None:
-    """Tell whether the reconstruction explains the messages to their precision; `None` if the attack cannot tell."""
+    """Return whether the reconstruction explains the messages to their precision; `None` without a residual."""
     if math.isnan(found.residual):
         return None
     of_rounding = _ROUNDINGS * float(found.diagnostics.get(ROUNDING, 0.0))
@@ -69,14 +73,19 @@ def _level(observed: View) -> float:
 def diagnose(
     found: Reconstruction, observed: View, target: Target, *, known: bool | None = None, error: float = math.nan
 ) -> tuple[str, ...]:
-    """Describe every gap and its cost; empty where the attack had all it needs and explains every message.
+    """Describe what the attack lacked and what that costs: missing broadcasts, digits, or an explanation.
 
     Args:
         found: the reconstruction.
         observed: the view that it was made from.
         target: as given to the attack.
-        known: whether the messages are explained, where a comparison with runs of the auditor's own says so.
-        error: relative error of the estimate that the messages' rounding allows, where it was measured.
+        known: whether the attack leaves no smaller residual in a run of the auditor's own, whose data it recovers. Then
+            a residual above rounding is no sign of wrong hyper-parameters. `None` without such a comparison.
+        error: relative error of the estimate that the messages' rounding allows (`repeatability`); NaN if it was not
+            measured.
+
+    Returns:
+        One sentence for each; empty where the attack had all it needs and explains every message.
     """
     return (
         *_left_out(observed),
@@ -95,12 +104,14 @@ def _cancelled(name: str, value: Array, broadcast: Tensors) -> float:
 
 
 def _left_out(observed: View) -> Iterator[str]:
+    """Say how many rounds lack their broadcast."""
     silent = sum(not o.broadcast for o in observed.rounds)
     if silent:
         yield f"{silent} of {len(observed.rounds)} rounds hold no broadcast and were left out."
 
 
 def _coarse(found: Reconstruction, observed: View, error: float) -> Iterator[str]:
+    """Say how many digits the messages have and what the missing ones cost; nothing for full ones that cost little."""
     step = resolution(observed)
     coarse = step > _DOUBLE
     digits = f"The messages have {-math.log10(step):.0f} digits, not 16" if coarse else "The messages have 16 digits"
@@ -118,6 +129,7 @@ def _coarse(found: Reconstruction, observed: View, error: float) -> Iterator[str
 
 
 def _unexplained(found: Reconstruction, observed: View, target: Target, *, known: bool) -> Iterator[str]:
+    """Say whether the estimate explains the messages, and if not, why it may be."""
     own = explained(found, observed)
     if own is None:
         yield "The attack solves and checks nothing: wrong hyper-parameters would not show in it."

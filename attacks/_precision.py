@@ -1,4 +1,8 @@
-"""Infer the precision of numbers from the numbers themselves, for instance that messages are float32."""
+"""Infer the precision of numbers from the numbers themselves, for instance that messages are float32.
+
+Attacks that solve linear equations weigh each message by its rounding error. A recorded message is float64 also where a
+client computed in fewer bits, so that its type does not show the error.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +11,29 @@ import numpy as np
 from securefed._tensors import Array
 
 _MANTISSA = 53
+"""Bits of a float64 mantissa, the leading one included."""
 
 
 def rounding(values: Array, unit: float = 0.0) -> Array:
     """Estimate the standard deviation of the rounding error of each entry, in the shape of `values`.
 
-    The numbers of a format with b bits are multiples of 2^(e - b), e their exponent, and those of fixed point of one
-    power of two. The fewest bits and the coarsest power that explain all entries are taken, so many entries are
-    needed: a single one may have few bits by chance.
+    Floating-point numbers v = f 2^e, 1/2 <= |f| < 1, with b bits are multiples of 2^(e - b). Fixed-point numbers are
+    all multiples of one power of two. The fewest bits b and the coarsest such power that fit all entries are taken, so
+    many entries are needed: a single one may have few bits by chance. An error that is uniform over a step has a
+    standard deviation of step / sqrt(12).
 
     Args:
-        values: of one format, float64 or narrower.
+        values: numbers of one format, float64 or narrower.
         unit: unit of fixed-point numbers, where it is public; it need not be a power of two.
     """
     flat = np.abs(np.asarray(values, float))
-    fraction, exponent = np.frexp(flat)
-    whole = np.ldexp(fraction, _MANTISSA).astype(np.int64)
+    fraction, exponent = np.frexp(flat)  # flat = fraction 2^exponent
+    whole = np.ldexp(fraction, _MANTISSA).astype(np.int64)  # the mantissa as an integer
     used = whole != 0
     if not used.any():
         return np.full(flat.shape, unit / np.sqrt(12))
-    last = exponent - _MANTISSA + np.frexp((whole & -whole).astype(float))[1] - 1  # of the last bit set
+    # `whole & -whole` keeps the last bit that is set; `last` is the power of two that this bit stands for.
+    last = exponent - _MANTISSA + np.frexp((whole & -whole).astype(float))[1] - 1
     bits, grid = int(np.max((exponent - last)[used])), int(last[used].min())
     step = np.ldexp(1.0, np.where(used, np.maximum(exponent - bits, grid), grid))
     return np.asarray(np.maximum(step, unit) / np.sqrt(12))

@@ -3,8 +3,9 @@
 A small residual says that an estimate explains the messages; it does not say that no other estimate does. In FedPG, for
 instance, messages in float32 are explained to all their digits by Gram matrices many times the true one. Here every
 message is changed at random by as much as rounding, fixed point and stated noise may have changed it, and the attack
-runs again, once with the same draws of its own and once with others. By how far the estimates differ, the messages
-leave the secret open. That holds for every attack, whatever its equations, and needs no truth.
+runs again, once with the same random starts and once with others. The distance between the estimates shows how far the
+messages leave the secret open. That holds for every attack, whatever its equations, and needs no truth. The audit calls
+it for estimates that explain their messages.
 """
 
 from __future__ import annotations
@@ -58,10 +59,13 @@ def repeatability(attack: Attack, observed: View, target: Target, found: Reconst
         target: as given to the attack.
         found: the estimate; it explains the messages.
         seed: of the attack's own draws, which were those of `default_rng([seed, 1])`, and of the perturbations.
+
+    Returns:
+        The spread. An attack that states its own expected error is repeated once, others twice.
     """
     stated = float(found.diagnostics.get(HIDDEN_ERROR, math.nan))
     distances, labels = [], True
-    for draw in (1,) if math.isfinite(stated) else (1, 3):
+    for draw in (1,) if math.isfinite(stated) else (1, 3):  # 1: the attack's own draws as before; 3: others
         view = perturbed(observed, np.random.default_rng([seed, 4, draw]))
         try:
             again = attack.run(view, target, np.random.default_rng([seed, draw]))
@@ -81,6 +85,7 @@ def perturbed(observed: View, rng: np.random.Generator) -> View:
 
 
 def _changed(item: RoundView, rng: np.random.Generator) -> RoundView:
+    """Add normal noise to a round's message, with the standard deviation of its rounding, fixed point and noise."""
     message = {}
     for name, value in item.message.items():
         exact = np.asarray(value)
@@ -111,6 +116,7 @@ def _rounding(name: str, value: Array, broadcast: Tensors) -> Array:
 
 
 def _distance(again: Reconstruction, found: Reconstruction) -> float:
+    """Return the relative distance of a repetition's estimate, as `Repeatability.error` defines it."""
     if not np.isfinite(again.value).all():
         return math.inf
     if found.secret == "samples":
@@ -124,6 +130,7 @@ def _distance(again: Reconstruction, found: Reconstruction) -> float:
 
 
 def _blocks(found: Reconstruction) -> Iterator[Array]:
+    """Yield the (vertices, vertices) distance matrix of each client, flat; they are stacked below each other."""
     width = found.value.shape[1]
     for begin in range(0, len(found.value), width):
         yield found.value[begin : begin + width].reshape(-1)
@@ -134,5 +141,6 @@ def _same_labels(again: Reconstruction, found: Reconstruction) -> bool:
         return True
     if np.shape(found.labels) != (len(found.value),) or np.shape(again.labels) != np.shape(found.labels):
         return True
+    # The label is one more column, so that equal rows with different labels are matched by their labels.
     tagged = match(np.column_stack([again.value, again.labels]), np.column_stack([found.value, found.labels]))
     return bool(np.array_equal(np.round(tagged[:, -1]), np.asarray(found.labels)))

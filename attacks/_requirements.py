@@ -44,7 +44,7 @@ def why_incomplete(rounds: Sequence[RoundView], *, every: bool = True) -> str | 
 
 
 def unbroken(observed: View) -> View:
-    """Keep the rounds before the first one whose broadcast is missing; the same view where none is."""
+    """Keep the rounds before the first one whose broadcast is missing; all rounds where none is missing."""
     count = next((k for k, o in enumerate(observed.rounds) if not o.broadcast), len(observed.rounds))
     return observed if count == len(observed.rounds) else replace(observed, rounds=observed.rounds[:count])
 
@@ -66,7 +66,7 @@ def too_large(
 
 
 def too_long(vectors: int, parameters: int) -> str | None:
-    """Apply `too_large` to this many vectors of a model's parameters."""
+    """Return why so many float64 vectors of a model's parameters need too much memory, or `None` where they fit."""
     return too_large(
         8 * vectors * parameters, MEMORY, f"{vectors} vectors of {parameters} parameters", "show fewer rounds"
     )

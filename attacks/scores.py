@@ -37,7 +37,7 @@ def subspace_baseline(gram: Array, basis: Array) -> float:
 
     Args:
         gram: the secret S, (features, features).
-        basis: orthonormal Z, (features, p).
+        basis: Z, (features, p), with orthonormal columns.
     """
     overlap = float(np.trace(basis.T @ gram @ basis))
     energy = float(np.sum(gram * gram))

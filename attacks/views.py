@@ -4,6 +4,11 @@ An attacker is a server, a server that sees sums only, colluding clients, or an 
 every training exchange, the broadcast and one message: the sum over the smallest set of clients around the target that
 this attacker can isolate, in real units. Collusion views subtract the colluders' own contributions; none reads the
 target's contribution unless the attacker received it.
+
+A transcript holds one record for each exchange. An exchange is one round trip: a broadcast, the uploads of the clients,
+and their sum; survivors are the clients whose uploads were summed. A contribution is what the algorithm computes, and
+its encoded form is what defences make of it before it is masked or encrypted (for instance fixed-point integers). Views
+undo the encoding by facts that the attacker knows too.
 """
 
 from __future__ import annotations
@@ -67,6 +72,7 @@ def opened(transcript: Transcript, target: ClientId, opener: Opener, name: str) 
             continue
         if record.round not in uploads:
             raise TranscriptError(f"exchange {record.round}: the transcript does not hold client {target}'s upload")
+        # A defence may add an indicator to an upload, by which the sum shows whether any client left its range.
         encoded = without_indicator_tensor(opener(uploads[record.round]))
         if set(encoded) != set(record.encoded):
             raise TranscriptError(
@@ -89,7 +95,7 @@ def sum_only(transcript: Transcript, target: ClientId | None) -> View:
 
 
 def released(transcript: Transcript, target: ClientId | None) -> View:
-    """View of an observer outside the aggregator: the sums after the server's noise."""
+    """View of an observer outside the aggregator: the sums after the noise that the server adds before a release."""
     rounds = tuple(
         RoundView(
             record.round,
@@ -107,7 +113,15 @@ def released(transcript: Transcript, target: ClientId | None) -> View:
 
 
 def collusion(transcript: Transcript, target: ClientId, colluders: Iterable[ClientId]) -> View:
-    """View of colluding clients: the sums minus their own contributions, without rounding where sums are in a ring.
+    """View of colluding clients: the sums minus their own contributions.
+
+    Sums of fixed-point integers are modulo 2^32 or 2^64, so that this difference is exact there. Rounds whose survivors
+    all collude are left out.
+
+    Args:
+        transcript: the recorded run.
+        target: the client attacked.
+        colluders: the clients that collude.
 
     Raises:
         TranscriptError: the target is among the colluders, or their contributions were not kept.
@@ -199,6 +213,7 @@ def shuffled(observed: View, rng: np.random.Generator) -> View:
     """
     count = len(observed.rounds)
     order = rng.permutation(count)
+    # Round order[k] gets the message of round order[k - 1].
     partner = np.empty(count, dtype=np.int64)
     partner[order] = np.roll(order, 1)  # one cycle: no message keeps its round
     rounds = tuple(
@@ -224,13 +239,24 @@ def _training(transcript: Transcript) -> list[tuple[RoundRecord, Tensors]]:
 def _observation(
     transcript: Transcript, record: RoundRecord, following: Tensors, encoded: Tensors, members: frozenset[ClientId]
 ) -> RoundView:
+    """Return one round of a view: the members' sum in real units, with what defences did to it.
+
+    Args:
+        transcript: the recorded run.
+        record: the exchange.
+        following: the broadcast that followed from its sum.
+        encoded: the sum over the members, as encoded by the defence.
+        members: the clients in that sum.
+    """
+    # The distortion records how defences clipped, scaled (`units`) and noised the contributions.
     message, step, distortion = decode(encoded, record.step), record.step, record.distortion
     if order := transcript.meta.get(ROTATED):
         message, step = _unrotated(message, order, (transcript.run, record.round)), {}
     if distortion.units:
         message = {name: np.asarray(value * distortion.units.get(name, 1.0)) for name, value in message.items()}
         step = {name: unit * distortion.units.get(name, 1.0) for name, unit in step.items()}
-    noise_share = math.sqrt(len(members) / len(record.survivors))  # of the noise, which every survivor adds alike
+    # Every survivor adds an equal share of the noise's variance.
+    noise_share = math.sqrt(len(members) / len(record.survivors))
     noise = {name: noise_share * deviation for name, deviation in distortion.noise.items()}
     survivors = frozenset(record.survivors)
     return RoundView(

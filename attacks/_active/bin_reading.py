@@ -1,12 +1,14 @@
 """Read rows from the gradient of a layer whose outputs are active above thresholds of one direction.
 
-Outputs j = 1..H of the layer all look at the same direction g of a row and differ in their threshold, and all outputs
-have the same slope s for one row, so that with t_1 < ... < t_H
+A dishonest server broadcasts weights (`trap_network`) under which all outputs j = 1..H of a ReLU layer compute the same
+projection g x of a row x and differ in their threshold t_1 < ... < t_H alone. The slope s of a row is the derivative of
+its loss by an active output before the ReLU; it is the same at all outputs. The sum of all clients' gradients is
 
     gW_j = sum over rows with g x > t_j of s x,    gb_j = sum over the same rows of s.
 
-Neighbours differ by the rows between their thresholds: (gW_j - gW_j+1) / (gb_j - gb_j+1) is the row of a bin that holds
-one row, and a weighted mean of the bin's rows otherwise (Fowl et al. 2022, Robbing the Fed, (3)).
+Bin j holds the rows with t_j < g x <= t_j+1. Neighbours differ by its rows: (gW_j - gW_j+1) / (gb_j - gb_j+1) is the
+row, if the bin holds one, and a weighted mean of its rows otherwise (Fowl et al. 2022, Robbing the Fed, (3)).
+`TrapWeights` calls this on each message that it observes.
 """
 
 from __future__ import annotations
@@ -37,11 +39,12 @@ def read_bins(weight: Array, bias: Array, floor: float) -> Bins:
     Args:
         weight: (outputs, features) gradient of the weight, outputs by ascending threshold.
         bias: (outputs,) gradient of the bias.
-        floor: slope up to which a bin is empty.
+        floor: size of a bin's summed slope up to which the bin counts as empty; above the gradients' rounding error.
 
     Returns:
         The bins that are not empty, by ascending threshold.
     """
+    # output j less output j + 1; the last output has no neighbour above it
     values = weight - np.vstack([weight[1:], np.zeros_like(weight[:1])])
     slopes = bias - np.append(bias[1:], 0.0)
     occupied = np.abs(slopes) > floor
@@ -49,8 +52,9 @@ def read_bins(weight: Array, bias: Array, floor: float) -> Bins:
 
 
 def label_codes(classes: int) -> Array:
-    """Return (classes,) slopes by label, in [1, 1.9]: the sum of two or more is at least 2, so it is no label's slope.
+    """Return (classes,) one code by label, evenly spaced in [1, 1.9].
 
-    A bin's slope thus says whether it holds one row, and of which label.
+    The server chooses weights such that a row's slope is a known factor times the code of its label. The sum of two or
+    more codes is at least 2 and so no code: a bin's slope says whether it holds one row, and of which label.
     """
     return np.linspace(1.0, 1.9, classes) if classes > 1 else np.ones(1)

@@ -1,15 +1,16 @@
-"""Read Gram matrices in the fewest rounds, by broadcasting bases that an iteration would never reach so soon.
+"""Read Gram matrices in the fewest rounds, by broadcasting the blocks of an orthogonal matrix as bases.
 
-A subspace method's message is a function of the client's Gram matrix S and of the broadcast basis Z. An honest
-iteration sends bases that grow alike, so that each round tells less than the one before. This server sends blocks of
-an orthogonal matrix instead, one after the other: after features / rank rounds every direction has been asked for
-once. The estimate is that of the attack on recorded runs which explains the messages best.
+The client of a federated PCA receives a basis Z (features, rank) and answers with a function of Z and of its Gram
+matrix S (features, features), in the simplest method the product S Z. An honest iteration converges, so that its bases
+become alike and each round tells less about S than the one before. This server sends the blocks Z_1, Z_2, ... of an
+orthogonal matrix instead: after features / rank rounds the products with all directions are known, and S follows. The
+messages are then given to the attacks on recorded runs, and the estimate that explains them best is returned.
 
-FedPG and FedPE send their iterate with a dual variable, which follows from the broadcast after it. So their messages
-need one broadcast more than are read.
+FedPG's and FedPE's clients (consensus ADMM) send a point that depends on a dual variable, which they update from the
+broadcast that follows. So one broadcast more is sent than messages are read.
 
-What it adds is small: recorded runs of honest servers give nearly as much. It does not apply to FAPS, whose messages
-can be read only where the iterates come near a consensus, which chosen bases prevent.
+What the choice adds is small: recorded runs of honest servers give nearly as much. It does not apply to FAPS, whose
+messages can be read only where the iterates come near a consensus, which chosen bases prevent.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class ChosenBases:
     """Broadcast the blocks of an orthogonal matrix as bases.
 
     Attributes:
-        passes: how often every direction is asked for.
+        passes: number of orthogonal matrices that are sent, block by block.
         scale: length of the columns sent to FedPG and FedPE, whose broadcast is a mean and may have any length. Other
             methods accept orthonormal columns only.
     """
@@ -59,7 +60,7 @@ class ChosenBases:
         return None
 
     def play(self, situation: Situation, rng: np.random.Generator) -> Dialogue:
-        """Ask for every direction, then run the attacks on recorded runs."""
+        """Send every block, then run the attacks on recorded runs."""
         consensus = isinstance(situation.target.algorithm, ConsensusPCA)
         features, rank = situation.honest[BASIS].shape
         rounds: list[RoundView] = []

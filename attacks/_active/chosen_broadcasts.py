@@ -1,7 +1,8 @@
 """Define attacks by a server that chooses its broadcasts: dialogues of a broadcast out and the round's message in.
 
-An active attack is a generator, so that it needs no network: it yields the broadcast of the next round, is sent what
-the server then observes, and returns its estimate. The engine that runs a federation with such a server is
+The server deviates from the protocol: it sends models of its choice, and attacks from what the clients answer. An
+active attack is a generator, so that it needs no network: it yields the broadcast of the next round, is sent what the
+server then observes, and returns its estimate. The engine that runs a federation with such a server is
 `securefed._auditing.active`; tests feed messages by hand.
 """
 
@@ -25,7 +26,8 @@ class ChosenBroadcast:
 
     Attributes:
         to_all: the broadcast that every client receives.
-        to_some: broadcasts of clients that receive another one; a message layer that binds rounds does not sum them.
+        to_some: broadcasts of single clients that receive another one. A message layer that binds each upload to the
+            broadcast it answers (secure aggregation here) refuses to sum clients that received different ones.
     """
 
     to_all: Tensors

@@ -1,9 +1,16 @@
 """Read rows of many clients out of sums of a linear classifier's gradients, with classes as thresholds of a direction.
 
-With logits z_c = k (c g x - t_1 - ... - t_c) and a large k, softmax predicts class c for rows whose projection g x lies
-between t_c and t_c+1, with probability one. The gradient's row c is then the sum of the rows in that interval, less the
-sum of the rows of label c, which a first broadcast that predicts one class for all rows shows by itself. The bias
-counts the same rows. Each round halves the intervals that hold several rows.
+A dishonest server broadcasts a model of its choice, with logits z_c = k (c g x - t_1 - ... - t_c), c = 0..C - 1, for a
+row x, a random direction g, thresholds t_1 < ... < t_C-1 and a large k, the sharpness. Since z_c - z_c-1 is
+k (g x - t_c), softmax predicts class c for rows with t_c < g x < t_c+1, with probability one. With p the predicted
+probabilities and y the label as a unit vector, the gradient sum_rows (p - y) x^T of the weights has as its row c
+
+    (sum of the rows x in that interval) - (sum of the rows x of label c),
+
+and the bias the numbers of the same rows. The second term does not depend on the thresholds: a first broadcast with all
+thresholds above every row predicts class 0 for all rows and shows it, and the server subtracts it from later rounds.
+Summed over the classes from c on, the first term is the sum of all rows above t_c. An interval that holds one row gives
+that row exactly. Each further round divides the intervals that hold several rows.
 
 Source: the thresholds of Fowl et al. 2022 (Robbing the Fed, arXiv 2110.13057), for a model without a hidden layer.
 """
@@ -24,9 +31,11 @@ from securefed.errors import ConfigError
 _SHARPEST = 1e9
 """Largest k times the range of g x: clients refuse broadcasts with entries beyond 1e12."""
 _DIGITS = 1e-3
-"""Rounding error of a logit that k may cause: k times the range is below this over the precision's epsilon."""
+"""Largest rounding error of a logit. Logits reach k times the range of g x, which is therefore at most this over the
+relative precision of the clients' numbers."""
 _WITHIN = 10.0
-"""Width of an interval, in units of 1 / k, below which thresholds no longer tell its rows apart."""
+"""Width of an interval, in units of 1 / k, below which it is not divided: so near to a threshold softmax is
+neither 0 nor 1."""
 _WHOLE = 0.02
 """Distance of a count from a whole number above which a row lies at the threshold, partly on both sides; the threshold
 is then left out. Rounding leaves 1e-3 of 128 rows in fixed point; a row that is missed by .02 is wrong by 2 %."""
@@ -39,9 +48,9 @@ class LinearClassifier:
     """The parameters of a linear classifier on the wire.
 
     Attributes:
-        weight: name of the weight: (classes, features), or (features,) of two classes.
-        bias: name of the bias: (classes,), or () of two classes.
-        classes: number of rows of the weight; 1 of two classes.
+        weight: name of the weight: (classes, features), or (features,) in logistic regression.
+        bias: name of the bias: (classes,), or () in logistic regression.
+        classes: number of rows of the weight; 1 in logistic regression, whose two classes share one logit.
     """
 
     weight: str
@@ -64,7 +73,13 @@ class LinearClassifier:
         return max(self.classes - 1, 1)
 
     def parameters(self, direction: Array, thresholds: Array, sharpness: float) -> dict[str, Array]:
-        """Return parameters that predict class c for rows between thresholds c - 1 and c of g x."""
+        """Return parameters by name that predict class c for rows with t_c < g x < t_c+1.
+
+        Args:
+            direction: (features,) g.
+            thresholds: (thresholds,) t_1, t_2, ..., ascending.
+            sharpness: k.
+        """
         if self.classes == 1:
             return {self.weight: sharpness * direction, self.bias: np.asarray(-sharpness * thresholds[0])}
         steps = np.arange(self.classes)[:, None] * direction
@@ -74,15 +89,21 @@ class LinearClassifier:
         }
 
     def above(self, weight: Array, bias: Array) -> tuple[Array, Array]:
-        """Return (thresholds, features) sums and (thresholds,) counts of what lies above each threshold."""
+        """Return (thresholds, features) sums and (thresholds,) counts of what lies above each threshold.
+
+        Args:
+            weight: gradient of the weight, in the shape of the weight.
+            bias: gradient of the bias.
+        """
         if self.classes == 1:
             return weight[None], bias[None]
+        # Above t_c lie the intervals of the classes c..C - 1: sums over them, for c = 1..C - 1.
         return np.cumsum(weight[:0:-1], axis=0)[::-1], np.cumsum(bias[:0:-1])[::-1]
 
 
 @dataclass
 class _Ladder:
-    """Bounds on the rows along one direction, as found so far.
+    """All thresholds tried so far along one direction, with what lies above each.
 
     Attributes:
         levels: thresholds, ascending.
@@ -97,7 +118,13 @@ class _Ladder:
     narrow: float
 
     def add(self, levels: Array, sums: Array, counts: Array) -> None:
-        """Insert further thresholds, but those at which a row lies."""
+        """Insert further thresholds, but for those at which a row lies: their counts are no whole numbers.
+
+        Args:
+            levels: (levels,) thresholds.
+            sums: (levels, features) the sum of the rows above each.
+            counts: (levels,) the number of rows above each, up to rounding.
+        """
         for level, total, count in zip(levels, sums, counts, strict=True):
             if abs(count - np.rint(count)) > _WHOLE:
                 continue
@@ -120,7 +147,7 @@ class _Ladder:
         crowded = [item for item in self.intervals() if item[3] > 1 and item[1] - item[0] > self.narrow]
         if not crowded:
             return np.empty(0)
-        pieces = [1] * len(crowded)
+        pieces = [1] * len(crowded)  # each threshold adds a piece to the interval with most rows a piece
         for _ in range(count):
             place = int(np.argmax([item[3] / part for item, part in zip(crowded, pieces, strict=True)]))
             pieces[place] += 1
@@ -136,7 +163,8 @@ class ClassThresholds:
     """Choose a linear classifier's weights such that its classes are intervals of a direction.
 
     Attributes:
-        rounds: broadcasts that are chosen at most; a broadcast has one threshold fewer than classes.
+        rounds: largest number of rounds whose broadcasts the server chooses; a broadcast has one threshold fewer than
+            classes.
     """
 
     rounds: int = 24
@@ -164,19 +192,19 @@ class ClassThresholds:
         model = LinearClassifier.of(dict(client.method.problem.shapes(public)), public.features)
         assert model is not None
         direction = rng.normal(size=public.features) / public.features**0.5
-        reach = public.feature_bound * float(np.abs(direction).sum()) * (1 + 1e-6)
+        reach = public.feature_bound * float(np.abs(direction).sum()) * (1 + 1e-6)  # |g x| < reach for every row
         sharpness = _sharpness(client, model) / reach
         above_all = np.full(model.thresholds, 2 * reach)
         base = yield self._chosen(client, situation, model, direction, above_all, sharpness)
         part, unit = _unit(client, model, base.broadcast, rng)
-        without = _read(client, model, part, unit, base.message)
+        by_label = _read(client, model, part, unit, base.message)  # minus the rows of each label: the second term
         ladder = _Ladder([reach], [np.zeros(public.features)], [0], _WITHIN / sharpness)
         levels = np.linspace(-reach, reach, model.thresholds + 1)[:-1]
         for _ in range(self.rounds - 1):
-            padded = np.append(levels, np.full(model.thresholds - len(levels), 2 * reach))
+            padded = np.append(levels, np.full(model.thresholds - len(levels), 2 * reach))  # unused ones above all rows
             observed = yield self._chosen(client, situation, model, direction, padded, sharpness)
             sums, counts = _read(client, model, part, unit, observed.message)
-            ladder.add(levels, (sums - without[0])[: len(levels)], (counts - without[1])[: len(levels)])
+            ladder.add(levels, (sums - by_label[0])[: len(levels)], (counts - by_label[1])[: len(levels)])
             levels = ladder.next_levels(model.thresholds, rng)
             if not len(levels):
                 break
@@ -209,6 +237,7 @@ def _reconstruction(situation: Situation, ladder: _Ladder) -> Reconstruction:
 def _read(
     client: SimulatedClient, model: LinearClassifier, part: str, unit: float, message: Tensors
 ) -> tuple[Array, Array]:
+    """Return the sums and counts above each threshold (`LinearClassifier.above`), the labels' term included."""
     tensors = client.part(message, part)
     return model.above(tensors[model.weight] / unit, tensors[model.bias] / unit)
 
@@ -216,7 +245,13 @@ def _read(
 def _unit(
     client: SimulatedClient, model: LinearClassifier, broadcast: Tensors, rng: np.random.Generator
 ) -> tuple[str, float]:
-    """Return the vector of a message that holds the gradient, and what one row adds to it."""
+    """Find out how this method's messages hold the gradient, from the message of a client with one made-up row.
+
+    Each part of that message is read as if it were the gradient: the right one gives back the made-up row.
+
+    Returns:
+        The name of the part that holds the gradient, and the factor by which a row's gradient enters a message.
+    """
     row = rng.uniform(0.0, client.target.public.feature_bound, client.target.public.features)
     message = client.row_message(broadcast, row, 1)  # predicted as class 0: the gradient of class 1 is -row
     best = (np.inf, client.method.sent[0], 1.0)

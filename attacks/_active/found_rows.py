@@ -36,7 +36,7 @@ class FoundRows:
     Attributes:
         width: number of entries of a row.
         single: rows that are known to be rows, each once.
-        labels: of these rows; -1 where it is not known.
+        labels: of the rows in `single`; -1 where the label is not known.
         newest: vectors of the last message, each a row or a mean of rows.
         earlier: the same of the messages before.
     """
@@ -64,7 +64,7 @@ class FoundRows:
             self.labels.append(label)
 
     def add_bins(self, rows: Array) -> None:
-        """Add the vectors of a message's bins. Those that an earlier message held too count as single rows.
+        """Add the vectors (vectors, width) of a message's bins. Those that an earlier message held too count as rows.
 
         A message whose vectors are all equal is an exception: it shows nothing but the mean of all rows, which recurs.
         """

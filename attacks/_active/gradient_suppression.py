@@ -1,8 +1,9 @@
-"""Single one client out of a sum by telling all other clients a model whose first layer is dead.
+"""Single one client out of a sum by sending all other clients a model whose first layer is dead (always inactive).
 
 The other clients' gradients of the first fully connected layer are zero, so that the sum of that layer is the victim's
-own. The victim is told trap weights at the same time, which tell its rows apart; the others are told the same weights
-with biases that no row overcomes. A message layer that sums only clients that were told the same does not sum these.
+own. The server sends the victim trap weights in the same round (`trap_weights`: weights under which one gradient holds
+single rows), and the others the same weights with biases so low that no row activates the layer. A message layer that
+sums only clients that received the same broadcast does not sum these.
 
 Source: Pasquini et al. 2022, Eluding Secure Aggregation in Federated Learning via Model Inconsistency (arXiv
 2111.07380), sec. 4.1, gradient suppression.
@@ -24,10 +25,10 @@ from securefed.attacks._active.trap_weights import TrapWeights
 
 @dataclass(frozen=True)
 class GradientSuppression:
-    """Tell the victim trap weights and all other clients a dead first layer.
+    """Send the victim trap weights and all other clients a dead first layer.
 
     Attributes:
-        rounds: broadcasts that are chosen.
+        rounds: number of rounds whose broadcasts the server chooses.
     """
 
     rounds: int = 3
@@ -42,7 +43,10 @@ class GradientSuppression:
         return TrapWeights().applies(situation)
 
     def play(self, situation: Situation, rng: np.random.Generator) -> Dialogue:
-        """Play trap weights against the victim alone."""
+        """Play `TrapWeights` against the victim alone; each broadcast that it chooses goes out in two versions.
+
+        The dialogue of `TrapWeights` sees the rounds as if all clients had received its own broadcast.
+        """
         public = situation.target.public
         shapes = SimulatedClient(situation).method.problem.shapes(public)
         chain = DenseChain.of(shapes, public.features, public.classes)

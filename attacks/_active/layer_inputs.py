@@ -1,13 +1,15 @@
-"""Say how a row enters the first fully connected layer: as it is, or through convolutions that pass its pixels on.
+"""Describe how a row enters the first fully connected layer: as it is, or through convolutions that pass its pixels on.
 
-A server that chooses convolutions can make each output channel a copy of the picture, shifted by some pixels: its
-kernel holds a single 1 (Boenisch et al. 2023, When the Curious Abandon Honesty, arXiv 2112.02918, for convolutions
-without pooling). What pooling leaves is then, in every position f of the layer's input h,
+`TrapWeights` reads what entered that layer off a gradient, and needs the row behind it. A server that chooses
+convolutions can make each output channel a copy of the picture, shifted by some pixels: its kernel holds a single 1
+(Boenisch et al. 2023, When the Curious Abandon Honesty, arXiv 2112.02918, for convolutions without pooling). With x the
+row, that is the picture's pixels p, pooling leaves in every position f of the layer's input h
 
     mean pooling:  h_f = b_f + sum_p A_fp x_p,        maximum pooling:  h_f = b_f + max over p with A_fp > 0 of x_p,
 
-where row f of A is positive on a window of pixels p. Channels with different shifts give windows at every offset, where
-there are enough of them. A is measured, pixel by pixel, so that strides, paddings and pooling need not be known.
+where row f of the windows A is positive on the pixels that are pooled together, and b_f is a constant that the biases
+add. Channels with different shifts give windows at every offset, where there are enough of them. A is measured, pixel
+by pixel, by gradients of made-up rows, so that strides, paddings and pooling need not be known.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ Enter = Callable[[Mapping[str, Array], Array], Array]
 
 @dataclass(frozen=True)
 class LayerInputs:
-    """The rows themselves.
+    """The map h = x + b of a network without convolutions, and the base of the other map.
 
     Attributes:
         width: number of inputs of the layer.
@@ -56,7 +58,7 @@ class LayerInputs:
 
 @dataclass(frozen=True)
 class PooledPixels(LayerInputs):
-    """Windows of the pixels, averaged or with their maximum.
+    """The map from a picture to the means or the maxima of windows of its pixels.
 
     Attributes:
         windows: (width, features) A.
@@ -74,7 +76,7 @@ class PooledPixels(LayerInputs):
         return np.asarray(self.windows @ row)
 
     def rows(self, entered: Array) -> Array:
-        """Return the pictures of least norm with these means, or the largest picture with these maxima.
+        """Return the pictures (rows, features) of least norm with these means, or the largest ones with these maxima.
 
         A pixel is at most the least of the maxima of the windows that hold it, and the picture of these bounds has the
         same maxima (a closing, in the words of mathematical morphology). Pixels in no window become zero.
@@ -94,28 +96,29 @@ def pool_pixels(
 ) -> PooledPixels | None:  # fmt: skip
     """Choose kernels that pass the pixels on, and measure which windows enter the first fully connected layer.
 
-    Each layer either copies its channels or shifts each by up to one pixel in each direction, as many as it has
-    channels for. The choice is the one that gives most different windows.
+    Each layer either copies its input channels, or makes copies of them that are shifted by 0 or 1 pixels down and
+    right, as many as it has output channels for. All combinations over the layers are tried on one picture of random
+    pixels; the one with most different inputs of the fully connected layer, so most different windows, is taken.
 
     Args:
         kernels: (out, in, height, width) of the convolutions' weights, by name.
         biases: names of the biases, by those of the weights.
         features: number of pixels, over all colours.
         bound: declared range of the pixels.
-        enter: the network up to the layer.
-        rng: of probes.
+        enter: the network up to the layer: given the chosen parameters and a row, returns h.
+        rng: draws the pictures on which the map is tried.
 
     Returns:
         `None` where the layers neither average nor take maxima of windows.
     """
     probe = rng.uniform(0.0, bound, features)
 
-    def windows_of(split: tuple[bool, ...]) -> int:
+    def windows_of(split: tuple[bool, ...]) -> int:  # the number of different windows
         return len(np.unique(np.round(enter(_passing(kernels, biases, bound, split), probe) / bound, 4)))
 
     chosen = _passing(kernels, biases, bound, max(product((True, False), repeat=len(kernels)), key=windows_of))
     offset = enter(chosen, np.zeros(features))
-    pulses = (enter(chosen, bound * pulse) for pulse in np.eye(features))
+    pulses = (enter(chosen, bound * pulse) for pulse in np.eye(features))  # one bright pixel shows a column of A
     windows = np.stack([(entered - offset) / bound for entered in pulses], axis=1)
     windows[np.abs(windows) < _ALIKE] = 0.0
     for maximum in (False, True):
@@ -131,7 +134,13 @@ def _passing(
 ) -> dict[str, Array]:
     """Return weights and biases of convolutions whose output channels are shifted copies of the picture's colours.
 
-    The first bias lifts all pixels above zero, where a ReLU does not change them.
+    The first bias lifts all pixels, which lie in [-bound, bound], above zero, where a ReLU does not change them.
+
+    Args:
+        kernels: as in `pool_pixels`.
+        biases: as in `pool_pixels`.
+        bound: as in `pool_pixels`.
+        split: by layer, whether its output channels are shifted copies; else they are plain copies.
     """
     chosen: dict[str, Array] = {}
     channels = next(iter(kernels.values()))[1]

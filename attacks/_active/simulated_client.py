@@ -1,7 +1,9 @@
 """Run a client of a gradient method on made-up rows, so that an attacker learns the units of its messages.
 
-A message is a sum of gradients times a factor (learning rate, local steps, weight of the client), under the name of one
-of the method's vectors. The attacker computes one message on rows of its own and reads both off it.
+A message holds one or several parts, each one vector of all parameters (`delta`, or `dx` and `dc` in SCAFFOLD). One of
+them is a sum of gradients times a factor (learning rate, local steps, weight of the client). A dishonest server that
+chooses its broadcasts (`trap_weights`, `class_thresholds`) computes one message on a row of its own and reads off it
+which part that is, and the factor. It also learns here whether rows act one by one in a sum, which its readings assume.
 """
 
 from __future__ import annotations
@@ -106,13 +108,23 @@ class SimulatedClient:
         return self.method.contribute(state, broadcast, rng)[1]
 
     def row_message(self, broadcast: Tensors, row: Array, target: int, size: int | None = None) -> dict[str, Array]:
-        """Return one row's share of such a message, by default of the smallest client, by the tensors' names."""
+        """Return one row's share of `message`: the message of a client with `size` copies of the row, over `size`.
+
+        Args:
+            broadcast: the tensors that the client receives.
+            row: (features,).
+            target: its label.
+            size: number of copies; by default the rows of the smallest member.
+
+        Returns:
+            The share by the tensors' names.
+        """
         size = self.sizes[0] if size is None else size
         message = self.message(broadcast, row, target, size)
         return {name: np.asarray(value, float) / size for name, value in message.items()}
 
     def part(self, message: Tensors, part: str) -> dict[str, Array]:
-        """Return the tensors of one of the vectors of a message, by the problem's own names."""
+        """Return one part of a message by the problem's own names: `weight` for the tensor named `delta.weight`."""
         return {name: np.asarray(message[label(part, name)], float) for name in self.model.layout.names}
 
 

@@ -1,10 +1,27 @@
 """Choose weights of a network with a fully connected ReLU layer such that one message tells rows of many clients apart.
 
-All outputs of that layer look at the same direction of a row, at rising thresholds. Layers before it are convolutions
-that pass the row's pixels on (`layer_inputs`), or there are none. Behind it every layer treats
-these outputs alike: one unit of each later layer adds them up, and the logits see that unit with a weight that depends
-on the label. The last bias holds the predicted class fixed at one label, so that a row's slope depends on its label
-alone; rows of that one label have slope 0, and another broadcast with another label reads them.
+A dishonest server broadcasts these weights in place of the trained ones (`trap_weights`), and clients send gradients
+computed at them. With h what enters the layer for a row x (h = x, or b plus pooled pixels of x behind convolutions, see
+`layer_inputs`), a direction g, thresholds t_1 < ... < t_H and a scale k > 0, the network computes
+
+    layer 1:      u_j = ReLU(k (g (h - b) - t_j)),                j = 1..H: all outputs measure the same projection
+    between:      v = u_1 + ... + u_H in one unit, which later layers pass on; all other units are 0
+    logits:       z_c = a_c v + M [c = L],    a_L = 0, a_c = slope * code_c > 0 for the other classes c.
+
+The margin M is so large that every row is predicted as class L: softmax(z) = e_L. For a row of class y the derivative
+of its cross entropy by every active pre-activation of layer 1 is thus the number
+
+    s(y) = sum_c a_c (softmax(z)_c - [c = y]) = a_L - a_y = -slope * code_y,
+
+which this project calls the row's slope. It depends on the label alone, not on the row's entries. The gradients of
+layer 1, gW_j = sum of s(y) h and gb_j = sum of s(y), each over the rows with g (h - b) > t_j, therefore differ from
+output j to output j + 1 by the rows between two thresholds, which `bin_reading` reads. The codes are one number per
+class such that no sum of several codes equals a code (`bin_reading.label_codes`). Rows of class L have slope 0; a
+second broadcast with another L reads those.
+
+The weights work for plain ReLU networks only, which `TrapNetwork.works` tests on rows that the server makes up.
+Source: Fowl et al. 2022, Robbing the Fed (arXiv 2110.13057), (3); the codes and the fixed prediction are this
+package's.
 """
 
 from __future__ import annotations
@@ -21,12 +38,12 @@ from securefed.attacks._active.layer_inputs import LayerInputs, pool_pixels
 from securefed.attacks._active.simulated_client import SimulatedClient
 
 _MARGIN = 30.0
-"""Last bias of the class that is predicted for every row: softmax then differs from 0 and 1 by 1e-13."""
-_DEAD = 1e3
-"""Distance of the thresholds of outputs that are never active from the last other threshold, in units of the range of
-the thresholds."""
+"""M, the last bias of the predicted class: softmax then differs from 0 and 1 by exp(-30), about 1e-13."""
+_NEVER = 1e3
+"""Distance of the thresholds that no row passes from t_H, in units of t_H - t_1. Outputs without a threshold in
+`thresholds` get such a one and are never active."""
 _PROBES = 3
-"""Rows on which chosen weights are tried."""
+"""Made-up rows on which chosen weights are tried."""
 
 
 @dataclass(frozen=True)
@@ -53,20 +70,28 @@ class DenseChain:
 
     @classmethod
     def of(cls, shapes: Mapping[str, tuple[int, ...]], features: int, classes: int) -> DenseChain | None:
-        """Follow matrices whose inputs fit the outputs before them, each with the bias after it; `None` if none fit.
+        """Recognise the layers by their parameters' shapes: matrices whose inputs fit the outputs before them.
 
-        The rows enter the first matrix, or convolutions with biases, whose outputs enter it. Whether the network really
-        computes this is found out by trying the weights (`TrapNetwork.works`).
+        The rows enter the first matrix, or convolutions, whose outputs enter it. Shapes do not show whether the network
+        really computes this; `TrapNetwork.works` tries it.
+
+        Args:
+            shapes: shape of each parameter, in the model's order: a bias follows its weight.
+            features: width of a row.
+            classes: number of classes; the last matrix has at least as many outputs.
+
+        Returns:
+            The chain, or `None` if fewer than two matrices fit.
         """
         weights: list[str] = []
         biases: list[str] = []
         kernels: dict[str, tuple[int, ...]] = {}
         kernel_biases: dict[str, str] = {}
-        names, width = list(shapes), features
+        names, width = list(shapes), features  # width: numbers that enter the next layer
         for name, bias in pairwise(names):
             shape, biased = shapes[name], shapes[bias] == shapes[name][:1]
             if len(shape) == 4 and biased and not weights:
-                kernels[name], kernel_biases[name], width = shape, bias, 0
+                kernels[name], kernel_biases[name], width = shape, bias, 0  # behind convolutions any width fits
             if len(shape) == 2 and biased and shape[1] == (width or shape[1]):
                 weights.append(name)
                 biases.append(bias)
@@ -79,18 +104,22 @@ class DenseChain:
 
 @dataclass(frozen=True)
 class TrapNetwork:
-    """Weights that tell rows apart by a direction and thresholds.
+    """The choices from which all weights follow; the symbols are those at the head of this file.
 
     Attributes:
         chain: the layers.
-        inputs: what enters the first fully connected layer.
+        inputs: how a row x becomes h, what enters the first fully connected layer.
         direction: (inputs,) g.
-        thresholds: ascending, of the first outputs; outputs beyond are never active.
-        label: the class that is predicted for every row.
-        slope: size of a row's slope at the first layer, in units of the label codes.
-        height: what an output reaches for a row as far above its threshold as all thresholds span.
-        disguise: (outputs, inputs) added to the first weight, in columns in which all rows are zero.
-        outgoing: (out, in) random last weights of units that are never active; empty without a disguise.
+        thresholds: (at most outputs,) t_1 < ... < t_H of the first H outputs; the outputs beyond are never active.
+        label: L, the class that is predicted for every row.
+        slope: factor of the codes in a_c, so that a row of class y has the slope s(y) = -slope * code_y.
+        height: output (behind the first layer, their sum over all outputs) for a row that lies as far above the
+            threshold as t_H lies above t_1; it sets the scale k = height / (t_H - t_1).
+        disguise: (outputs, inputs) random numbers added to g in the first weight, only in columns in which the server
+            expects zeros in every row: they change nothing that is computed, and make the weight's rows look unlike
+            each other. `None`: no disguise.
+        outgoing: (out, in) random last weights behind units that are never active, for the same purpose; `None` without
+            a disguise.
     """
 
     chain: DenseChain
@@ -104,51 +133,73 @@ class TrapNetwork:
     outgoing: Array | None = None
 
     def codes(self, classes: int) -> Array:
-        """Return (classes,) the slope of one row of each label; 0 for the predicted one."""
+        """Return (classes,) the slope s(y) of one row of each label y; 0 for the predicted label L."""
         codes = -self.slope * label_codes(classes)
         codes[self.label] = 0.0
         return codes
 
     def parameters(self, initial: Mapping[str, Array], classes: int) -> dict[str, Array]:
-        """Return all parameters; those outside the chain stay as in `initial`.
+        """Return the weights that make the network compute the equations at the head of this file.
 
-        The slopes are negative: a local step against the gradient then raises the outputs that a row activates, so that
-        its own steps never turn them off.
+        The slopes are negative on purpose: a local step against the gradient then raises the outputs that a row
+        activates, so that a client's own steps never turn them off.
+
+        Args:
+            initial: all parameters by name; those outside the chain keep these values.
+            classes: number of classes.
+
+        Returns:
+            All parameters by name.
         """
         chain = self.chain
         chosen = {name: np.array(value, float) for name, value in {**initial, **self.inputs.kernels}.items()}
         span = max(float(self.thresholds[-1] - self.thresholds[0]), 1e-12)
-        scale = self.height / span / (1 if len(chain.weights) == 2 else chain.outputs)  # one unit adds up all outputs
+        # Layer 1: row j of the weight is k g, its bias -k (t_j + g b). Where a layer between adds up all outputs, k is
+        # smaller by their number, so that the sum has the height.
+        scale = self.height / span / (1 if len(chain.weights) == 2 else chain.outputs)
         chosen[chain.weights[0]] = np.tile(scale * self.direction, (chain.outputs, 1))
         if self.disguise is not None:
             chosen[chain.weights[0]] += scale * self.disguise
-        dead = np.full(chain.outputs - len(self.thresholds), self.thresholds[-1] + _DEAD * span)
-        chosen[chain.biases[0]] = -scale * (np.append(self.thresholds, dead) + self.direction @ self.inputs.offset)
+        out_of_reach = np.full(chain.outputs - len(self.thresholds), self.thresholds[-1] + _NEVER * span)
+        thresholds = np.append(self.thresholds, out_of_reach)
+        chosen[chain.biases[0]] = -scale * (thresholds + self.direction @ self.inputs.offset)
+        # Between: unit 0 of the second layer adds up all outputs, unit 0 of each further layer copies that sum.
         for weight, bias in zip(chain.weights[1:-1], chain.biases[1:-1], strict=True):
-            first = weight == chain.weights[1]
+            summed = slice(None) if weight == chain.weights[1] else slice(1)
             chosen[weight] = np.zeros_like(chosen[weight])
-            chosen[weight][0, : (None if first else 1)] = 1.0
+            chosen[weight][0, summed] = 1.0
             chosen[bias] = np.zeros_like(chosen[bias])
+        # Logits: column i of the last weight is (a_c) for every unit i that carries v, or a part of it where there is
+        # no layer between. Units that carry nothing keep random columns under a disguise. The bias is M e_L.
         last, bias = chain.weights[-1], chain.biases[-1]
-        outgoing = np.zeros(len(chosen[bias]))
-        outgoing[:classes] = -self.codes(classes)
+        by_class = np.zeros(len(chosen[bias]))
+        by_class[:classes] = -self.codes(classes)  # a_c
+        carriers = len(self.thresholds) if len(chain.weights) == 2 else 1
         chosen[last] = np.zeros_like(chosen[last]) if self.outgoing is None else self.outgoing.copy()
-        chosen[last][:, : (len(self.thresholds) if len(chain.weights) == 2 else 1)] = outgoing[:, None]
+        chosen[last][:, :carriers] = by_class[:, None]
         chosen[bias] = np.zeros_like(chosen[bias])
         chosen[bias][self.label] = _MARGIN
         return chosen
 
     def around(self, row: Array) -> TrapNetwork:
-        """Move the thresholds such that a row (features,) lies in the middle of them."""
+        """Return the same weights with all thresholds shifted such that the middle one meets this row (features,)."""
         level = float(self.direction @ self.inputs.of(row))
         return replace(self, thresholds=self.thresholds - self.thresholds[len(self.thresholds) // 2] + level)
 
     def usable(self, row: Array) -> Array:
-        """Return a row (features,) with zeros in disguised columns, as all rows have them."""
+        """Return a made-up row (features,) with zeros in the disguised columns, where real rows have zeros too."""
         return row if self.disguise is None else row * ~self.disguise.any(axis=0)
 
     def works(self, client: SimulatedClient, initial: Mapping[str, Array], rng: np.random.Generator) -> bool:
-        """Return whether single rows have the slopes that they should have, so that the network is the chain."""
+        """Return whether made-up rows have the slopes that the equations promise, so that the network computes them.
+
+        The bias gradient of output j of one row is s(y) if the row lies above t_j, else 0.
+
+        Args:
+            client: computes gradients of made-up rows.
+            initial: all parameters by name.
+            rng: draws the rows and their labels.
+        """
         public = client.target.public
         codes = self.codes(public.classes)
         for _ in range(_PROBES):
@@ -156,29 +207,40 @@ class TrapNetwork:
             target = int(rng.integers(public.classes))
             trap = self.around(row)
             found = client.gradient(trap.parameters(initial, public.classes), row[None], np.array([target]))
-            beyond = trap.thresholds - trap.thresholds[len(trap.thresholds) // 2]
+            beyond = trap.thresholds - trap.thresholds[len(trap.thresholds) // 2]  # t_j less the row's projection
             wanted = codes[target] * (beyond < 0)
             got = np.asarray(found[self.chain.biases[0]], float)[: len(beyond)]
-            beside = np.abs(beyond) > 1e-3 * (beyond[-1] - beyond[0])
-            if not np.allclose(got[beside], wanted[beside], atol=0.02 * self.slope):
+            clear = np.abs(beyond) > 1e-3 * (beyond[-1] - beyond[0])  # at the row's own threshold rounding decides
+            if not np.allclose(got[clear], wanted[clear], atol=0.02 * self.slope):  # codes differ by more
                 return False
         return True
 
 
 def layer_inputs(client: SimulatedClient, chain: DenseChain, initial: Mapping[str, Array]) -> LayerInputs | None:
-    """Find out what enters the first fully connected layer; `None` where convolutions do not pass the pixels on.
+    """Measure how a row becomes h, what enters the first fully connected layer.
 
-    With equal outputs that are all active, a row's gradient is its slope times what enters: (inputs,) = gW_1 / gb_1.
+    Without convolutions h is the row. Else weights are chosen under which all outputs are equal and active for every
+    row (g = 0, t_j < 0). One made-up row then has the gradients gW_1 = s h and gb_1 = s, so that h = gW_1 / gb_1, and
+    `pool_pixels` learns the map from rows to h from such measurements.
+
+    Args:
+        client: computes gradients of made-up rows.
+        chain: the layers.
+        initial: all parameters by name.
+
+    Returns:
+        The map, or `None` where the convolutions do not pass the pixels on.
     """
     public = client.target.public
     if not chain.kernels:
         return LayerInputs(public.features, np.zeros(public.features))
     blank = LayerInputs(chain.inputs, np.zeros(chain.inputs))
-    active = TrapNetwork(chain, blank, np.zeros(chain.inputs), np.linspace(-2.0, -1.0, chain.outputs), 0, 1.0, 1.0)
+    always_active = np.linspace(-2.0, -1.0, chain.outputs)
+    active = TrapNetwork(chain, blank, np.zeros(chain.inputs), always_active, label=0, slope=1.0, height=1.0)
     parameters = active.parameters(initial, public.classes)
 
     def enter(kernels: Mapping[str, Array], row: Array) -> Array:
-        found = client.gradient({**parameters, **kernels}, row[None], np.array([1]))
+        found = client.gradient({**parameters, **kernels}, row[None], np.array([1]))  # label 1: the slope is not 0
         weight, bias = (np.asarray(found[names[0]], float) for names in (chain.weights, chain.biases))
         return np.asarray(weight[0] / bias[0] if bias[0] else np.zeros(chain.inputs))
 

@@ -1,9 +1,13 @@
 """Read rows of many clients out of sums, with trap weights in a fully connected ReLU network.
 
-The server broadcasts weights that no training would reach: all outputs of the first layer look at one direction of a
-row, at rising thresholds (`trap_network`). The sum of all clients' gradients then holds every row that is alone between
-two thresholds, exactly (`bin_reading`). Each further round takes another direction and thresholds where the rows found
-so far say that rows lie.
+The server broadcasts weights that no training would reach: all outputs of the first layer measure one projection g x of
+a row x, at rising thresholds (`trap_network`, with the equations). The sum of all clients' gradients then holds every
+row that is alone between two thresholds, exactly (`bin_reading`). The rows between two neighbouring thresholds are a
+bin. Each further round takes another direction g, and thresholds where the rows found so far say that rows lie.
+
+The terms of `trap_network` recur here. A row's slope is the derivative of its loss by an active output of the layer.
+The weights are such that it depends on the row's label alone: it is a unit, the same for all rows, times the code of
+the label. Codes are numbers of which no sum of several is a code, so that a bin's slope shows whether it holds one row.
 
 Source: Fowl et al. 2022, Robbing the Fed (arXiv 2110.13057). There the server inserts the layer; here it uses the
 network's own first layer, so that names and shapes are those that the clients agreed to.
@@ -30,11 +34,14 @@ from securefed.errors import ConfigError
 _BEYOND = 1.5
 """A bin with an entry beyond this multiple of the declared range holds no row: slopes of other rows cancelled in it."""
 _WIDER = 1.3
-"""By how much more than the rows found scatter the thresholds are spread: means of bins scatter less than rows."""
+"""Factor between the standard deviation of the found rows' projections and that of the thresholds: the means of bins,
+which are among the found rows, scatter less than rows."""
 _DISGUISE = 10.0
-"""Norm of the random weights in unused columns, over that of the direction: cosines then look random up to 1 %."""
+"""Norm of the random weights in unused columns, over that of the direction. The rows of the first weight, which without
+them are equal, then have cosines that look random up to 1 %."""
 _IDLE = 8
-"""A disguised network without a second hidden layer leaves every eighth output idle, for its random last weights."""
+"""A disguised network without a second hidden layer leaves every eighth output without a threshold, so never active.
+The last weights of these outputs can be random, so that its columns are not all alike."""
 _FEWEST = 4
 """Bins that must have been read before the next thresholds follow them."""
 
@@ -44,19 +51,23 @@ class TrapWeights:
     """Choose a network's weights such that sums of gradients hold single rows.
 
     Where clients have one row, or make one local step on all their rows, a bin that holds one row shows that by its
-    slope, and the row's label with it; later rounds then read the rows that are left. Elsewhere a bin of several rows
-    is not told from a bin of one, unless another round holds the same row.
+    slope, and the row's label with it; the messages of such rows are then subtracted, and later rounds read the rows
+    that are left. Elsewhere the attack cannot distinguish a bin of several rows from a bin of one, unless another round
+    holds the same row.
 
     Attributes:
-        rounds: broadcasts that are chosen. One is enough where outputs are many times the rows.
-        slope: size of the first layer's slopes. Small ones drown in rounding; large ones leave the declared gradient
-            bound, beyond which clients refuse.
-        height: size of the outputs. Small ones keep the layers behind alike over local steps.
-        tolerance: distance from a label's slope, in its units, up to which a bin counts as one row.
-        floor: slope, in the same units, below which a bin is empty; rounding must stay below it.
+        rounds: number of rounds whose broadcasts the server chooses. One is enough where the layer has many times more
+            outputs than there are rows.
+        slope: `TrapNetwork.slope`, the factor of the codes in a row's slope. Small slopes drown in rounding; large ones
+            leave the declared gradient bound, beyond which clients refuse.
+        height: `TrapNetwork.height`, the size of the layer's outputs. With small ones the layers behind hardly change
+            over local steps.
+        tolerance: largest distance of a bin's slope from a label's slope, in units of code 1, at which the bin counts
+            as one row.
+        floor: slope, in units of code 1, below which a bin counts as empty; rounding must stay below it.
         brightness: mean and standard deviation, over rows, of the mean of a row's entries, where the server knows data
-            like the clients', as in the paper. `None`: it knows the declared range alone, and its first broadcast finds
-            out where rows lie.
+            like the clients', as in the paper; the first thresholds are then quantiles of this normal distribution.
+            `None`: it knows the declared range alone, and its first broadcast finds out where rows lie.
         unused: columns in which the server expects zeros in every row, such as the margins of images. Random weights
             there change nothing that is read, and make the rows of the first weight look unlike each other.
     """
@@ -89,7 +100,7 @@ class TrapWeights:
         return self._why_not_read(client, chain, client.model.parameters(situation.honest))
 
     def _why_not_read(self, client: SimulatedClient, chain: DenseChain, initial: Mapping[str, Array]) -> str | None:
-        """Try the weights on rows that are made up; return why they read none, or `None`."""
+        """Try the weights on made-up rows; return why they cannot be read, or `None` where they can."""
         if chain.kernels and self.unused:
             return "Unused columns are those of rows, which enter convolutions here."
         if chain.kernels and not client.one_step:
@@ -110,6 +121,7 @@ class TrapWeights:
         inputs = layer_inputs(client, chain, initial)
         assert inputs is not None
         found = FoundRows(inputs.width)
+        # A client's memory (a control variate) mixes earlier messages into later ones: then only the first is read.
         for number in range(1 if client.remembers else self.rounds):
             label = number % public.classes
             trap = self._trap(chain, inputs, public.feature_bound, label, found.all, rng)
@@ -123,10 +135,20 @@ class TrapWeights:
         self, chain: DenseChain, inputs: LayerInputs, bound: float, label: int, known: list[Array],
         rng: np.random.Generator,
     ) -> TrapNetwork:  # fmt: skip
-        """Choose a direction and thresholds: the mean of a row's entries first, random directions afterwards."""
+        """Choose the weights of one round: g takes the mean of a row's entries first, and is random afterwards.
+
+        Args:
+            chain: the network's layers.
+            inputs: how rows enter the first fully connected layer.
+            bound: declared range of a row's entries.
+            label: the class that is predicted for every row.
+            known: (inputs,) vectors found so far; from `_FEWEST` on thresholds are quantiles of their projections.
+            rng: draws the direction.
+        """
         width = inputs.width
         direction = np.full(width, 1.0 / width) if not known else rng.normal(size=width) / width**0.5
-        count = chain.outputs - (chain.outputs // _IDLE if self.unused and len(chain.weights) == 2 else 0)
+        idle = chain.outputs // _IDLE if self.unused and len(chain.weights) == 2 else 0
+        count = chain.outputs - idle
         if not known and self.brightness is not None:
             thresholds = _normal_quantiles(count, *self.brightness)
         elif len(known) < _FEWEST:
@@ -138,7 +160,7 @@ class TrapWeights:
         return self._disguised(trap, rng) if self.unused else trap
 
     def _disguised(self, trap: TrapNetwork, rng: np.random.Generator) -> TrapNetwork:
-        """Put random weights where they touch no row: in unused columns, and behind units that are never active."""
+        """Add random weights where they change nothing: in unused columns, and behind units that are never active."""
         disguise = np.zeros((trap.chain.outputs, len(trap.direction)))
         deviation = _DISGUISE * np.linalg.norm(trap.direction) / len(self.unused) ** 0.5
         disguise[:, list(self.unused)] = rng.normal(0.0, deviation, (trap.chain.outputs, len(self.unused)))
@@ -149,11 +171,16 @@ class TrapWeights:
         self, client: SimulatedClient, trap: TrapNetwork, observed: RoundView, found: FoundRows,
         rng: np.random.Generator,
     ) -> None:  # fmt: skip
-        """Read the bins of one message, less what the rows that are known sent."""
+        """Read the bins of one message into `found`.
+
+        Where a message is the sum of what each row sends by itself (`client.additive`), the rows that are known are
+        simulated and subtracted first. A bin's slope over `unit` is the sum of its rows' codes.
+        """
         part, unit = _unit(client, trap, observed, rng)
         left = _FirstLayer.of(client, trap, part, observed.message)
         for entered, label in found.labelled if client.additive else ():
             left = left.without(_simulated(client, trap, part, observed, entered, label))
+        # A vector with entries far outside the declared range is no row: slopes cancelled in its bin.
         bins = read_bins(left.weight, left.bias, self.floor * abs(unit))
         bound, entered_rows = _BEYOND * client.target.public.feature_bound, bins.rows - trap.inputs.offset
         inside = np.isfinite(entered_rows).all(axis=1) & (np.abs(entered_rows) <= bound).all(axis=1)
@@ -171,10 +198,21 @@ class TrapWeights:
     ) -> int | None:  # fmt: skip
         """Return the label with which a single row has the slope of its bin; `None` where the bin holds several rows.
 
-        A row's local steps change its slope a little, which a simulated client tells.
+        The nearest code gives a label. A client with that row and label is simulated: its own slope must agree with the
+        bin's. Several local steps change a row's slope a little, so the comparison is repeated once with the unit that
+        the simulation had.
+
+        Args:
+            client: simulates messages.
+            trap: the weights that were broadcast.
+            part: name of the part of a message that holds the gradient.
+            observed: the round.
+            entered: (inputs,) what entered the layer, less the offset, as read from the bin.
+            slope: the bin's slope.
+            unit: slope of a row over the code of its label.
         """
         codes = label_codes(client.target.public.classes)
-        codes[trap.label] = np.inf
+        codes[trap.label] = np.inf  # rows of the predicted label have slope 0 and lie in no bin
         for _ in range(2):
             label = int(np.argmin(np.abs(slope / unit - codes)))
             expected = float(_simulated(client, trap, part, observed, entered, label).bias[0])
@@ -188,7 +226,7 @@ class TrapWeights:
 
 @dataclass(frozen=True)
 class _FirstLayer:
-    """The first layer's part of a message.
+    """The tensors of a message that belong to the first fully connected layer.
 
     Attributes:
         weight: (outputs, features).
@@ -210,7 +248,7 @@ class _FirstLayer:
 def _simulated(
     client: SimulatedClient, trap: TrapNetwork, part: str, observed: RoundView, entered: Array, label: int
 ) -> _FirstLayer:
-    """Return what a row with these inputs of the first layer adds to a message."""
+    """Return what a row adds to a message, given what of it enters the first layer, `entered` (inputs,)."""
     row = trap.inputs.rows(entered[None])[0]
     return _FirstLayer.of(client, trap, part, client.row_message(observed.broadcast, row, label))
 
@@ -218,13 +256,19 @@ def _simulated(
 def _unit(
     client: SimulatedClient, trap: TrapNetwork, observed: RoundView, rng: np.random.Generator
 ) -> tuple[str, float]:
-    """Return the vector of a message that holds the gradient, and the factor from a label's code to a bin's slope."""
+    """Find out how this method's messages hold the gradient, from the message of a client with one made-up row.
+
+    Each part of that message is read as if it were the gradient: the right one gives back the made-up row.
+
+    Returns:
+        The name of the part that holds the gradient, and the unit: the slope of a row in that part over its code.
+    """
     public, method = client.target.public, client.method
     row = trap.usable(rng.uniform(0.0, public.feature_bound, public.features))
     label, moved = (trap.label + 1) % public.classes, trap.around(row)
     initial = client.model.parameters(observed.broadcast)
     broadcast = client.broadcast(observed.broadcast, moved.parameters(initial, public.classes))
-    message, best = client.row_message(broadcast, row, label), (np.inf, method.sent[0], 1.0)
+    message, best = client.row_message(broadcast, row, label), (np.inf, method.sent[0], 1.0)  # error, part, unit
     for part in method.sent:
         own = _FirstLayer.of(client, trap, part, message)
         bins = read_bins(own.weight, own.bias, 0.0)
