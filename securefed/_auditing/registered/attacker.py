@@ -1,4 +1,9 @@
-"""Run registered attacks on views of one seed: which of them apply, what they find, and what their nulls find."""
+"""Run registered attacks on views of one seed: which of them apply, what they find, and what their nulls find.
+
+A view holds, round by round, the broadcast and the one message that an attacker sees: the sum of the contributions of
+some clients (`members`; the target alone in the clear). The null of an attack is the same attack on a shuffled view, in
+which messages have changed rounds and their entries places, so that they say nothing: it measures chance.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +20,13 @@ from securefed.attacks._base import Attack, Reconstruction, Target, View, attack
 from securefed.errors import TranscriptError
 
 CHANGING_SURVIVORS: Final = "changing survivors"
+"""Name of the view of sums over sets of clients that change from round to round."""
 DIFFERENCE: Final = "gram/difference"
 """The attack on sums over changing sets of survivors; it runs on that view alone, the others on the other views."""
 JOINT_FIT: Final = "gradient_inversion/fit"
 WEAKER_FITS: Final = ("gradient_inversion/naive", "gradient_inversion/dlg", "gradient_inversion/telescoping")
-"""Attacks that pose the joint fit's problem and solve it less often. They run on the server's view, for comparison; on
-the other views the joint fit runs in their place, unless it was not chosen."""
+"""Attacks that pose the problem of `JOINT_FIT` (fit all rounds' rows together) and solve it less often. They run on the
+server's view, for comparison; on the other views the joint fit runs in their place, unless it was not chosen."""
 Members = tuple[frozenset[ClientId], frozenset[ClientId]]
 """Clients whose sum a round shows, and all clients in that round's sum."""
 
@@ -32,7 +38,7 @@ class Finding:
     Attributes:
         attack: its name.
         estimate: of the secret.
-        null: its estimate from the shuffled transcript; `None` where it refused that, or where no null was asked for.
+        null: its estimate from the shuffled view; `None` where it refused that, or where no null was asked for.
     """
 
     attack: str
@@ -51,7 +57,7 @@ class Attacker:
         secrets: kinds of secrets (`gram`, `samples`, ...); attacks on other kinds are left out.
         target: the algorithm and the public facts.
         seed: of the attacks' own randomness and of the shuffling.
-        nulls: whether the attacks also run on shuffled transcripts, which takes as long again.
+        nulls: whether the attacks also run on shuffled views, which takes as long again.
     """
 
     def __init__(
@@ -63,7 +69,11 @@ class Attacker:
         self._nulls: dict[tuple[str, bool, frozenset[Members]], Reconstruction | None] = {}
 
     def attack(self, observed: View) -> tuple[list[Finding], dict[str, str]]:
-        """Attack a view; return the findings, and by attack that did not run the reason."""
+        """Run every chosen attack that looks at this view.
+
+        Returns:
+            The findings; and by name of an attack that did not run the reason.
+        """
         findings, refused = [], {}
         for attack in self._applicable(observed):
             reason = attack.applies(self._target, observed)
@@ -79,7 +89,16 @@ class Attacker:
     def prefixes(
         self, observed: View, rounds: Sequence[int], left_out: Sequence[str]
     ) -> Iterator[tuple[str, list[Reconstruction | None]]]:
-        """Let each attack read the first `rounds[i]` rounds; `None` where it does not apply, or not yet."""
+        """Let each attack read only the first rounds of a view.
+
+        Args:
+            observed: the view.
+            rounds: numbers of rounds to read.
+            left_out: names of attacks that do not run here.
+
+        Yields:
+            The attack's name, and its estimate for each number of rounds; `None` where it does not apply, or not yet.
+        """
         for attack in self._applicable(observed):
             if attack.name in left_out:
                 continue
@@ -117,7 +136,10 @@ class Attacker:
         return attack.run(observed, self._target, np.random.default_rng([self._seed, 1]))
 
     def _null(self, attack: Attack, observed: View) -> Reconstruction | None:
-        """Attack a shuffled transcript: once for each set of clients in a sum, and apart for sums with noise."""
+        """Attack a shuffled view: once for each set of clients in a sum, and apart for sums with noise.
+
+        Views of the same clients share a null: without noise their messages differ by rounding only.
+        """
         noised = any(view.noise for view in observed.rounds)
         key = (attack.name, noised, frozenset((o.members, o.survivors) for o in observed.rounds))
         if key not in self._nulls:
@@ -131,7 +153,7 @@ class Attacker:
 
 
 def prefix_lengths(rounds: int) -> tuple[int, ...]:
-    """Choose the numbers of rounds at which errors are traced: close together at first, where they change most."""
+    """Choose numbers of rounds, up to `rounds`, at which errors are traced: close at first, where they change most."""
     return (*(count for count in (1, 2, 3, 5, 8, 13, 20, 40) if count < rounds), rounds)
 
 

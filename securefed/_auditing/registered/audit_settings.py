@@ -1,4 +1,8 @@
-"""Settings that all registered algorithms of an audit share."""
+"""Settings that all registered algorithms of an audit share.
+
+`registered_audit.audit` makes them of its arguments. They travel to worker processes, so that they hold names and
+numbers and no data; each process loads the data once.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +20,17 @@ class Settings:
     """Settings that all registered algorithms of an audit share.
 
     Attributes:
-        data: name of the data set.
+        data: name of the data set, or path of the user's file.
         clients: number of clients.
         defenses: names of those to run.
         attacks: names of those to run.
-        epsilon: of the defence with noise, for all rounds together.
+        epsilon: of the defence with noise (differential privacy), for all rounds together.
         delta: likewise.
-        noise: noise multiplier that meets (epsilon, delta), by epsilon and number of rounds.
+        noise: by (epsilon, number of rounds) the noise multiplier that meets (epsilon, delta): the noise's standard
+            deviation over the clipping norm.
         epsilons: for the curve of leakage and utility against epsilon; may be empty.
-        every_seed: whether defences without noise run themselves in every round of every seed.
+        every_seed: whether the defences themselves run in every round of every seed; otherwise mostly cheaper runs with
+            the same sums stand for them.
         survivor_change: number of clients that come and go together where survivors change, the target among them.
         active: whether a server that chooses its broadcasts attacks too.
         own: what the user changes of every algorithm's audit case.
@@ -46,7 +52,10 @@ class Settings:
     label: str = ""
 
     def present(self, round: int) -> tuple[int, ...]:
-        """List the clients of a round over changing survivors: all in even rounds, all but those that go in odd."""
+        """List the clients of a round over changing survivors: all in even rounds, all but the first few in odd.
+
+        Those that stay away are clients 0 to `survivor_change` - 1; client 0 is the target.
+        """
         return tuple(range(self.clients))[self.survivor_change if round % 2 else 0 :]
 
     def source(self) -> LoadedDataset:

@@ -1,8 +1,12 @@
 """Run the attacked algorithm on rows of the auditor's own, so that a failed attack is told from wrong hyper-parameters.
 
-The runs have the given hyper-parameters, the recorded run's participation, and its types: every broadcast and message
-is rounded to float32 where the recorded ones were. One control takes random rows. Another takes, for the target, rows
-that agree with the attack's own estimate, so that its data are as hard to attack as those of the recorded run.
+`transcript_audit` attacks a recorded run with the hyper-parameters that its user believes. Where an attack does not
+explain the messages, either these are wrong or the search failed. A control decides: a run with the believed
+hyper-parameters on known rows. If the attack solves the controls and not the recorded run, the hyper-parameters differ.
+
+The runs have the recorded run's participation, and its types: every broadcast and message is rounded to float32 where
+the recorded ones were. One control takes random rows. Another takes, for the target, rows that agree with the attack's
+own estimate, so that its data are as hard to attack as those of the recorded run.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ class ControlRuns:
     _of_random_rows: Transcript | None = field(default=None, init=False)
 
     def on_random_rows(self) -> Transcript:
-        """Run on uniform rows; once for all attacks.
+        """Run on rows whose entries are uniform in [0, feature_bound]; once for all attacks.
 
         Raises:
             ConfigError: the rows would take more than 1 GiB.
@@ -56,10 +60,15 @@ class ControlRuns:
     def on_estimate(self, found: Reconstruction, target: ClientId) -> tuple[Transcript, list[Dataset]] | None:
         """Run on rows that agree with an estimate of the target's Gram matrix or rows.
 
-        The other clients get rows with the same second moments, turned at random.
+        The other clients get rows with the same second moments, turned at random: their Gram matrix is the estimate,
+        scaled to their number of rows. Where the estimate is of rows, the others get uniform rows.
+
+        Args:
+            found: the attack's estimate.
+            target: the client attacked.
 
         Returns:
-            The run and its rows; `None` for an estimate of another secret, or of several clients.
+            The run, and each client's rows; `None` for an estimate of another secret, or of several clients.
 
         Raises:
             ConfigError: as in `on_random_rows`.
@@ -73,7 +82,7 @@ class ControlRuns:
         if found.secret == "samples" and found.value.shape == clients[target].x.shape:
             labels = clients[target].y if found.labels is None else np.asarray(found.labels)
             clients[target] = Dataset(np.clip(found.value, -bound, bound), labels)
-        elif found.secret == "gram" and clients[target].y is None:
+        elif found.secret == "gram" and clients[target].y is None:  # a Gram matrix says nothing of labels
             own = self.public.rows[target]
             for client, rows in enumerate(self.public.rows):
                 gram = found.value * (1.0 if client == target else rows / own)
@@ -83,6 +92,7 @@ class ControlRuns:
         return self._run(clients), clients
 
     def _random_rows(self, stream: int) -> Iterator[Dataset]:
+        """Draw each client's rows, and labels where there are classes; another stream draws other rows."""
         size = 8 * sum(self.public.rows) * self.public.features
         if size > _MOST:
             raise ConfigError(f"a control takes {size / 2**30:.3g} GiB of random rows, the limit is 1 GiB")
@@ -111,7 +121,7 @@ class ControlRuns:
                 rng = np.random.default_rng([self.seed, 9, client, number])
                 tentative[client], message = method.contribute(states[client], broadcast, rng)
                 messages[client] = received.rounded(message)
-            names = next(iter(messages.values()))
+            names = next(iter(messages.values()))  # any one message; all have the same tensors
             total = {
                 name: np.sum([np.asarray(m[name], np.float64) for m in messages.values()], axis=0) for name in names
             }
@@ -125,7 +135,10 @@ class ControlRuns:
 
 @dataclass(frozen=True)
 class _Types:
-    """By tensor, the type of the recorded numbers; float32 also where all of them are, in arrays of float64."""
+    """Types of recorded numbers, by tensor.
+
+    A tensor of float64 counts as float32 where every number in it is one, since a framework may have widened it.
+    """
 
     kinds: dict[str, np.dtype[Any]]
 
@@ -148,9 +161,13 @@ def _kind(values: Sequence[Array]) -> np.dtype[Any]:
 
 
 def _rows_of(gram: Array, rows: int, rng: np.random.Generator) -> Array:
-    """Return rows X whose Gram matrix X^T X is the nearest to `gram` that so many rows can have, turned at random."""
+    """Return rows X whose Gram matrix X^T X is the nearest to `gram` that so many rows can have, turned at random.
+
+    With G = V L V^T, cut to its min(rows, features) largest eigenvalues (negative ones as 0), X = Q L^1/2 V^T, where Q
+    has random orthonormal columns.
+    """
     values, vectors = np.linalg.eigh((gram + gram.T) / 2)
     rank = min(rows, len(gram))
-    factor = (vectors * np.sqrt(np.maximum(values, 0.0)))[:, len(gram) - rank :].T
+    factor = (vectors * np.sqrt(np.maximum(values, 0.0)))[:, len(gram) - rank :].T  # eigh sorts upwards
     turn, _ = np.linalg.qr(rng.normal(size=(rows, rank)))
     return np.asarray(turn @ factor)

@@ -1,7 +1,8 @@
 """Let a method with a publicly known first model begin at the model that a recorded run began with.
 
-Personalised methods count on w^0, which every party draws from a seed: a client's first state is made of it. A run of
-another framework begins elsewhere, for instance at a pretrained model; its first broadcast says where.
+Personalised methods count on the first model w^0, which every party draws from a seed: a client's first state is made
+of it. A run of another framework begins elsewhere, for instance at a pretrained model; its first broadcast says where.
+`transcript_audit` calls `begun_as` before it attacks such a run, since attacks simulate clients from their first state.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ def begun_as(transcript: Transcript, algorithm: Algorithm[Any, Any], public: Pub
     It is the algorithm itself where w^0 is no hyper-parameter, where the broadcast is unknown or of other tensors, and
     where it holds the algorithm's own w^0. The attacks that it is given to then follow the run from its true start; a
     hyper-parameter that is wrong shows as before.
+
+    Args:
+        transcript: of the recorded run.
+        algorithm: with the hyper-parameters that the attacker believes.
+        public: public facts of the run.
     """
     first = next((record for record in transcript.records if record.kind == "train"), None)
     if not isinstance(algorithm, KnownStart) or first is None or not first.broadcast:
@@ -41,7 +47,12 @@ def begun_as(transcript: Transcript, algorithm: Algorithm[Any, Any], public: Pub
 
 
 def beginning_at(algorithm: KnownStart, begun: Array) -> KnownStart:
-    """Return the algorithm with another w^0, (parameters,)."""
+    """Return the algorithm with another w^0.
+
+    Args:
+        algorithm: whose class is derived from; the copy has its hyper-parameters, name and printed form.
+        begun: (parameters,) the first model as one vector.
+    """
     kind: Any = type(algorithm)
 
     class Begun(kind):  # type: ignore[misc]

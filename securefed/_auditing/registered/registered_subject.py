@@ -1,4 +1,9 @@
-"""A registered algorithm as a subject of the audit: its case with the user's changes, and the runs of its seeds."""
+"""A registered algorithm as a subject of the audit: its case with the user's changes, and the runs of its seeds.
+
+An audit case is the setting in which an algorithm is audited: hyper-parameters, number of rounds, split of the data,
+secrets, clipping norm and utility. `registered_audit.audit` makes one subject for each algorithm and lets worker
+processes call `audit_seed`.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +52,7 @@ class RegisteredSubject:
         return (own if self.rows is None else replace(own, rows=self.rows)).apply(case(self.algorithm))
 
     def prepare(self, seed: int) -> Prepared:
-        """Split the data for a seed."""
+        """Split the data for a seed: each client's rows, held-out rows and public facts."""
         return self.case.prepare(self.settings.source(), self.settings.clients, seed)
 
     def describe(self) -> Mapping[str, Any]:
@@ -73,7 +78,8 @@ class RegisteredSubject:
 
         Args:
             seed: of the data split, the run and the attacks.
-            first: whether the defences themselves run and pictures are kept; by default on seed 0.
+            first: whether the defences themselves run and pictures are kept; by default on seed 0. On other seeds
+                cheaper runs with the same sums stand for them.
         """
         chosen = seed == 0 if first is None else first
         return SeedRun(self.name, self.case, self.settings, self.prepare(seed), seed, chosen).run()

@@ -1,8 +1,12 @@
 """Score estimates of registered attacks: the client's secret and the federation's, each beside its best guess.
 
-In each view the messages are sums over `members`. An estimate is compared with one client's secret always, and with all
-clients' secret where every client is a member. The guess (the baseline) is what the public facts and the pooled data of
-all clients tell without any message, which is more than a real attacker knows.
+In each view the messages are sums over `members`: one client, or all clients of a sum. An estimate is compared with one
+client's secret always, and with all clients' secret where every client is a member. The guess (the baseline) is what
+the public facts and the pooled data of all clients tell without any message, which is more than a real attacker knows.
+A `Judgement` holds the relative Frobenius error of the estimate and that of the guess; leakage is 1 minus their ratio.
+
+There is one scorer for each kind of secret: Gram matrix, rows, personal model, distances. All have the arguments of
+`assess`, but for the view, in place of which they get its members.
 """
 
 from __future__ import annotations
@@ -39,7 +43,22 @@ class RunOutput(Protocol):
 def assess(
     prepared: Prepared, observed: View, estimate: Reconstruction, result: RunOutput, target: ClientId
 ) -> list[Judgement]:
-    """Score an estimate for each secret that the view can tell."""
+    """Score an estimate for each secret that the view can tell.
+
+    Args:
+        prepared: every client's rows, held-out rows and public facts.
+        observed: the view that was attacked.
+        estimate: `value` is of the kind that `estimate.secret` names; `members` are the clients whose data it is of,
+            by default those of the view.
+        result: of the run.
+        target: the client attacked.
+
+    Returns:
+        The score for the target's secret, then, where all clients are members, for the secret of all.
+
+    Raises:
+        KeyError: no scorer knows the secret.
+    """
     members = estimate.members if estimate.members is not None else observed.members
     return SCORES[estimate.secret](prepared, estimate, members, result, target)
 
@@ -47,7 +66,7 @@ def assess(
 def _gram(
     prepared: Prepared, estimate: Reconstruction, members: frozenset[ClientId], result: RunOutput, target: ClientId
 ) -> list[Judgement]:
-    """Score a Gram matrix X^T X of the members' rows.
+    """Score a Gram matrix X^T X, (features, features), of the members' rows X.
 
     The client's is taken as the members' scaled by the public numbers of rows. Guesses: of the client's the pooled
     matrix scaled likewise; of the pooled matrix the best multiple of the projection on the final components.
@@ -68,7 +87,9 @@ def _gram(
 def _samples(
     prepared: Prepared, estimate: Reconstruction, members: frozenset[ClientId], result: RunOutput, target: ClientId
 ) -> list[Judgement]:
-    """Score rows, matched to the true ones by the Hungarian method; the guess is the mean of held-out rows.
+    """Score rows (rows, features), matched to the true ones by the Hungarian method.
+
+    The guess is the mean of held-out rows for every row.
 
     Of the rows of several members those that fit the client's best count as its own, although the attacker does not
     learn whose they are.
@@ -88,7 +109,7 @@ def _samples(
 def _personal(
     prepared: Prepared, estimate: Reconstruction, members: frozenset[ClientId], result: RunOutput, target: ClientId
 ) -> list[Judgement]:
-    """Score the model that stays with the client.
+    """Score the model that stays with the client, as one vector (1, parameters).
 
     The guess is the best of three: the global model; zeros, where noise made the global model worse than that; and what
     the attack computes from the broadcasts alone, since noise in these moves all clients' models alike.
@@ -105,15 +126,16 @@ def _personal(
 def _distances(
     prepared: Prepared, estimate: Reconstruction, members: frozenset[ClientId], result: RunOutput, target: ClientId
 ) -> list[Judgement]:
-    """Score mean squared distances between columns, one matrix for each member or one for all.
+    """Score mean squared distances between columns, D_ij = mean over rows of (x_i - x_j)^2.
 
-    The matrix that fits the client's best counts as its own, although the attacker does not learn whose it is. Guesses:
-    of the client's matrix the pooled one, of the pooled one the best constant off the diagonal.
+    The estimate holds one matrix (features, features) for each member, or one for all. The matrix that fits the
+    client's best counts as its own, although the attacker does not learn whose it is. Guesses: of the client's matrix
+    the pooled one, of the pooled one the best constant off the diagonal.
     """
     width = prepared.public.features
     blocks = estimate.value.reshape(-1, width, width)
 
-    def distances(rows: Array) -> Array:
+    def distances(rows: Array) -> Array:  # (rows, features) -> (features, features)
         return np.asarray(((rows[:, :, None] - rows[:, None, :]) ** 2).mean(axis=0))
 
     own = distances(prepared.clients[target].x)
@@ -122,6 +144,7 @@ def _distances(
     out = [judge_estimate(CLIENT, nearest, own, pooled, relative_error(pooled, own))]
     if len(members) == len(prepared.clients):
         rows = np.array([prepared.public.rows[client] for client in sorted(members)], float)
+        # D of all rows is the members' mean, weighted by their rows
         mean = np.einsum("k,kij->ij", rows / rows.sum(), blocks) if len(blocks) == len(rows) else blocks.mean(axis=0)
         constant = (1.0 - np.eye(width)) * (pooled.sum() / (width * (width - 1)))
         out.append(judge_estimate(FEDERATION, mean, pooled, constant, relative_error(constant, pooled)))

@@ -1,4 +1,17 @@
-"""One seed of one registered algorithm: run it under every defence, and attack each run in every view.
+"""Run one seed of one registered algorithm under every defence, and attack each run in every view.
+
+`RegisteredSubject.audit_seed` makes a `SeedRun` in a worker process. A view holds the messages that one kind of
+attacker sees; under each defence these are attacked:
+
+    plain, quantise               server: the target's own messages, as sent or rounded to fixed point
+    secure_aggregation            sum only: the sums; collusion: the sums less the contributions of all other clients
+    paillier, ckks                sum only; server + key holder: the target's messages, decrypted
+    paillier_threshold            sum only
+    dp (noise added by server)    sum only: the sums before the noise; released: after it
+    ddp (noise added by clients)  sum only: the sums with the noise in them
+
+Two further views need runs of their own: `changing survivors`, in which the target stays away in every second round, so
+that sums can be subtracted; and `active server`, whose server chooses what it broadcasts.
 
 Defences without noise leave the same sums of integers, bit for bit, so that one run that only quantises stands for them
 in most seeds; the defences themselves run the first rounds of the first seed, and every sum is compared.
@@ -73,6 +86,7 @@ REAL_ROUNDS: Final = 2
 """Rounds that a defence without noise itself runs on the first seed; all rounds cost the same, and a second one shows
 what the first leaves behind."""
 DEFAULT_SETTING: Final = "default setting"
+"""Legend of the curves on the usual data, beside those on data of full width."""
 UNTRACED: Final = ("gradient_inversion/naive", "gradient_inversion/dlg", DIFFERENCE)
 """Attacks without a curve of errors against rounds: slow ones, and one that needs all rounds."""
 CURVE_SEEDS: Final = 3
@@ -84,9 +98,9 @@ class SeedRun:
 
     Args:
         name: the algorithm's name in the report.
-        case: how the audit runs it.
+        case: its audit case: hyper-parameters, number of rounds, split of the data, secrets and utility.
         settings: of the whole audit.
-        prepared: the seed's data.
+        prepared: the seed's data: each client's rows, held-out rows and public facts.
         seed: of the data split, the run and the attacks.
         first: whether the defences themselves run and pictures are kept.
     """
@@ -152,6 +166,7 @@ class SeedRun:
         return Attacker(self.settings.attacks, self.case.secrets, target, self.seed)
 
     def _trace(self, attacker: Attacker, setting: str, observed: View, result: Result, rounds: tuple[int, ...]) -> None:
+        """Record each attack's error when it reads only the first `rounds[i]` rounds, for the curves of the report."""
         judge = self._judge(observed, result)
         for name, estimates in attacker.prefixes(observed, rounds, UNTRACED):
             errors = tuple(judge(item)[0].error if item else math.nan for item in estimates)
@@ -178,7 +193,7 @@ class SeedRun:
     def _sums(self, defense: Defense, view: str = "", **how: Any) -> Result:
         """Run a cheap defence with the same sums as an audited one, once for each seed and view.
 
-        `QUANTISED` has the sums of integers of every defence without noise, bit for bit.
+        `QUANTISED` has the sums of integers of every defence without noise, bit for bit. `how` goes to `_federation`.
         """
         key = defense.name, view
         if key not in self._runs:
@@ -194,6 +209,13 @@ class SeedRun:
         quantised run. That run stands for the further rounds and seeds; tests/contract/test_parity.py compares whole
         runs. Time and bytes come from rounds of the defence itself (`RunFacts.real`). With `every_seed` the defence
         runs every round of every seed.
+
+        Args:
+            name: of the defence in the report.
+            defense: the defence itself.
+            quantised: the run that only quantises.
+            view: the one view that both runs are made for; empty for the usual runs.
+            **how: rounds and schedule of the run, as in `_federation`.
         """
         if not (self.first or self.settings.every_seed):
             self._note_costs(name, quantised, real=False, view=view)
@@ -217,7 +239,7 @@ class SeedRun:
         if DIFFERENCE not in self.settings.attacks or self.case.absences is None:
             return
         how: dict[str, Any] = {"rounds": ABSENCE_ROUNDS, "schedule": self.settings.present}
-        with self._data(self.case.absences) as fresh:
+        with self._data(self.case.absences) as fresh:  # within, `self.prepared` holds the data of these runs
             sums = sums if isinstance(sums, Defense) else sums()
             attacker = self._absence.setdefault(sums.name, fresh)  # it remembers results on the same sums
             result = self._sums(sums, CHANGING_SURVIVORS, **how)
@@ -234,7 +256,7 @@ class SeedRun:
         self._active(PAILLIER, QUANTISED, result)
         observed = replace(views.server(quantised.transcript, TARGET), view=views.KEY_HOLDER_VIEW)
         if real is not None:
-            opened = opened_uploads(*real, TARGET)
+            opened = opened_uploads(*real, TARGET)  # the rounds that Paillier itself ran
             later = observed.rounds[len(opened) :] if result is quantised else ()
             observed = replace(observed, rounds=(*opened, *later))
         self._attack(PAILLIER, result, observed)
@@ -245,7 +267,7 @@ class SeedRun:
         self._absences(PAILLIER_THRESHOLD, QUANTISED)
 
     def _ckks(self) -> None:
-        """Attack the sums of CKKS, whose own noise is 2^-30 of them; the quantised run's stand for it but once."""
+        """Attack the sums of CKKS, which err by 2^-30; after the first seed the quantised run's stand for them."""
         quantised = self._sums(QUANTISED)
         real = self.first or self.settings.every_seed
         result = self._federation(lattice_encryption())[0] if real else quantised
@@ -260,6 +282,7 @@ class SeedRun:
         self._attack(QUANTISE, result, views.server(result.transcript, TARGET))
 
     def _dp(self) -> None:
+        """Attack sums before and after the noise of the server; epsilon covers only what it publishes."""
         real = self.first or self.settings.every_seed
         result = self._noised(self.settings.epsilon, secure_aggregation() if real else Plain())
         self._note_costs(DP, result, real=real, epsilon=self.settings.epsilon)
@@ -286,7 +309,7 @@ class SeedRun:
         return distributed(self.case.clip, epsilon, self.settings.delta, rounds, layout, size, real=real)
 
     def _noised(self, epsilon: float, aggregation: Aggregation) -> Result:
-        """Run under central noise of an epsilon; the aggregation changes only the cost, not the sums."""
+        """Run under central noise (the server's) of an epsilon; the aggregation changes only the cost, not the sums."""
         multiplier = self.settings.noise[epsilon, self.case.rounds]
         return self._federation(chain(clip(self.case.clip), gaussian(multiplier), Quantise(), aggregation))[0]
 
@@ -317,6 +340,11 @@ class SeedRun:
         """Run the algorithm under a defence.
 
         A run that noise drives out of the algorithm's domain ends with its last good round, and the report says so.
+
+        Args:
+            defense: that protects the contributions.
+            rounds: number of training rounds; that of the audit case by default.
+            schedule: (round) -> clients that take part; all by default.
 
         Raises:
             DivergenceError: there is no good round.

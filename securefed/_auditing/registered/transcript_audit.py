@@ -1,10 +1,14 @@
-"""Audit a recorded run, of this or another framework: no run is repeated, and every attack says what it lacks.
+"""Audit a recorded run, of this or another framework: the run is not repeated, and every attack says what it lacks.
 
-The attacker is given the transcript and the algorithm with the hyper-parameters that it believes. An attack whose
-estimate does not explain the messages is tried again on runs of the auditor's own with those hyper-parameters, on
-random rows and on rows like the estimate (`control_runs`). If it solves all of them, the hyper-parameters are wrong; if
-not, the search failed. One whose estimate explains the messages is repeated on messages changed by their own rounding:
-only where that moves the estimate little is it called recovered.
+The attacker is given the transcript (all broadcasts and messages of the run) and the algorithm with the
+hyper-parameters that it believes. Every attack computes the residual ||observed - predicted|| / ||observed|| of the
+messages that its estimate predicts. An estimate explains the messages if the residual is no more than their rounding.
+
+- Where it does not, the attack is tried again on controls: runs of the auditor's own with those hyper-parameters, on
+  random rows and on rows like the estimate (`control_runs`). If it solves all of them and leaves far more here, the
+  hyper-parameters are wrong; if it does not solve them, the search failed.
+- Where it does, the attack is repeated on messages changed at random by their own rounding: only where that moves the
+  estimate little is it called recovered.
 """
 
 from __future__ import annotations
@@ -42,8 +46,6 @@ from securefed.recording._recording import check, public_of
 
 _GENERIC: Final = (ProbeGram, FitRows, ClearRows)
 """Attacks that need no code for the algorithm, tried where no other applies."""
-
-
 _SAME_SIZE: Final = 3.0
 """Residuals of a control on the estimate within which the recorded run's counts as explained. Numbers of the same type
 and data like the estimate leave as much; how the rounding errors meet the weakest directions differs."""
@@ -145,7 +147,20 @@ class _RecordedOutput:
 
 @dataclass
 class _Candidate:
-    """All attacks under one candidate for the algorithm."""
+    """All attacks under one candidate for the algorithm.
+
+    Attributes:
+        transcript: of the recorded run.
+        algorithm: the candidate, with the hyper-parameters that the attackers believe.
+        public: public facts of the run: numbers of clients, rows, features and classes, and the range of the rows.
+        target: the client attacked.
+        attacks: those to run.
+        clients: every client's rows, for a score; `None` where they are not known.
+        seed: of the attacks' own randomness.
+        findings: of every attack that ran; empty before `attack_all`.
+        skipped: what did not run, and why.
+        controls: runs of the auditor's own under this candidate.
+    """
 
     transcript: Transcript
     algorithm: Algorithm[Any, Any]
@@ -187,11 +202,12 @@ class _Candidate:
                 self._attack(attack, observed, see)
             if reason is not None:
                 self._attack(ClearRows(), observed, see)
-            elif len(self.findings) == before:
+            elif len(self.findings) == before:  # no attack with code for the algorithm ran on this view
                 for make in _GENERIC:
                     self._attack(make(), observed, see)
 
-        if any(item.explained for item in self.findings):  # then the hyper-parameters are right, in all views
+        # one explained message shows that the hyper-parameters are right, so that no finding may call them wrong
+        if any(item.explained for item in self.findings):
             self.findings = [replace(item, control=None) for item in self.findings]
 
     def _not_of_algorithm(self) -> str | None:
@@ -215,7 +231,13 @@ class _Candidate:
         return None
 
     def _attack(self, attack: Attack, observed: View, see: MakeView) -> None:
-        """Run an attack on a view, or on the rounds before the first gap where it needs unbroken ones."""
+        """Run an attack on a view, or on the rounds before the first gap where it needs unbroken ones.
+
+        Args:
+            attack: to run.
+            observed: the view.
+            see: makes the same view of a control run.
+        """
         where = f"{observed.view}, {attack.name}"
         used, lacks = observed, list[str]()
         if (reason := attack.applies(self.assumed, observed)) is not None:
@@ -228,7 +250,7 @@ class _Candidate:
         if found is None:
             return
         known, control = explained(found, used), None
-        if known is False:
+        if known is False:  # a residual beyond rounding may still be as small as data like these allow
             known, control = self._compared(attack, used, see, found)
         steady = repeatability(attack, used, self.assumed, found, self.seed) if known else Repeatability(math.nan)
         lacks += diagnose(found, used, self.assumed, known=known, error=steady.error)
@@ -257,12 +279,13 @@ class _Candidate:
     def _compared(
         self, attack: Attack, observed: View, see: MakeView, found: Reconstruction
     ) -> tuple[bool, bool | None]:
-        """Compare a residual that is no rounding with those of the same attack on runs of its own.
+        """Compare a residual beyond rounding with the residuals that the same attack leaves on controls.
 
         Returns:
-            Whether the estimate explains the messages as well as the attack explains a run of its own on data like the
-            estimate, which it recovers; and whether the attack explains all its own runs and leaves far more here, so
-            that hyper-parameters differ. `None` where no run of its own was possible.
+            explained: whether the attack recovers the rows of the control on data like the estimate, and leaves a
+                residual there that is not much smaller than here.
+            control: whether it solves every control and leaves far more here, so that hyper-parameters differ; `None`
+                where no control was possible, or where the first value is true.
         """
         controls = [
             control
@@ -277,7 +300,7 @@ class _Candidate:
         return False, solved and found.residual > _FAR * max(one.residual for one in controls)
 
     def _controlled(self, attack: Attack, observed: View, see: MakeView, make: Callable[[], Any]) -> _Controlled | None:
-        """Attack a run of the auditor's own in the same rounds; `None` where it cannot be made or attacked."""
+        """Attack a control in the same rounds; `None` where it cannot be made or attacked."""
         try:
             if (made := make()) is None:
                 return None
@@ -293,7 +316,7 @@ class _Candidate:
     def _score(
         self, clients: Sequence[Dataset] | None, observed: View, found: Reconstruction, run: Transcript
     ) -> float:
-        """Compute the leakage if the clients' rows are known; else NaN."""
+        """Compute the leakage, 1 - error / baseline, if the clients' rows are known; else NaN."""
         judged = self._judged(clients, observed, found, run)
         return math.nan if judged is None else leakage(judged.error, judged.baseline)
 
@@ -313,7 +336,7 @@ class _Candidate:
 
 @dataclass(frozen=True)
 class _Controlled:
-    """One attack on a run of the auditor's own.
+    """One attack on a control, which is a run of the auditor's own.
 
     Attributes:
         residual: that it left.
@@ -329,6 +352,7 @@ class _Controlled:
 
 
 MakeView = Callable[[Transcript, ClientId], View]
+"""(transcript, target) -> the messages that one kind of attacker sees."""
 _VIEWS: Final[Mapping[str, MakeView]] = {views.SERVER_VIEW: views.server, views.SUM_ONLY: views.sum_only}
 
 

@@ -1,8 +1,10 @@
 """Describe what one attack found in a recorded run, in a word and a few sentences.
 
-A word of success needs two things: the estimate explains the messages, and these allow no other estimate that differs
-by more than `SMALL` of its size (`_repeatability`). What no message tells, however precise, stands beside the word:
-the order of rows, a sign, a shift, a rotation.
+`transcript_audit` makes a `TranscriptFinding` of every attack that it runs. A word of success needs two things. The
+estimate must explain the messages: those that it predicts differ from the recorded ones by rounding only. And the
+messages must allow no other estimate that differs by more than `SMALL` of its size; this is measured by repeating the
+attack on messages changed by their rounding (`_repeatability`). What no message tells, however precise, stands beside
+the word: the order of rows, a sign, a shift, a rotation.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from securefed._auditing.engine.results import finite_or_none
 from securefed.attacks._base import Reconstruction
 from securefed.attacks._repeatability import SMALL
 
+# Words of a finding, explained at `TranscriptFinding.word`.
 RECOVERED: Final = "recovered"
 UP_TO: Final = "recovered up to what is left open"
 OPEN_DIRECTIONS: Final = "recovered in part"
@@ -43,9 +46,9 @@ class TranscriptFinding:
         rounds: number of rounds that it read.
         found: its estimate, with residual, rank and condition number.
         explained: whether the estimate explains the messages to their precision; `None` where the attack cannot tell.
-        control: if it does not: whether the same attack explains runs of its own with the given hyper-parameters;
-            `None` if that was not tried.
-        lacks: what was missing, and what that costs.
+        control: if it does not: whether the same attack solves runs that the auditor made with the given
+            hyper-parameters and leaves far more here, so that these are wrong; `None` if that was not tried.
+        lacks: sentences on what was missing (broadcasts, digits), and what that costs.
         leakage: 1 - error / baseline's error if the rows are known; else NaN.
         error: relative error of the estimate that the messages' rounding allows, measured by repeating the attack; NaN
             where that was not possible.
@@ -77,6 +80,7 @@ class TranscriptFinding:
         if self.explained:
             if not self.error <= SMALL:
                 return UNDETERMINED
+            # an attack without a linear system states rank 0 or 0 unknowns; its error alone decides
             full = self.found.rank >= self.found.unknowns or self.found.unknowns == 0 or self.found.rank == 0
             if full:
                 return UP_TO if self.found.open or self.labels_open else RECOVERED

@@ -1,7 +1,8 @@
 """Keep the results of an audit that is interrupted, so that the same audit continues where it stopped.
 
-One file for each algorithm and seed, in the package's own container (no pickle, written whole or not at all, with a
-digest). A file counts only for the same settings, data and code. A finished audit removes its files.
+`securefed.audit(..., keep=folder)` writes one file for each algorithm and seed, in the package's own container (no
+pickle, written whole or not at all, with a digest). A file counts only for the same settings, data and code. A finished
+audit removes its files.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from securefed._persistence import container
 from securefed.errors import StorageError
 
 KIND: Final = "audit task"
+"""Kind of these files, which the container checks when it reads one."""
 _LISTS: Mapping[str, type[Any]] = {
     "attempts": Attempt,
     "facts": RunFacts,
@@ -52,7 +54,11 @@ class Unfinished:
         ).hexdigest()
 
     def find(self, algorithm: str, seed: int) -> SeedResult | None:
-        """Read a result; `None` if there is none, if it is of another audit, or if it cannot be read."""
+        """Read the result of an algorithm and a seed.
+
+        Returns:
+            The result; `None` if there is none, if it is of another audit, or if it cannot be read.
+        """
         with suppress(StorageError):
             meta, tensors = container.load(self._path(algorithm, seed), KIND)
             if meta["digest"] == self._digest:
@@ -60,7 +66,7 @@ class Unfinished:
         return None
 
     def keep(self, algorithm: str, seed: int, result: SeedResult) -> None:
-        """Write a result.
+        """Write the result of an algorithm and a seed.
 
         Raises:
             StorageError: the folder cannot be written.
