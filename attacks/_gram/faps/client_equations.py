@@ -16,6 +16,9 @@ tr(Z_k^T S Z_k). There are three kinds of residuals, each the simulated value le
 The number c_k of iterations, the inner count of a round, is public where FAPS makes a fixed number of them. Where the
 client stops by a rule, the inner counts are fitted together with S. They are then real numbers: a count between two
 whole ones stands for a subspace between two iterates (`simulated_client`).
+
+`client_fit` minimises the residuals, and `multiple_shooting` finds a start for that. In a `RoundView` the tensors named
+`BASIS`, `PRODUCT` and `CAPTURED` are Z_k, Y_k and the number tr(Z_k^T S Z_k).
 """
 
 from __future__ import annotations
@@ -52,15 +55,17 @@ class ClientEquations:
     """Residuals of the first rounds, with S in units of lambda_1(S) and in a basis of the span of the messages.
 
     The parameter vector x holds the parameters of S, then, where the inner iterations stop by a rule, the inner counts
-    of rounds 1, 2, ... as real numbers.
+    of rounds 1, 2, ... as real numbers. `count` is the number of first rounds that a method simulates. The scalars of
+    these rounds are the vector (tr(Z_0^T S Z_0), ..., lambda_1(S)), of length count + 1; slopes are their derivatives
+    by the parameters of S.
 
     Attributes:
         algorithm: the FAPS that the client runs.
-        parametrisation: parametrisation of S in the basis.
+        parametrisation: S in the basis, (directions, directions), as a function of its parameters.
         scale: lambda_1(S).
         basis: orthonormal basis of the messages' span, (features, directions).
-        probes: Z_k in the basis.
-        products: Y_k in the basis, over lambda_1(S).
+        probes: Z_k in the basis, (directions, rank) for each round.
+        products: Y_k in the basis, over lambda_1(S), (directions, rank) for each round.
         captured: tr(Z_k^T S Z_k) over lambda_1(S), (rounds,).
     """
 
@@ -109,7 +114,7 @@ class ClientEquations:
         return [float(np.linalg.norm(Y)) or 1.0 for Y in self.products]
 
     def reduced(self, gram: Array) -> Array:
-        """Return S in the basis and the units of the equations."""
+        """Return S, given in all features and its own units, in the basis and the units of the equations."""
         return np.asarray(self.basis.T @ gram @ self.basis / self.scale)
 
     def restored(self, S: Array) -> Array:
@@ -117,7 +122,7 @@ class ClientEquations:
         return np.asarray(self.scale * self.basis @ S @ self.basis.T)
 
     def gram_and_counts(self, x: Array) -> tuple[Array, Array]:
-        """Return S in its own units, and the inner counts of all rounds."""
+        """Return S in all features and its own units, and the inner counts of rounds 1, 2, ..., empty if public."""
         size = self.parametrisation.count
         S = self.parametrisation.matrix(x[:size])
         return self.restored(S), self.with_counts(x, S)[size:]
@@ -130,7 +135,11 @@ class ClientEquations:
         return np.concatenate([x, counts[len(x) - self.parametrisation.count :]])
 
     def residual(self, x: Array, count: int) -> Array:
-        """Return the relative residuals of the first `count` rounds; NaN where the simulation fails."""
+        """Return all residuals of the first `count` rounds, (count * directions * rank + count + 1,).
+
+        They are (Y_k simulated - observed) / ||Y_k observed|| of each round, then those of the scalars. Where the
+        simulation fails, the result is one NaN, which a search takes for an infinite norm.
+        """
         try:
             sent, scalars = self.sent(x, count)
         except (LinAlgError, DivergenceError):
@@ -138,11 +147,17 @@ class ClientEquations:
         return np.concatenate([*self._relative(sent), self._scalar_residuals(scalars)])
 
     def linearised(self, x: Array, count: int) -> tuple[Array, Array]:
-        """Return `residual` and its derivative (equations, parameters)."""
+        """Return `residual` and its derivative (equations, parameters).
+
+        Raises:
+            LinAlgError: x is out of range.
+            DivergenceError: x is out of range.
+        """
         sent, tangents, scalars, slopes = self.sent_and_slopes(x, count)
+        # a tangent (directions, parameters, rank) becomes one row for each entry of the message
         rows = [T.transpose(0, 2, 1).reshape(-1, len(x)) / norm for T, norm in zip(tangents, self.norms, strict=False)]
         scalar_rows = np.zeros((len(slopes), len(x)))
-        scalar_rows[:, : slopes.shape[1]] = slopes
+        scalar_rows[:, : slopes.shape[1]] = slopes  # the scalars do not depend on the inner counts
         scalar_rows[-1] *= _EIGENVALUE_WEIGHT
         return np.concatenate([*self._relative(sent), self._scalar_residuals(scalars)]), np.vstack([*rows, scalar_rows])
 
@@ -156,7 +171,7 @@ class ClientEquations:
         """Simulate the first `count` rounds.
 
         Returns:
-            The messages; tr(Z_k^T S Z_k) of each round, then lambda_1(S).
+            The messages Y_k, (directions, rank) each; the scalars, (count + 1,).
 
         Raises:
             LinAlgError: x is out of range.
@@ -168,7 +183,7 @@ class ClientEquations:
         return sent, np.array([*captured, np.linalg.eigvalsh(S)[-1]])
 
     def sent_and_slopes(self, x: Array, count: int) -> tuple[list[Array], list[Array], Array, Array]:
-        """Return the messages and their tangents, the scalars of `sent` and their derivative by the parameters of S."""
+        """Return the messages, their derivatives, (directions, parameters, rank) each, the scalars and their slopes."""
         size = self.parametrisation.count
         S, directions = self.parametrisation.matrix(x[:size]), self.parametrisation.at(x[:size])
         sent, tangents = messages_and_tangents(S, x[size:], self.received(count), directions)
@@ -179,16 +194,17 @@ class ClientEquations:
         return received_rounds(self.probes[:count], self.algorithm)
 
     def _scalars_and_slopes(self, x: Array, count: int) -> tuple[Array, Array]:
-        """Return tr(Z_k^T S Z_k) of each round, then lambda_1(S), and their derivatives by the parameters of S."""
+        """Return the scalars and their slopes, (count + 1, parameters of S), from the parameters of S."""
         S, directions = self.parametrisation.matrix(x), self.parametrisation.at(x)
         values, vectors = np.linalg.eigh(S)
+        # d tr(Z^T S Z) = <Z Z^T, dS>, and d lambda_1 = <v v^T, dS> with v the leading eigenvector
         slopes = [directions.slopes(Z @ Z.T) for Z in self.probes[:count]]
         slopes.append(directions.slopes(np.outer(vectors[:, -1], vectors[:, -1])))
         captured = [float(np.vdot(Z, S @ Z)) for Z in self.probes[:count]]
         return np.array([*captured, values[-1]]), np.stack(slopes)
 
     def _scalar_residuals(self, scalars: Array) -> Array:
-        """Return the simulated less the observed scalars; lambda_1(S) is 1 in these units."""
+        """Return the simulated less the observed scalars; the observed lambda_1(S) is 1 in these units."""
         observed = self.captured[: len(scalars) - 1]
         return np.append(scalars[:-1] - observed, _EIGENVALUE_WEIGHT * (scalars[-1] - 1))
 

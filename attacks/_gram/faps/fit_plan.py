@@ -1,9 +1,13 @@
 """Choose the parametrisation of S, and the number of first messages, for a fit of a simulated FAPS client.
 
-A fit varies S until a simulated client sends the observed messages. Each message, (features, rank), gives as many
-equations as it has entries. Few rounds are easier to fit, since errors of the starting point grow from round to round;
-many rounds determine S better. In every round that is read, the attacker must know beta, the number by which FAPS pulls
-the client's subspace towards the broadcast basis.
+FAPS is federated PCA. In each round the server broadcasts an orthonormal basis Z_k, (features, rank). A client, which
+has m rows A^T and the Gram matrix S = A A^T, moves a subspace that it keeps towards Z_k, with a strength beta, and
+sends a message of the shape of Z_k that depends on S, the subspace and beta. `client_fit` varies S until a simulated
+client sends the observed messages, and asks this module first how many of them to read.
+
+Each message gives features x rank equations. Few rounds are easier to fit, since errors of the S at which the fit
+starts grow from round to round; many rounds determine S better. In every round that is read the attacker must know
+beta.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from securefed.attacks._gram.coordinates import GramParametrisation, LowRankFact
 from securefed.attacks._gram.faps.message_span import span_width
 
 FEWEST, _LONGEST = 2, 12
-"""Rounds that are read at least and at most. Subspaces move most in the first rounds; later ones add little."""
+"""Rounds that a fit reads at least and at most. Subspaces move most in the first rounds; later ones add little."""
 _REDUNDANCY = 2.5
 """Equations for each unknown that the fitted rounds must have. At 1 a fit may end at another matrix; every further
 round makes a start worse, since errors of the start grow along the rounds. At 2, clients of 8 rows of digits are fitted
@@ -28,14 +32,22 @@ from three rounds instead of four: as many are solved, by later starts.
 def known_rounds(algorithm: FAPS, rounds: int) -> int:
     """Return the number of rounds whose beta is known.
 
-    FAPS' adaptive rule (25) multiplies beta by 1.1 every 5 rounds if d^(k-5) <= 1.01 d^k, with d^k the distance of the
-    client's subspace from Z^k. It always does at k = 5, since d^0 = 0; at k = 10 only the client knows both distances.
+    FAPS' adaptive rule, (25) of its paper, multiplies the beta of later rounds by 1.1 in the rounds k = 5, 10, ...
+    (multiples of `PERIOD`) if d_(k-5) <= 1.01 d_k, with d_k the distance of the client's subspace from Z_k. It always
+    does at k = 5, since d_0 = 0. At k = 10 only the client knows both distances, so that beta is known in rounds 0 to
+    10.
+
+    Args:
+        algorithm: the FAPS that the client runs.
+        rounds: number of observed rounds.
     """
     return min(rounds, _LONGEST, 2 * PERIOD + 1) if algorithm.adaptive else min(rounds, _LONGEST)
 
 
 def parametrisation(size: int, rows: int) -> GramParametrisation:
     """Return the parametrisation of S, (size, size), with the fewest parameters.
+
+    A factor F of S = F F^T, (size, rows), has fewer entries than the upper triangle of S where 2 rows < size.
 
     Args:
         size: number of rows of S.
@@ -45,16 +57,23 @@ def parametrisation(size: int, rows: int) -> GramParametrisation:
 
 
 def needed_rounds(algorithm: FAPS, rounds: Sequence[RoundView], rows: int) -> tuple[int, GramParametrisation]:
-    """Return how many rounds to fit, and the parametrisation of S in their messages' span.
+    """Return how many first rounds to fit, and the parametrisation of S in the span of their messages.
 
-    These are the fewest rounds with `_REDUNDANCY` equations for each unknown, or all rounds whose beta is known.
+    These are the fewest rounds with `_REDUNDANCY` equations for each unknown; where no number of rounds is enough, all
+    rounds whose beta is known. In the span S is (size, size), with size <= features (`message_span`).
+
+    Args:
+        algorithm: the FAPS that the client runs.
+        rounds: the client's rounds from its first on.
+        rows: public bound on the rank of S, the client's number of rows; 0 for none.
     """
-    features, rank = rounds[0].broadcast[BASIS].shape
+    features, rank = rounds[0].broadcast[BASIS].shape  # of Z_0
     usable = known_rounds(algorithm, len(rounds))
     count, chosen = usable, parametrisation(features, rows)
     for count in range(min(FEWEST, usable), usable + 1):
         size = span_width(features, rank, rows, count)
         chosen = parametrisation(size, rows)
+        # `determined` counts the unknowns: the parameters without directions in which S does not change
         if count * size * rank >= _REDUNDANCY * chosen.determined:
             break
     return count, chosen

@@ -13,6 +13,9 @@ K rank columns of the Y_k span it as soon as K rank >= rows, unless S and the Z_
 other, such as a Z_k orthogonal to a row. In a basis of this space the client can be simulated without loss: with 561
 features, 11 rows, rank 4 and K = 3 it becomes a client of 23 features. Rounding errors or noise hide directions that
 the messages hardly show; the size of the noise is read from the first message.
+
+The fit of a simulated client (`client_fit`) works in this basis. In a `RoundView` the tensor named `BASIS` is Z_k, and
+`PRODUCT` is Y_k.
 """
 
 from __future__ import annotations
@@ -59,7 +62,7 @@ def first_message_noise(first: RoundView) -> float | None:
 
 
 def is_exact(first: RoundView) -> bool:
-    """Return whether a first message shows no more noise than round-off; true at rank 1, where it shows none."""
+    """Return whether a first message shows no more noise than round-off; true at rank 1, where noise does not show."""
     noise = first_message_noise(first)
     return noise is None or noise < _ROUND_OFF
 
@@ -80,9 +83,10 @@ def span_width(features: int, rank: int, rows: int, rounds: int) -> int:
 def span_basis(rounds: Sequence[RoundView], rows: int) -> Array:
     """Return an orthonormal basis of the messages' span, (features, directions).
 
-    It is the identity where no smaller span is known, and where the number of singular values above the noise is not
-    the dimension rows + K rank: with fewer, noise hides a direction; with more, it adds some. Without noise, fewer mean
-    that the rank of S is below `rows`, and the basis of these is returned.
+    The basis is the left singular vectors of [Z_0 .. Z_{K-1}, Y_0 .. Y_{K-1}] whose singular values exceed the noise.
+    If their number is not the expected dimension rows + K rank, noise hides a direction or adds some, and the identity
+    is returned: nothing is reduced. It is also returned where no smaller span is known. Without noise, fewer directions
+    mean only that the rank of S is below `rows`, and their basis is returned.
 
     Args:
         rounds: one client's messages from its first on.
@@ -102,5 +106,5 @@ def span_basis(rounds: Sequence[RoundView], rows: int) -> Array:
 
 
 def _unit(Y: Array) -> Array:
-    """Return a message divided by its norm."""
+    """Return a message divided by its norm; zero stays zero."""
     return np.asarray(Y, float) / (float(np.linalg.norm(Y)) or 1.0)

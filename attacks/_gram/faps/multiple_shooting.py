@@ -13,8 +13,8 @@ succeed. Here S and every X_k are unknown. The residuals are
     (X_{k-1} after the inner iterations of round k) - X_k for each link between rounds, in the coordinates T_k below,
     tr(Z_k^T S Z_k) and lambda_1(S) less what the client's scalars say of them,
 
-so that links need not hold before the end of the search. Where the inner counts follow FAPS' stop rule, the rule is
-applied again after every step, to the S and X_{k-1} of that step.
+so that links (the equations that tie X_k to X_{k-1}) need not hold before the end of the search. Where the inner counts
+follow FAPS' stop rule, the rule is applied again after every step, to the S and X_{k-1} of that step.
 
 Source: Bock and Plitt, A multiple shooting algorithm for direct solution of optimal control problems (1984).
 """
@@ -43,7 +43,7 @@ from securefed.attacks._gram.tangents import horizontal, left, right
 from securefed.errors import DivergenceError
 
 GOAL = 1e-8
-"""Residual at which the search stops; the fit of all rounds follows."""
+"""Norm of the residuals at which the search stops; `client_fit` then fits S alone to all rounds, from here."""
 _LINK_WEIGHT = 0.1
 """Weight of the links. Larger weights turn the problem into a fit of S alone again (at 1 few starts succeed), smaller
 ones leave flat valleys (at .01 the search crawls).
@@ -63,8 +63,8 @@ class ShootingResult:
     """The end of a search.
 
     Attributes:
-        x: parameters of S.
-        counts: inner counts of rounds 1, 2, ...
+        x: parameters of S, those of `ClientEquations.parametrisation`.
+        counts: inner counts of rounds 1, 2, ..., as floats.
         norm: norm of the residuals.
         steps: number of steps of the search.
     """
@@ -78,8 +78,10 @@ class ShootingResult:
 class MultipleShooting:
     """Residuals of the first rounds with S and every subspace unknown.
 
-    The parameter vector holds the parameters of S, then those of X_1, X_2, ...: T_k in X_k = orth(Z_k + B_k T_k), where
-    Z_k is the broadcast basis and B_k an orthonormal basis of its complement. X_0 = Z_0.
+    The parameter vector, called `point`, holds the parameters of S, then those of X_1, X_2, ...: the entries of T_k,
+    (features - rank, rank), in X_k = orth(Z_k + B_k T_k), where Z_k is the broadcast basis and B_k an orthonormal basis
+    of its complement. X_0 = Z_0. Every subspace near that of Z_k has one T_k: for a basis V of it, T_k = B_k^T V (Z_k^T
+    V)^-1. "Features" are here the directions of the basis in which `ClientEquations` works.
 
     Args:
         equations: the simulated client's equations, which give the observed messages and scalars.
@@ -97,6 +99,10 @@ class MultipleShooting:
 
         After every step the inner counts are computed again, which may raise the norm; the search goes on from there,
         and returns its last point.
+
+        Args:
+            x: parameters of S at the start.
+            steps: largest number of steps, each with one Jacobian.
         """
         point = np.concatenate([x, np.zeros((len(self._received.probes) - 1) * self._subspace_size)])
         counts = self.counts(point)
@@ -122,17 +128,25 @@ class MultipleShooting:
         return ShootingResult(point[: len(x)], counts.astype(float), norm, steps_taken)
 
     def residual(self, point: Array, counts: Array) -> Array:
-        """Return the relative residuals of the messages, of the scalars that depend on S alone, and of the links."""
+        """Return the relative residuals of the messages, of the scalars that depend on S alone, and of the links.
+
+        Args:
+            point: parameters of S and of all subspaces.
+            counts: inner counts of rounds 1, 2, ..., whole numbers.
+
+        Returns:
+            All residuals, (equations,); one NaN where the point is out of range.
+        """
         S, subspaces = self._gram_and_subspaces(point)
         if S is None:
             return np.full(1, np.nan)
         try:
             masks = [-off(X, S @ X) for X in subspaces]  # W = -(I - X X^T) S X
-            gaps = []
+            gaps = []  # weighted residuals of the links
             for k in range(1, len(subspaces)):
                 V, H = subspaces[k - 1], self._operator(S, subspaces, masks, k)
                 for _ in range(int(counts[k - 1])):
-                    V = orth(H.times(V))
+                    V = orth(H.times(V))  # ends where the link says that X_k is
                 gaps.append(_weight(counts[k - 1]) * (self._coordinates_of(k, V) - self._block(point, k)))
         except (LinAlgError, DivergenceError):
             return np.full(1, np.nan)
@@ -172,7 +186,7 @@ class MultipleShooting:
         )
 
     def _of_gram(self, x: Array) -> tuple[Array, Array]:
-        """Return the residuals of the scalars that depend on S alone, and their derivative by its parameters."""
+        """Return the residuals of tr(Z_k^T S Z_k) and lambda_1(S), and their derivative by the parameters of S."""
         return self._equations.scalar_residuals_and_slopes(x, len(self._received.probes))
 
     @property
@@ -201,19 +215,25 @@ class MultipleShooting:
         return (S if np.isfinite(S).all() else None), [probes[0], *later_subspaces]
 
     def _subspace_tangents(self, point: Array, k: int) -> Array:
-        """Return the derivative of X_k by the parameters of S, which is zero, and by T_k; X_0 = Z_0 has none."""
+        """Return the derivatives of X_k by the parameters of S, which are zero, and by those of T_k.
+
+        The result is (features, parameters of S and of T_k, rank); X_0 = Z_0 has no T_k.
+        """
         Z, size = self._received.probes[k], self._coordinates.count
         if not k:
             return np.zeros((len(Z), size, Z.shape[1]))
         B, rank = self._bases[k], Z.shape[1]
         d = np.zeros((len(Z), size + self._subspace_size, rank))
-        # a view: writing the derivative of column j of X by column j of T_k fills d
+        # a view of d: entry (a, j) of T_k adds column a of B to column j of Z + B T_k, and changes no other column
         diagonal_view = d[:, size:].reshape(len(Z), B.shape[1], rank, rank)
         diagonal_view[:, :, np.arange(rank), np.arange(rank)] = B[:, :, None]
         return horizontal(Z + B @ self._block(point, k), d)[1]
 
     def _jacobian_rows(self, tangents: Array, k: int) -> Array:
-        """Return tangents (rows, parameters of S and X_k, columns) as rows of the whole Jacobian."""
+        """Return tangents (rows, parameters of S and X_k, columns) as rows of the whole Jacobian.
+
+        One row for each entry (row, column), with zeros for the parameters of the other subspaces.
+        """
         size = self._coordinates.count
         flat = tangents.transpose(0, 2, 1).reshape(-1, tangents.shape[1])
         out = np.zeros((len(flat), size + (len(self._received.probes) - 1) * self._subspace_size))
@@ -227,7 +247,7 @@ class MultipleShooting:
         return np.asarray(self._bases[k].T @ V @ np.linalg.inv(self._received.probes[k].T @ V))
 
     def _coordinate_tangents(self, k: int, V: Array, dV: Array) -> Array:
-        """Return the tangents dT_k of the subspace V with tangents dV."""
+        """Return the tangents dT_k of the subspace V with tangents dV: (B^T dV - T Z^T dV) (Z^T V)^-1."""
         inverse = np.linalg.inv(self._received.probes[k].T @ V)
         T = self._bases[k].T @ V @ inverse
         return right(left(self._bases[k].T, dV) - left(T, left(self._received.probes[k].T, dV)), inverse)

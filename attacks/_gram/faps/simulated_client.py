@@ -1,14 +1,24 @@
 """Simulate a FAPS client's messages Y_k as a function of its Gram matrix S, with their derivatives.
 
-The client receives Z_k, orthonormal (features, rank), and keeps a subspace X_k, with X_0 = Z_0. In round k it starts
-from X = X_{k-1} and iterates V <- orth(H V), c_k times, from V = X:
+FAPS is a method of federated PCA. A client has rows A^T and S = A A^T, (features, features). Attacks that fit S to the
+observed messages (`client_equations`, `multiple_shooting`, `summed_clients`) call this simulation, with S and beta in
+units of lambda_1(S).
+
+In round k the client receives an orthonormal Z_k, (features, rank). It keeps a subspace X_k of the same shape, with X_0
+= Z_0. It starts from X = X_{k-1} and iterates V <- orth(H V), c_k times (the inner count), from V = X:
 
     H = S + X W^T + W X^T + beta_k Z_k Z_k^T,   W = -(I - X X^T) S X    (12), (15), (16).
 
 The last V is X_k. It sends Y_k = beta_k X_k X_k^T Z_k - X_k W_k^T Z_k - W_k X_k^T Z_k (19), W_k the mask W at X_k.
+Numbers in parentheses are equations of the FAPS paper; orth(N) is the Q of the decomposition N = Q R.
 
-Everything sent depends on the subspace of X alone, so tangents are kept horizontal: d(orth(N)) = (I - V V^T) dN R^-1.
-The inner count of a round may be a real number c = j + tau between two iterates, so that unknown counts can be fitted.
+The derivatives of a matrix V, (features, rank), by the unknowns are its tangents dV, one array (features, unknowns,
+rank) (`_gram/tangents`). Everything sent depends on the span of X alone, so tangents are kept horizontal, without their
+part inside the span: d(orth(N)) = (I - V V^T) dN R^-1 with V = orth(N).
+
+The inner count of a round may be a real number c = j + tau, 0 <= tau < 1, so that unknown counts can be fitted by
+derivatives. It then stands for orth((1 - tau) V + tau N (V^T N)^-1), with V the iterate j and N = H V, which spans the
+iterate j + 1.
 """
 
 from __future__ import annotations
@@ -25,7 +35,7 @@ from securefed.attacks._gram.coordinates import GramDirections
 from securefed.attacks._gram.tangents import crossed, horizontal, left, right
 
 LARGEST_COUNT = 101.0
-"""Just above the cap of FAPS' own inner counts; subspaces hardly move there."""
+"""Largest inner count that is simulated, just above the cap (100) of FAPS' own counts; subspaces hardly move there."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +43,8 @@ class ReceivedRounds:
     """Broadcasts that the client received, and its numbers of inner steps.
 
     Attributes:
-        probes: Z_k.
-        betas: beta_k.
+        probes: Z_k, (features, rank), of each round.
+        betas: beta_k of each round.
         steps: inner steps in every round, or `None` where each round's count is a parameter (from round 1 on; in round
             0 the subspace does not move, whatever the count).
     """
@@ -56,7 +66,17 @@ def received_rounds(probes: Sequence[Array], algorithm: FAPS) -> ReceivedRounds:
 
 
 def messages(S: Array, counts: Array, received: ReceivedRounds) -> list[Array]:
-    """Return Y_k of a client whose Gram matrix is S."""
+    """Return Y_k, (features, rank), of all rounds, of a client whose Gram matrix is S.
+
+    Args:
+        S: Gram matrix, (features, features).
+        counts: inner counts of rounds 1, 2, ...; empty where `received.steps` gives them.
+        received: the broadcasts.
+
+    Raises:
+        LinAlgError: the simulation breaks down, as for an S far from a Gram matrix.
+        DivergenceError: a number is not finite.
+    """
     X = received.probes[0]
     W = -off(X, S @ X)
     out = []
@@ -69,13 +89,16 @@ def messages(S: Array, counts: Array, received: ReceivedRounds) -> list[Array]:
 
 
 def product(X: Array, W: Array, beta: float, Z: Array) -> Array:
-    """Return Y of (19)."""
+    """Return Y = beta X X^T Z - X W^T Z - W X^T Z, (19)."""
     t = X.T @ Z
     return np.asarray(beta * (X @ t) - X @ (W.T @ Z) - W @ t)
 
 
 def rule_counts(S: Array, received: ReceivedRounds, algorithm: FAPS) -> Array:
-    """Return how often a client with Gram matrix S would iterate in rounds 1, 2, ...: a start for unknown counts."""
+    """Return how often a client with Gram matrix S would iterate in rounds 1, 2, ... by FAPS' stop rule, as floats.
+
+    Fits with unknown counts start from these.
+    """
     X = received.probes[0]
     W = -off(X, S @ X)
     out = []
@@ -87,7 +110,7 @@ def rule_counts(S: Array, received: ReceivedRounds, algorithm: FAPS) -> Array:
 
 
 def iterate_by_rule(H: InnerOperator, algorithm: FAPS) -> tuple[int, Array]:
-    """Return how often the client iterates from X, and where it ends."""
+    """Iterate from H.X until FAPS' stop rule holds; return the number of iterations, and the last iterate."""
     V, count = H.X, 0
     while count < min(algorithm.inner_cap, int(LARGEST_COUNT) - 1):
         old, V = V, orth(H.times(V))
@@ -100,7 +123,18 @@ def iterate_by_rule(H: InnerOperator, algorithm: FAPS) -> tuple[int, Array]:
 def messages_and_tangents(
     S: Array, counts: Array, received: ReceivedRounds, directions: GramDirections
 ) -> tuple[list[Array], list[Array]]:
-    """Return `messages`, and for each round dY_k by the parameters of S, then by the counts: (n, unknowns, p)."""
+    """Return `messages` and their tangents.
+
+    Args:
+        S: Gram matrix, (features, features).
+        counts: inner counts of rounds 1, 2, ...; empty where `received.steps` gives them.
+        received: the broadcasts.
+        directions: derivatives of S by its parameters.
+
+    Returns:
+        Y_k of each round, and dY_k, (features, unknowns, rank). The unknowns are the parameters of S, then the counts
+        where they are free.
+    """
     X = received.probes[0]
     unknowns = directions.count + received.free_counts
     dX = np.zeros((len(X), unknowns, X.shape[1]))
@@ -117,7 +151,8 @@ def messages_and_tangents(
 
 
 def product_tangents(X: Array, dX: Array, W: Array, dW: Array, beta: float, Z: Array) -> Array:
-    """Return dY while X and W move."""
+    """Return dY, the tangents of `product`, from those of X and W."""
+    # Y = X (beta t - W^T Z) - W t with t = X^T Z, differentiated by the product rule
     t, dt = X.T @ Z, crossed(dX, Z)
     WZ, dWZ = W.T @ Z, crossed(dW, Z)
     return np.asarray(right(dX, beta * t - WZ) + left(X, beta * dt - dWZ) - right(dW, t) - left(W, dt))
@@ -128,11 +163,11 @@ class InnerOperator:
     """H of (12), the operator of the inner iterations.
 
     Attributes:
-        S: the Gram matrix.
-        X: the subspace that the round began with.
-        W: its mask.
-        beta: of the round.
-        Z: the broadcast.
+        S: the Gram matrix, (features, features).
+        X: the subspace that the round began with, (features, rank).
+        W: its mask -(I - X X^T) S X, (features, rank).
+        beta: beta of the round.
+        Z: the broadcast, (features, rank).
     """
 
     S: Array
@@ -148,11 +183,12 @@ class InnerOperator:
 
 
 def _count(counts: Array, received: ReceivedRounds, k: int) -> float:
+    """Return the inner count of round k >= 1: the public one, else the parameter, within its range."""
     return float(received.steps) if received.steps is not None else float(np.clip(counts[k - 1], 0.0, LARGEST_COUNT))
 
 
 def iterate(H: InnerOperator, V: Array, count: float) -> Array:
-    """Iterate `count` times from V; between two iterates for a count that is no integer."""
+    """Iterate V <- orth(H V) `count` times; a count that is no integer ends between two iterates, as in the module."""
     whole = int(count)
     for _ in range(whole):
         V = orth(H.times(V))
@@ -170,11 +206,11 @@ def iterate_tangents(
 
     Args:
         H: the operator.
-        dX: tangents of X.
+        dX: tangents of X, (features, unknowns, rank).
         dW: tangents of its mask.
         count: number of inner steps, a real number.
-        directions: in which S moves.
-        place: which of the counts' columns is this round's.
+        directions: derivatives of S by its parameters.
+        place: position of this round's count among the counts.
         free: whether the counts are parameters.
     """
     V, dV = H.X, dX
@@ -185,24 +221,24 @@ def iterate_tangents(
     if tau or free:
         N, dN = H.times(V), moved.times(V, dV)
         inverse = np.linalg.inv(V.T @ N)
-        graph = N @ inverse  # V^T graph = I
-        d_inner = crossed(dV, N) + left(V.T, dN)
+        graph = N @ inverse  # the basis of span N with V^T graph = I: aligned with V, so that the two can be mixed
+        d_inner = crossed(dV, N) + left(V.T, dN)  # d(V^T N)
         mixed = (1 - tau) * V + tau * graph
         d_mixed = (1 - tau) * dV + tau * right(dN - left(graph, d_inner), inverse)
         if free:
-            d_mixed[:, directions.count + place] += graph - V
+            d_mixed[:, directions.count + place] += graph - V  # the derivative by tau
         V, dV = horizontal(mixed, d_mixed)
     return V, dV
 
 
 class InnerOperatorDerivative:
-    """The derivative of H while S, X and W move.
+    """The derivative of H by the unknowns, through S, X and W.
 
     Args:
         H: the operator.
-        dX: tangents of X.
+        dX: tangents of X, (features, unknowns, rank).
         dW: tangents of W.
-        directions: in which S moves.
+        directions: derivatives of S by its parameters, the first of the unknowns.
     """
 
     def __init__(self, H: InnerOperator, dX: Array, dW: Array, directions: GramDirections) -> None:
@@ -211,19 +247,19 @@ class InnerOperatorDerivative:
         self._dense = H.S + low + low.T + H.beta * (H.Z @ H.Z.T)
 
     def times(self, V: Array, dV: Array) -> Array:
-        """Return d(H V)."""
+        """Return d(H V) = H dV + dH V, (features, unknowns, rank), from V and its tangents."""
         H, dX, dW = self._H, self._dX, self._dW
         out = left(self._dense, dV)
-        # dX W^T V + dW X^T V + X dW^T V + W dX^T V
+        # dH V = dX W^T V + dW X^T V + X dW^T V + W dX^T V + dS V
         out += right(dX, H.W.T @ V) + right(dW, H.X.T @ V) + left(H.X, crossed(dW, V)) + left(H.W, crossed(dX, V))
         out[:, : self._directions.count] += self._directions.times(V)
         return np.asarray(out)
 
 
 def mask(S: Array, X: Array, dX: Array, directions: GramDirections) -> tuple[Array, Array]:
-    """Return W = -(I - X X^T) S X and dW."""
+    """Return the mask W = -(I - X X^T) S X = X X^T S X - S X, and its tangents dW."""
     SX = S @ X
-    dSX = left(S, dX)
+    dSX = left(S, dX)  # d(S X) = S dX + dS X
     dSX[:, : directions.count] += directions.times(X)
     dW = left(X, left(X.T, dSX)) - dSX + right(dX, X.T @ SX) + left(X, crossed(dX, SX))
     return -off(X, SX), np.asarray(dW)

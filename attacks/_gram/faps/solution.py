@@ -1,4 +1,7 @@
-"""Result of the attacks on FAPS: a Gram matrix, and how well the messages determine it."""
+"""Result of the methods that solve for a FAPS client's Gram matrix S: S, and how well the messages determine it.
+
+`consensus_attack` runs the methods one after the other and reports the first result that it accepts.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,10 @@ class FAPSSolution:
     """An estimate of S by one method.
 
     Attributes:
-        gram: S.
-        method: name of the method, one of those that `ConsensusGram` lists.
-        residual: relative residual of the messages; NaN where nothing was simulated.
+        gram: S, (features, features).
+        method: name of the method, one of those that `ConsensusGram` in `consensus_attack` lists.
+        residual: norm of (messages of a simulated client that holds `gram`) - (observed messages), relative to the
+            observed ones; NaN where nothing was simulated.
         rank: rank of the method's linear system or Jacobian.
         unknowns: number of unknowns of that system.
         condition: condition number of that system.

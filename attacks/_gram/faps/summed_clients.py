@@ -1,13 +1,14 @@
 """Reconstruct the single clients' Gram matrices S_i from sums of FAPS' masked products.
 
-FAPS is a method of federated PCA. A client with Gram matrix S_i keeps a subspace X. In each round it moves X by a
-number of subspace iterations (inner steps) with
+FAPS is a method of federated PCA. Client i has rows A_i^T and S_i = A_i A_i^T, and keeps a subspace X. In each round it
+moves X by a number of subspace iterations (inner steps) with
 
     H = S_i + X W^T + W X^T + beta Z Z^T,    W = -(I - X X^T) S_i X,    Z the broadcast basis,
 
 and sends Y = beta X X^T Z - X W^T Z - W X^T Z with W at the new X (the masked product), and tr(Z^T S_i Z). Y is not
 linear in S_i, so a sum of messages depends on every S_i and not only on their sum. With a fixed number of inner steps
 the messages are a known function of S_i. The attack simulates all clients and fits their S_i to the sums (`joint_fit`).
+It runs on views that show sums only, as under secure aggregation.
 """
 
 from __future__ import annotations
@@ -56,7 +57,10 @@ class JointGram(JointAttack):
         return "The messages are no masked products of FAPS with a fixed number of inner steps."
 
     def size(self, target: Target, rounds: int) -> tuple[int, int]:
-        """Return the unknowns of one client, and the entries of the sums whose beta is known."""
+        """Return the number of unknowns of one client, and of observed entries in the rounds whose beta is known.
+
+        A round shows the features x rank entries of the sum of the Y, and one sum of traces.
+        """
         algorithm, features = cast(FAPS, target.algorithm), target.public.features
         return features * (features + 1) // 2, _known(algorithm, rounds) * (features * algorithm.rank + 1)
 
@@ -75,15 +79,15 @@ class JointGram(JointAttack):
 def _known(algorithm: FAPS, rounds: int) -> int:
     """Return the number of rounds whose beta is known.
 
-    FAPS' adaptive rule (25) always multiplies beta by 1.1 at k = 5; at k = 10 that depends on the client's subspaces,
-    which are not known.
+    FAPS' adaptive rule, (25) of its paper, always multiplies the beta of later rounds by 1.1 in round k = 5; in round
+    k = 10 that depends on the client's subspaces, which are not known. So rounds 0 to 10 are used.
     """
     return min(rounds, 2 * PERIOD + 1) if algorithm.adaptive else rounds
 
 
 @dataclass(frozen=True)
 class FAPSSimulation:
-    """Messages of one client of FAPS over all rounds, as a function of the coordinates of its S.
+    """Messages of one client of FAPS over all rounds, as a function of the coordinates x of its S, (count,).
 
     The client's beta is beta_scale lambda_1(S). Its messages are homogeneous: those for S are lambda_1(S) times those
     for S / lambda_1(S). The latter are simulated.
@@ -116,7 +120,10 @@ class FAPSSimulation:
         return self.coordinates.matrix(x)
 
     def sent(self, x: Array) -> Array:
-        """Return all messages, then all scalars tr(Z^T S Z), as one vector; NaN where the simulation fails."""
+        """Return the entries of all messages, then all scalars tr(Z^T S Z), as one vector, (equations,).
+
+        It is full of NaN where the simulation fails or lambda_1(S) is not positive.
+        """
         S = self.gram(x)
         try:
             top = float(np.linalg.eigvalsh(S)[-1])
@@ -128,16 +135,18 @@ class FAPSSimulation:
         return np.concatenate([*(top * Y.reshape(-1) for Y in products), self._captured(S)])
 
     def sent_and_tangents(self, x: Array) -> tuple[Array, Array]:
-        """Return `sent`, and its derivative (equations, parameters)."""
+        """Return `sent`, and its derivative (equations, count)."""
         values, vectors = np.linalg.eigh(self.gram(x))
         top, unit = float(values[-1]), x / float(values[-1])
         products, parts = messages_and_tangents(self.gram(unit), _NO_COUNTS, self.received, self.coordinates)
         flat = np.concatenate([Y.reshape(-1) for Y in products])
         slopes = np.vstack([part.transpose(0, 2, 1).reshape(-1, self.count) for part in parts])
         d_top = self.coordinates.slopes(np.outer(vectors[:, -1], vectors[:, -1]))
-        slopes = slopes - np.outer(slopes @ unit - flat, d_top)  # d[top Y(x / top)]
+        # d[top Y(x / top)] = Y'(x / top) dx - (Y'(x / top) (x / top) - Y) dtop, with top = lambda_1
+        slopes = slopes - np.outer(slopes @ unit - flat, d_top)
         scalars = np.stack([self.coordinates.slopes(Z @ Z.T) for Z in self.received.probes])
         return np.concatenate([top * flat, self._captured(self.gram(x))]), np.vstack([slopes, scalars])
 
     def _captured(self, S: Array) -> Array:
+        """Return tr(Z^T S Z) of each round, (rounds,)."""
         return np.array([float(np.vdot(Z, S @ Z)) for Z in self.received.probes])
