@@ -1,7 +1,8 @@
 """State, as sentences for a plan, what secure aggregation assumes about its server.
 
-Without identities the server has to follow the protocol (`CURIOUS`). With identities it may deviate while fewer clients
-collude with it than `deviating` says.
+A plan is what a defence states before a run: numbers, and a list of assumptions as sentences. `SecureAggregation.plan`
+takes the sentences from here. Without identities (long-lived signing keys of the clients) the server has to follow the
+protocol (`CURIOUS`). With identities it may deviate, as long as no more clients collude with it than `deviating` says.
 """
 
 from __future__ import annotations
@@ -24,12 +25,17 @@ CURIOUS: Final = (
 def deviating(identities: Identities, plan: Plan) -> tuple[str, ...]:
     """Return the assumptions about a server that deviates, instead of `CURIOUS`.
 
-    With t the threshold, N the planned clients and c the colluding ones, any two sets of t signers share 2 t - N or
-    more. One of these is honest, and signs one set of survivors only, if c < 2 t - N.
+    The server opens a sum over a set of survivors (clients that uploaded) only after t of them signed that set. With t
+    the threshold, N the planned clients and c the colluding ones, any two sets of t signers have 2 t - N clients or
+    more in common. If c < 2 t - N, one of these is honest, and an honest client signs one set only.
 
     Args:
-        identities: the clients' public identities, and which of them were trusted on first use.
-        plan: a plan with its threshold.
+        identities: the clients' public identities, and which of them were trusted on first use: taken from the first
+            message that named them, and not compared with their owners.
+        plan: a plan with its threshold and, where the graph of masks is sparse, its degree (0: the complete graph).
+
+    Returns:
+        The sentences, in the order in which the plan prints them.
     """
     most_colluding = 2 * plan.threshold - plan.clients - 1
     first_contact: tuple[str, ...] = ()
@@ -54,7 +60,11 @@ def deviating(identities: Identities, plan: Plan) -> tuple[str, ...]:
 
 
 def verifying(identities: Identities | None) -> tuple[str, ...]:
-    """Return the assumptions about sums that the server announces and the clients check (`verification`)."""
+    """Return the assumptions about sums that the server announces and the clients check (`verification`).
+
+    Args:
+        identities: the clients' identities; `None` where they have none, so that the server may play a client.
+    """
     players = "."
     if identities is None:
         players = ", nor against a server that plays a client, which needs no identity here."

@@ -1,9 +1,11 @@
 """Authenticate messages between one client and the server, and read the fields of their bodies.
 
-Both sides derive a secret for each exchange from fresh X25519 keys, which the server sends in the request at stage
-`keys` and the client in its reply. That reply and every later body carry the field `tag`: a random nonce and the GMAC
-(NIST SP 800-38D) of all other fields, under a key derived for this run, round, stage, sender and receiver. So a body
-that is altered, replayed, re-ordered or attributed to another sender is refused.
+Both sides derive a secret for each exchange (one secure sum) from fresh X25519 keys, which the server sends in the
+request at stage `keys` and the client in its reply. That reply and every later body (the named arrays of a message)
+carry the field `tag`: a random nonce of 12 bytes and the 16 bytes of the GMAC (NIST SP 800-38D) of all other fields,
+under a key of 32 bytes derived for this run, round (number of the exchange), stage, sender and receiver. So a body that
+is altered, replayed, re-ordered or attributed to another sender is refused. The secret is in the states of client and
+server until the exchange ends. This module encrypts nothing.
 
 Not promised: that the keys are those of the true server and client. Two parties share this secret with whomever they
 exchanged keys with; only `identities`, or a transport that authenticates, say who that is.
@@ -29,7 +31,7 @@ from securefed.defenses._secure_aggregation.primitives import hkdf, label
 from securefed.errors import AuthenticationError, MalformedError
 
 TAG = "tag"
-TAG_BYTES = 28
+TAG_BYTES = 28  # nonce and GMAC
 _NONCE = 12
 _SMALL = 1 << 14  # bytes; a shorter body is sooner copied into one string than handed over field by field
 
@@ -41,14 +43,18 @@ def agreed_secret(
 
     It is bound to the session's digest and to all three public keys. So a client that can compute it holds the private
     share key. It proves nothing about the mask key: a client that advertises a mask key which is not its own cannot
-    compute its masks. So it makes the sum useless, as it could by uploading noise, and is named if it is lost.
+    compute its masks. So it makes the sum useless, as it could by uploading noise. If it is lost, the mask key that is
+    reconstructed from its shares does not fit the advertised one, and the client is named.
 
     Args:
-        session: `session_digest`.
+        session: digest of run, exchange number, cohort and plan (`session_digest`).
         client: its id.
         server_key: the server's public key.
-        keys: the client's public share key and mask key.
-        agreement: of the server's key with the share key.
+        keys: the client's public share key, with which it agrees on this secret, and its public mask key.
+        agreement: the X25519 secret of the server's key and the share key.
+
+    Returns:
+        32 bytes.
     """
     return hkdf(agreement, label("channel", session, client, server_key, *keys))
 
@@ -57,7 +63,19 @@ def seal(
     secret: bytes, run: str, round: int, stage: str, sender: PartyId, receiver: PartyId, body: Tensors,
     context: bytes = b"",
 ) -> Tensors:  # fmt: skip
-    """Return `body` with its tag, which is also bound to `context`."""
+    """Return `body` with its tag in the field `TAG`.
+
+    Args:
+        secret: `agreed_secret`.
+        run: the run's identifier.
+        round: number of the exchange.
+        stage: the protocol's stage.
+        sender: the party that sends the message.
+        receiver: the party that it is for.
+        body: the fields, without a tag.
+        context: further bytes that the tag is bound to and that both sides know; at the upload a hash of what the
+            client received before.
+    """
     nonce, key = os.urandom(_NONCE), _key(secret, run, round, stage, sender, receiver, context)
     return {**body, TAG: from_bytes(nonce + _gmac(key, nonce, body))}
 
@@ -79,7 +97,7 @@ def verify(secret: bytes, message: Message, context: bytes = b"") -> None:
 
 
 def verify_refusal(secret: bytes, refusal: Message) -> None:
-    """Raise unless a refusal is of the holder of `secret`.
+    """Raise unless a refusal (the message by which a client declines a request) is of the holder of `secret`.
 
     Raises:
         MalformedError, AuthenticationError: as `verify`; a refusal without a tag is named as that.
@@ -99,7 +117,7 @@ def expect_fields(message: Message, names: Iterable[str]) -> None:
 
 
 def take(message: Message, name: str, dtype: DTypeLike, shape: tuple[int | None, ...]) -> Array:
-    """Read the field `name`; a `None` in `shape` allows any length.
+    """Return the field `name` of a message, once its type and shape are checked; `None` in `shape` allows any length.
 
     Raises:
         MalformedError: the field is missing, or of another type or shape.
@@ -137,7 +155,7 @@ def _key(secret: bytes, run: str, round: int, stage: str, sender: PartyId, recei
 
 
 def _gmac(key: bytes, nonce: bytes, body: Tensors) -> bytes:
-    """Compute the tag of all fields in order, each after its name, type and shape."""
+    """Compute the GMAC of all fields, 16 bytes: in the order of their names, each after its name, type and shape."""
     parts: list[bytes | memoryview] = []
     for name in sorted(body):
         value = np.ascontiguousarray(body[name])

@@ -1,6 +1,9 @@
 """Sign and check what a deviating server must not forge: the clients' keys and the set of survivors.
 
-With identities each client signs two statements with its Ed25519 key, both bound to the session (run, round, plan,
+An exchange is one secure sum; its survivors are the clients whose uploads are in it. A server that could advertise keys
+of its own for a client, or name different survivors to different clients, could open sums over fewer clients than the
+plan's threshold. The client's and the server's steps call the functions here. With identities (long-lived Ed25519 keys
+that all parties know from the start) each client signs two statements, both bound to the session (run, round, plan,
 cohort) and to their stage:
 - at `keys`, its own id and its two public keys, so that other clients mask with these keys and deal shares to them only
   if that client made them;
@@ -9,11 +12,11 @@ cohort) and to their stage:
 If 2 threshold > clients + corrupt clients, two sets with `threshold` signatures each would have a common honest signer,
 but an honest client signs once. So all honest clients unmask the same set, of at least `threshold` clients, or none.
 
-Two further checks need no signature. With identities a client remembers which of its contributions entered a sum, and
-over which survivors, and signs no other survivors for the same contribution (`check_unreleased`): `threshold` clients
-revealed shares for the first sum, so too few are left to sign another set. (On a sparse graph fewer clients may suffice
-to unmask; condition 6 of `graph` ensures the same.) And where the plan has a `survivor_change`, a client compares the
-survivors with those of the last sum (`check_change`).
+Two further checks need no signature. With identities a client remembers, from one exchange to the next, which of its
+contributions entered a sum, and over which survivors, and signs no other survivors for the same contribution
+(`check_unreleased`): `threshold` clients revealed shares for the first sum, so too few are left to sign another set.
+(On a sparse graph fewer clients may suffice to unmask; condition 6 of `graph` ensures the same.) And where the plan has
+a `survivor_change`, a client compares the survivors with those of the last sum (`check_change`).
 """
 
 from __future__ import annotations
@@ -51,7 +54,7 @@ def check_identities(identities: Identities | None, session: Session) -> None:
 
 
 def keys_statement(session: bytes, ahead: bool, client: ClientId, keys: bytes) -> bytes:
-    """Return the statement by which a client signs its two public keys.
+    """Return the statement, 32 bytes, by which a client signs its two public keys.
 
     Args:
         session: `session_digest`.
@@ -63,7 +66,13 @@ def keys_statement(session: bytes, ahead: bool, client: ClientId, keys: bytes) -
 
 
 def survivors_statement(exchange: bytes, alive: Sequence[ClientId]) -> bytes:
-    """Return the statement by which survivors sign their set; `exchange` is the `share_dealers_digest`."""
+    """Return the statement, 32 bytes, by which survivors sign their set.
+
+    Args:
+        exchange: digest of session, advertised keys, share dealers and of all that clients were told before the upload
+            (`share_dealers_digest`).
+        alive: the survivors' ids, ascending.
+    """
     return fingerprint("survivors", CONFIRM, exchange, *alive)
 
 
@@ -99,7 +108,7 @@ def check_adverts(
         identities: public identities.
         session: `session_digest`.
         ahead: whether the keys are advertised during the exchange before theirs (a pipelined run).
-        advertised_clients: their ids, ascending.
+        advertised_clients: ids of the clients whose keys the server gives, ascending.
         keys: both keys of each, uint8 (advertised clients, 64).
 
     Raises:
@@ -117,7 +126,15 @@ def check_quorum(
 ) -> None:
     """Raise unless `threshold` of the survivors signed this very set of survivors.
 
+    Args:
+        request: the server's, with the signers' ids and their signatures.
+        identities: public identities.
+        exchange: `share_dealers_digest`, as this client was told its parts.
+        alive: the survivors that this client signed.
+        threshold: how many signatures are needed.
+
     Raises:
+        MalformedError: the fields are missing or of another shape, or name a signer that is no survivor.
         ContradictionError: fewer signatures.
         AuthenticationError: a signature of another set, or by another client.
     """
@@ -167,7 +184,7 @@ def check_unreleased(released: Array, contribution: bytes, alive: Sequence[Clien
 
 
 def with_release(released: Array, contribution: bytes, alive: Sequence[ClientId]) -> Array:
-    """Return `released` with one more row."""
+    """Return `released` with one more row: digests of the contribution and of the survivors it was summed over."""
     row = from_bytes(contribution + _survivors_digest(alive))
     return np.concatenate([released.reshape(-1), row]).reshape(-1, 2 * KEY_BYTES)
 
@@ -176,7 +193,7 @@ def check_change(previous: Sequence[ClientId], alive: Sequence[ClientId], least:
     """Raise where the difference of two successive sums would cover fewer than `least` clients.
 
     Args:
-        previous: survivors of the last sum that this client released; empty before any.
+        previous: survivors of the last sum that this client helped to unmask; empty before any.
         alive: survivors of the sum that it is asked to release.
         least: by how many clients they must differ, unless they are the same (`MaskingPlan.survivor_change`).
 
@@ -192,7 +209,10 @@ def check_change(previous: Sequence[ClientId], alive: Sequence[ClientId], least:
 
 
 def memory_of(released: Array, previous: Sequence[ClientId]) -> Array:
-    """Write what a client must remember as bytes: the survivors of its last sum, and what it released; or nothing."""
+    """Write what a client must remember between exchanges, uint8; empty where there is nothing. It holds no secret.
+
+    The number of the last sum's survivors and their ids (int64 each, little-endian), then the rows of `released`.
+    """
     if not previous and not released.size:
         return np.zeros(0, np.uint8)
     ids = np.asarray([len(previous), *previous], "<i8")

@@ -2,9 +2,11 @@
 
 Client i uploads x_i + PRG(b_i) + sum_{j > i} PRG(s_ij) - sum_{j < i} PRG(s_ij) modulo 2^ring, over its neighbours j:
 x_i is its contribution in fixed point, b_i the seed of its self mask, s_ij the key that it agreed on with j. In the sum
-over the survivors the pair masks cancel. What is left, the self masks of survivors and the pair masks with lost
-clients, the server removes by seeds and keys that t shares reconstruct. This module holds the public class (parameters
-and plan); `masking_client`, `masking_server` and `pipeline` carry out its steps.
+over the survivors (clients that uploaded) the pair masks cancel. What is left, the self masks of survivors and the pair
+masks with lost clients, the server removes by seeds and keys that t Shamir shares reconstruct. This module holds the
+public class: its parameters, what it guarantees, and its plan, stated before a run (threshold, bytes, assumptions). Of
+an exchange (one sum) the runtime calls the `client_` and `server_` methods, as `Aggregation` defines them. They pass on
+to `masking_client` and `masking_server` or, where one exchange precomputes keys of the next, to `pipeline`.
 """
 
 from __future__ import annotations
@@ -53,9 +55,8 @@ class SecureAggregation(Aggregation):
     An exchange has four stages, with fresh keys each time. `keys`: each client advertises two X25519 keys. `shares`: it
     deals Shamir shares of its self-mask seed and of its mask key, encrypted for each neighbour. `upload`: it sends its
     contribution plus its self mask plus one signed mask for each neighbour. `unmask`: the survivors reveal shares of
-    the seeds of clients that uploaded, and of the mask keys of those that did not, never both.
-    A client may drop out at any stage; the sum is that of all clients that uploaded, provided that `threshold` clients
-    remain.
+    the seeds of clients that uploaded, and of the mask keys of those that did not, never both. A client may drop out at
+    any stage; the sum is that of all clients that uploaded, provided that `threshold` clients remain.
     On the complete graph all clients are neighbours. On a sparse graph, degree and shares are found for the stated
     numbers of corrupt and of lost clients (`design_sparse_graph`); the graph is drawn from all advertised keys.
     With `identities` the server may deviate: every advertised key is signed, and before `unmask` comes `confirm`, where
@@ -96,7 +97,7 @@ class SecureAggregation(Aggregation):
         that collude. It cannot replace a client's keys by its own. Clients that were told of different advertised
         clients, share dealers or survivors do not end up in one sum. A contribution to one broadcast enters sums over
         one set of survivors only: clients refuse to repeat a round without one of them after its sum was opened. (A
-        client remembers 64 bytes for each sum that it released.)
+        client remembers 64 bytes for each sum that it released, that is, helped to unmask.)
         Against other parties, with a server that follows the protocol: once the keys of stage `keys` are authentic, a
         message altered, replayed, re-ordered or swapped on its way, or a share that its holder or dealer falsified,
         ends in a specific error; the sum is exact for those in `survivors`. From the reply at `keys` on, both
@@ -113,10 +114,9 @@ class SecureAggregation(Aggregation):
         That the server computes what it claims: it chooses broadcasts and, without `verify`, announces any result. It
         can subtract the sums of similar contributions as well as those of equal ones; only noise
         (`differential_privacy`) bounds what that reveals.
-        That a client's contribution is honest: it may send any residues under its own name, which shifts the sum or
-        makes it useless, and is not found out.
-        Availability: each client can make a round void. The error names a client; but where one client reports that a
-        share from another does not open, the server cannot tell which of the two is at fault.
+        That a client's contribution is honest: it may send any residues, which shift the sum or make it useless, and is
+        not found out. Availability: each client can make a round void. The error names a client; but where one client
+        reports that a share from another does not open, the server cannot tell which of the two is at fault.
         Hidden sizes, timing and participation. Nor anything if an attacker subtracts sums over different survivors,
         except for equal broadcasts with identities, as above.
     """

@@ -1,5 +1,11 @@
 """Choose each client's neighbours: the complete graph, or a sparse one designed for a failure probability.
 
+`SecureAggregation.plan` calls `design_sparse_graph` before a run; client and server call `neighbours` in each exchange.
+A client's upload hides under masks that it has in common with its neighbours. It deals Shamir shares of its secrets to
+them, t of which open a secret. An upload is exposed if t of the holders of its shares collude with the server, or if
+the masks no longer connect it with the other honest clients: the sum then falls into parts that open one by one.
+Corrupt clients collude with the server; lost ones do not finish the exchange.
+
 Each client masks with its neighbours only and deals its secrets to them and to itself (Bell, Bonawitz, Gascon, Lepoint
 and Raykova 2020, CCS, "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead", section 3). The graph of n
 clients is the circulant (Harary) graph of even degree k on a random order of them: neighbours stand at most k / 2 apart
@@ -7,8 +13,9 @@ on a circle. The order is drawn after the corrupt and the lost clients are fixed
 neighbours are hypergeometric, and every probability below is a sum of exact integers.
 
 `design_sparse_graph` requires three conditions of (k, t), for N clients of which C are corrupt and D lost at any time:
-1. No honest client has t corrupt neighbours: N - C of them, each with the tail of Hyp(n - 1, C, k) at t. Here
-   n = N - D, the fewest clients that can advertise keys, as corrupt ones stay.               <= 2^-security
+1. No honest client has t corrupt neighbours: N - C of them, each with the tail of Hyp(n - 1, C, k) at t (the
+   hypergeometric distribution, defined at `_tails`). Here n = N - D, the fewest clients that can advertise keys, as
+   corrupt ones stay.                                                                         <= 2^-security
 2. The graph without the corrupt and the lost clients is connected. A circulant graph is disconnected only if two
    separate blocks of k / 2 consecutive clients are removed: n (n - 1) / 2 pairs of blocks.   <= 2^-security
 3. Every secret finds t holders: of a lost client among its k neighbours (D - 1 others are lost), of one that uploaded
@@ -20,6 +27,7 @@ probability 3 * 2^-security at most:
 4. 2 t > (k + 1) + c, where c bounds the corrupt among the neighbours of every honest client.
 5. t > k / 2 + 1 + b, where b bounds the corrupt among the k / 2 neighbours on one side of it. So a client whose seed t
    holders reveal has an honest survivor on either side, whichever clients are lost: the survivors stay connected.
+   (More than b of the t holders stand on either side, as the other side and the client itself are k / 2 + 1 holders.)
 6. (N - D) t / (k + 1) > C + D. A sum of the N - D survivors or more that an exchange needs takes t shares of each of
    them, and one client holds k + 1 at most: so at least as many clients reveal shares as stand on the left, more than
    D of them honest. These sign no other survivors for the same contribution (`consistency`), so fewer than N - D
@@ -48,9 +56,10 @@ from securefed.defenses._secure_aggregation.primitives import key_stream
 from securefed.errors import ConfigError, PlanError
 
 SECURITY: Final = 40
-"""An attacker gets one try a round, online: 2^-40 is the usual level for such statistical security."""
+"""-log2 of the probability of exposure. An attacker gets one try a round, online, so that no computing power helps it:
+2^-40 is the usual level for such statistical security."""
 CORRECTNESS: Final = 20
-"""A round that cannot be completed is only repeated, so that 2^-20 is rare enough."""
+"""-log2 of the probability that a round cannot be completed: it is only repeated, so that 2^-20 is rare enough."""
 SMALL: Final = 32
 """Largest cohort for which `auto` takes the complete graph: a sparse one gains little, and assumes a bound on C."""
 
@@ -115,6 +124,11 @@ def _chance(exponent: float) -> str:
 def shares_of(clients: int, adversarial: float, dropouts: float) -> tuple[int, int]:
     """Return C and D, rounded up to whole clients.
 
+    Args:
+        clients: N.
+        adversarial: C / N.
+        dropouts: D / N.
+
     Raises:
         ConfigError: a share outside [0, 1).
     """
@@ -165,14 +179,19 @@ def design_sparse_graph(
 def _design(
     clients: int, corrupt: int, lost: int, degree: int, security: int, correctness: int, active: bool
 ) -> SparseGraphDesign | None:
-    """Design for one degree by the conditions of the module, whose numbers stand beside them; `None` for no design."""
+    """Design for one degree by the conditions of the module, whose numbers stand beside them; `None` for no design.
+
+    A larger t is safer against corrupt neighbours, and finds t holders less often. So t is searched from the degree
+    down to the first one with which rounds complete: if that one is not secure, no smaller one is.
+    """
     disconnected = _log2(math.comb(clients, 2) * math.comb(corrupt + lost, degree), math.comb(clients, degree))  # 2
     if disconnected > -security:
         return None
     draws, tails = _tails(clients - lost - 1, corrupt, degree)
-    exposed = [_log2((clients - corrupt) * tail, draws) for tail in tails]  # 1, by t = 0 .. k + 1
+    exposed = [_log2((clients - corrupt) * tail, draws) for tail in tails]  # 1, log2 of the bound by t = 0 .. k + 1
     most_corrupt = next(c for c in range(degree + 1) if exposed[c + 1] <= -security)
     most_beside = _most_beside(clients, corrupt, lost, degree // 2, security)
+    # Draws in which at least 0, 1, ... of the k neighbours are lost, of a client that is lost and of one that is not.
     draws, lost_beside_lost = _tails(clients - 1, max(lost - 1, 0), degree)
     _, lost_beside_survivor = _tails(clients - 1, lost, degree)
     for threshold in range(degree, 1, -1):
@@ -196,13 +215,15 @@ def _design(
 
 
 def _most_beside(clients: int, corrupt: int, lost: int, side: int, security: int) -> int:
-    """Compute b: two sides for each honest client, with the fewest clients that can advertise keys."""
+    """Compute b of condition 5: two sides for each honest client, with the fewest clients that can advertise keys."""
     draws, tails = _tails(clients - lost - 1, corrupt, side)
     return next(b for b in range(side + 1) if _log2(2 * (clients - corrupt) * tails[b + 1], draws) <= -security)
 
 
 def _tails(population: int, marked: int, drawn: int) -> tuple[int, list[int]]:
     """Count the draws of Hyp(population, marked, drawn), and those with at least 0, 1, ..., drawn + 1 marked.
+
+    Counts are exact integers; a count over all draws is the probability P(Hyp >= x).
 
     Hyp(population, marked, drawn) is the number of marked items among `drawn` ones, taken without replacement from
     `population` items of which `marked` are marked.
@@ -212,7 +233,7 @@ def _tails(population: int, marked: int, drawn: int) -> tuple[int, list[int]]:
 
 
 def _log2(count: int, draws: int) -> float:
-    """Compute log2(count / draws) of integers of any size."""
+    """Compute log2(count / draws) of integers of any size; `-inf` for no count."""
     return math.log2(count) - math.log2(draws) if count else -math.inf
 
 
@@ -240,6 +261,7 @@ def neighbourhoods(seed: bytes, members: int, degree: int, rows: Sequence[int]) 
         return np.tile(np.arange(members), (len(rows), 1))
     order, place = _circle(seed, members)
     half = degree // 2
+    # order[place] is the row that stands at a place of the circle: take the places from half before to half after.
     near = order[(place[np.asarray(rows)][:, None] + np.arange(-half, half + 1)) % members]
     return np.sort(near, axis=1)
 

@@ -7,6 +7,8 @@ A client signs its keys and the set of survivors with them (`consistency`), so t
     secure_aggregation(identities=Identities(public, {0: key}))
 
 A server alone cannot impersonate a client whose public identity the others hold: it would have to sign in its name.
+Here "client" is a number (`ClientId`), and an identity the key pair that stands for it over many runs. Statements are
+32-byte hashes of labelled parts (`fingerprint`), so that a signature cannot be taken for one of another purpose.
 The library does not transport public identities. Where they come through the server, clients must compare the
 fingerprint over another channel (a call, a printed page); otherwise the server may have written them.
 `PinnedIdentities` trusts public identities on first use, pins them, and records which ones were compared.
@@ -30,12 +32,12 @@ SIGNATURE_BYTES = 64
 
 
 def new_identity() -> bytes:
-    """Generate a private key, 32 bytes from the operating system."""
+    """Generate a private key: 32 secret bytes, random from the operating system."""
     return Ed25519PrivateKey.generate().private_bytes_raw()
 
 
 def public_identity(key: bytes) -> bytes:
-    """Compute the 32 public bytes of a private key."""
+    """Compute the 32 public bytes that belong to a private key of 32 bytes."""
     return Ed25519PrivateKey.from_private_bytes(key).public_key().public_bytes_raw()
 
 
@@ -45,7 +47,7 @@ class Identities:
 
     Attributes:
         public: by client, 32 bytes; the same at every party.
-        own: private keys by client: one at a client, none at the server. They leave this object only as signatures.
+        own: private keys by client: one at a client, none at the server. Its text form does not show them.
         first_use: clients whose identity was trusted on first use and never compared (`PinnedIdentities`): nothing is
             promised against a server that substituted its own identity at that time.
 
@@ -82,7 +84,8 @@ class Identities:
     def fingerprint(self) -> str:
         """160 bits of SHA-256 of all public identities, in groups of four digits, to compare over another channel.
 
-        A server that writes identities for two parties needs 2^80 hashes to find two sets with one fingerprint.
+        A server that chooses the identities that it shows to two parties needs about 2^80 hashes to find two different
+        sets with one fingerprint.
         """
         ids_and_keys = (part for client in sorted(self.public) for part in (client, self.public[client]))
         return _grouped(label("identities", *ids_and_keys))
@@ -117,7 +120,7 @@ class Identities:
 
 
 def fingerprint_of(public: bytes) -> str:
-    """Compute the fingerprint of one public identity, in the form of `Identities.fingerprint`."""
+    """Compute the fingerprint of one public identity (32 bytes), in the form of `Identities.fingerprint`."""
     return _grouped(label("identity", public))
 
 

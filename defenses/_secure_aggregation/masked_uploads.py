@@ -1,4 +1,10 @@
-"""Turn contributions into the integers that are masked, and check and add masked uploads at the server."""
+"""Turn contributions into the integers that are masked, and check and add masked uploads at the server.
+
+A contribution is a client's tensors in fixed point: signed int64, within bounds of the plan. For masking they become
+residues modulo 2^ring, flat unsigned arrays; a ring is the width in bits that the plan gives a tensor's sum. In rings
+of 21 bits or fewer several entries share a 64-bit integer, each in its own range of bits, a lane (`_fixed_point`). A
+client calls `residues_of` before it adds its masks; the server calls the rest for each upload.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +33,13 @@ def check_upload(reply: Message, plan: Plan) -> None:
 
 
 def add_upload(totals: Sequence[Array], reply: Message, plan: Plan) -> tuple[Array, ...]:
-    """Return new totals with this upload in them, flat and in the plan's order; the first upload is copied."""
+    """Return new totals with this upload in them.
+
+    Args:
+        totals: sums of the uploads so far, flat and in the plan's order; empty before the first, which is copied.
+        reply: an upload that `check_upload` passed.
+        plan: names the tensors. Unsigned addition wraps at 2^32 or 2^64, as the masks do.
+    """
     parts = [reply.body[f"{MASKED}/{tensor.name}"].reshape(-1) for tensor in plan.tensors]
     if not totals:
         return tuple(part.copy() for part in parts)
@@ -35,7 +47,11 @@ def add_upload(totals: Sequence[Array], reply: Message, plan: Plan) -> tuple[Arr
 
 
 def residues_of(encoded: Tensors, plan: Plan) -> list[Array]:
-    """Convert an encoded contribution to fresh flat ring integers, in the plan's order.
+    """Convert an encoded contribution to flat residues, in the plan's order, which share no memory with it.
+
+    Args:
+        encoded: int64 tensors in fixed point, named as in the plan.
+        plan: shapes and rings.
 
     Raises:
         DataError: other names, types or shapes than the plan's.
@@ -52,7 +68,7 @@ def residues_of(encoded: Tensors, plan: Plan) -> list[Array]:
                 f"encoded {tensor.name!r} is {value.dtype} of shape {value.shape}, not int64 {tensor.shape}"
             )
         least, most = -(2 ** (tensor.ring - 1)), 2 ** (tensor.ring - 1) - 1
-        if lanes(tensor.ring) > 1:  # a sum beyond its ring would spill into the next entry's lane
+        if lanes(tensor.ring) > 1:  # a sum beyond its ring would spill into the next lane, so each client has its share
             least, most = -(most // plan.clients), most // plan.clients
         if value.size and not least <= value.min() <= value.max() <= most:
             raise RangeRefused(f"encoded {tensor.name!r} does not fit a ring of {tensor.ring} bits")
@@ -62,6 +78,9 @@ def residues_of(encoded: Tensors, plan: Plan) -> list[Array]:
 
 
 def uniform_residues(plan: Plan) -> list[Array]:
-    """Draw an upload's integers from the operating system: a sum with them reveals nothing of its other terms."""
+    """Draw the integers of a client that sits out, from the operating system.
+
+    A sum with them is uniform, and reveals nothing of its other terms. Flat arrays in the plan's order, as they travel.
+    """
     shapes = ((wire_dtype(t.ring), wire_size(t.size, t.ring)) for t in plan.tensors)
     return [np.frombuffer(bytearray(secrets.token_bytes(dtype.itemsize * size)), dtype) for dtype, size in shapes]

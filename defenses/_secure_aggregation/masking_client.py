@@ -1,9 +1,24 @@
 """Answer the server's requests in the double-masking protocol: a client's four steps, or five with identities.
 
-All secrets of an exchange derive from one root drawn from the operating system in `MaskingClient.open`, so a step
-is a function of state and request: the same request gets the same answer. Keys, polynomials and masks are bound to the
-digest of the advertised clients and keys, and masks also to the share dealers and to the exchange's context. So if
-the server sends clients different broadcasts, for example, their masks do not cancel.
+Bonawitz et al. 2017, CCS, figure 4; on sparse graphs Bell et al. 2020. The client's runtime calls `client_step` for
+each request of an exchange (one secure sum), and at the upload `client_accept`, which makes every check before the
+contribution is computed, and then `client_upload`:
+
+    stage     the client is sent                       it checks, and replies
+    keys      the server's public key                  two public keys: its share key and its mask key (X25519)
+    shares    all clients' keys                        shares of its self-mask seed and of its mask key, encrypted for
+                                                       each neighbour in the graph (`share_dealing`)
+    upload    the shares that were dealt to it         its contribution plus all its masks (`masks`)
+    confirm   who uploaded ("alive"), who did not      with identities only: its signature of both lists
+    unmask    the same, or a quorum of signatures      of each dealer one share: of the seed, if the dealer uploaded, or
+                                                       of the mask key, if it did not; never both
+
+All secrets of an exchange derive from one root drawn from the operating system in `MaskingClient.open`. So the key
+exchange and the shares are functions of state and request. (Random are, besides, the nonces of messages' tags, and the
+upload of a client that sits out, which sends uniform integers.) Shares and masks are bound to the digest of the
+advertised clients and keys, and masks also to the share dealers and to the exchange's context, a hash of all that the
+client received before its upload. So if the server sends clients different broadcasts, for example, their masks do not
+cancel.
 
 Not promised: anything if a state is used for two different uploads: both have the same masks, so the server learns
 their difference.
@@ -52,7 +67,14 @@ from securefed.errors import ContradictionError, DataError
 def client_step(state: MaskingClient, request: Message, encoded: Tensors | None) -> tuple[MaskingClient, Tensors]:
     """Answer one request; return the next state and the reply's body.
 
+    Args:
+        state: the client's state; it says which stage comes next.
+        request: the server's message.
+        encoded: at the stage `upload` the contribution, int64 tensors in fixed point, named as in the plan; else
+            `None`.
+
     Raises:
+        DataError: the stage is `upload`, and no contribution is given, or one that does not fit the plan.
         MessageRefused: the request is not the server's next one, does not verify, or asks for shares that
             together would unmask one upload.
         RangeRefused: an encoded entry does not fit its ring.
@@ -78,12 +100,16 @@ def _check_request(state: MaskingClient, request: Message) -> None:
 
 
 def context_of(state: MaskingClient, encoded: Tensors) -> UploadContext:
-    """Return the context of an exchange without a broadcast, where its values identify a contribution."""
+    """Return the context of an exchange without a broadcast, for callers that hold the contribution from the start.
+
+    A contribution is then identified by its values, which are hashed; else by the broadcast that it follows from.
+    """
     digest = consistency.contribution_digest(residues_of(encoded, state.session.plan)) if state.identities else b""
     return UploadContext(state.session.context, digest)
 
 
 def _advertise(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
+    """Agree on a channel with the server, and send both public keys: sealed by the channel, and signed if it can."""
     channel.expect_fields(request, ("server_key",))
     server_key = channel.take(request, "server_key", np.uint8, (KEY_BYTES,)).tobytes()
     share, mask = private_key(state.share_secret), private_key(state.shared_secrets[MASK_KEY])
@@ -98,6 +124,16 @@ def _advertise(state: MaskingClient, request: Message) -> tuple[MaskingClient, T
 
 def client_accept(state: MaskingClient, request: Message, context: UploadContext) -> MaskingClient:
     """Check the request for an upload and open the encrypted shares in it, before the contribution is computed.
+
+    No refusal here depends on the contribution, so none tells the server anything of the client's data.
+
+    Args:
+        state: the client's state at the stage `upload`.
+        request: the share dealers' ids and the rows that those in the neighbourhood encrypted for this client.
+        context: hashes of what the server sent this client; the first enters the masks.
+
+    Returns:
+        The state that `client_upload` goes on from.
 
     Raises:
         MessageRefused: as `client_step`.
@@ -129,7 +165,12 @@ def client_accept(state: MaskingClient, request: Message, context: UploadContext
 
 
 def client_upload(state: MaskingClient, encoded: Tensors | None) -> tuple[MaskingClient, Tensors]:
-    """Mask and send the contribution; a client that sits out (`None`) sends uniform residues under the same masks.
+    """Mask the contribution; return the next state and the upload's body. The root of all secrets is erased with it.
+
+    Args:
+        state: from `client_accept`, with or without precomputed masks.
+        encoded: the contribution, int64 tensors in fixed point, named as in the plan. A client that sits out gives
+            `None`: it masks uniform integers, so that the sum opens to noise.
 
     Raises:
         RangeRefused: an encoded entry does not fit its ring.
@@ -153,12 +194,15 @@ def client_upload(state: MaskingClient, encoded: Tensors | None) -> tuple[Maskin
 
 
 def make_masks(state: MaskingClient) -> MaskingClient:
-    """Compute the masks of the upload ahead of the contribution; they take memory of the upload's size."""
+    """Compute the masks of the upload ahead of the contribution; they take memory of the upload's size.
+
+    The state is one that `client_accept` returned. The masks stay in this process and are in no file.
+    """
     return replace(state, precomputed=PrecomputedMasks.of(_masks(state), state.session.plan))
 
 
 def _masks(state: MaskingClient) -> Sequence[SignedMask]:
-    """Derive this client's masks in the exchange: its own, and one for each pair with a share dealer."""
+    """Derive this client's masks in the exchange: its own, and one for each neighbour that dealt shares."""
     exchange = state.exchange
     seed, mask_secret = state.shared_secrets
     mask_key = private_key(mask_secret)
@@ -173,6 +217,7 @@ def _masks(state: MaskingClient) -> Sequence[SignedMask]:
 def _confirm(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
     """Sign the set of survivors. The client signs once, so no other set is unmasked with its shares."""
     alive = _take_survivors(state, request)
+    # Refuse if the same contribution entered a sum over other survivors, or the survivors changed by too few clients.
     consistency.check_unreleased(state.released, state.contribution, alive)
     consistency.check_change(state.previous, alive, masking_of(state.session.plan).survivor_change)
     statement = consistency.survivors_statement(state.exchange, alive)
@@ -190,6 +235,7 @@ def _reveal(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tens
         channel.expect_fields(request, ("ids", consistency.SIGNATURES, channel.TAG))
         consistency.check_quorum(request, state.identities, state.exchange, alive, threshold)
         released = consistency.with_release(state.released, state.contribution, alive)
+    # held_shares is (dealers, 2, 32): of each dealer take one of the two shares, and erase both.
     kinds = np.where(np.isin(dealers_in_neighbourhood(state, state.share_dealers), alive), SEED, MASK_KEY)
     shares = state.held_shares[np.arange(len(kinds)), kinds]
     reply = state.seal(UNMASK, {"shares": shares})

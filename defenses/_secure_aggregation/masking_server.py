@@ -1,5 +1,8 @@
 """Run the server of the double-masking protocol: relay keys and encrypted shares, add uploads, remove the masks.
 
+The server's runtime calls `server_open`, then `server_step` with the replies of each stage, until it returns the sum;
+uploads may also be given one by one to `absorb`, as they arrive. A client without a reply counts as lost from then on.
+
 Source: Bonawitz et al. 2017, figure 4; with a sparse graph Bell et al. 2020, algorithm 2. Every client masks its upload
 by a self mask, from a seed of its own, and by one mask for each neighbour in the graph, which the neighbour subtracts.
 The stages, with what the server sends and what a client replies:
@@ -14,6 +17,9 @@ The stages, with what the server sends and what a client replies:
     unmask    the same, or a quorum of signatures       of every dealer the share of the seed, where it uploaded, or
                                                         of the mask key, where it did not
 
+Survivors ("alive") are the clients that uploaded. An honest holder sends a share of one kind of each dealer, once: with
+both secrets of a client the server could open its upload.
+
 From the shares the server reconstructs the survivors' seeds and the mask keys of those who were lost, and so all masks
 that are left in the sum. It holds one running sum, not the uploads. Before it removes a mask, it compares the secret
 that it reconstructed with what its owner advertised. So falsified shares end in an error that names the client, never
@@ -21,6 +27,9 @@ in a wrong sum.
 
 Where the plan is `verified`, clients also check the sum that the server announces (`verification`): some of them, the
 key dealers, deal pieces of a key that only clients know, and the server relays the pieces unread.
+
+The server needs no long-lived secret: it draws one X25519 key for each exchange, for authenticated channels with the
+clients (`channel`). What a server that does not follow the protocol can do is said in `double_masking`.
 """
 
 from __future__ import annotations
@@ -71,6 +80,9 @@ def server_open(session: Session, identities: Identities | None = None, *, ahead
         ahead: whether this exchange's keys are advertised during the exchange before it (a pipelined run), which the
             signatures of the keys state.
 
+    Returns:
+        The state, the stage `keys`, and the request for each client.
+
     Raises:
         PlanError: the plan's threshold or cohort is not sound.
         ConfigError: identities and plan do not belong together.
@@ -86,11 +98,18 @@ def server_open(session: Session, identities: Identities | None = None, *, ahead
 def server_step(state: MaskingServer, replies: Replies) -> ServerStep | Aggregate:
     """Take the replies of one stage, and return the next requests or the sum.
 
+    Args:
+        state: the server's state.
+        replies: by client; at the stage `upload` those that were not given to `absorb`.
+
+    Returns:
+        State, stage and requests by client; after `unmask` the sum of the survivors' contributions, as signed integers.
+
     Raises:
         MessageRefused: a reply is malformed, does not verify, or contradicts what its sender advertised.
         TooFewSurvivors: fewer replies than the threshold.
     """
-    replies = {client: replies[client] for client in sorted(replies)}
+    replies = {client: replies[client] for client in sorted(replies)}  # all parties hash clients in ascending order
     if state.stage == UPLOAD:
         for client, reply in replies.items():
             state = absorb(state, client, reply)
@@ -126,7 +145,11 @@ def absorb(state: MaskingServer, client: ClientId, reply: Message) -> MaskingSer
 
 
 def expect(state: MaskingServer, client: ClientId, reply: Message) -> None:
-    """Raise unless the reply is this client's, for this stage, and authentic."""
+    """Raise `MessageRefused` unless the reply is this client's, for this stage, and authentic.
+
+    Replies at `keys` are checked by `ChannelAcceptor`, as their channel does not exist before. An upload's tag is bound
+    to the context too: clients that were told another broadcast than the server's are refused here, by name.
+    """
     session = state.session
     if client not in state.members:
         raise ContradictionError(client, f"it does not take part in stage {state.stage!r}")
@@ -139,6 +162,7 @@ def expect(state: MaskingServer, client: ClientId, reply: Message) -> None:
 
 
 def _enough(state: MaskingServer, replies: Collection[ClientId]) -> None:
+    """Raise `TooFewSurvivors` where fewer clients replied than the plan's threshold."""
     threshold = state.session.plan.threshold
     if len(replies) < threshold:
         raise TooFewSurvivors(

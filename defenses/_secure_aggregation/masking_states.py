@@ -1,8 +1,19 @@
 """The states of a client and of the server between the stages of one exchange of secure aggregation.
 
-Each step of the protocol (`masking_client`, `masking_server`) is a function from a state and messages to the next
-state and messages. Fields are filled as the stages `keys`, `shares`, `upload` and `unmask` go by; a field marked
-`stored_as` has another name in files that exist already.
+An exchange is one secure sum; its stages are rounds of requests by the server and replies by the clients. Each step of
+the protocol (`masking_client`, `masking_server`) is a function from a state and messages to the next state and
+messages. Fields are filled as the stages `keys`, `shares`, `upload` and `unmask` go by.
+
+A state can be packed into a file, so that another process goes on with the exchange: `local` marks fields that are left
+out, and a field marked `stored_as` has another name in files that exist already. A packed state holds the secrets below
+in the clear; the caller seals its file. "Erased" means that later states do not hold a value; memory is not wiped.
+
+    a client's secret           made                              leaves the client as                   erased
+    root                        at the start, random              nothing                                with the upload
+    share key (X25519)          derived from root                 its public key                         with root
+    mask key, self-mask seed    derived from root                 a public key; a hash; Shamir shares    with root
+    channel's secret            agreed with the server at `keys`  tags (MACs) of messages                with `unmask`
+    shares of others' secrets   dealt by neighbours at `shares`   one of each dealer's two, at `unmask`  with `unmask`
 """
 
 from __future__ import annotations
@@ -33,8 +44,8 @@ from securefed.defenses._secure_aggregation.shamir import FIELD
 from securefed.errors import ConfigError
 
 DealtShares = Mapping[ClientId, tuple[Array, Array]]
-"""By holder, where its shares stand in arrays (dealers, holders): rows of the dealers, ascending, and with each of them
-the holder's place among that dealer's holders."""
+"""By holder, where its shares stand in arrays (dealers, holders): two int64 arrays of equal length, the dealers' rows,
+ascending, and with each of them the holder's place among that dealer's holders. They index such an array as a pair."""
 ServerStep = tuple["MaskingServer", str, Outgoing]
 """The server's next state, the stage, and the requests by client."""
 
@@ -48,29 +59,33 @@ def no_bytes() -> Array:
 class MaskingClient:
     """A client's state between two stages.
 
+    A client's neighbours are the clients that it has masks in common with and shares its secrets among. A share dealer
+    is a client that dealt its shares at stage `shares`; a survivor is a client whose upload the server received.
+
     Attributes:
         client: its id.
         stage: the stage it answers next; empty when it is done.
         root: random bytes from which its secrets derive; erased after the upload.
         session: run, exchange number, cohort and plan.
-        channel: secret shared with the server.
-        own_keys: the two public keys that it advertised, 64 bytes.
+        channel: secret of the authenticated channel with the server, 32 bytes (`channel`).
+        own_keys: the two public keys that it advertised, for shares and for masks, 64 bytes.
         advertised_clients: clients that advertised keys, ascending.
         digest: fingerprint of the advertised clients and keys.
         neighbourhood: this client and its neighbours, ascending; on the complete graph all advertised clients.
-        mask_keys: of the neighbourhood, uint8 (neighbourhood, 32).
-        opening_keys: keys that open the shares dealt by the neighbourhood, uint8 (neighbourhood, 32).
+        mask_keys: public mask keys of the neighbourhood, uint8 (neighbourhood, 32).
+        opening_keys: secret keys that open the shares dealt by the neighbourhood, uint8 (neighbourhood, 32).
         share_dealers: clients that dealt shares, ascending.
         held_shares: shares of seed and mask key from the dealers in the neighbourhood, uint8 (dealers, 2, 32); before
             the upload only those of its own two secrets, (1, 2, 32).
         identities: public identities, against a server that deviates; `None` where it is honest but curious.
-        ahead: whether this exchange's keys are advertised during the exchange before it.
-        survivors: the set that this client signed.
+        ahead: whether this exchange's keys are advertised during the exchange before it (`pipeline`).
+        survivors: the set of survivors that this client signed.
         contribution: digest of what its contribution is computed from (`UploadContext.source`).
         released: for each contribution of its own that it helped to unmask, the digest above and one of the survivors
             whose sum it entered, uint8 (contributions, 64); with identities only.
-        piece_keys: keys that open the pieces of the sum's key, uint8 (key dealers, 32), where the sum is verified.
-        sum_key: the key that checks the announced sum; it outlives the exchange.
+        piece_keys: keys that open the pieces of the sum's key, uint8 (key dealers, 32), where clients check the sum
+            that the server announces (`verification`).
+        sum_key: the secret key of that check, which all clients share; it outlives the exchange.
         context: digest of the exchange's context as this client received it; set with the request for its upload.
         previous: survivors of the last sum that it helped to unmask, where `Plan.survivor_change` asks for them.
         precomputed: masks of the upload, computed while the contribution is (`make_masks`); in this process only.
@@ -125,22 +140,22 @@ class MaskingClient:
 
     @property
     def share_secret(self) -> bytes:
-        """X25519 scalar for encrypted shares and the channel; it is never shared, so they stay closed."""
+        """X25519 scalar for encrypted shares and the channel; it is not shared, so no reconstructed key opens these."""
         return hkdf(self.root, label("share key"))
 
     @property
     def shared_secrets(self) -> tuple[bytes, bytes]:
-        """Self-mask seed and mask key: the two secrets that are shared, as field elements."""
+        """Self-mask seed and mask key: the two secrets that are shared, as field elements (`shamir`), 32 bytes each."""
         wide = hkdf(self.root, label("shared secrets"), 96)
         return FIELD.element(wide[:48]), FIELD.element(wide[48:])
 
     @property
     def exchange(self) -> bytes:
-        """Digest of session, advertised keys, context and share dealers."""
+        """Digest of session, advertised keys, context and share dealers, as this client was told them."""
         return share_dealers_digest(self.session, self.digest, self.context, self.share_dealers)
 
     def seal(self, stage: str, body: Tensors, context: bytes = b"") -> Tensors:
-        """Add the channel's tag to a message to the server."""
+        """Add the channel's tag, which is bound to `stage` and `context`, to the body of a message to the server."""
         session = self.session
         return channel.seal(self.channel, session.run, session.round, stage, self.client, SERVER, body, context)
 
@@ -151,13 +166,13 @@ class MaskingServer:
 
     Attributes:
         stage: the stage whose replies come next.
-        secret: X25519 scalar of its channels with the clients.
+        secret: X25519 scalar of its channels with the clients, fresh in each exchange.
         members: clients that may reply at this stage, ascending.
         session: run, exchange number, cohort and plan.
-        channels: secret shared with each client.
+        channels: by client, the secret of the channel with it, 32 bytes.
         advertised_clients: clients that advertised keys, ascending.
         digest: fingerprint of the advertised clients and keys.
-        mask_keys: uint8 (advertised clients, 32).
+        mask_keys: their public mask keys, uint8 (advertised clients, 32).
         share_dealers: clients that dealt shares, ascending.
         tags: `share_tags` of the shares that they dealt, uint8 (dealers, holders, 16).
         commitments: `seed_commitment` of their self-mask seeds, uint8 (dealers, 32).
@@ -187,7 +202,7 @@ class MaskingServer:
 
     @property
     def exchange(self) -> bytes:
-        """Digest of session, advertised keys, context and share dealers."""
+        """Digest of session, advertised keys, context and share dealers, as the server knows them."""
         return share_dealers_digest(self.session, self.digest, self.session.context, self.share_dealers)
 
     def holders(self, dealer: ClientId) -> tuple[ClientId, ...]:
@@ -199,7 +214,7 @@ class MaskingServer:
         return tuple(self.advertised_clients[row] for row in rows)
 
     def dealt(self) -> DealtShares:
-        """Return which shares each holder was dealt."""
+        """Return, by holder, where the shares that it was dealt stand in arrays (dealers, holders)."""
         places = {client: row for row, client in enumerate(self.advertised_clients)}
         rows, degree = [places[dealer] for dealer in self.share_dealers], masking_of(self.session.plan).degree
         near = neighbourhoods(graph_seed(self.digest), len(self.advertised_clients), degree, rows)
@@ -222,6 +237,8 @@ def dealt_shares(near: Array, advertised_clients: Sequence[ClientId]) -> DealtSh
         near: by dealer, its holders' rows among the advertised clients, ascending, int64 (dealers, holders).
         advertised_clients: their ids.
     """
+    # Sort all (dealer, place) pairs, numbered dealer * holders + place, by the holder that stands there; then cut the
+    # sorted list where the next holder begins.
     by_holder = np.argsort(near, axis=None, kind="stable")  # stable: each holder's dealers stay ascending
     rows, places = np.divmod(by_holder, near.shape[1])
     ends = np.cumsum(np.bincount(near.reshape(-1), minlength=len(advertised_clients)))[:-1]

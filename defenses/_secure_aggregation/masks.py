@@ -1,11 +1,20 @@
 """Mask a client's integers by adding key streams, one stream for each mask secret and width of integers.
 
-The input is a contribution as flat arrays of unsigned integers modulo 2^32 or 2^64 (residues), one a tensor, which are
-changed in place. A mask secret belongs to one exchange and one pair of clients (or one client, for its self mask). The
-tensors of one width stand one after the other, in the plan's order, under one stream: AES under HKDF of that secret and
-the width; 32 bytes or fewer are masked by HKDF's output itself. So no part of a stream serves two rounds, pairs or
-tensors, and a network of many tensors costs no more than one of few. Of a pair the client with the lower id adds the
-stream and the other subtracts it (Bonawitz et al. 2017, sec. 4).
+A client masks its upload with it; the server removes the masks that are left in the sum. Client i adds one self mask
+and one mask for each neighbour j (Bonawitz et al. 2017, CCS, sec. 4), modulo 2^32 or 2^64:
+
+    y_i = x_i + PRG(self_i) + sum_{j > i} PRG(pair_ij) - sum_{j < i} PRG(pair_ij)
+
+So of a pair the client with the lower id adds the stream, the other subtracts it, and they cancel in a sum over both.
+
+    secret    derived from                                      known to                       opened by the server
+    self_i    a random seed of client i, the exchange's digest  client i                       if i uploaded
+    pair_ij   X25519 of the mask keys of i and j, the digest    clients i and j                if i or j was lost
+
+A secret serves one exchange. x_i are residues: flat arrays of unsigned integers, one a tensor, changed in place. The
+tensors of one width stand one after the other, in the plan's order, under one stream: AES under HKDF of secret and
+width; 32 bytes or fewer are masked by HKDF's output itself. So no part of a stream serves two rounds, pairs or tensors,
+and a network of many tensors costs no more than one of few.
 """
 
 from __future__ import annotations
@@ -42,9 +51,12 @@ class SignedMask:
 class PrecomputedMasks:
     """The sum of all masks of one client for one exchange, computed ahead, so that one addition is left.
 
+    It is as secret as the contribution that it will mask, and serves one upload.
+
     Attributes:
-        masks: the masks.
-        sums: their sums by tensor, flat, in the plan's order and rings.
+        masks: the masks' secrets and signs.
+        sums: their signed sum by tensor: flat unsigned arrays of the size and type that the plan's tensors have on the
+            wire, in the plan's order.
     """
 
     masks: tuple[SignedMask, ...] = field(repr=False)
@@ -64,13 +76,21 @@ class PrecomputedMasks:
 
 
 def pair_mask(agreement: bytes, exchange: bytes, client: ClientId, peer: ClientId) -> SignedMask:
-    """Derive the mask of `client` for its pair with `peer`; `exchange` is the digest of the exchange."""
+    """Derive the mask of `client` for its pair with `peer`.
+
+    Args:
+        agreement: X25519 secret of the two clients' mask keys.
+        exchange: digest of all that the clients were told (`share_dealers_digest`): where it differs between the two,
+            their masks do not cancel.
+        client: id of the client whose upload is masked; with the lower id it adds the stream, else it subtracts it.
+        peer: id of the other client.
+    """
     low, high = sorted((client, peer))
     return SignedMask(hkdf(agreement, label("pair mask", exchange, low, high)), 1 if client == low else -1)
 
 
 def self_mask(seed: bytes, exchange: bytes, client: ClientId) -> SignedMask:
-    """Derive the self mask of `client`."""
+    """Derive the self mask of `client` from its seed and the digest of the exchange."""
     return SignedMask(hkdf(seed, label("self mask", exchange, client)), 1)
 
 
@@ -80,8 +100,14 @@ def stream_key(secret: bytes, width: int) -> bytes:
 
 
 def apply_masks(residues: Sequence[Array], masks: Sequence[SignedMask], *, remove: bool = False) -> None:
-    """Add every mask to flat residues in the plan's order, in place (`remove`: subtract it)."""
-    adds = [(mask.sign < 0) is remove for mask in masks]
+    """Add every mask to residues, in place.
+
+    Args:
+        residues: flat unsigned arrays, one for each tensor, in the plan's order.
+        masks: secrets with their signs.
+        remove: whether to subtract them instead.
+    """
+    adds = [(mask.sign < 0) is remove for mask in masks]  # added: sign +1, or sign -1 where masks are removed
     for dtype in sorted({flat.dtype for flat in residues}, key=lambda dtype: dtype.itemsize):
         flats = [flat for flat in residues if flat.dtype == dtype]
         keys = [stream_key(mask.secret, dtype.itemsize) for mask in masks]
@@ -92,7 +118,13 @@ def apply_masks(residues: Sequence[Array], masks: Sequence[SignedMask], *, remov
 
 
 def _apply_words(flats: Sequence[Array], keys: Sequence[bytes], adds: Array) -> None:
-    """Add masks to a few integers: the first words of each key, one after the other, added or subtracted."""
+    """Add masks to a few integers: the key's 32 bytes, read as words, are the mask.
+
+    Args:
+        flats: residues of one width, 32 bytes in all at most.
+        keys: of each mask, from `stream_key`.
+        adds: whether the mask is added or subtracted, bool (masks,).
+    """
     dtype = flats[0].dtype.newbyteorder("<")
     rows = np.frombuffer(b"".join(keys), dtype).reshape(len(keys), KEY_BYTES // dtype.itemsize)
     total = rows[adds].sum(axis=0, dtype=rows.dtype) - rows[~adds].sum(axis=0, dtype=rows.dtype)
@@ -100,7 +132,12 @@ def _apply_words(flats: Sequence[Array], keys: Sequence[bytes], adds: Array) -> 
 
 
 def _apply_streams(flats: Sequence[Array], streams: Sequence[tuple[object, bool]]) -> None:
-    """Add up the streams chunk by chunk, so that a chunk stays in the cache while every stream passes over it."""
+    """Add up the streams chunk by chunk, so that a chunk stays in the cache while every stream passes over it.
+
+    Args:
+        flats: residues of one width; the stream runs over them one after the other.
+        streams: for each mask its encryptor (`mask_stream`), and whether it is added or subtracted.
+    """
     buffer = bytearray(_CHUNK + 15)  # update_into wants room for one block more than it fills
     size, dtype = sum(flat.size for flat in flats), flats[0].dtype.newbyteorder("<")
     words, total = np.frombuffer(buffer, dtype, _CHUNK // dtype.itemsize), np.empty(_CHUNK // dtype.itemsize, dtype)
@@ -115,8 +152,8 @@ def _apply_streams(flats: Sequence[Array], streams: Sequence[tuple[object, bool]
 
 
 def _add_part(flats: Sequence[Array], start: int, part: Array) -> None:
-    """Add `part` to the integers from `start` on, of arrays that stand one after the other."""
-    for flat in flats:
+    """Add `part` to the integers from place `start` on, of arrays that stand one after the other."""
+    for flat in flats:  # `start` is the place of `part` relative to this array: negative once it began in one before
         here = flat[max(start, 0) : max(start + part.size, 0)]
         if here.size:
             begin = max(-start, 0)

@@ -1,5 +1,8 @@
 """Pin clients' identities on first use (trust on first use), and refuse identities that change.
 
+An identity is a client's long-lived Ed25519 public key (`identities`). A party, client or server, calls `pin` before
+each run; to pin is to remember, in a file, which identity a client had when this party first met it.
+
     pinned = PinnedIdentities(Path("pinned.identities"))  # a file of this party's own
     identities = pinned.pin(public, {0: key})             # public identities as they came, through the server perhaps
     print(identities.fingerprint)                         # compare it with another party over another channel, and
@@ -10,7 +13,8 @@ run, by every party that pinned it, until that party calls `forget`.
 Not promised: anything at first contact. Public identities that come through the server may be ones that it wrote, with
 identities whose private keys it holds; it then plays those clients. Only the comparison detects that; the assumptions
 of a plan with identities that were not compared state it. Nothing is promised either if another party can write the
-file: give a `seal` against that, with an anchor against older copies and against the file's removal.
+file: give a `seal` against that, with an anchor against older copies and against the file's removal. The file holds
+public keys only.
 """
 
 from __future__ import annotations
@@ -66,7 +70,7 @@ class PinnedIdentities:
             own: this party's private keys, by client; those identities need no comparison.
 
         Returns:
-            The identities, with those that were never compared in `first_use`.
+            The identities, with the clients whose identities were never compared in `first_use`.
 
         Raises:
             ConfigError: as `Identities`.
@@ -121,7 +125,12 @@ class PinnedIdentities:
         return replace(identities, first_use=frozenset())
 
     def forget(self, client: ClientId) -> None:
-        """Remove a client's pinned identity; `ConfigError` where none is pinned."""
+        """Remove a client's pinned identity, so that the next one offered for it is pinned.
+
+        Raises:
+            ConfigError: none is pinned.
+            StorageError: as `pin`.
+        """
         pinned = self._read()
         if client not in pinned:
             raise ConfigError(f"client {client} has no pinned identity; pinned are {sorted(pinned)}")

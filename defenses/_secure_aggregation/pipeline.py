@@ -1,17 +1,22 @@
 """Shorten exchanges to two stages: the messages of one exchange also carry keys and shares of the next one.
 
+An exchange is one secure sum. It has four stages (five with identities): `keys`, where clients advertise public keys;
+`shares`, where they deal encrypted Shamir shares of their secrets; `upload`; [`confirm`;] and `unmask`, where survivors
+reveal shares. `SecureAggregation(pipelined=True)` calls this module instead of `masking_client` and `masking_server`,
+which it wraps ("four-stage" below). The states here are theirs with fields more, for the exchange that follows.
+
 An exchange that precomputes the next carries, under `next/`, the messages of that one's stages `keys` and `shares`:
 
     upload   server -> client   next: the server's fresh key           client -> server   next: fresh keys
     unmask   server -> client   next: keys of those that uploaded      client -> server   next: encrypted shares
 
-They are the four-stage protocol's own messages, made by that protocol's steps in a separate state, with tags under the
-channel that they agree on. If the share dealers are exactly the next cohort, that exchange begins with `upload`; in
-every other case (a client was lost, joined or returned, the cohort was drawn anew, the last exchange was void, a party
-was restored) it begins with `keys`, and what was precomputed is erased. Every exchange has fresh X25519 keys, seeds and
-polynomials from the operating system, so a secret that shares reveal is of use in one exchange only: no exchange's
-secret is computed from another's. Masks are bound to the exchange they are used in (`share_dealers_digest`), and a
-client erases its precomputed secrets with its upload.
+They are the four-stage protocol's own messages, made by that protocol's steps in a separate state, with tags (MACs)
+under the channel that they agree on. If the share dealers are exactly the next cohort, that exchange begins with
+`upload`; in every other case (a client was lost, joined or returned, the cohort was drawn anew, the last exchange was
+void, a party was restored) it begins with `keys`, and what was precomputed is erased. Every exchange has fresh X25519
+keys, seeds and polynomials from the operating system, so a secret that shares reveal is of use in one exchange only: no
+exchange's secret is computed from another's. Masks are bound to the exchange they are used in (`share_dealers_digest`),
+and a client erases its precomputed secrets with its upload.
 
 Not promised: that precomputed secrets are erased soon if no exchange follows. They are kept until the next exchange, in
 the files of a server and of clients that keep their state on disk (`PrecomputedExchange.to_bytes`, `client_freezing`).
@@ -43,7 +48,7 @@ _VERSION = 1
 _CARRIED_STAGES = {UPLOAD: KEYS, UNMASK: SHARES}
 """By stage of this exchange, the stage of the next one whose message travels with it."""
 _LASTING = {"session", "identities", "released", "previous", "precomputed"}
-"""Fields that a client's state keeps when it takes over the precomputed state."""
+"""Fields that a client's state keeps when it takes all others from the precomputed state (`PipelinedClient.begin`)."""
 
 
 def _common(plan: Plan) -> dict[str, int]:
@@ -53,14 +58,17 @@ def _common(plan: Plan) -> dict[str, int]:
 
 
 def _header(plan: Plan) -> dict[str, int]:
+    """Return the header of packed states: the format's version, and the numbers above."""
     return {"version": _VERSION, **_common(plan)}
 
 
 def _freeze(state: MaskingClient | MaskingServer) -> bytes:
+    """Pack a state with its secrets into bytes."""
     return encode(pack(state), _header(state.session.plan))
 
 
 def _written(state: MaskingClient | bytes) -> bytes:
+    """Return what a file holds of a precomputed state."""
     return state if isinstance(state, bytes) else _freeze(state)
 
 
@@ -84,7 +92,8 @@ class PipelinedClient(MaskingClient):
     """A client's state, with that of the next exchange.
 
     Attributes:
-        next_root: random bytes from which the secrets of the next exchange derive.
+        next_root: random bytes from which the secrets of the next exchange derive; moved into that exchange's state
+            when this client accepts the request for an upload.
         precomputed_exchange: the precomputed state of this exchange, and from the upload on that of the next one:
             packed where it comes from a file, else as it is; empty where there is none.
         next_advert: keys for the next exchange that travel with the upload.
@@ -109,7 +118,7 @@ class PipelinedClient(MaskingClient):
         return replace(fresh, precomputed_exchange=last.precomputed_exchange) if not last.stage else fresh
 
     def begin(self) -> PipelinedClient:
-        """Go to the stage `upload` with the precomputed state.
+        """Go to the stage `upload` with the precomputed state, for an exchange that begins with `upload`.
 
         Raises:
             MalformedError: nothing was precomputed, or it was for another plan.
@@ -124,7 +133,15 @@ class PipelinedClient(MaskingClient):
 
 
 def client_step(state: PipelinedClient, request: Message, encoded: Tensors | None) -> tuple[PipelinedClient, Tensors]:
-    """Answer one request, and the message of the next exchange in it (otherwise as `masking_client.client_step`)."""
+    """Answer one request, and the message of the next exchange in it; arguments as for `masking_client.client_step`.
+
+    The reply to a carried message travels in this reply under `next/`. A request for `keys` says that the server starts
+    without what was precomputed, which is then erased; a request for `unmask` without a carried message says that no
+    exchange is prepared.
+
+    Raises:
+        MessageRefused, RangeRefused, DataError: as `masking_client.client_step`.
+    """
     if request.stage == UPLOAD:
         if encoded is None:
             raise DataError("the stage 'upload' needs the encoded contribution")
@@ -145,7 +162,11 @@ def client_step(state: PipelinedClient, request: Message, encoded: Tensors | Non
 
 
 def client_accept(state: PipelinedClient, request: Message, context: UploadContext) -> PipelinedClient:
-    """Accept as `masking_client.client_accept`, and make the keys of the next exchange, sent with the upload."""
+    """Accept as `masking_client.client_accept`, and make the keys of the next exchange, sent with the upload.
+
+    Raises:
+        MessageRefused: as there; or the exchange begins with `upload`, and nothing was precomputed for this plan.
+    """
     if state.stage == KEYS:
         state = state.begin()
     current, carried = _split_message(request)
@@ -232,7 +253,7 @@ def server_open(session: Session, identities: Identities | None = None) -> tuple
 def server_resume(
     session: Session, last: PrecomputedExchange | bytes | None, identities: Identities | None = None
 ) -> tuple[PipelinedServer, str, Outgoing]:
-    """Start an exchange: with `upload` where `last` was precomputed for just this cohort, else with `keys`.
+    """Start an exchange: with `upload` where `last` was precomputed for just this cohort and plan, else with `keys`.
 
     Args:
         session: run, number, cohort and plan.
@@ -252,7 +273,11 @@ def server_resume(
 
 
 def server_step(state: PipelinedServer, replies: Replies) -> tuple[PipelinedServer, str, Outgoing] | Aggregate:
-    """Take the replies of one stage, and the messages of the next exchange in them."""
+    """Take the replies of one stage, and the messages of the next exchange in them; as `masking_server.server_step`.
+
+    At `upload` the carried keys go to the next exchange's state, which then is at its stage `shares`; its requests wait
+    for this exchange's `unmask`. What replies to `unmask` carry is read by `server_carry`.
+    """
     if state.stage not in _CARRIED_STAGES:
         step = four_stage_server.server_step(state, replies)
         assert not isinstance(step, Aggregate)
@@ -277,7 +302,11 @@ def server_step(state: PipelinedServer, replies: Replies) -> tuple[PipelinedServ
 
 
 def absorb(state: PipelinedServer, client: ClientId, reply: Message) -> PipelinedServer:
-    """Add one upload to the running sum; check and keep the keys for the next exchange that came with it."""
+    """Add one upload to the running sum; check and keep the keys for the next exchange that came with it.
+
+    Raises:
+        MessageRefused: the upload or the keys are malformed or do not verify.
+    """
     current, carried = _split_message(reply)
     new = four_stage_server.absorb(state, client, current)
     assert isinstance(new, PipelinedServer)
@@ -288,7 +317,12 @@ def absorb(state: PipelinedServer, client: ClientId, reply: Message) -> Pipeline
 
 
 def server_carry(state: PipelinedServer, replies: Replies) -> PrecomputedExchange | None:
-    """Return what the last replies of an exchange precomputed; `None` where they do not complete it."""
+    """Return what the last replies of an exchange precomputed; `None` where they do not complete it.
+
+    Args:
+        state: the server's state at `unmask`.
+        replies: to the requests of that stage; they carry the encrypted shares of the next exchange.
+    """
     carried = {client: _split_message(reply)[1] for client, reply in replies.items()}
     try:
         next_step = four_stage_server.server_step(_following(state), carried)

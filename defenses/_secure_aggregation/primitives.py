@@ -1,7 +1,10 @@
 """Wrap the cryptographic primitives: key agreement, key derivation, key stream, encryption of shares.
 
-All of them are the `cryptography` library's; this module only decides how their inputs are bound and separated. Secrets
-are never a parameter of the public API: they come from the operating system in `client_open` and `server_open`.
+All of them are the `cryptography` library's; this module only decides how their inputs are encoded, so that no two
+purposes share a key. The other modules of secure aggregation call it. Its secrets are never a parameter of the public
+API: they come from the operating system when a client or the server starts an exchange (`client_open`, `server_open`).
+
+Not promised: constant time beyond what the library gives, or that secrets are wiped from memory (Python cannot).
 """
 
 from __future__ import annotations
@@ -22,17 +25,22 @@ from securefed.errors import AuthenticationError, MalformedError
 
 KEY_BYTES = 32
 _ONE_USE_NONCE = bytes(12)
+"""A nonce must not repeat under one key. Keys of `encrypt_once` encrypt one message, so a constant one does."""
 _PRIME = 2**255 - 19
 _ORDER_EIGHT = (
     0xB8495F16056286FDB1329CEB8D09DA6AC49FF1FAE35616AEB8413B7C7AEBE0,
     0x57119FD0DD4E22D8868E1C58C45C44045BEF839C55B1D0B1248C50A3BC959C5F,
 )
 _SMALL_ORDER = {u.to_bytes(KEY_BYTES, "little") for u in (0, 1, *_ORDER_EIGHT, _PRIME - 1, _PRIME, _PRIME + 1)}
-"""Every encoding of a point of order 1, 2, 4 or 8 on curve or twist, top bit clear (those above p + 1 are no such)."""
+"""Every encoding, with a clear top bit, of the u-coordinate of a point of order 1, 2, 4 or 8 on Curve25519 or its
+twist. (u and u + p encode the same point; only 0 and 1 of these have a second encoding below 2^255: p and p + 1.)"""
 
 
 def label(*parts: bytes | str | int) -> bytes:
-    """Encode a list of parts as one byte string; different lists never give the same string."""
+    """Encode a list of parts as one byte string; different lists never give the same string.
+
+    Each part is written as one letter for its type (b, s, i), its length in 8 bytes, and its bytes.
+    """
     framed: list[bytes] = []
     for part in parts:
         if type(part) is bytes:
@@ -60,7 +68,14 @@ def fingerprint(*parts: bytes | str | int) -> bytes:
 
 
 def hkdf(secret: bytes, info: bytes, length: int = KEY_BYTES, salt: bytes | None = None) -> bytes:
-    """Derive key material by HKDF-SHA256 (RFC 5869), extract and expand."""
+    """Derive key material by HKDF-SHA256 (RFC 5869), extract and expand.
+
+    Args:
+        secret: the input key material.
+        info: a `label` that names purpose and context; different ones give independent keys.
+        length: bytes to derive.
+        salt: of the extraction; `None` for zeros, as inputs here are uniform or X25519 secrets.
+    """
     return HKDF(SHA256(), length, salt, info).derive(secret)
 
 
@@ -77,6 +92,14 @@ def public_bytes(key: X25519PrivateKey) -> bytes:
 def agree(key: X25519PrivateKey, public: bytes, owner: PartyId) -> bytes:
     """Agree on a secret by X25519 (RFC 7748) with the public key of `owner`.
 
+    Args:
+        key: this party's private key.
+        public: the other party's public key, 32 bytes.
+        owner: the other party, named in the error.
+
+    Returns:
+        32 secret bytes, the same at both parties. They are not uniform: derive keys from them by `hkdf`.
+
     Raises:
         MalformedError: the key has small order, so that the result would not depend on `key`.
     """
@@ -87,33 +110,48 @@ def agree(key: X25519PrivateKey, public: bytes, owner: PartyId) -> bytes:
 
 
 def check_order(public: bytes, owner: PartyId) -> None:
-    """Raise `MalformedError` where `agree` would, with any private key; a thousandth of the work."""
+    """Raise `MalformedError` for 32 bytes that `agree` would refuse with any private key; a thousandth of the work."""
     if public[:-1] + bytes([public[-1] & 0x7F]) in _SMALL_ORDER:  # X25519 ignores the top bit
         raise MalformedError(owner, "its public key has small order or a wrong length")
 
 
 def key_stream(seed: bytes) -> Any:
-    """Make an AES-128-CTR encryptor; `seed` is 16 bytes of key and the first counter block (NIST SP 800-38A)."""
+    """Make an AES-128-CTR encryptor (NIST SP 800-38A); encrypting zeros gives a pseudorandom stream.
+
+    It expands seeds into Shamir coefficients, the order of a graph, and the weights of tags. `mask_stream` makes masks.
+
+    Args:
+        seed: 32 bytes, used once: 16 of key, then the first counter block.
+    """
     return Cipher(algorithms.AES(seed[:16]), modes.CTR(seed[16:])).encryptor()
 
 
 def mask_stream(seed: bytes) -> Any:
     """Make the encryptor of a mask's stream: AES-128-CTR, 64 GiB at most.
 
-    16 bytes of `seed` are the key, the next 12 the nonce; the counter starts at 2. Those are the blocks that AES-GCM
-    encrypts with (NIST SP 800-38D, sec. 7.1), and by way of it they come nearly twice as fast where the processor has
-    vector AES, which OpenSSL uses for GCM alone. No tag is made of it.
+    The first 16 bytes of `seed` (32 bytes, used for one stream) are the key, the next 12 the nonce; the counter starts
+    at 2. Those are the blocks that AES-GCM encrypts with (NIST SP 800-38D, sec. 7.1). GCM computes them nearly twice as
+    fast where the processor has vector AES, which OpenSSL uses for GCM alone. Its authentication tag is not used.
     """
     return Cipher(algorithms.AES(seed[:16]), modes.GCM(seed[16:28])).encryptor()
 
 
 def encrypt_once(key: bytes, data: bytes, bound: bytes) -> bytes:
-    """Encrypt by AES-256-GCM under a key that serves once, hence with a constant nonce; `bound` is authenticated."""
+    """Encrypt by AES-256-GCM under a key that encrypts nothing else, hence with a constant nonce.
+
+    Args:
+        key: 32 bytes, used for this one message.
+        data: the plaintext.
+        bound: what the ciphertext belongs to; authenticated, and not part of the result.
+
+    Returns:
+        The ciphertext, 16 bytes longer than `data`.
+    """
     return AESGCM(key).encrypt(_ONE_USE_NONCE, data, bound)
 
 
 def decrypt_once(key: bytes, data: bytes, bound: bytes, sender: PartyId) -> bytes:
-    """Decrypt what `encrypt_once` made.
+    """Decrypt what `encrypt_once` made under this key and for this `bound`; `sender` is named in the error.
 
     Raises:
         AuthenticationError: the ciphertext was not made under this key for this `bound`.

@@ -1,10 +1,17 @@
-"""Define the values that client and server of secure aggregation both compute.
+"""Define the values that client and server of secure aggregation both compute: stages, field sizes and digests.
 
-These are the names of the stages, the sizes of fields, and digests: SHA-256 of the session (run, exchange number, plan,
-cohort), then of the advertised keys, then of the share dealers and the context. Each digest includes the one before.
-The last one enters masks and signatures, so that clients that were told different things are not summed. The words
-inside a digest ("roster", "sharers", ...) keep it apart from other digests and cannot change, or old and new versions
-would not agree.
+An exchange is one secure sum. Its stages are rounds of messages: the server sends each client a request, and the client
+replies. A session is what all parties agree on before: run, number of the exchange, cohort (invited clients) and plan
+(sizes, threshold and fixed point, `Plan`). As the stages go by, all parties hash what they have agreed on:
+
+    session_digest         session
+    advertisement_digest   the session digest; ids and public keys of the clients that advertised keys at stage `keys`
+    share_dealers_digest   both digests above; the context; ids of the clients that dealt shares at stage `shares`
+
+The context is a hash of everything else that a client received before its upload, such as the model. The last digest
+enters masks and signatures: masks of clients that were told different things do not cancel, so these clients are not
+summed. The words inside a digest ("roster", "sharers", ...) keep it apart from other digests. They cannot change, or
+old and new versions would not agree.
 """
 
 from __future__ import annotations
@@ -28,21 +35,24 @@ UPLOAD: Final = "upload"
 CONTRIBUTE: Final = "contribute"
 """Stage of a client between the request for its upload and the upload; no message carries it."""
 CONFIRM: Final = "confirm"
+"""Stage at which the survivors (the clients that uploaded) sign the set of survivors; with identities only."""
 UNMASK: Final = "unmask"
 STAGES: Final = (KEYS, SHARES, UPLOAD, UNMASK)
 ACTIVE_STAGES: Final = (KEYS, SHARES, UPLOAD, CONFIRM, UNMASK)
-"""With identities the survivors sign the set of survivors before the server unmasks."""
+"""The stages with identities."""
 
 MASKED: Final = "masked"
 """Prefix of the masked tensors' names in an upload."""
 
 SEED, MASK_KEY = 0, 1
-"""The two shared secrets of a client: its self-mask seed and its mask key, in this order everywhere."""
+"""Indices of a client's two shared secrets, in this order everywhere: the seed of its self mask, and its mask key, the
+X25519 key from which the masks that it has in common with its neighbours derive."""
 
 SHARE_TAG_BYTES = 8
-"""A tag only tells which client falsified a share: to make another share fit it takes 2^64 hashes."""
+"""A dealer publishes a tag (truncated hash) of each share. It only serves to tell which client falsified a share: to
+find another share with the same tag takes 2^64 hashes."""
 SEALED_BYTES = 2 * KEY_BYTES + 16
-"""Both shares for one holder, encrypted, with the 16 bytes by which AES-GCM authenticates them."""
+"""Both shares for one holder, 32 bytes each, encrypted, and the 16 bytes by which AES-GCM authenticates them."""
 ENCRYPTED_SHARES_BYTES = SEALED_BYTES + 2 * SHARE_TAG_BYTES
 """`SEALED_BYTES` and the two tags in the clear: a row of the field `bundles`, on the wire."""
 
@@ -84,7 +94,7 @@ def check_session(session: Session) -> None:
 
 
 def session_digest(session: Session) -> bytes:
-    """Compute the digest of what all parties agree on before the exchange."""
+    """Compute the digest of what all parties agree on before the exchange, 32 bytes."""
     return fingerprint(
         "securefed secure aggregation 8", session.run, session.round, plan_digest(session.plan), label(*session.cohort)
     )
@@ -93,26 +103,44 @@ def session_digest(session: Session) -> bytes:
 def advertisement_digest(
     session: Session, advertised_clients: Sequence[ClientId], share_keys: Array, mask_keys: Array
 ) -> bytes:
-    """Compute the digest of the advertised clients and their keys."""
+    """Compute the digest of the advertised clients and their keys, 32 bytes.
+
+    Args:
+        session: run, exchange number, cohort and plan.
+        advertised_clients: ids of the clients that advertised keys, ascending.
+        share_keys: their X25519 keys for encrypting shares, uint8 (clients, 32).
+        mask_keys: their X25519 keys for masks, uint8 (clients, 32).
+    """
     return fingerprint(
         "roster", session_digest(session), label(*advertised_clients), share_keys.tobytes(), mask_keys.tobytes()
     )
 
 
 def graph_seed(advertisement: bytes) -> bytes:
-    """Derive the seed of the graph from all advertised keys, so that no party alone chooses it."""
+    """Derive the seed of the graph of neighbours from all advertised keys, so that no party alone chooses it."""
     return fingerprint("graph", advertisement)
 
 
 def share_dealers_digest(
     session: Session, advertisement: bytes, context: bytes, share_dealers: Sequence[ClientId]
 ) -> bytes:
-    """Compute the digest of the exchange at the upload: session, advertised keys, context and share dealers."""
+    """Compute the digest of the exchange at the upload, 32 bytes: it binds masks and survivors' signatures.
+
+    Args:
+        session: run, exchange number, cohort and plan.
+        advertisement: `advertisement_digest`.
+        context: hash of what clients received before the upload (`UploadContext.exchange`).
+        share_dealers: ids of the clients that dealt shares, ascending.
+    """
     return fingerprint("sharers", session_digest(session), advertisement, context, *share_dealers)
 
 
 def seed_commitment(advertisement: bytes, client: ClientId, seed: bytes) -> bytes:
-    """Compute the commitment to a self-mask seed that its owner publishes; 32 bytes."""
+    """Compute the commitment to a self-mask seed that its owner publishes; 32 bytes.
+
+    The server compares a seed that it reconstructed from shares with it. The seed has about 255 bits of entropy, so a
+    plain hash hides it.
+    """
     return fingerprint("seed commitment", advertisement, client, seed)
 
 
@@ -123,9 +151,12 @@ def share_tags(advertisement: bytes, dealer: ClientId, holder: ClientId, shares:
 
     Args:
         advertisement: `advertisement_digest`.
-        dealer: its id.
-        holder: its id.
+        dealer: id of the client that made the shares.
+        holder: id of the client that they are for.
         shares: the holder's shares of seed and mask key, uint8 (2, 32).
+
+    Returns:
+        16 bytes: the tag of the seed's share, then that of the mask key's share.
     """
     # All parts have fixed widths, so that different inputs give different strings.
     prefix = b"share" + advertisement + dealer.to_bytes(8, "little") + holder.to_bytes(8, "little")
@@ -136,12 +167,14 @@ def share_tags(advertisement: bytes, dealer: ClientId, holder: ClientId, shares:
 
 
 def wire_shape(tensor: TensorPlan) -> tuple[int, ...]:
-    """Return the shape of a masked tensor in an upload: its own, or flat where entries share integers."""
+    """Return the shape of a masked tensor in an upload: its own, or flat where several entries share an integer."""
     return tensor.shape if lanes(tensor.ring) == 1 else (wire_size(tensor.size, tensor.ring),)
 
 
 def upload_bytes(plan: Plan, tag: int) -> int:
-    """Count the bytes that one client sends over all stages: field contents without names and headers.
+    """Count the bytes that one client sends over all stages if all planned clients take part and none is lost.
+
+    Field contents count, names and headers of messages do not.
 
     Args:
         plan: with its stages, and all of its tensors.
@@ -150,7 +183,8 @@ def upload_bytes(plan: Plan, tag: int) -> int:
     keys = 2 * KEY_BYTES
     signatures = 2 * SIGNATURE_BYTES if CONFIRM in plan.stages else 0  # of its keys and of the survivors
     degree = masking_of(plan).degree
-    holders = degree + 1 if degree else plan.clients
+    holders = degree + 1 if degree else plan.clients  # a client deals to itself too; degree 0: the complete graph
     shares = holders * ENCRYPTED_SHARES_BYTES + KEY_BYTES
     upload = sum(wire_size(t.size, t.ring) * wire_dtype(t.ring).itemsize for t in plan.tensors)
+    # at `unmask` it reveals one share of 32 bytes for each dealer whose shares it holds, itself included
     return keys + shares + upload + holders * KEY_BYTES + len(plan.stages) * tag + signatures

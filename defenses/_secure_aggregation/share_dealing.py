@@ -1,7 +1,13 @@
 """Deal the shares of a client's two secrets to its neighbours, encrypted, and open those that they dealt to it.
 
-A client deals shares of its self-mask seed and of its mask key. Both shares for one neighbour are encrypted together,
-bound to dealer, receiver and all advertised keys.
+A client deals shares of its self-mask seed and of its mask key (`masks`) at stage `shares`, when it knows all clients'
+public keys. A holder of its shares is a neighbour in the graph, or the client itself. Both shares for one neighbour are
+encrypted together, under a key that the two clients agree on, and bound to dealer, receiver and all advertised keys.
+The server relays what it cannot read. A row of the field `bundles` is
+
+    the two shares, encrypted by AES-256-GCM (80 bytes)  |  a tag of each share, in the clear (2 * 8 bytes)
+
+The tags are truncated hashes. They only serve to name a client that later falsifies a share (`session.share_tags`).
 """
 
 from __future__ import annotations
@@ -51,7 +57,8 @@ def deal_shares(state: MaskingClient, request: Message) -> tuple[MaskingClient, 
         request: ids and keys of all clients that advertised.
 
     Returns:
-        The state at the stage `upload`, and the reply with the encrypted shares.
+        The state at the stage `upload`, and the reply's body: `bundles`, uint8 (holders, 96), in the order of the
+        holders' ids; `commitment`, a hash of the seed; where the sum is verified, pieces of its key (`verification`).
 
     Raises:
         MessageRefused: the request is malformed, or holds keys that a client did not advertise.
@@ -63,6 +70,7 @@ def deal_shares(state: MaskingClient, request: Message) -> tuple[MaskingClient, 
     if plan.verified:
         dealt = verification.SumKeyPieces(state.root, state.share_secret, state.client, digest, clients, share_keys)
         pieces, state = dealt.sealed(), replace(state, piece_keys=dealt.opening_keys())
+    # The holders' rows among the advertised clients, and their ids; the k-th of them gets the shares at the point k.
     rows = list(neighbours(graph_seed(digest), len(clients), masking_of(plan).degree, clients.index(state.client)))
     near = tuple(clients[row] for row in rows)
     coefficients = FIELD.coefficients(
@@ -109,8 +117,11 @@ def _encrypt_shares(
         state: the dealer.
         digest: of the advertised clients and keys.
         near: the dealer and its neighbours, ascending.
-        share_keys: theirs, uint8 (near, 32).
-        shares: for each of them, uint8 (near, 2, 32).
+        share_keys: their public keys for encrypted shares, uint8 (near, 32).
+        shares: of seed and mask key for each of them, uint8 (near, 2, 32).
+
+    Returns:
+        The rows of `bundles`, uint8 (near, 96), and the keys that open what the neighbours deal, uint8 (near, 32).
     """
     own_key = private_key(state.share_secret)
     encrypted = np.zeros((len(near), ENCRYPTED_SHARES_BYTES), np.uint8)
@@ -147,7 +158,20 @@ def encrypted_shares_keys(agreement: bytes, digest: bytes, own: ClientId, peer: 
 
 
 def open_encrypted_shares(state: MaskingClient, dealer: ClientId, encrypted: Array) -> Array:
-    """Decrypt the two shares from `dealer`, uint8 (2, 32), and check them against their tags."""
+    """Decrypt the two shares from `dealer`, and check them against their tags.
+
+    Args:
+        state: of the holder, before its upload.
+        dealer: id of the client that dealt them; for the holder itself its own share is returned, which was not sent.
+        encrypted: the dealer's row for this holder, uint8 (96,).
+
+    Returns:
+        The shares of seed and mask key, uint8 (2, 32).
+
+    Raises:
+        AuthenticationError: the row does not decrypt; it names the dealer.
+        MalformedError: the shares do not match their tags; it names the dealer.
+    """
     if dealer == state.client:
         return np.asarray(state.held_shares[0])
     tags = encrypted[SEALED_BYTES:].tobytes()
@@ -177,7 +201,12 @@ def dealers_in_neighbourhood(state: MaskingClient, share_dealers: Sequence[Clien
 
 
 def take_members(state: MaskingClient, request: Message, among: Sequence[ClientId]) -> tuple[ClientId, ...]:
-    """Read the participants that the request names: this client is one of them, and they reach the threshold."""
+    """Read the participants that the request names in `ids`, and check that this client is one of them.
+
+    Raises:
+        MalformedError: the ids are not ascending, repeated, or not `among` those they may be.
+        ContradictionError: this client is left out, or there are fewer than the plan's threshold.
+    """
     members = channel.take_ids(request, "ids", among)
     if state.client not in members:
         raise ContradictionError(SERVER, "this client takes part, but the request does not list it")

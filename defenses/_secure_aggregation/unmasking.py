@@ -1,11 +1,18 @@
 """Reconstruct secrets from the shares that clients revealed, and derive the masks that are left in the sum.
 
-Input: the server's state after the uploads, and one share of each share dealer from each client that answered: of its
-self-mask seed if it uploaded, of its mask key if it did not. t shares determine a secret (`shamir`). The server checks
-the reconstructed seed against the dealer's commitment, the mask key against the public key that it advertised. If one
-does not match, the server checks the shares against the tags that their dealer published: a holder whose share does not
-fit is to blame, or else the dealer. What is left in the sum of the uploads are the self masks of the survivors, and
-their pair masks with clients that dealt shares and did not upload.
+The last step of the server in an exchange of secure aggregation (`masking_server`, stage `unmask`). With PRG(s) the
+key stream of a mask secret s, the sum of the uploads over the survivors S, at its signs, is
+
+    sum_{i in S} x_i  +  sum_{i in S} PRG(self_i)  +  sum_{i in S, j in D} +- PRG(pair_ij)
+
+D being the neighbours of i that dealt shares and did not upload ("dead"); pair masks between survivors cancel.
+
+Input: the server's state after the uploads, and from each client that answered one share of each dealer whose shares it
+holds: of the dealer's self-mask seed if it uploaded, of its mask key if it did not. t shares determine a secret
+(`shamir`); the mask key of j gives all pair_ij. The server checks the reconstructed seed against the dealer's
+commitment, the mask key against the public key that the dealer advertised. If one does not match, the server checks the
+shares against the tags (truncated hashes) that their dealer published: a holder whose share does not fit is to blame,
+or else the dealer.
 """
 
 from __future__ import annotations
@@ -57,7 +64,7 @@ class RevealedShares:
         Args:
             dealt: which shares each holder was dealt.
             replies: by holder, the shares it revealed, uint8 (shares dealt, 32).
-            shape: numbers of dealers and of holders.
+            shape: number of dealers, and number of holders of each.
             most: t, the number of shares to use of each dealer: t of them determine its secret.
         """
         shares = np.zeros((*shape, KEY_BYTES), np.uint8)
@@ -68,14 +75,17 @@ class RevealedShares:
         return cls(shares, revealed & (np.cumsum(revealed, axis=1) <= most))
 
     def secrets(self) -> list[bytes]:
-        """Reconstruct one secret of each dealer; dealers whose shares are of the same holders are computed together."""
+        """Reconstruct one secret of each dealer, 32 bytes each, in the order of the rows.
+
+        Dealers whose shares stand at the same points are computed together, as they have the same Lagrange weights.
+        """
         rows_by_holders: dict[bytes, list[int]] = {}
         for row, used in enumerate(self.used):
             rows_by_holders.setdefault(used.tobytes(), []).append(row)
         reconstructed = [b""] * len(self.used)
         for rows in rows_by_holders.values():
             places = np.flatnonzero(self.used[rows[0]])
-            values = self.shares[np.asarray(rows)[:, None], places].swapaxes(0, 1)
+            values = self.shares[np.asarray(rows)[:, None], places].swapaxes(0, 1)  # (t, rows, 32)
             for row, secret in zip(rows, FIELD.combine((places + 1).tolist(), values), strict=True):
                 reconstructed[row] = secret
         return reconstructed
@@ -83,6 +93,13 @@ class RevealedShares:
 
 def remaining_masks(state: MaskingServer, answers: RevealedShares) -> list[SignedMask]:
     """Derive the masks left in the sum: each survivor's own, and those of each dead client's pairs with survivors.
+
+    Args:
+        state: after the uploads.
+        answers: the shares that clients revealed.
+
+    Returns:
+        The masks, signed as the survivors added them; the server subtracts them from the sum.
 
     Raises:
         TooFewSurvivors: fewer than t shares of a secret were revealed.

@@ -1,5 +1,9 @@
 """Let clients check the sum that the server announces, by a linear tag that the server cannot compute.
 
+The steps of secure aggregation call this module where it was made with `verify=True`: client and server at the stages
+`shares` (pieces of a key) and `upload` (tags), the server after it opened a sum (`announce`), and a client that was
+counted before it sends anything more (`check_sum`). Survivors are the clients whose uploads are in the sum.
+
 For each exchange up to 16 clients deal pieces of a key K, each encrypted for every client; the server relays them
 unread, and every client combines the pieces to the same K. From K all clients derive weights a (a 64-bit word for each
 entry of the plan's tensors) and a pad b_i for each client i. Let x_i be the contribution of client i as integers, and S
@@ -7,16 +11,17 @@ the sum of the survivors' x_i. Beside its masked upload client i sends tag_i, un
 
     tag_i = <a, x_i> + b_i,     so that the unmasked sum is     tag = <a, S> + sum_i b_i.
 
-The server announces S, tag and the survivors to the clients that it counted, who compute <a, S> + sum_i b_i and
+The server announces S, tag and the survivors to the clients that it counted. They compute <a, S> + sum_i b_i and
 compare. This is a one-time linear authenticator (Carter and Wegman 1979): whatever tags a server without K obtains, the
 pads make them independent of a, so another (S', tag') passes only if <a, S' - S> equals one value that the server chose
 without knowing a.
 
-x_i and S are integers, not residues: an entry of S is announced as int64, and every tag is a pair of numbers, one
-modulo p = 2^61 - 1 and one modulo 2^64. Let S' - S be D, of which some entry D_j is not 0. Where p does not divide D_j,
-<a, D> takes each value modulo p with probability 2^-60 at most (a_j is the lower 61 bits of its word, so that two of
-2^61 give 0). Where p divides all of D, D_j = k p with 0 < |k| <= 8 is no multiple of 16, and <a, D> with whole words
-takes each value modulo 2^64 with probability 2^-60 at most. A sum that wrapped in its ring differs from the clients'
+x_i and S are integers, not residues modulo the ring in which uploads are summed: an entry of S is announced as int64,
+and every tag is a pair of numbers, one modulo p = 2^61 - 1 and one modulo 2^64. Let S' - S be D, of which some entry
+D_j is not 0. Where p does not divide D_j, <a, D> takes each value modulo p with probability 2^-60 at most (a_j is the
+lower 61 bits of its word, so that two of 2^61 give 0). Where p divides all of D, D_j = k p with 0 < |k| <= 8, as
+|D_j| < 2^64. It is then no multiple of 16, and <a, D> with whole words takes each value modulo 2^64 with probability
+2^-60 at most. A sum that wrapped in its ring differs from the clients'
 integers by a multiple of the ring, which p does not divide, and is refused too.
 
 Guarantee: a server that does not know K cannot pass off another tensor as the sum of the contributions of the clients
@@ -82,7 +87,7 @@ class TagModuli:
     ring_bits: int = 64
 
     def reduce(self, by_prime: int, by_ring: int) -> Tag:
-        """Reduce both numbers modulo p and modulo the ring."""
+        """Reduce the first number modulo p and the second modulo 2^ring_bits."""
         return by_prime % (2**self.prime_bits - 1), by_ring % 2**self.ring_bits
 
     def shift(self, tag: Tag, by: Tag, sign: int = 1) -> Tag:
@@ -90,22 +95,22 @@ class TagModuli:
         return self.reduce(tag[0] + sign * by[0], tag[1] + sign * by[1])
 
     def residues(self, secret: bytes) -> Tag:
-        """Turn 32 uniform bytes into uniform residues, the first within 2^-131."""
+        """Turn 32 uniform bytes into uniform residues; 192 bits modulo p are within 2^-131 of uniform."""
         return self.reduce(int.from_bytes(secret[:24], "little"), int.from_bytes(secret[24:], "little"))
 
     def pad(self, key: bytes, client: ClientId) -> Tag:
-        """Compute a client's pad b_i."""
+        """Compute a client's pad b_i from K."""
         return self.residues(hkdf(key, label("pad", client)))
 
     def product(self, key: bytes, values: Tensors, plan: Plan) -> Tag:
-        """Compute <a, values>; `values` are int64, named as in the plan."""
+        """Compute <a, values> modulo p and modulo 2^64, the weights a derived from K; `values` are int64 tensors."""
         by_prime = by_ring = 0
         for tensor in plan.tensors:
             flat = np.ascontiguousarray(values[tensor.name]).reshape(-1)
             for start, words in _weights(key, tensor):
                 part = flat[start : start + CHUNK]
                 by_prime += dot(words, part, self.prime_bits)
-                by_ring += int(np.dot(words, part.view(np.uint64)))
+                by_ring += int(np.dot(words, part.view(np.uint64)))  # uint64 wraps: signed entries modulo 2^64
         return self.reduce(by_prime, by_ring)
 
     def tag(self, key: bytes, client: ClientId, values: Tensors, plan: Plan) -> Tag:
@@ -123,13 +128,16 @@ def upload_bytes(plan: Plan) -> int:
 
 
 def key_dealers(digest: bytes, advertised_clients: Sequence[ClientId]) -> tuple[ClientId, ...]:
-    """Draw the clients that deal pieces of the key, ascending, from the digest of all advertised keys."""
+    """Draw the clients that deal pieces of the key, ascending: `KEY_DEALERS` or all, by a hash of all public keys."""
     shuffled = sorted(advertised_clients, key=lambda client: fingerprint("key dealer", digest, client))
     return tuple(sorted(shuffled[:KEY_DEALERS]))
 
 
 class SumKeyPieces:
-    """Deals one client's piece of the sum's key, and opens the pieces dealt to it.
+    """Deals one client's piece of the sum's key K, and derives the keys that open the pieces dealt to it.
+
+    A piece is 32 bytes, encrypted for each client under a key of the pair that encrypts nothing else. The dealer also
+    publishes a hash of it (the commitment), so that all clients get the same piece or name the dealer.
 
     Args:
         root: random bytes from which its secrets of the exchange derive.
@@ -150,7 +158,10 @@ class SumKeyPieces:
         self.dealers = key_dealers(digest, advertised_clients)
 
     def sealed(self) -> dict[str, Array]:
-        """Return the fields of a dealer's reply: its piece for each advertised client, and the commitment to it."""
+        """Return the fields of a dealer's reply; none for a client that was not drawn.
+
+        `pieces` is uint8 (advertised clients, 48), zeros in its own row; `piece_commitment` is uint8 (32,).
+        """
         if self._client not in self.dealers:
             return {}
         commitment = _commitment(self._digest, self._client, self._piece)
@@ -177,7 +188,7 @@ class SumKeyPieces:
 
 
 def piece_fields(deals: bool) -> tuple[str, ...]:
-    """Name the fields that a dealer of the key adds to its encrypted shares."""
+    """Name the fields that a client adds to its reply at `shares` if it `deals` a piece of the key."""
     return ("pieces", "piece_commitment") if deals else ()
 
 
@@ -196,6 +207,11 @@ def relay_pieces(
     dealers: Sequence[ClientId], advertised_clients: Sequence[ClientId], replies: Mapping[PartyId, Message]
 ) -> dict[ClientId, dict[str, Array]]:
     """Return the fields that the server adds to each client's request: the pieces for it, their dealers ascending.
+
+    Args:
+        dealers: clients that were drawn to deal pieces (`key_dealers`), ascending.
+        advertised_clients: ids of all clients that advertised keys, ascending.
+        replies: at the stage `shares`; dealers without a reply are left out.
 
     Raises:
         TooFewSurvivors: none of the dealers is left.
@@ -220,7 +236,10 @@ def sum_key(
     request: Message,
     exchange: bytes,
 ) -> bytes:
-    """Derive K from the pieces in the request for the upload.
+    """Derive K, 32 bytes, from the pieces in the request for the upload: HKDF of all of them, bound to the exchange.
+
+    Every client opens all pieces, the server none: K is secret from a server that neither plays a client nor colludes
+    with one, and random if one dealer's piece is.
 
     Args:
         client: this client's id.
@@ -259,7 +278,7 @@ def _weights(key: bytes, tensor: TensorPlan) -> Iterator[tuple[int, Array]]:
 
 
 def mask_tag(tag: Tag, masks: Sequence[SignedMask], *, remove: bool = False) -> Tag:
-    """Add every mask to the tag (`remove`: subtract it)."""
+    """Add to the tag one pair of residues derived from each mask's secret, with its sign (`remove`: subtract them)."""
     for mask in masks:
         tag = FULL.shift(tag, FULL.residues(hkdf(mask.secret, label("sum tag"))), -mask.sign if remove else mask.sign)
     return tag
@@ -268,7 +287,15 @@ def mask_tag(tag: Tag, masks: Sequence[SignedMask], *, remove: bool = False) -> 
 def uploaded_tag(
     key: bytes, client: ClientId, values: Tensors | None, plan: Plan, masks: Sequence[SignedMask]
 ) -> Array:
-    """Compute the field of a client's upload: its masked tag, or a uniform one for a client that sits out (`None`)."""
+    """Compute the field of a client's upload: its masked tag, uint64 (2,).
+
+    Args:
+        key: K.
+        client: its id.
+        values: its contribution, int64 tensors; `None` for a client that sits out, whose tag is uniform.
+        plan: of the exchange.
+        masks: the client's masks of this exchange.
+    """
     tag = FULL.residues(secrets.token_bytes(KEY_BYTES)) if values is None else FULL.tag(key, client, values, plan)
     return to_wire(mask_tag(tag, masks))
 
@@ -293,6 +320,13 @@ def check_sum(
     key: bytes, client: ClientId, plan: Plan, announced: Mapping[str, Array], moduli: TagModuli = FULL
 ) -> None:
     """Raise unless what the server announced is the sum of the contributions of the clients that it names.
+
+    Args:
+        key: K, which this client kept.
+        client: its id.
+        plan: of the exchange.
+        announced: fields that `announce` wrote.
+        moduli: smaller ones in tests only.
 
     Raises:
         MalformedError: fields missing, or of other types or shapes.
