@@ -1,6 +1,8 @@
 """Centralised PCA: the leading components of all clients' rows pooled, to measure the federated methods against.
 
-It sees every row, so it is no `Algorithm` and is not registered: a reference for tests, benchmarks and the ledger.
+It sees every row, so it is no `Algorithm` and is not registered: a reference for users, tests and benchmarks. Rows are
+samples: x = A^T (rows, features), with the Gram matrix S = x^T x = A A^T. Equation numbers are those of
+fedpca_grassmann.
 """
 
 from __future__ import annotations
@@ -50,15 +52,23 @@ def leading(gram: Gram, rank: int) -> PrincipalComponents:
         return PrincipalComponents(vectors[:, ::-1], float(np.clip(values, 0, None).sum()), gram.trace())
     _, singular, rows = np.linalg.svd(gram.x, full_matrices=False)
     basis = rows[:rank].T
-    if basis.shape[1] < rank:
+    if basis.shape[1] < rank:  # fewer rows than components: complete the basis by unit vectors
         basis = orth(np.hstack([basis, np.eye(features, rank)]))[:, :rank]
     return PrincipalComponents(basis, float(np.sum(singular[:rank] ** 2)), gram.trace())
 
 
 def centralised(clients: Sequence[Dataset], rank: int, *, normalise: bool = False) -> PrincipalComponents:
-    """Compute PCA of all clients' rows pooled; with `normalise` clients count alike: S = sum_i S_i / n_i.
+    """Compute PCA of all clients' rows pooled.
 
     Rows are used as they are: centre them before, as for the federated methods.
+
+    Args:
+        clients: the rows of each client.
+        rank: number of components.
+        normalise: whether clients count alike, S = sum_i S_i / n_i, whatever their numbers of rows n_i.
+
+    Raises:
+        ConfigError: `rank` outside 1..features.
     """
     scales = [1 / np.sqrt(data.rows) if normalise else 1.0 for data in clients]
     pooled = np.concatenate([scale * data.x for scale, data in zip(scales, clients, strict=True)])

@@ -1,7 +1,8 @@
 """Stack the Gram matrices of several clients, so that one call multiplies or decomposes for all of them.
 
-A stack stands in for one client's `Gram` in a method's equations, which then run on arrays with a leading axis of
-clients. Clients are grouped so that a stack stays in the processor's cache.
+FAPS, FedPG and FedPE use it to compute many simulated clients in one process (`contribute_together`). A stack stands
+in for one client's `Gram` in a method's equations, which then run on arrays with a leading axis of clients. Clients are
+grouped so that a stack stays in the processor's cache.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ def groups(grams: Sequence[Gram], kinds: Sequence[object]) -> Iterator[list[int]
     """
     members: dict[object, list[int]] = {}
     for position, (gram, kind) in enumerate(zip(grams, kinds, strict=True)):
+        # Not formed: numbers of rows between the same two powers of 2, as stacks are padded. Formed: any number.
         form = gram.x.shape[0].bit_length() if gram.matrix is None else -1
         members.setdefault((kind, form), []).append(position)
     for group in members.values():

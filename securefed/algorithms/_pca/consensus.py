@@ -9,6 +9,9 @@ Client i has the rows A_i^T, a basis U_i (features, rank) and dual variables Y_i
     client:  Y_i <- Y_i + rho (U_i - Z+), once it has received Z+                                              (9)
 
 The two methods differ in the local step: FedPG keeps U_i orthonormal, FedPE penalises the deviation from it.
+
+In code S_i = A_i A_i^T is the client's Gram matrix. A round's survivors are the clients that its sum counts. Only they
+commit their new state, and they do so when the next broadcast has brought them Z+.
 """
 
 from __future__ import annotations
@@ -160,18 +163,18 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
         return Layout((TensorSpec(POINT, (public.features, self.rank), bound, 64),))
 
     def start(self, public: Public, rng: np.random.Generator) -> ConsensusServer:
-        """Return the server's state before the first round."""
+        """Return the server's state before the first round: Z is a random orthonormal basis."""
         check_rank(self.rank, public)
         return ConsensusServer(random_basis(public.features, self.rank, rng), 0, (), None)
 
     def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> ConsensusClient:
-        """Return a client's state before its first round."""
+        """Return a client's state before its first round; its U_i and Y_i follow from the first Z that it receives."""
         check_rank(self.rank, public)
         scale = 1 / data.rows if self.normalise else 1.0
         return ConsensusClient(None, None, np.zeros((self.rank, self.rank)), None, scale, Gram.of(data.x))
 
     def broadcast(self, server: ConsensusServer) -> Tensors:
-        """Return what the server sends to the clients of the next round."""
+        """Return what the server sends to the clients of the next round: Z as `basis`."""
         return {BASIS: server.mean}
 
     def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
@@ -204,6 +207,7 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
     ) -> list[tuple[ConsensusClient, Tensors] | SecureFedError]:
         """Return for each client the result of `contribute`, or the error that it raises; clients are stacked."""
         out: list[tuple[ConsensusClient, Tensors] | SecureFedError] = [DivergenceError("not computed")] * len(clients)
+        # every entry of `out` is replaced below, since the groups hold each client once
         for members in groups([client.gram for client in clients], [None] * len(clients)):
             try:
                 moved = self._moved([clients[k] for k in members], broadcast[BASIS])
@@ -233,7 +237,11 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
         return [(own.copy(), dual) for own, (_, dual) in zip(U, starts, strict=True)]
 
     def combine(self, server: ConsensusServer, aggregate: Aggregate) -> ConsensusServer:
-        """Return the server's next state from the sum of the contributions."""
+        """Return the server's next state from the sum of the contributions.
+
+        Raises:
+            DivergenceError: an entry of the mean is 1e6 or larger, or not a number.
+        """
         mean = aggregate.total[POINT] / aggregate.count  # (8), a mean over the survivors
         if not np.abs(mean).max() < BLOWN_UP:
             raise DivergenceError(
@@ -280,6 +288,7 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
         return U, np.zeros_like(Z) if client.dual is None else client.dual
 
     def _contribution(self, client: ConsensusClient, U: Array, Y: Array) -> tuple[ConsensusClient, Tensors]:
+        """Return a client's tentative state and M_i, from U_i after the local steps and Y_i before them."""
         if not np.abs(U).max() < BLOWN_UP:
             raise DivergenceError(
                 f"a client's local steps reached {np.abs(U).max():.3g}: lower step_size (now {self.step_size:g})"

@@ -9,7 +9,13 @@ orthonormal basis Z. In a round a client moves X_i towards Z, and sends Q_i Z wi
     Y_i      = Q_i Z = beta_i X (X^T Z) - X (W^T Z) - W (X^T Z)                         (18), (19)
     server:  Z <- orth(sum_i Y_i)
 
-beta_i > 0 is the penalty: large values pull X_i to Z. Rule (25) adapts it, rule (26) ends the inner iterations.
+orth is the Q of a QR decomposition. beta_i > 0 is the penalty: large values pull X_i to Z. Rule (25) adapts it, rule
+(26) ends the inner iterations. H is positive semidefinite, since it is P S_i P + (I - P) S_i (I - P) + beta_i Z Z^T
+with P = X X^T. Where X_i = Z, Y_i = beta_i Z + (I - Z Z^T) S_i Z; so Z then stays exactly if it is stationary for the
+pooled rows, (I - Z Z^T) sum_i S_i Z = 0.
+
+The server's part and its stop rules are in server.py. A round's survivors are the clients that its sum counts; only
+they keep their new state.
 """
 
 from __future__ import annotations
@@ -49,6 +55,7 @@ class FAPSClient:
         mask: W_i = -(I - X X^T) S_i X  (16); `None` likewise.
         round: k, the contributions counted so far.
         distance: ||X X^T - Z Z^T||_F when rule (25) last looked.
+        gram: S_i; it never goes into a checkpoint.
     """
 
     beta: float
@@ -119,8 +126,9 @@ class FAPS(SubspaceMethod):
     def layout(self, public: Public) -> Layout:
         """Name the tensors of one contribution, with bounds from public facts.
 
-        ||Q_i||_2 <= beta_i + lambda_1 / 2, since ||(I - P) S P||_2 <= lambda_1 / 2 for S >= 0. The bound below holds
-        while beta_i <= max(1, 4 beta_scale) lambda_1-bound; should rule (25) go beyond, the client refuses
+        An entry of Q_i Z is at most ||Q_i||_2 <= beta_i + lambda_1 / 2, since ||(I - P) S P||_2 <= lambda_1 / 2 for a
+        projection P and S >= 0 with largest eigenvalue lambda_1. With B >= lambda_1 from public facts, the declared
+        bound holds while beta_i <= max(1, 4 beta_scale) B. Should rule (25) go beyond, the client refuses
         (`RangeRefused`) and the federation doubles the bound.
         """
         bound = energy_bound(public)
@@ -137,7 +145,13 @@ class FAPS(SubspaceMethod):
     def contribute(
         self, client: FAPSClient, broadcast: Tensors, rng: np.random.Generator
     ) -> tuple[FAPSClient, Tensors]:
-        """Compute one client's contribution and its tentative state."""
+        """Compute one client's contribution, Y_i = Q_i Z and ||A_i^T Z||_F^2, and its tentative state.
+
+        The state becomes the client's only if the sum counts the contribution.
+
+        Raises:
+            DivergenceError: an iterate is not finite.
+        """
         Z = broadcast[BASIS]
         X, W = self._start(client, Z)
         return self._result(client, Z, X, self._step(MaskedGram(client.gram, X, W, client.beta, Z)))
@@ -161,6 +175,7 @@ class FAPS(SubspaceMethod):
         return [out[i] for i in range(len(clients))]
 
     def _together(self, clients: Sequence[FAPSClient], Z: Array) -> Sequence[tuple[FAPSClient, Tensors]]:
+        """Return for each client the result of `contribute`, computed in one stack."""
         grams = StackedGrams.of([client.gram for client in clients])
         X, W = (np.stack(part) for part in zip(*(self._start(client, Z) for client in clients), strict=True))
         beta = np.array([client.beta for client in clients])[:, None, None]
@@ -173,6 +188,7 @@ class FAPS(SubspaceMethod):
     def _alone(
         self, client: FAPSClient, broadcast: Tensors, rng: np.random.Generator
     ) -> tuple[FAPSClient, Tensors] | SecureFedError:
+        """Return the result of `contribute` for one client, or the error of a client that diverged."""
         try:
             return self.contribute(client, broadcast, rng)
         except DivergenceError as error:
@@ -203,7 +219,7 @@ class FAPS(SubspaceMethod):
         """Return the beta of the NEXT round by rule (25), and the distance d_i when the rule last looked."""
         if not self.adaptive or client.round % PERIOD:
             return client.beta, client.distance
-        # ||X X^T - Z Z^T||_F, in the form that keeps its digits near consensus
+        # ||X X^T - Z Z^T||_F = sqrt(2) ||(I - X X^T) Z||_F, the form that keeps its digits near consensus
         distance = math.sqrt(2) * float(np.linalg.norm(off(X, Z)))
         stalled = client.round > 0 and client.distance <= STALL * distance
         return client.beta * (GROWTH if stalled else 1.0), distance

@@ -1,4 +1,9 @@
-"""FedPE: federated PCA in Euclidean space by consensus ADMM (fedpca_grassmann, Algorithm 1)."""
+"""FedPE: federated PCA in Euclidean space by consensus ADMM (fedpca_grassmann, Algorithm 1).
+
+Client i has the Gram matrix S_i = A_i A_i^T of its rows A_i^T, a basis U_i (features, rank) and dual variables Y_i; the
+server has the consensus Z. The common part of FedPG and FedPE, everything but the local step, is in consensus.py: a
+client takes C local steps, sends U_i + Y_i / rho, and the server sets Z to the mean of what the clients sent.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +30,8 @@ class FedPE(ConsensusPCA):
     U^T U = I is replaced by h(U) <= 0, with h(U) = max(0, U^T U - I)^2 entry by entry (4):
 
     L_i(U) = f_i(U) + <Y_i, U - Z> + <T_i, h(U)> + rho/2 ||U - Z||^2 + rho/2 ||h(U)||^2
+
+    with the reconstruction error f_i(U) = ||(I - U U^T) A_i||_F^2, and T_i the multipliers of the constraint.
 
     As in the paper, h is one-sided: it penalises columns that are longer than 1 or at an acute angle to each other, but
     not columns that are too short. The reconstruction error f_i keeps the columns from becoming too short.

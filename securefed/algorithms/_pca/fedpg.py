@@ -1,4 +1,9 @@
-"""FedPG: federated PCA on the Grassmann manifold by consensus ADMM (fedpca_grassmann, Algorithm 2)."""
+"""FedPG: federated PCA on the Grassmann manifold by consensus ADMM (fedpca_grassmann, Algorithm 2).
+
+Client i has the Gram matrix S_i = A_i A_i^T of its rows A_i^T, a basis U_i (features, rank) and dual variables Y_i; the
+server has the consensus Z. The common part of FedPG and FedPE, everything but the local step, is in consensus.py: a
+client takes C local steps, sends U_i + Y_i / rho, and the server sets Z to the mean of what the clients sent.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +26,9 @@ from securefed.algorithms._pca.operators import off, orth
 class FedPG(ConsensusPCA):
     """Solve consensus PCA by ADMM with Riemannian gradient steps.
 
-    A local step is U <- QR(U - eta g) with g = (I - U U^T) grad F_i(U), so every U_i is orthonormal. For orthonormal U,
-    grad f_i = -2 (I - U U^T) S_i U.
+    A local step is U <- QR(U - eta g) with g = (I - U U^T) grad F_i(U), so every U_i is orthonormal. Here
+    F_i(U) = f_i(U) + <Y_i, U - Z> + rho/2 ||U - Z||^2 with the reconstruction error f_i(U) = ||(I - U U^T) A_i||_F^2.
+    For orthonormal U, grad f_i = -2 (I - U U^T) S_i U.
 
     To converge, rho must be well above 2 lambda_1(S_i), and eta (2 lambda_1 + rho) below about 1. With the latter above
     2 the iterates stay orthonormal but may oscillate between subspaces, which no client can detect. Such settings are
@@ -35,7 +41,7 @@ class FedPG(ConsensusPCA):
     )
 
     def step(self, U: Array, SU: Array, linear: Array, constraint_dual: Array) -> Array:
-        """Make one local step."""
+        """Return U after one local step, (..., features, rank); FedPG has no `constraint_dual`."""
         return local_step(U, SU, linear, self.step_size)
 
 
@@ -49,5 +55,8 @@ def local_step(U: Array, SU: Array, linear: Array, step_size: float) -> Array:
         SU: S U.
         linear: Y - rho Z; the term rho U vanishes under the projection.
         step_size: eta.
+
+    Returns:
+        The next U, orthonormal, of the same shape.
     """
     return orth(U - step_size * off(U, linear - 2 * SU))

@@ -1,9 +1,19 @@
 """FAPS in blocks of rounds between rounds of SSI, which measure whether FAPS pays; this project's rule, not a paper's.
 
-In a round of SSI (subspace iteration) clients send S_i Z, which gives the server the exact residual
-g = ||(I - Z Z^T) S Z||_F, S = sum_i S_i. A block of FAPS rounds is repeated only while it lowers g faster, per round,
-than SSI did before it. Inside a block a client's inner iterations end when X_i has moved half as far as Z is away
-(`inner_rule="reach"`): more of them overshoot where clients differ, fewer waste the round.
+Both are federated PCA: client i holds the Gram matrix S_i of its rows, and the server an orthonormal basis Z (features,
+rank), which is to span the leading eigenvectors of S = sum_i S_i. In a round of SSI (subspace iteration) clients send
+S_i Z, and Z <- orth(S Z), which also gives the server the exact residual g = ||(I - Z Z^T) S Z||_F. In a round of FAPS
+(faps.py) each client moves a basis X_i of its own towards Z by inner subspace iterations, under a penalty beta_i, and
+sends masked products Q_i Z.
+
+FAPS needs fewer rounds than SSI on some data and more on other. So FAPS runs in blocks of consecutive rounds, and
+another block follows only while a block lowers g faster, per round, than SSI did before it. Inside a block a client's
+inner iterations end when X_i has moved half as far as Z is away (`inner_rule="reach"`): more of them overshoot where
+clients differ, fewer waste the round.
+
+The server's rule is `GuardedFAPS.combine`: a step of a small state machine, from the state and the sum of a round.
+A round's survivors are the clients that its sum counts. The captured energy is sum_i ||A_i^T Z||_F^2, with A_i^T the
+rows of client i.
 """
 
 from __future__ import annotations
@@ -29,6 +39,7 @@ from securefed.datasets._base import Dataset
 from securefed.errors import DataError, SecureFedError
 
 BLOCK = "block"
+"""Name of the block's number in a broadcast; 0 in a round of SSI."""
 LONGEST = 4
 """Length of the longest block, in units of `patience` rounds."""
 FAR = 4
@@ -36,7 +47,7 @@ FAR = 4
 SPAN = 3
 """Number of rounds over which SSI's rate is measured."""
 SLOW = 0.75
-"""Factor by which g falls in a round, above which SSI's step is over-relaxed."""
+"""SSI's step is over-relaxed once a round leaves more than this share of g."""
 RELAXATION = 0.6
 """The constant c of the over-relaxed step; see `GuardedFAPS`."""
 ROUND_OFF = 1e-13
@@ -101,9 +112,10 @@ class GuardedFAPS(FAPS):
         patience: rounds of SSI before the first block, and rounds of a first block.
 
     SSI rounds: a client sends S_i Z. Once g falls by less than a quarter a round, the server's step is over-relaxed:
-    Z+ = orth(S Z - (1 - c) Z Z^T S Z), c = .6. Near the solution, and with r = lambda_l / lambda_j for the eigenvalues
-    of S, the part of column j along eigenvector l then shrinks by |1 - (1 - r) / c| instead of by r: by less than r
-    where r is above .375, and by 2/3 or less elsewhere.
+    Z+ = orth(S Z - (1 - c) Z Z^T S Z), c = .6. Near the solution, column j of Z has a small part along an eigenvector l
+    that is not among the leading ones. With r = lambda_l / lambda_j < 1 for the eigenvalues of S, a step multiplies
+    this part by |1 - (1 - r) / c| instead of by r: by less than r where r is above (1 - c) / (1 + c) = .25, and by 2/3
+    or less elsewhere.
 
     Blocks: every client starts FAPS anew at Z (X_i = Z), beta_i^0 included. The first block comes after `patience`
     rounds of SSI, if its residual falls and those left (by its rate over three rounds and the tolerance) are at least
@@ -128,12 +140,12 @@ class GuardedFAPS(FAPS):
         check_integer("patience", self.patience, 1)
 
     def start(self, public: Public, rng: np.random.Generator) -> GuardedServer:
-        """Return the server's state before the first round."""
+        """Return the server's state before the first round: `patience` rounds of SSI come first."""
         plain = super().start(public, rng)
         return GuardedServer(**_fields(plain), left=self.patience, wait=self.patience, length=self.patience)
 
     def broadcast(self, server: SubspaceServer) -> Tensors:
-        """Return what the server sends to the clients of the next round."""
+        """Return what the server sends to the clients of the next round: Z, and the number of the block."""
         assert isinstance(server, GuardedServer)
         return {BASIS: server.basis, BLOCK: np.asarray(server.block, np.int64)}
 
@@ -148,14 +160,14 @@ class GuardedFAPS(FAPS):
             raise DataError(f"block {int(broadcast[BLOCK])}; blocks are numbered from 0")
 
     def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> GuardedClient:
-        """Return a client's state before its first round."""
+        """Return a client's state before its first round, in no block yet."""
         client = super().enroll(data, public, rng)
         return GuardedClient(**_fields(client), start=client.beta)
 
     def contribute(
         self, client: FAPSClient, broadcast: Tensors, rng: np.random.Generator
     ) -> tuple[FAPSClient, Tensors]:
-        """Compute one client's contribution and its tentative state."""
+        """Compute one client's contribution and its tentative state: as in FAPS in a block, S_i Z otherwise."""
         block = int(broadcast[BLOCK])
         if block:
             return super().contribute(_in_block(client, block), broadcast, rng)
@@ -172,7 +184,11 @@ class GuardedFAPS(FAPS):
         return [self.contribute(client, broadcast, rng) for client, rng in zip(clients, rngs, strict=True)]
 
     def combine(self, server: SubspaceServer, aggregate: Aggregate) -> GuardedServer:
-        """Return the server's next state from the sum of the contributions."""
+        """Return the server's next state from the sum of the contributions.
+
+        In a block this counts its rounds and ends it early where the survivors change or the captured energy falls.
+        After a round of SSI, `_guard` decides what comes next.
+        """
         assert isinstance(server, GuardedServer)
         plain = super().combine(server, aggregate)
         new = replace(server, **_fields(plain))
@@ -189,7 +205,7 @@ class GuardedFAPS(FAPS):
     def _guard(self, server: GuardedServer, new: GuardedServer, product: Array) -> GuardedServer:
         """Decide after a round of SSI whether the next round is SSI or starts a block of FAPS."""
         residual = float(np.linalg.norm(off(server.basis, product)))
-        if server.entry is not None:
+        if server.entry is not None:  # this round of SSI followed a block
             return self._judge(new, residual)
         same = server.survivors == new.survivors
         residuals = (*(server.residuals if same else ()), residual)[-SPAN - 1 :]
@@ -205,10 +221,13 @@ class GuardedFAPS(FAPS):
         return _begin(replace(new, entry_basis=new.basis), residual, rate)
 
     def _judge(self, new: GuardedServer, residual: float) -> GuardedServer:
-        """After the round of SSI that ends a block: another block, or SSI for twice as long."""
+        """Decide after the round of SSI that ends a block: another block, or SSI for twice as long as last time.
+
+        The block of d rounds and the SSI round before it took g from `entry` to `residual`. SSI alone would have left
+        entry * rate^(d + 1), with the rate measured before the block.
+        """
         entry, basis = new.entry, new.basis
         assert entry is not None
-        # The block's rounds and the one of SSI before it lie between the two residuals.
         if residual < entry * new.entry_rate ** (new.done + 1):
             new = replace(new, length=min(2 * new.length, LONGEST * self.patience), entry_basis=new.basis)
             return _begin(new, residual, new.entry_rate, anew=False)
@@ -221,7 +240,11 @@ class GuardedFAPS(FAPS):
         )
 
     def _rounds_left(self, server: GuardedServer, residual: float, rate: float) -> float:
-        """Return the rounds left until the stop rule holds, at this rate of the residual (squared for the energy)."""
+        """Return the rounds of SSI left until the stop rule holds, if g falls by the factor `rate` in each.
+
+        The rule "kkt" compares g itself with the threshold; "energy" compares the change of the captured energy, which
+        falls as g^2.
+        """
         change = residual if self.stop == "kkt" else server.change
         if not self.threshold or change is None:
             return math.inf
@@ -229,7 +252,15 @@ class GuardedFAPS(FAPS):
 
 
 def _begin(server: GuardedServer, residual: float, rate: float, *, anew: bool = True) -> GuardedServer:
-    """Make the next round the first of a block; unless `anew`, clients continue from the last block's X_i."""
+    """Make the next round the first of a block.
+
+    Args:
+        server: the state to change.
+        residual: g of the SSI round before the block.
+        rate: factor by which g fell in a round of SSI before it.
+        anew: whether clients start FAPS anew at Z; else they continue from the X_i of the block before, whose number
+            the block keeps.
+    """
     blocks = server.blocks + anew
     return replace(
         server, block=blocks, blocks=blocks, left=server.length, done=0, entry=residual, entry_rate=rate, residuals=()

@@ -1,5 +1,8 @@
 """LocalPower: subspace iteration in which clients multiply several times with their Gram matrix between two sums.
 
+Client i holds the Gram matrix S_i of its rows, the server an orthonormal basis Z (features, rank). One product S_i Z
+between two sums is SSI, simultaneous subspace iteration. The server's part and its stop rules are in server.py.
+
 Source: Li et al. 2021, as described in faps section 5.3.
 """
 
@@ -21,6 +24,7 @@ from securefed.algorithms._pca.ssi import SSI, GramClient
 from securefed.errors import DataError
 
 LOCAL_STEPS = "local_steps"
+"""Name of the number q of local products in a broadcast."""
 
 
 @algorithms.register(
@@ -34,7 +38,7 @@ class LocalPower(SSI):
     """Run subspace iteration with several local products a round.
 
     A client starts at V = Z and computes q products V <- S_i V, orthonormalising between them but not after the last.
-    The server sets Z+ = orth(sum V_i).
+    The server sets Z+ = orth(sum V_i), orth being the Q of a QR decomposition.
 
     Attributes:
         local_steps: q of the first rounds; the last one holds for all later rounds. The default is the schedule
@@ -62,7 +66,7 @@ class LocalPower(SSI):
         return max(self.local_steps) == 1
 
     def broadcast(self, server: SubspaceServer) -> Tensors:
-        """Return what the server sends to the clients of the next round."""
+        """Return what the server sends to the clients of the next round: Z, and the number q of local products."""
         steps = self.local_steps[min(server.round // self.rounds_each, len(self.local_steps) - 1)]
         return {BASIS: server.basis, LOCAL_STEPS: np.asarray(steps, np.int64)}
 
@@ -79,9 +83,9 @@ class LocalPower(SSI):
     def contribute(
         self, client: GramClient, broadcast: Tensors, rng: np.random.Generator
     ) -> tuple[GramClient, Tensors]:
-        """Compute one client's contribution and its tentative state."""
+        """Compute one client's contribution, V_i after q products and ||A_i^T Z||_F^2; its state does not change."""
         basis = broadcast[BASIS]
-        first = product = client.gram.times(basis)
+        first = product = client.gram.times(basis)  # S_i Z, which the stop rule needs too
         for _ in range(int(broadcast[LOCAL_STEPS]) - 1):
             product = client.gram.times(orth(product))
         return client, self.contribution(product, basis, first)

@@ -1,6 +1,8 @@
 """The Gram operator of a client's rows, and orthonormal bases, as all PCA methods use them.
 
-The papers write A_i (features x rows) and S_i = A_i A_i^T; here the rows of `x` are samples, so A_i = x^T.
+The papers write A_i (features x rows) for client i's data and S_i = A_i A_i^T; here the rows of `x` are samples, so
+A_i = x^T. The last functions bound, from public facts, the entries of the messages that PCA methods send: n_i rows with
+entries of at most `feature_bound`.
 """
 
 from __future__ import annotations
@@ -65,16 +67,14 @@ class Gram:
             return float(eigvalsh(self.matrix, subset_by_index=[last, last])[0])
         if min(self.x.shape) <= _DENSE:
             return float(np.linalg.norm(self.x, 2)) ** 2
-        start = np.ones(min(self.x.shape))
+        start = np.ones(min(self.x.shape))  # a fixed start, so that the result does not vary from call to call
         return float(svds(self.x, k=1, return_singular_vectors=False, v0=start)[0]) ** 2
 
 
 def orth(matrix: Array) -> Array:
     """Orthonormalise columns: return Q of the QR decomposition whose R has a non-negative diagonal.
 
-    Q is unique for full column rank.
-
-    A stack of matrices, (..., features, columns), is orthonormalised one by one.
+    Q is unique for full column rank. Of a stack, (..., features, columns), each matrix is orthonormalised by itself.
 
     Raises:
         DivergenceError: an entry is NaN or infinite.
@@ -116,5 +116,9 @@ def energy_bound(public: Public, *, normalised: bool = False) -> float:
 
 
 def product_bound(public: Public) -> float:
-    """Bound the entries of S_i V for orthonormal V: rows of S_i have `features` entries of at most rows x bound^2."""
+    """Bound the entries of S_i V for orthonormal V.
+
+    A row of S_i has `features` entries of at most rows x feature_bound^2, so its norm is at most sqrt(features) times
+    that; a column of V has norm 1.
+    """
     return energy_bound(public) / math.sqrt(public.features)

@@ -24,7 +24,7 @@ from securefed.algorithms._pca.server import BASIS, CAPTURED, TOTAL
 from securefed.datasets._base import Dataset
 
 SHARE = "share"
-"""The share of a client's energy ||A||_F^2 that its own basis captures."""
+"""The share of a client's energy ||A||_F^2, with A its rows, that its own basis captures."""
 
 
 @dataclass(frozen=True)
@@ -78,34 +78,34 @@ class SelfLearningPCA(Algorithm[SelfLearningServer, SelfLearningClient]):
         check_integer("rank", self.rank, 1, note="(and at most the number of features)")
 
     def layout(self, public: Public) -> Layout:
-        """Name the tensors of one contribution, with bounds from public facts."""
+        """Name the tensor of one contribution, the client's share, at most 1 up to rounding."""
         check_rank(self.rank, public)
         return Layout((TensorSpec(SHARE, (), SLACK),))
 
     def start(self, public: Public, rng: np.random.Generator) -> SelfLearningServer:
-        """Return the server's state before the first round."""
+        """Return the server's state before the first round: a share of 0."""
         check_rank(self.rank, public)
         return SelfLearningServer(0.0)
 
     def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> SelfLearningClient:
-        """Return a client's state before its first round."""
+        """Compute the client's components, and return them as its state."""
         check_rank(self.rank, public)
         components = leading(Gram.of(data.x), self.rank)
         return SelfLearningClient(components.basis, components.captured, components.total)
 
     def broadcast(self, server: SelfLearningServer) -> Tensors:
-        """Return what the server sends to the clients of the next round."""
+        """Return what the server sends to the clients of the next round: the mean share. Clients do not use it."""
         return {SHARE: np.asarray(server.share)}
 
     def contribute(
         self, client: SelfLearningClient, broadcast: Tensors, rng: np.random.Generator
     ) -> tuple[SelfLearningClient, Tensors]:
-        """Compute one client's contribution and its tentative state."""
+        """Compute one client's contribution, the share of its energy; its state does not change."""
         share = client.captured / client.total if client.total else 1.0
         return client, {SHARE: np.asarray(share)}
 
     def combine(self, server: SelfLearningServer, aggregate: Aggregate) -> SelfLearningServer:
-        """Return the server's next state from the sum of the contributions."""
+        """Return the mean share over the clients that the sum counts."""
         return SelfLearningServer(float(aggregate.total[SHARE]) / aggregate.count)
 
     def evaluation_layout(self, public: Public) -> Layout:
@@ -117,5 +117,5 @@ class SelfLearningPCA(Algorithm[SelfLearningServer, SelfLearningClient]):
         return {CAPTURED: np.asarray(client.captured), TOTAL: np.asarray(client.total)}
 
     def personal(self, client: SelfLearningClient) -> Tensors:
-        """Return the result that stays with the client."""
+        """Return the result that stays with the client, its basis (features, rank)."""
         return {BASIS: client.basis}

@@ -1,8 +1,12 @@
 """The server of SSI, LocalPower and FAPS: it sums the clients' Y_i, sets Z+ = orth(sum_i Y_i), and stops by a rule.
 
-Z (features, rank) is the orthonormal basis that the server broadcasts, S_i = A_i A_i^T a client's Gram matrix. Y_i
-depends on the method; it is S_i Z for SSI. The stop rules are "energy", the relative change of the captured energy
-sum_i ||A_i^T Z||_F^2  (27), and "kkt", the residual ||(I - Z Z^T) sum_i S_i Z||_F of the optimality condition.
+Z (features, rank) is the orthonormal basis that the server broadcasts, A_i (features, rows) client i's data, and
+S_i = A_i A_i^T its Gram matrix. Y_i depends on the method; it is S_i Z for SSI. orth is the Q of a QR decomposition.
+The stop rules are "energy", the relative change of the captured energy sum_i ||A_i^T Z||_F^2  (27), and "kkt", the
+residual ||(I - Z Z^T) sum_i S_i Z||_F of the optimality condition. Equation numbers are those of the FAPS paper.
+
+A run calls `broadcast` and, with the sum of what the clients sent, `combine`, until `finished` gives a reason to stop.
+The survivors of a round are the clients that its sum counts.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ BASIS = "basis"
 PRODUCT, GRAM_PRODUCT, CAPTURED = "product", "gram_product", "captured"
 """Tensors of a contribution: Y_i, S_i Z (where a stop rule needs it and Y_i is another), ||A_i^T Z||_F^2."""
 TOTAL = "total"
-"""Sum of the evaluation beside CAPTURED: ||A_i||_F^2."""
+"""The sum that an evaluation has beside CAPTURED: sum_i ||A_i||_F^2."""
 
 Stop = Literal["energy", "kkt"]
 TOLERANCE = {"energy": 1e-10, "kkt": 1e-4}
@@ -104,7 +108,7 @@ class SubspaceMethod(Algorithm[SubspaceServer, Any]):
 
     @property
     def threshold(self) -> float:
-        """The tolerance in force."""
+        """Tolerance of the stop rule: `tolerance`, or the rule's own where that is `None`."""
         return TOLERANCE[self.stop] if self.tolerance is None else self.tolerance
 
     @property
@@ -118,12 +122,12 @@ class SubspaceMethod(Algorithm[SubspaceServer, Any]):
         return self.stop == "kkt" and not self.contributes_gram_product
 
     def start(self, public: Public, rng: np.random.Generator) -> SubspaceServer:
-        """Return the server's state before the first round."""
+        """Return the server's state before the first round, with a random orthonormal basis."""
         check_rank(self.rank, public)
         return SubspaceServer(random_basis(public.features, self.rank, rng), 0, None, (), None, None)
 
     def broadcast(self, server: SubspaceServer) -> Tensors:
-        """Return what the server sends to the clients of the next round."""
+        """Return what the server sends to the clients of the next round: Z as `basis`."""
         return {BASIS: server.basis}
 
     def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
@@ -135,14 +139,18 @@ class SubspaceMethod(Algorithm[SubspaceServer, Any]):
         check_orthonormal(broadcast[BASIS])
 
     def combine(self, server: SubspaceServer, aggregate: Aggregate) -> SubspaceServer:
-        """Return the server's next state from the sum of the contributions."""
+        """Return the server's next state from the sum of the contributions.
+
+        Raises:
+            DivergenceError: a sum is not finite.
+        """
         total = aggregate.total
         captured = float(total[CAPTURED])
         if not np.isfinite(captured):
             raise DivergenceError("the summed stop-rule scalar is not finite")
         residual = self._residual(server.basis, total)
         return SubspaceServer(
-            # Z^{k+1} in orth(sum Y_i)  (2), (19); a Z^k found stationary stays
+            # Z^{k+1} = orth(sum Y_i)  (2), (19); a Z^k found stationary stays
             basis=server.basis if self._stationary(residual) else orth(total[PRODUCT]),
             round=server.round + 1,
             captured=captured,
@@ -172,8 +180,8 @@ class SubspaceMethod(Algorithm[SubspaceServer, Any]):
     def contribution_layout(self, public: Public, bound: float) -> Layout:
         """Name the tensors of a contribution, each in a ring of 64 bits.
 
-        `product` (features, rank) has entries up to `bound`; the scalar ||A_i^T Z||_F^2 is that of rule (27); S_i Z is
-        added where the stop rule needs it.
+        These are Y_i as `product` (features, rank), with entries up to `bound`, the scalar ||A_i^T Z||_F^2 of rule (27)
+        as `captured`, and S_i Z as `gram_product` where the stop rule needs it and Y_i is another.
         """
         check_rank(self.rank, public)
         shape = (public.features, self.rank)
@@ -188,12 +196,13 @@ class SubspaceMethod(Algorithm[SubspaceServer, Any]):
         Args:
             product: Y_i.
             basis: Z.
-            gram_product: S_i Z.
+            gram_product: S_i Z, from which `captured` = tr(Z^T S_i Z) follows.
         """
         out = {PRODUCT: product, CAPTURED: np.asarray(np.vdot(basis, gram_product))}
         return out | {GRAM_PRODUCT: gram_product} if self.sends_gram_product else out
 
     def _residual(self, basis: Array, total: Tensors) -> float | None:
+        """Return ||(I - Z Z^T) sum S_i Z||_F; `None` where the stop rule is another."""
         if self.stop != "kkt":
             return None
         residual = float(np.linalg.norm(off(basis, total[GRAM_PRODUCT if self.sends_gram_product else PRODUCT])))
@@ -202,6 +211,7 @@ class SubspaceMethod(Algorithm[SubspaceServer, Any]):
         return residual
 
     def _stationary(self, residual: float | None) -> bool:
+        """Return whether the residual stops the run."""
         return residual is not None and self.threshold > 0 and residual <= self.threshold
 
 

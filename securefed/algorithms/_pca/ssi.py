@@ -1,4 +1,9 @@
-"""SSI: simultaneous subspace iteration on the sum of the clients' products S_i Z  (faps eq. 2)."""
+"""SSI: simultaneous subspace iteration on the sum of the clients' products S_i Z  (faps eq. 2).
+
+Client i holds rows A_i^T (rows, features) and their Gram matrix S_i = A_i A_i^T, the server an orthonormal basis Z
+(features, rank). In a round each client sends Y_i = S_i Z, and the server sets Z <- orth(sum_i Y_i), orth being the Q
+of a QR decomposition. The server's part is in server.py, shared with LocalPower and FAPS.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,11 @@ from securefed.datasets._base import Dataset
 
 @dataclass(frozen=True)
 class GramClient:
-    """State of a client that remembers nothing but the Gram matrix of its rows, which is never stored."""
+    """State of a client that remembers nothing but the Gram matrix of its rows.
+
+    Attributes:
+        gram: S_i; it never goes into a checkpoint.
+    """
 
     gram: Gram = local()
 
@@ -36,7 +45,8 @@ class SSI(SubspaceMethod):
 
     Y_i = S_i Z, Z+ = orth(sum Y_i): the centralised iteration on the pooled rows, term by term.
 
-    Converges to the dominant subspace at the rate lambda_{p+1} / lambda_p of the survivors' pooled Gram matrix.
+    Where the same clients survive in every round (the clients that the sum counts), it converges to the subspace of the
+    p = `rank` leading eigenvectors of sum_i S_i over them, at the rate lambda_{p+1} / lambda_p of its eigenvalues.
     NOT private: the contributions are linear in S_i (faps proposition 2; attack `gram/power`).
     """
 
@@ -48,7 +58,7 @@ class SSI(SubspaceMethod):
         return True
 
     def layout(self, public: Public) -> Layout:
-        """Name the tensors of one contribution, with bounds from public facts."""
+        """Name the tensors of one contribution, Y_i and ||A_i^T Z||_F^2, with bounds from public facts."""
         return self.contribution_layout(public, product_bound(public))
 
     def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> GramClient:
@@ -59,7 +69,7 @@ class SSI(SubspaceMethod):
     def contribute(
         self, client: GramClient, broadcast: Tensors, rng: np.random.Generator
     ) -> tuple[GramClient, Tensors]:
-        """Compute one client's contribution and its tentative state."""
+        """Compute one client's contribution, S_i Z and ||A_i^T Z||_F^2; its state does not change."""
         basis = broadcast[BASIS]
         product = client.gram.times(basis)  # Y_i = A_i A_i^T Z  (2)
         return client, self.contribution(product, basis, product)
