@@ -1,4 +1,8 @@
-"""Attack one seed of a user's own algorithm with a server that chooses its broadcasts."""
+"""Attack one seed of a user's own algorithm with a server that chooses its broadcasts.
+
+Such a server does not follow the algorithm: an active attack picks what the clients receive so that their answers give
+more away. `own_audit` calls `attack_actively` where it was asked for active attacks.
+"""
 
 from __future__ import annotations
 
@@ -53,6 +57,7 @@ def _score(run: OwnSeedRun, attack: ActiveAttack, view: str, estimate: Reconstru
 
 
 def _deceive(run: OwnSeedRun, attack: ActiveAttack, view: str, *, shuffled: bool) -> ActiveRun:
+    """Run the attack's server; `shuffled` permutes the entries of the messages that it sees, for the null."""
     alone = view == views.SERVER_VIEW
     server = DeviatingServer(
         run.method, run.data, chain() if alone else chain(Quantise()), attack, victim=run.target, alone=alone,

@@ -1,7 +1,8 @@
 """The data that an audit of a user's own algorithm tries to recover, what could be guessed of them, and the score.
 
-The data are one client's, or all clients' together. The attackers are given some rows (the prior); the guess, which
-every estimate is compared with, follows from the prior and the public numbers of rows:
+The data are one client's, or all clients' together. `own_seed_run` makes a `SecretData` for each; the attacks ask it
+for the rows that they are given (the prior) and for scores. The guess, which every estimate is compared with, follows
+from the prior and the public numbers of rows:
 
     rows         the prior's mean row, for every row
     Gram matrix  X^T X of the prior, times (own rows / the prior's rows)
@@ -53,7 +54,7 @@ class SecretData:
     seed: int
 
     def named(self, name: str) -> Any:
-        """Name a secret or attack: those of all clients together are called `pooled`."""
+        """Return the name of a secret or attack in the report: `pooled ...` where it is of all clients together."""
         return f"pooled {name}" if self.target is None else name
 
     @cached_property
@@ -83,6 +84,7 @@ class SecretData:
         """
         if self.target is not None:
             return self.pooled
+        # a uniform number of standard deviation s has the range mean +- sqrt(3) s
         rng, half = np.random.default_rng([self.seed, 12]), np.sqrt(3) * self.pooled.std(axis=0)
         drawn = self.pooled.mean(axis=0) + rng.uniform(-1, 1, (_PRIOR, self.pooled.shape[1])) * half
         return np.asarray(np.clip(drawn, self.pooled.min(), self.pooled.max()))
@@ -102,7 +104,7 @@ class SecretData:
         return self.rows
 
     def guess(self, kind: str) -> Array:
-        """Return the best guess of it without messages."""
+        """Return the best guess of it without messages, of the same shape; see the module."""
         share = len(self.rows) / len(self.prior)
         if kind == "gram":
             return np.asarray(self.prior.T @ self.prior * share)
@@ -111,6 +113,7 @@ class SecretData:
         return np.broadcast_to(self.prior.mean(axis=0), self.rows.shape)
 
     def _counts(self, labels: Array | None) -> Array:
+        """(classes,) the number of rows of each class."""
         assert labels is not None and self.labels is not None
         return np.bincount(labels, minlength=int(self.labels.max()) + 1).astype(np.float64)
 
@@ -143,7 +146,17 @@ class SecretData:
         return None
 
     def judge(self, estimate: Reconstruction) -> list[Judgement]:
-        """Score an estimate of the members' secret beside the guess."""
+        """Score an estimate of the members' secret beside the guess.
+
+        Rows are matched to the true ones, and the column or row that is known best is scored too. Gram matrices and
+        counts of several members are scaled to the target's share of their rows.
+
+        Args:
+            estimate: of the data of `estimate.members`; by default of the target's.
+
+        Returns:
+            One score.
+        """
         kind, value = estimate.secret, estimate.value
         finite = bool(np.isfinite(value).all())
         if kind == "samples" and finite:

@@ -1,8 +1,9 @@
 """Wrap a user's client function as an `Algorithm`, which can be run, recorded and attacked.
 
-The function maps a client's rows and a broadcast to tensors by name. It is called again and again by attackers, so it
-must give the same answer to the same question: `as_algorithm` checks that, and sets the global random generators for
-each call if the function draws from them.
+`audit_algorithm` calls `as_algorithm` for each seed where it was given a function and no `Algorithm`. The function maps
+a client's rows and a broadcast (the tensors that the server sends to all clients) to tensors by name, which the server
+sums. Attackers call it again and again, so it must give the same answer to the same question: `as_algorithm` checks
+that, and sets the global random generators for each call if the function draws from them.
 """
 
 from __future__ import annotations
@@ -29,16 +30,23 @@ from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError, SecureFedError
 
 Contribute = Callable[..., Any]
-"""`contribute(rows, broadcast)` -> tensors by name; parameters named `labels` and `rng` are given too."""
+"""`contribute(rows, broadcast)` -> tensors by name; parameters named `labels` and `rng` are given too. `rows` is a
+(rows, features) array, `labels` is (rows,) or `None`, and `rng` a NumPy generator."""
 Combine = Callable[[Tensors, Tensors, int], Tensors]
-"""`combine(broadcast, total, clients)` -> the next broadcast, of the same names, shapes and types."""
+"""`combine(broadcast, total, clients)` -> the next broadcast, of the same names, shapes and types as the one before.
+`total` is the sum of the clients' tensors, by name, and `clients` the number of clients in it."""
 _OPTIONAL = ("labels", "rng")
 _SAME = 1e-9  # relative difference up to which two answers count as the same
 
 
 @dataclass(frozen=True)
 class Rows:
-    """State of a client: its data, and the number of its rounds, which only errors use."""
+    """State of a client. Both fields stay with the client, and neither is sent.
+
+    Attributes:
+        data: its rows.
+        rounds: number of rounds that it took part in, which only error messages use.
+    """
 
     data: Dataset = local()
     rounds: int = local(default=0)
@@ -67,7 +75,7 @@ class FunctionAlgorithm(Algorithm[Tensors, Rows]):
         function: see `Contribute`.
         first: the first broadcast.
         follow: see `Combine`; `None` if every round repeats the first broadcast.
-        example: a message, for names and shapes; empty before there is one.
+        example: the first client's first message, for names and shapes; empty before there is one.
         seeded: whether the global generators of `random`, NumPy and torch are set for each call and restored after it,
             for a function that draws from them.
         faults: the first client step that failed, or nothing.
@@ -94,7 +102,7 @@ class FunctionAlgorithm(Algorithm[Tensors, Rows]):
         return Layout.of(self.example)
 
     def start(self, public: Public, rng: np.random.Generator) -> Tensors:
-        """Return the first broadcast."""
+        """Return the server's state, which is the first broadcast."""
         return self.first
 
     def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> Rows:
@@ -116,6 +124,7 @@ class FunctionAlgorithm(Algorithm[Tensors, Rows]):
         return replace(client, rounds=client.rounds + 1), sent
 
     def _sent(self, data: Dataset, broadcast: Tensors, rng: np.random.Generator) -> dict[str, Array]:
+        """Call the function, and check its result: finite real arrays by name, in the shapes and order of `example`."""
         seed = int(rng.integers(2**32)) if self.seeded else None
         try:
             found = self._found(data, broadcast, rng, seed)
@@ -135,7 +144,8 @@ class FunctionAlgorithm(Algorithm[Tensors, Rows]):
     def _found(self, data: Dataset, broadcast: Tensors, rng: np.random.Generator, seed: int | None) -> Any:
         """Call the function, with the global generators at a seed if there is one.
 
-        A call that is the first to load torch draws from a generator that was not set before, so it is repeated.
+        `global_seed` sets torch's generator only where torch is loaded already. A call that is the first to load torch
+        therefore draws from a generator that was not set, so it is repeated with the same seed.
         """
         if seed is None:
             return self.call(data, deepcopy(dict(broadcast)), rng)
@@ -192,7 +202,11 @@ class FunctionAlgorithm(Algorithm[Tensors, Rows]):
         return tuple(name for name in _OPTIONAL if name in _parameters(self.function))
 
     def combine(self, server: Tensors, aggregate: Aggregate) -> Tensors:
-        """Compute the next broadcast; raise `DataError` if `follow` fails or returns other names or shapes."""
+        """Compute the next broadcast from the sum of a round.
+
+        Raises:
+            DataError: `follow` fails, or returns other names or shapes than the broadcast's.
+        """
         if self.follow is None:
             return server
         try:
@@ -232,7 +246,16 @@ class TorchFunction(FunctionAlgorithm):
         return {name: value.detach().numpy() if torch.is_tensor(value) else value for name, value in found.items()}
 
     def torch_messages(self, rows: Any, labels: Array | None, broadcast: Tensors) -> Mapping[str, Any]:
-        """Call the function; return torch tensors that depend differentiably on `rows`."""
+        """Call the function on torch tensors.
+
+        Args:
+            rows: (rows, features) a torch tensor.
+            labels: (rows,) or `None`.
+            broadcast: NumPy arrays by name.
+
+        Returns:
+            By name, torch tensors that depend differentiably on `rows`.
+        """
         import torch  # noqa: PLC0415
 
         sent = {name: torch.tensor(np.asarray(value)) for name, value in broadcast.items()}
@@ -293,6 +316,7 @@ def as_algorithm(
 
 
 def _repeats(method: FunctionAlgorithm, data: Dataset) -> bool:
+    """Whether two calls with the same rows, broadcast and state of the generator give the same message."""
     first, second = (
         np.concatenate([np.ravel(sent[name]) for name in sorted(sent)])
         for _, sent in (method.contribute(Rows(data), method.first, np.random.default_rng(0)) for _ in range(2))
@@ -301,6 +325,7 @@ def _repeats(method: FunctionAlgorithm, data: Dataset) -> bool:
 
 
 def _checked_start(first: Tensors) -> dict[str, Array]:
+    """Copy the first broadcast; raise `ConfigError` unless it holds arrays of finite numbers by name."""
     if not isinstance(first, Mapping) or not first:
         raise ConfigError(
             "`start` must hold the first broadcast's arrays by name; for clients that are sent nothing give "
@@ -321,6 +346,7 @@ def _parameters(function: Contribute) -> Mapping[str, inspect.Parameter]:
 
 
 def _check_parameters(wrapped: FunctionAlgorithm) -> None:
+    """Raise `ConfigError` unless the function can be called with rows, a broadcast, and the parameters it names."""
     if inspect.isclass(wrapped.function):
         raise ConfigError(f"{wrapped.name} is a class; give an instance, or its function")
     known = _parameters(wrapped.function)

@@ -1,9 +1,19 @@
 """Run every generic attack on one view of a user's own algorithm, for the data of one client or of all together.
 
-The attacks only run the algorithm's client step on rows of their own (a `Replay` of the observed rounds). They build on
-each other: the fit of rows runs where the probe for moments refuses or leaves directions open, and all regressions
-share one set of simulated clients. The null of an attack is the same attack on shuffled rounds and, once they are
-known, on messages of the same rounds from other rows.
+The attacks only run the algorithm's client step on rows of their own: a `Replay` maps hypothetical rows of the view's
+members (the clients whose sum it holds) to the messages of the observed rounds.
+
+    probe        messages linear in the moments [1 X]^T [1 X] of the rows X: solve for these
+    fit          search for rows that would send the messages
+    clear rows   read rows that stand in the messages as they are
+    regression   learn rows, Gram matrix or label counts from simulated clients and their messages
+    low digits   learn rows from the last digits of the messages
+
+They build on each other: the fit runs where the probe refuses or leaves directions open, and all regressions share one
+set of simulated clients. `own_seed_run` calls `search`, `add_null_of_other_rows`, `read` and `regress`, in this order.
+
+The null of an attack, which measures chance, is the same attack on shuffled rounds and, for attacks that come after
+`add_null_of_other_rows`, also on messages of the same rounds from other rows.
 """
 
 from __future__ import annotations
@@ -37,7 +47,7 @@ from securefed.attacks.views import shuffled
 from securefed.errors import SecureFedError, TranscriptError
 
 Run = Callable[[Replay], list[Reconstruction]]
-"""An attack: its estimate from a replay, and what follows from that."""
+"""An attack: from a replay to its estimate, followed by the estimates that are computed from it."""
 _SHOWN: Final[tuple[Secret, ...]] = ("samples", "gram", "pooled samples", "pooled gram")
 """Secrets that the report shows beside their estimates, from the first run."""
 
@@ -46,10 +56,10 @@ class GenericAttacks:
     """All generic attacks on one view.
 
     Args:
-        secret: the data to recover.
-        place: of the attempts.
+        secret: the data to recover, the guess of them, and the score.
+        place: of the attempts: algorithm, defence, view, seed and target.
         result: where the attempts are recorded.
-        fit: limits of the fitting attack.
+        fit: the fitting attack with its limits.
         observed: the view.
         replay_of: makes the replay of a view.
     """
@@ -67,8 +77,8 @@ class GenericAttacks:
         self._replay_of = replay_of
         self.replay = replay_of(observed)
         self._nulls = [replay_of(shuffled(observed, np.random.default_rng([secret.seed, 2])))]
-        self._moments_known = False
-        self._moments_complete = False
+        self._moments_known = False  # the probe ran and did not fail
+        self._moments_complete = False  # and left no direction open
 
     def search(self) -> None:
         """Probe for moments; fit rows where the messages depend on more, or leave moments open."""
@@ -138,7 +148,11 @@ class GenericAttacks:
         return [ProbeGram().solve(replay, self._rng(3), prior, labels, counted=False).counts()]
 
     def _derive(self, estimate: Reconstruction, *, read: bool = False) -> list[Reconstruction]:
-        """Return an estimate and what follows from it; of labels nothing if it was made with the true ones."""
+        """Return an estimate and what follows from it: of rows, the Gram matrix and counts of labels.
+
+        Counts of labels would be no finding of an attack that was given the true labels. So they are derived only where
+        rows were `read` off the messages, or where the client step does not use labels.
+        """
         return self._secret.derive(estimate, labels=read or not self._labels_used)
 
     @cached_property
@@ -151,10 +165,21 @@ class GenericAttacks:
         self._try(learned.name, lambda replay: [learned.attack(replay)], nulls)
 
     def _rng(self, stream: int) -> np.random.Generator:
+        """Return the generator of one attack, whose draws do not depend on which other attacks ran."""
         return np.random.default_rng([self._secret.seed, stream])
 
     def _try(self, name: str, run: Run, nulls: Sequence[Replay] | None = None, what: str = "") -> bool:
-        """Run an attack and its nulls; tell whether it ran, and did not notice itself that it failed."""
+        """Run an attack and its nulls, and record its attempts.
+
+        Args:
+            name: of the attack.
+            run: the attack.
+            nulls: replays of messages that say nothing; by default all that there are.
+            what: words after the name, where the attack does not run and the reason is noted.
+
+        Returns:
+            Whether it ran, and did not notice itself that it failed.
+        """
         try:
             estimates = run(self.replay)
         except (SecureFedError, np.linalg.LinAlgError) as refusal:
@@ -183,7 +208,13 @@ def _explains(estimate: Reconstruction) -> bool | None:
 
 
 def messages_of_other_rows(secret: SecretData, replay: Replay) -> Array | None:
-    """Simulate the messages of the same rounds from other rows, which may be like the secret ones.
+    """Simulate the messages of the same rounds from other rows.
+
+    For one client these are rows of the other clients with their labels; for all clients together, rows of the prior.
+
+    Args:
+        secret: the data to recover, which must not be among the rows.
+        replay: of the observed rounds.
 
     Returns:
         (numbers,) all messages as one vector; `None` if the client step fails on those rows.

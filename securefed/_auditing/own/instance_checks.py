@@ -1,4 +1,9 @@
-"""Check a user's instance of `Algorithm` before and after a run, so that errors name method, client and round."""
+"""Check a user's instance of `Algorithm` before and after a run, so that errors name method, client and round.
+
+An instance is to be a value: what a server or a client remembers is in the states that its methods take and return.
+One that changes itself instead answers the same question in two ways, and attackers could not replay its messages.
+`own_audit` makes a `Rehearsal` before the first run and repeats it after; `own_seed_run` calls `locate_failure`.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +32,7 @@ class Rehearsal:
     Args:
         method: the instance.
         data: each client's rows.
-        public: facts that the method is started with.
+        public: public facts (numbers of clients, rows and features, range of the data) that the method starts with.
 
     Raises:
         DataError: a method fails on some client, or returns something that its layout does not state; or the instance
@@ -38,7 +43,7 @@ class Rehearsal:
         self._method, self._data, self._public = method, data, public
         self._attributes = _attributes(method)
         self._broadcast = self._first_broadcast()
-        self._first, *_ = [self._message(client) for client in range(len(data))]
+        self._first, *_ = [self._message(client) for client in range(len(data))]  # every client's step is tried
         self.repeat()
 
     def repeat(self) -> None:
@@ -80,7 +85,14 @@ class Rehearsal:
 
 
 def locate_failure(method: Algorithm[Any, Any], error: Exception, seed: int) -> DataError:
-    """Make the error that names the method, and the client and round if there is one, in which a run failed."""
+    """Make the error that names the method, and the client and round if there is one, in which a run failed.
+
+    Args:
+        method: the instance.
+        error: that the run raised.
+        seed: of the run.
+    """
+    # the client and its round are read off the stack frame of the client's runtime, which the traceback holds
     where = ""
     for frame in _frames(error):
         node, pending = frame.f_locals.get("self"), frame.f_locals.get("pending")
@@ -90,6 +102,7 @@ def locate_failure(method: Algorithm[Any, Any], error: Exception, seed: int) -> 
 
 
 _METHODS: Final = frozenset(name for name in vars(Algorithm) if not name.startswith("_")) | {"contribute_together"}
+"""Methods that a failure may be in."""
 
 
 def _failure(method: Any, error: Exception) -> str:

@@ -1,7 +1,8 @@
 """Audit a user's own algorithm: an instance that satisfies `Algorithm`, or a bare client function.
 
-No attack code is needed, since every attack only runs the client step. The report is the same as that of registered
-algorithms (`audit_report.Report`).
+No attack code is needed, since every attack only runs the client step: it tries hypothetical rows and compares what
+they would have sent with what was sent. The report is the same as that of registered algorithms
+(`audit_report.Report`): one cell for each view (what a server sees), secret and attack, over all seeds (runs).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError
 
 VIEWS: Final = tuple(DEFENSES)
+"""Names of the views: `server`, which sees each client's messages, and `sum only`."""
 Clients = Sequence[Dataset | Array] | Callable[[int], Sequence[Dataset | Array]]
 """The clients' rows, or a function of the seed that draws them (better, since seeds then vary the data too)."""
 
@@ -65,7 +67,7 @@ def audit_algorithm(
         population: rows that the membership attack knows to be like the clients'; the other clients' by default.
         feature_bound: declared range of the data; the largest entry of all clients by default.
         view: "server" (one client in the clear), "sum only" (what secure aggregation leaves).
-        fit: limits of the fitting attack.
+        fit: limits of the attack that fits rows to the messages, such as its number of starts.
         seconds: for all attacks together, without the runs themselves. Attacks that a slow client step keeps from
             ending are skipped by name. 900 seconds are far more than a step of milliseconds needs.
         active: also attack an instance with a server that chooses its broadcasts (view `active server`), outside
@@ -120,7 +122,7 @@ class OwnSubject:
     Attributes:
         algorithm: an instance, or a client function.
         function: for a function: its first broadcast, `combine` and backend; `None` for an instance.
-        draw: gives the clients' rows of a seed.
+        draw: (seed) -> each client's rows.
         rounds: of each run.
         seeds: number of runs.
         options: of the attacks.
@@ -142,7 +144,7 @@ class OwnSubject:
     labelled: bool = False
     label_counts: bool = False
     name: str = ""
-    _rehearsal: Rehearsal | None = None
+    _rehearsal: Rehearsal | None = None  # checks of an instance, begun on the first seed
 
     def describe(self) -> Mapping[str, Any]:
         """Say what the algorithm ran with; `also attacked` lists the secrets beside the rows."""
@@ -175,6 +177,7 @@ class OwnSubject:
         if self._rehearsal is not None and seed == 0:
             self._rehearsal.repeat()
         for place, view in enumerate(self.options.views):
+            # of all pairs of a seed and a view, those that are not done yet, this one included
             parts = (self.seeds - seed) * len(self.options.views) - place
             budget = TimeBudget.of(self.seconds_left / parts)
             run.attack(view, budget)
@@ -218,6 +221,12 @@ def _is_instance(algorithm: Any, start: Tensors | None, combine: Combine | None)
 
 
 def _datasets(clients: Iterable[Dataset | Array]) -> list[Dataset]:
+    """Check the clients' rows: at least two clients, and labels for all of them or for none.
+
+    Raises:
+        ConfigError: too few clients, or labels for some only.
+        DataError: some client's rows are no matrix of numbers.
+    """
     data = [_dataset(index, item) for index, item in enumerate(clients)]
     if len(data) < 2:
         raise ConfigError(f"an audit needs at least 2 clients, not {len(data)}; the others are the baseline")

@@ -1,7 +1,8 @@
-"""One seed of an audit of a user's own algorithm: a run in the clear, and every attack on its views.
+"""Run one seed of an audit of a user's own algorithm in the clear, and let every attack loose on its views.
 
-Two views are made of the run: the server's, which holds the target's own messages, and the sums alone, which are all
-that secure aggregation without noise would leave. The cells of the sums therefore stand under secure aggregation.
+`own_audit.OwnSubject` makes an `OwnSeedRun` for each seed and calls `attack` for each view. Two views are made of the
+run: the server's, which holds the target's own messages, and the sums alone, which are all that secure aggregation
+without noise would leave. The cells of the sums therefore stand under secure aggregation.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class AttackOptions:
 
 
 class OwnSeedRun:
-    """One run in the clear; the target is client `seed` modulo the number of clients.
+    """One run in the clear, and the attacks on it; the target is client `seed` modulo the number of clients.
 
     Args:
         method: the algorithm.
@@ -89,13 +90,25 @@ class OwnSeedRun:
         return SecretData(self.data, self.public, self.target, self.seed).has_label_counts
 
     def attack(self, view: str, budget: TimeBudget) -> None:
-        """Attack one view, in as many seconds as the budget has left."""
+        """Attack one view, in as many seconds as the budget has left.
+
+        Sums are attacked twice: for the data of all clients together, then for the target's.
+
+        Args:
+            view: `server` or `sum only`.
+            budget: time for all attacks on it.
+        """
         see = views.server if view == views.SERVER_VIEW else views.sum_only
         observed = see(self.run.transcript, self.target)
         for target in (None, self.target) if view == views.SUM_ONLY else (self.target,):
             self._attack(SecretData(self.data, self.public, target, self.seed), observed, budget)
 
     def _recorded(self, rounds: int) -> Result:
+        """Run the algorithm, and note the clients that refused a round.
+
+        Raises:
+            DataError: the algorithm failed on a client's own rows.
+        """
         try:
             run = Federation(self.method, self.data, seed=self.seed, public=self.public).run(rounds)
         except RoundVoid:
@@ -149,6 +162,7 @@ class OwnSeedRun:
             attacks.skip("what is left", str(refusal))
 
     def _replay(self, secret: SecretData, budget: TimeBudget, observed: View) -> Replay:
+        """Make the map from hypothetical rows of the members to the observed messages; attackers know the labels."""
         labels = [self.data[client].y for client in sorted(observed.members)]
         known = [y for y in labels if y is not None]
         return Replay(
@@ -180,12 +194,16 @@ class OwnSeedRun:
         self.result.record_membership(place, scorer.name, secret, scores[: len(inside)], scores[len(inside) :], rng)
 
     def _raw_bits(self, replay: Replay, place: Place) -> None:
-        """Compare raw bits, order and sizes of messages with one of the target's rows and with another client's."""
+        """Score the membership of one row by raw bits, order and sizes of messages (`RawBits`).
+
+        Simulated messages of the members' true rows are told from those in which a row of another client takes the
+        place of the target's first row.
+        """
         members = [self.data[client] for client in sorted(replay.members)]
         own = np.concatenate([data.x for data in members])
         other = self.data[(self.target + 1) % len(self.data)].x[0]
         replaced = own.copy()
-        replaced[sum(replay.sizes[: replay.members.index(self.target)])] = other
+        replaced[sum(replay.sizes[: replay.members.index(self.target)])] = other  # the target's first row
         try:
             inside, outside = RawBits().score(replay, np.stack([own, replaced]), 2**32 * (self.seed + 1))
         except (SecureFedError, np.linalg.LinAlgError) as refusal:
@@ -199,14 +217,14 @@ class OwnSeedRun:
 
         Args:
             replay: of the observed rounds.
-            informed: whether the adversary knows all members' rows, or only the population.
+            informed: whether the adversary knows all members' rows, or only the population (rows like theirs).
 
         Returns:
-            Members, non-members, and (rows, features) what the adversary knows.
+            Members, non-members, and (rows, features) the rows that the adversary knows.
         """
         rng = np.random.default_rng([self.seed, 6])
         own = self.data[self.target]
-        first = sum(replay.sizes[: replay.members.index(self.target)])
+        first = sum(replay.sizes[: replay.members.index(self.target)])  # of the target's rows among all members'
         places = rng.permutation(own.rows)[: _CANDIDATES // 2]
         others = np.concatenate([data.x for i, data in enumerate(self.data) if i != self.target])
         population = self.options.population

@@ -1,7 +1,8 @@
 """Find a single column or row that an estimate knows while the rest stays unknown: an attribute, or one record.
 
-The relative error over all of a client's numbers hides both: one column in the clear beside unknown ones, or one row of
-ten, changes it little. So each column and each row is scored by itself.
+`client_secrets` calls `best_part` for every estimate of rows. The relative error over all of a client's numbers hides
+both: one column in the clear beside unknown ones, or one row of ten, changes it little. So each column and each row is
+scored by itself.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ _FEWEST: Final = 3
 def best_part(estimate: Array, truth: Array, guess: Array, pool: Array) -> tuple[float, str]:
     """Return the leakage and the name of the column or row that an estimate knows best; (-inf, "") where none counts.
 
+    The leakage of a part is 1 - ||estimate - truth|| / ||guess - truth|| over its values that count.
+
     A column is known by its values, whichever row they belong to: those of estimate and truth are compared in order of
     size. Only values that no other row of the pool has in that column count, since a binary column may be right by
     luck. So the part needs no null.
@@ -32,6 +35,7 @@ def best_part(estimate: Array, truth: Array, guess: Array, pool: Array) -> tuple
     unique = np.column_stack([_occurs_once(truth[:, j], pool[:, j]) for j in range(truth.shape[1])])
     guess_error = np.square(guess - truth) * unique
     order = np.argsort(truth, axis=0)
+    # in each column, the k-th smallest estimated value goes to the row of the k-th smallest true value
     by_size = np.empty_like(truth)
     np.put_along_axis(by_size, order, np.sort(estimate, axis=0), axis=0)
     best = -np.inf, ""
