@@ -1,7 +1,8 @@
 """Attack any algorithm without code made for it: the attacks only run the algorithm's client step.
 
-Each attack tries hypothetical rows in a `Replay` of the observed rounds, and compares what they would have sent with
-what was sent. A method that has an attack of its own should be audited by that one too.
+The audit of a user's own algorithm calls these attacks. Each tries hypothetical rows in a `Replay` of the observed
+rounds, which runs the clients' code on them, and compares the messages with the observed ones. A method that has an
+attack of its own should be audited by that one too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
 """Compute what clients with hypothetical rows would have sent in the observed rounds, by running the client step again.
 
 The attacker knows the algorithm, its public hyper-parameters, every broadcast and each client's number of rows, so that
-it can run the client's code (`enroll`, `contribute`, `commit`) on rows of its own. Generic attacks need no more.
+it can run the client's code on rows of its own. This code is called the client step here: `enroll` makes a client's
+state from its rows, `contribute` its message from the state and a broadcast, `commit` the next state. Generic attacks
+need no more: they compare the messages of hypothetical rows with the observed ones. The members are the clients whose
+sum each observed message is; an equation is one number of one observed message.
 """
 
 from __future__ import annotations
@@ -162,7 +165,7 @@ class Replay:
     @cached_property
     def units(self) -> MessageUnits:
         """Units of differences between messages, from the messages alone if the client step fails on all tried rows."""
-        rng = np.random.default_rng([self.seed, 7])
+        rng = np.random.default_rng([self.seed, 7])  # 7: a stream of its own; other numbers below likewise
         try:
             rows = [self.likely(rng) for _ in range(_UNIT_ROWS)]
             of_rows = [self(rows_tried) for rows_tried in rows]
@@ -186,7 +189,7 @@ class Replay:
         return replace(self.observed, rounds=tuple(rounds))
 
     def distance(self, message: Array) -> float:
-        """Return the distance of a message from the observed one, in units; about 1 if nothing is explained."""
+        """Return the distance of a message (equations,) from the observed one, in `units`: about 1 for random rows."""
         return float(np.linalg.norm((message - self.messages) / self.units.unit))
 
     def blocks(self) -> Iterator[slice]:
@@ -213,7 +216,14 @@ class Replay:
         return np.asarray(np.sum(parts, axis=0))
 
     def alone(self, index: int, data: Dataset, seed: int | None = None) -> Array:
-        """Compute one member's part of all messages, (equations,), zero where it took no part; raises as a call."""
+        """Compute one member's part of all messages (equations,), zero where it took no part; raises as a call.
+
+        Args:
+            index: the member's place in `members`.
+            data: its rows and labels.
+            seed: seed of its draws; the attacker's own by default.
+
+        """
         client, (algorithm, public) = self.members[index], (self.target.algorithm, self.target.public)
         if self.budget is not None:
             self.budget.check()
@@ -225,7 +235,7 @@ class Replay:
                 parts.append(np.zeros(sum(np.size(value) for value in observation.message.values())))
                 continue
             rng = np.random.default_rng([stream_seed, 17, client, observation.round])
-            with _named():
+            with _named():  # state in, tentative state and message out; the round's outcome commits the state
                 if state is None:
                     state = algorithm.enroll(data, public, rng)
                 tentative, sent = algorithm.contribute(state, observation.broadcast, rng)
@@ -264,8 +274,8 @@ class Replay:
     def additive(self) -> bool:
         """True if the clients' random draws are added to their messages, as noise is.
 
-        Other draws then shift the messages of all rows alike. A sketch along random directions, or a random half of the
-        rows, does not.
+        The difference between the messages of two data sets is then the same under all draws. A sketch along random
+        directions, or a random half of the rows, does not.
         """
         rng = np.random.default_rng([self.seed, 9])
         some, others = self.likely(rng), self.likely(rng)

@@ -46,10 +46,10 @@ class RegressCounts:
     secret: ClassVar[str] = "labels"
 
     def learn(self, replay: Replay, labels: Array, rng: np.random.Generator) -> LearnedCounts:
-        """Learn a regression from messages that answer the replay's broadcasts to numbers of rows of each class.
+        """Learn the numbers of rows of each class as a function of the messages that answer the replay's broadcasts.
 
         Args:
-            replay: the observed rounds; its messages are not used.
+            replay: the observed rounds, and the prior (rows that the attacker has); its messages are not used.
             labels: labels of the prior's rows, 0..classes - 1.
             rng: generator of the simulated clients.
 
@@ -62,6 +62,7 @@ class RegressCounts:
         if classes > _MOST_CLASSES:
             raise TranscriptError(f"at most {_MOST_CLASSES} classes can be counted; got {classes}")
         _, drawn, sent = self.clients.simulated(replay, rng, labels)
+        # (clients, rows, 1) against (classes,): (clients, classes) counts
         counts = (drawn[:, :, None] == np.arange(classes)).sum(axis=1).astype(np.float64)
         ridge, nearest = KernelRidge.of(sent, counts), NearestClient.of(sent, counts, replay.blocks())
         return LearnedCounts(nearest if nearest is not None and nearest.expected < ridge.expected else ridge)

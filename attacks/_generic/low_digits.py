@@ -2,8 +2,9 @@
 
 A number can carry rows in its last digits, behind a larger part that does not depend on them: for instance noise
 rounded to three digits, plus the rows times 1e-6. No fit and no regression of the whole number finds them. This attack
-cuts every number off at several decimal and binary digits, and learns the rows from the remainders by kernel ridge
-regression on simulated clients, as `RegressRows` does from whole numbers. The audit's self-check plants such leaks.
+cuts every number off at several decimal and binary digits. It simulates clients with rows that the attacker draws, and
+learns these rows as a function of the remainders by kernel ridge regression, as `RegressRows` does from whole numbers.
+The audit's self-check plants such leaks.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from securefed.attacks._generic.row_regression import KernelRidge
 from securefed.errors import TranscriptError
 
 DECIMALS: Final = tuple(range(0, 13))
+"""Numbers of decimals after which numbers are cut off."""
 BITS: Final = (8, 12, 16, 20, 24, 28, 32, 40)
+"""Numbers of last bits of a double's mantissa, which has 52, that are cut off."""
 _ERROR_PROBABILITY: Final = 1e-6
 """Probability of mistaking digits that do not depend on the rows for ones that do, over all cuts and entries."""
 _LEAST_GAIN: Final = 0.2
@@ -43,8 +46,8 @@ class DigitCut:
     binary: bool
 
     def __call__(self, sent: Array) -> Array:
-        """Return the remainder of each number, about -0.5 to 0.5."""
-        if self.binary:
+        """Return the remainder of each number, about -0.5 to 0.5, in the shape of `sent`."""
+        if self.binary:  # the last bits as an integer, over 2^place
             bits = np.ascontiguousarray(sent, np.float64).view(np.uint64) & np.uint64(2**self.place - 1)
             return np.asarray(bits.astype(np.float64) / 2.0**self.place - 0.5)
         scaled = sent * 10.0**self.place
@@ -53,7 +56,7 @@ class DigitCut:
 
 @dataclass(frozen=True)
 class LowDigits:
-    """Learned attack on rows in the last digits; see `learn`.
+    """Attack on rows in the last digits, after a regression was learned for one cut (`learn`).
 
     Attributes:
         model: regression of the rows on the remainders.
@@ -70,8 +73,8 @@ class LowDigits:
         """Learn from simulated clients.
 
         Args:
-            rows: rows of the clients, (clients, values).
-            sent: messages of the clients, (clients, numbers).
+            rows: (clients, values) all rows of each simulated client, flattened.
+            sent: (clients, numbers) all numbers that each of them sends.
 
         Raises:
             TranscriptError: no last digits depend on the rows more than the whole numbers do.
@@ -80,7 +83,9 @@ class LowDigits:
         whole_numbers = _explained(sent, rows)
         for cut in _cuts():
             explained = _explained(cut(sent), rows)
-            # largest squared correlation that independent numbers reach by chance, over all entries and cuts
+            # Largest squared correlation that independent numbers reach by chance, over all entries and cuts. For n
+            # clients P(r^2 > c) <= 2 exp(-n c / 2) about, times the number of entries and cuts, is
+            # `_ERROR_PROBABILITY`.
             chance = 2 * np.log(2 * explained.size * (len(DECIMALS) + len(BITS)) / _ERROR_PROBABILITY) / len(rows)
             best_entry = float(np.max(np.where(explained > whole_numbers + _LEAST_GAIN, explained, 0.0), initial=0.0))
             if best_entry > chance and (best is None or best_entry > best[0]):

@@ -17,6 +17,7 @@ from securefed._tensors import Array
 _CONSTANT = 1e4
 """Variation, in units of round-off, up to which a tensor counts as constant: sums of many rows gather round-off."""
 _COARSE_TYPES = (np.float16, np.float32)
+"""Types whose precision is looked for in float64 numbers, the coarsest first."""
 _EPS = float(np.finfo(np.float64).eps)
 _FEWEST = 4
 """Fewest different numbers from which a step is inferred."""
@@ -39,7 +40,8 @@ class MessageUnits:
         rounding: size of the messages' rounding error, in those units.
         noise: largest distance, in those units, between messages of the same rows with different random draws of the
             clients, together with the noise that a defence adds.
-        step: step of finite differences, relative to the bound of the rows' entries.
+        step: step of finite differences, relative to the bound of the rows' entries: the cube root of the coarsest
+            relative precision, as is usual for central differences.
     """
 
     unit: Array
@@ -71,6 +73,10 @@ class MessageUnits:
             messages_of_draws: simulated messages of the same rows under different seeds.
             one_client: message of one client, whose digits show the precision (half, single, double) of the clients.
             added_noise: (equations,) standard deviation of the noise that a defence adds.
+
+        Returns:
+            The units. A tensor's is the root of the summed squares of its variations, by rows, by draws and by noise.
+            Where it does not vary at all, it is the tensor's own size.
         """
         unit, digits = np.ones(len(observed)), np.full(len(observed), _EPS)
         coarsest = _EPS
@@ -81,14 +87,15 @@ class MessageUnits:
             )
             noise = _deviation([m[block] for m in messages_of_draws])
             eps = _digits(one_client[block])
-            # a tensor that varies by less than its rounding error counts as constant: it does not depend on the rows
+            # a tensor that varies by no more than round-off of its size counts as constant: it does not depend on the
+            # rows
             constant = varies <= _CONSTANT * _EPS * size
             unit[block] = np.hypot(0.0 if constant else np.hypot(varies, _rms(added_noise[block])), noise) or size
             digits[block] = eps
             coarsest = coarsest if constant else max(coarsest, eps)
         unit[unit == 0] = float(np.linalg.norm(observed)) or 1.0
         unit *= np.sqrt(len(observed))
-        grids = np.zeros(len(observed))
+        grids = np.zeros(len(observed))  # standard deviation of rounding to a fixed step: step / sqrt(12)
         for block in blocks:
             grids[block] = grid(one_client[block]) / np.sqrt(12)
         rounding = float(np.linalg.norm(np.hypot(digits * np.abs(observed), grids) / unit))

@@ -1,10 +1,20 @@
 """Find the linear map from moments of rows to messages, by probing the client step with chosen rows.
 
-A client step whose message is the sum over rows of one quadratic function of each row, which may depend on the row's
-class, is linear in the moments M_c = [1 X_c]^T [1 X_c] of the rows X_c of each class c: their number, sum and Gram
-matrix. This module tests whether a step is such a sum, and computes the map's matrix column by column, from the
-messages of clients of which one row is not zero. Labels that are real numbers (responses) count as one more column of
-the rows.
+The client step is the code with which a client computes its messages from its rows; the attacker can run it. Suppose
+that every number of the messages is a sum over the rows x_k of one quadratic function, which may depend on the row's
+class c,
+
+    y = y_0 + sum_k (n_c + a_c x_k + x_k^T B_c x_k),      c the class of row k.
+
+Then y is linear in the moments M_c = [1 X_c]^T [1 X_c] of the rows X_c of each class: their number, their sum and their
+Gram matrix. This module tests whether a step is such a sum (`ScaledClientStep.departure`), and computes the map's
+matrix L column by column (`MomentSystem`), from the messages of clients of which at most one row is not zero: with e_i
+a unit row and f(x) the message that x adds to one of zero rows,
+
+    odd part  (f(e_i) - f(-e_i)) / 2 = a_i,      even part  (f(e_i) + f(-e_i)) / 2 = B_ii,
+    4 times the even part of (e_i + e_j) / 2, less B_ii and B_jj,  is  2 B_ij.
+
+Labels that are real numbers (responses) count as one more column of the rows. `moment_probe` solves the system.
 """
 
 from __future__ import annotations
@@ -27,8 +37,11 @@ _ZERO = 1e-12
 class ScaledClientStep:
     """Client step on all members' rows, with columns in units of their bounds and messages in the replay's units.
 
+    The members are the clients whose messages the observed sums hold. The index of a class is called its kind: 0, 1,
+    ... in the order of `classes`, and 0 for all rows where labels do not matter.
+
     Attributes:
-        replay: the observed rounds.
+        replay: runs the clients' code in the observed rounds, on rows of the attacker.
         classes: the labels that rows can have, ascending, where messages depend on them; else empty.
         response: the largest response where messages depend on responses; else 0.
     """
@@ -71,7 +84,7 @@ class ScaledClientStep:
 
     @property
     def known(self) -> Array:
-        """Index of each row's class in `classes`, (rows,); zeros if labels do not matter."""
+        """Kind of each of the members' rows, (rows,), from their known labels; zeros if labels do not matter."""
         if not self.classes:
             return np.zeros(self.replay.rows, np.int64)
         return np.searchsorted(self.classes, np.asarray(self.replay.labels))
@@ -81,7 +94,14 @@ class ScaledClientStep:
         return np.asarray(self.replay.labels, np.float64) / self.response
 
     def __call__(self, rows: Array, kinds: Array) -> Array:
-        """Compute what members with `rows` (rows, width) of the classes `kinds` (rows,) would have sent: (equations,).
+        """Compute the messages that members with these rows would have sent, one number for each equation.
+
+        Args:
+            rows: (rows, width) in units of the bounds, the response in the last column where there are responses.
+            kinds: (rows,) kinds of the rows.
+
+        Returns:
+            (equations,) the entries of all messages of all rounds.
 
         Raises:
             SecureFedError: the client step fails on such rows.
@@ -97,7 +117,8 @@ class ScaledClientStep:
     def departure(self, rng: np.random.Generator) -> float:
         """Return how far messages are from a sum of one quadratic function of each row; infinite if the step fails.
 
-        The distance is relative to how much messages vary with the rows.
+        The distance is relative to how much messages vary with the rows, and the larger one of two sets of rows:
+        uniform within the bound, and like the prior's (rows that the attacker has).
         """
         try:
             worst = max(
@@ -117,17 +138,20 @@ class ScaledClientStep:
         return np.column_stack([x, rng.uniform(-1, 1, len(x))]) if self.response else x
 
     def _departure_on(self, rows: Array, rng: np.random.Generator) -> float:
-        """Return the largest departure from the properties of such a sum, on these rows with random classes."""
+        """Return the largest departure from the properties of such a sum, on these rows with random classes.
+
+        Each property is an identity between messages that holds for every sum of quadratic functions.
+        """
         n = len(rows)
         kinds = rng.integers(self.kinds, size=n)
         zero_rows = np.zeros_like(rows)
         sent_zero, sent, mirrored = self(zero_rows, kinds), self(rows, kinds), self(-rows, kinds)
         even, odd = (sent + mirrored) / 2 - sent_zero, (sent - mirrored) / 2
-        # a polynomial of degree 2 along the line through 0 and the rows
+        # along the line t -> t rows the message is the polynomial sent_zero + t odd + t^2 even; tried at t = 1/2
         departures = [np.linalg.norm(self(rows / 2, kinds) - sent_zero - even / 4 - odd / 2)]
         # the same function for every row, so that their order does not matter
         departures.append(np.linalg.norm(self(np.roll(rows, 1, axis=0), np.roll(kinds, 1)) - sent))
-        if n > 1:  # a sum over the rows
+        if n > 1:  # a sum over the rows: the first half and the second half add up to the whole
             first, second = rows.copy(), rows.copy()
             first[n // 2 :], second[: n // 2] = 0, 0
             departures.append(np.linalg.norm(self(first, kinds) + self(second, kinds) - sent_zero - sent))
@@ -143,7 +167,7 @@ class ScaledClientStep:
     def _departure_by_class(
         self, rows: Array, kinds: Array, rng: np.random.Generator, added: Array
     ) -> tuple[float, float]:
-        """Return two departures from a sum over rows in which each row's class changes its own term only.
+        """Return two departures from a sum over rows in which the class of a row changes the term of that row only.
 
         Args:
             rows: hypothetical rows.
@@ -152,9 +176,12 @@ class ScaledClientStep:
             added: message of the rows less that of zero rows.
 
         Returns:
-            That of zero rows, relative; that of the rows when the other rows' classes change, in the messages' units.
+            First, of zero rows of these classes: the distance of their message from the sum of the constants n_c,
+            relative to how much the n_c differ. Second, of the rows: what the first half adds, with random classes for
+            the rest, plus what the second half adds likewise, less `added`; in the messages' units.
         """
         n, zero_rows = len(rows), np.zeros_like(rows)
+        # message of n zero rows of one kind, a row's share
         by_kind = [self(zero_rows, np.full(n, kind)) / n for kind in range(self.kinds)]
         sent = self(zero_rows, kinds)
         variation = max(float(np.linalg.norm(message - by_kind[0])) for message in by_kind) * n
@@ -199,6 +226,9 @@ def uses_labels(replay: Replay, rng: np.random.Generator, classes: Array | None 
 class MomentSystem:
     """Linear system L m = y - constant of packed moments m, in the units of `ScaledClientStep`.
 
+    Packing writes the upper triangle of a symmetric matrix as a vector of the same norm (`pack`). The moments are those
+    of [1 x], size width + 1, where messages depend on sums or numbers of rows, else those of x alone.
+
     Attributes:
         matrix: L, (equations, kinds * size (size + 1) / 2), for the packed moments of one class after the other.
         constant: messages of zero rows, (equations,). Where messages depend on sums or numbers of rows, further
@@ -216,22 +246,26 @@ class MomentSystem:
 
     @classmethod
     def of(cls, step: ScaledClientStep, *, counted: bool = True) -> MomentSystem:
-        """Probe the step with clients of which one row is not zero.
+        """Probe the step with clients of which one row is not zero, by the formulas at the head of this file.
 
         Args:
             step: the client step.
             counted: whether the attacker knows the number of rows of each class, and not only their sum.
+
+        Raises:
+            SecureFedError: the client step fails on such rows.
         """
         replay, p = step.replay, step.width
         zero_rows = np.zeros((replay.rows, p))
         constant = step(zero_rows, np.zeros(replay.rows, np.int64))
-        blocks, linear = [], bool(step.response)
+        blocks, linear = [], bool(step.response)  # linear: whether messages depend on sums or numbers of rows
         for kind in range(step.kinds):
             evens, odds, both, zero_message = _responses(step, zero_rows, kind)
             size = max(map(np.linalg.norm, evens))
             linear = linear or max(map(np.linalg.norm, odds)) > LINEAR * size
             linear = linear or float(np.linalg.norm(zero_message - constant)) > _ZERO * float(np.linalg.norm(constant))
             blocks.append((odds, both, (zero_message - constant) / replay.rows))
+        # Columns in the order of `pack`: 11, then 1x_i (an off-diagonal entry: packed with sqrt(2)), then x_i x_j.
         columns: list[Array] = []
         for odds, both, zero_message in blocks:
             columns += [zero_message, *(odd / np.sqrt(2) for odd in odds)] if linear else []
@@ -239,7 +273,7 @@ class MomentSystem:
         matrix, messages = np.stack(columns, axis=1), replay.messages / replay.units.unit
         if linear:
             public, values = _public_equations(step, p + 1, counted)
-            weight = float(np.abs(matrix).max()) or 1.0
+            weight = float(np.abs(matrix).max()) or 1.0  # as large as the other equations
             matrix = np.vstack([matrix, weight * public])
             constant, messages = np.append(constant, np.zeros(len(values))), np.append(messages, weight * values)
         return cls(matrix, constant, messages, p + linear, step.kinds)
@@ -253,7 +287,7 @@ class MomentSystem:
         return np.concatenate([pack(part) for part in moments])
 
     def moments(self, rows: Array, labels: Array | None, step: ScaledClientStep, *, counted: bool = True) -> Array:
-        """Return the packed moments that the members' rows would have if they were distributed like `rows`.
+        """Return the packed moments that the members' rows would have if they were distributed like the prior's rows.
 
         Args:
             rows: rows like the members', of any number.
@@ -281,9 +315,14 @@ def _responses(
 ) -> tuple[list[Array], list[Array], list[Array], Array]:
     """Probe the client step with unit rows and sums of two of them, for one class.
 
+    Args:
+        step: the client step.
+        zero_rows: (rows, width) zeros; one of them is replaced.
+        kind: kind of all rows.
+
     Returns:
-        Even and odd parts of the unit rows' messages, columns of L for the products of two features, and the message of
-        zero rows.
+        By feature the even parts B_ii and the odd parts a_i of the unit rows' messages; the columns of L for the
+        products of two features, in the order of `pack`; and the message of zero rows.
     """
     kinds, p = np.full(len(zero_rows), kind), zero_rows.shape[1]
     zero_message = step(zero_rows, kinds)
@@ -305,16 +344,25 @@ def _responses(
 
 
 def _public_equations(step: ScaledClientStep, size: int, counted: bool) -> tuple[Array, Array]:
-    """Return equations of public facts: the number of rows (by class if `counted`), and the responses' moments."""
+    """Return equations of public facts: the number of rows (by class if `counted`), and the responses' moments.
+
+    Args:
+        step: the client step.
+        size: size of one class's moments, the constant included.
+        counted: whether the number of rows of each class is known.
+
+    Returns:
+        The matrix (facts, packed moments of all classes) and the values (facts,).
+    """
     length = size * (size + 1) // 2
-    counts_of_kinds = np.kron(np.eye(step.kinds), np.eye(1, length))  # picks each class's number of rows
+    counts_of_kinds = np.kron(np.eye(step.kinds), np.eye(1, length))  # picks M[0, 0] of each class, its number of rows
     if step.classes and not counted:
         return counts_of_kinds.sum(axis=0, keepdims=True), np.array([float(step.replay.rows)])
     counts = np.bincount(step.known, minlength=step.kinds).astype(np.float64)
     if not step.response:
         return counts_of_kinds, counts
     y = step.responses()
-    selectors = np.zeros((2, size, size))
+    selectors = np.zeros((2, size, size))  # <selector, M>: the sum of the responses, the sum of their squares
     selectors[0, 0, -1] = selectors[0, -1, 0] = 0.5
     selectors[1, -1, -1] = 1.0
     return np.vstack([counts_of_kinds, *(pack(u)[None] for u in selectors)]), np.concatenate([counts, [y.sum(), y @ y]])

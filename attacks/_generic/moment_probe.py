@@ -3,9 +3,9 @@
 Such a client step is linear in the moments M = [1 X]^T [1 X]: the number of rows (public), their sum, and the Gram
 matrix S = X^T X. Its messages are y = L vec(M), with a matrix L that depends on the broadcasts only. The attack runs
 the client step as a black box: it computes L column by column, from the messages of clients of which one row is not
-zero (`moment_map`). It solves L m = y by least squares, and by alternating projections finds a solution that is a
-positive semidefinite matrix of rank at most the number of rows. Where the function depends on a row's class, every
-class has moments of its own, among them its number of rows.
+zero (`moment_map`). It solves L m = y by least squares. Where the rounds do not determine M, alternating projections
+find a solution that is a positive semidefinite matrix of rank at most the number of rows, as M is. Where the function
+depends on a row's class, every class has moments of its own, among them its number of rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _MOST_PROJECTIONS = 300
 _CONVERGED = 1e-14
 """Relative change at which the projections stop."""
 _LEAST_DEVIATION = 1e-3
-"""Spread assumed for a feature that does not vary in the prior, relative to the bound."""
+"""Standard deviation assumed for a feature that does not vary in the prior (rows that the attacker has), relative to
+the bound."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ class ProbeGram:
         probes = MomentSystem.of(step, counted=counted)
         constant, matrix = probes.constant, probes.matrix
         sent = probes.messages - constant
+        # The solution nearest to the guess: m = guess + V diag(1 / s) U^T (sent - L guess), with L = U diag(s) V^T.
         U, s, Vt = np.linalg.svd(matrix, full_matrices=False)
         significant = s > max(_TAU, _SINGULAR_ROUNDING * replay.units.rounding) * s[0]
         if not s[0] > 0:
@@ -139,10 +141,13 @@ class ProbeGram:
 
         Args:
             least_squares: packed moments that solve the system.
-            directions: orthonormal rows in which the messages determine the moments.
+            directions: orthonormal rows D in which the messages determine the moments: D m is known.
             step: the client step.
             probes: the linear system.
             counted: whether the numbers of rows of each class, which bound the ranks, are known.
+
+        Returns:
+            The moments of each class, (size, size).
         """
         largest_ranks = [step.replay.rows] * step.kinds
         if counted:
@@ -164,9 +169,8 @@ class ProbeGram:
         projected = nearest(current)
         disagreement = float(np.linalg.norm(directions @ probes.packed(projected) - observed))
         if (step.classes or step.response) and disagreement > LINEAR * float(np.linalg.norm(observed)):
-            return probes.unpacked(
-                current
-            )  # it agrees with the messages; with few rows, the projection onto the cone does not
+            # With few rows the projection onto the cone does not agree with the messages; this point does.
+            return probes.unpacked(current)
         return projected
 
 
@@ -177,7 +181,7 @@ class RecoveredMoments:
     Attributes:
         parts: (size, size) moments of each class, in the units of `ScaledClientStep`.
         step: the client step.
-        sums: whether the first row and column hold the number of rows and their sum.
+        sums: whether the first row and column of the moments hold the number of rows and their sum.
         residual: norm of the residual of the linear system.
         rank: rank of the linear system.
         unknowns: number of its unknowns.
@@ -217,9 +221,9 @@ class RecoveredMoments:
     def rows(self, prior: Array) -> Reconstruction:
         """Return the mean of all rows that have these moments, under a prior of independent normal columns.
 
-        Moments leave rows open up to a rotation among them, so that every row is estimated by the mean of its class.
-        A single row is its own mean. Where sums are unknown, the mean points in the direction that the prior's mean
-        makes likely.
+        Moments do not change if the rows are rotated among themselves, so that every row is estimated by the mean of
+        its class. A single row is its own mean. Where sums are unknown, only the Gram matrix restricts the mean, and
+        its direction follows from the prior's mean (`_mean`).
 
         Args:
             prior: rows like the members'.
@@ -232,14 +236,21 @@ class RecoveredMoments:
         return self._reconstruction("samples", estimates)
 
     def _mean(self, part: Array, count: int, prior: Array) -> Array:
-        """Return the estimated mean of the rows of one class, (features,)."""
+        """Return the estimated mean of the `count` rows X of one class, (features,).
+
+        With known sums it is their sum over their number. Else S = X^T X is known, and X = O S^(1/2) with an unknown
+        rotation O. Under a normal prior of mean m and variances D, O's likelihood makes the sum of the rows a vector
+        S^(1/2) u sqrt(count) with a direction u of von Mises-Fisher distribution about S^(1/2) D^-1 m, of concentration
+        k = sqrt(count) ||S^(1/2) D^-1 m||. The posterior mean of the rows' mean is then A(k) S D^-1 m / (||S^(1/2) D^-1
+        m|| sqrt(count)), with A(k) the mean length of that direction (`_resultant`).
+        """
         features, bound = self.step.replay.features, self.step.replay.target.public.feature_bound
         if self.sums:
             return np.asarray(part[0, 1 : 1 + features] * bound / count)
         gram, mean = self._second(part), prior.mean(axis=0)
         variance = np.maximum(prior.var(axis=0), (_LEAST_DEVIATION * bound) ** 2)
-        direction = gram @ (mean / variance)
-        length = float(np.sqrt(max(mean / variance @ direction, 0.0)))
+        direction = gram @ (mean / variance)  # S D^-1 m
+        length = float(np.sqrt(max(mean / variance @ direction, 0.0)))  # ||S^(1/2) D^-1 m||
         if not length > 0:
             return np.zeros(features)
         return np.asarray(_resultant(np.sqrt(count) * length, count) * direction / (length * np.sqrt(count)))

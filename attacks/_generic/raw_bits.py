@@ -2,9 +2,10 @@
 
 Model-based attacks read values. A client that adds noise can hide rows where they do not look: in the last bits of the
 noise, in any code; in values that are right and whose order alone is random; in how many numbers are zero. This test
-needs no idea of the code. It runs the client step many times on the rows with a record and without it, learns on half
-of the runs what differs between the two, and scores the other half. Noise whose size does not depend on the rows
-passes, even where its values do: the bits that are compared lie far below it.
+need not know the code. The audit of an algorithm whose clients draw at random calls it, as a test of membership. It
+runs the client step many times on the rows with a record and without it, learns on half of the runs what differs
+between the two, and scores the other half. Noise whose size does not depend on the rows passes, even where its values
+do: the bits that are compared lie far below it.
 
 Only steps that draw at random are tested. Two runs of a deterministic step always differ if the record matters at all,
 which is what `ConfirmationAttack` measures.
@@ -23,8 +24,9 @@ from securefed.errors import TranscriptError
 
 _DOUBLE_BITS: Final = 32
 _SINGLE_BITS: Final = 10
-"""Last bits of a number that are compared: they weigh at most 2^-20 of a double, 2^-13 of a single. Noise that is
-smaller beside the values hides nothing."""
+"""Number of last bits of a number's mantissa that are compared: they weigh at most 2^-20 of a double, 2^-13 of a
+float32 number. Noise that is smaller than this beside the values leaves the bits to the rows, and then protects
+nothing."""
 _ENTRIES: Final = 1000
 """Most entries of the messages whose bits are compared, evenly spaced; the cost grows with it."""
 _SURE: Final = 5.0
@@ -51,10 +53,16 @@ class RawBits:
     def score(self, replay: Replay, without: Array, seed: int) -> tuple[Array, Array]:
         """Return scores of runs with the record and of runs without it, higher where the record looks likelier.
 
+        Every bit gets as its weight the difference of its frequencies between the learning runs with the record and
+        those without, 0 where that may be chance. The score of another run is the weighted sum of its bits.
+
         Args:
             replay: the observed rounds; its prior is not used.
             without: (2, rows, features) all members' rows, with the record and with another in its place.
             seed: of the clients' draws.
+
+        Returns:
+            Scores (runs / 2,) of the runs with the record that were not learned from, and of those without it.
 
         Raises:
             TranscriptError: the step draws nothing at random, or takes more than `calls` client steps.
@@ -74,6 +82,7 @@ class RawBits:
             return ordered
         features = [_features(messages, list(replay.blocks())) for messages in sent]
         first, second = (part[:half].mean(axis=0) for part in features)
+        # Standard error of the difference of two frequencies; .5 / half keeps it above 0 where all bits are equal.
         deviation = np.sqrt((first * (1 - first) + second * (1 - second) + 0.5 / half) / half)
         gap = first - second
         weights = np.where(np.abs(gap) > _SURE * deviation, gap, 0.0)
@@ -85,6 +94,7 @@ def _features(messages: Array, blocks: list[slice]) -> Array:
     chosen = np.unique(np.linspace(0, messages.shape[1] - 1, min(_ENTRIES, messages.shape[1])).astype(int))
     values = np.ascontiguousarray(messages[:, chosen], np.float64)
     single = np.array_equal(values, values.astype(np.float32))
+    # A number's IEEE bits as an integer; bit p of it, counted from the last one, is (word >> p) & 1.
     words = values.astype(np.float32).view(np.uint32).astype(np.uint64) if single else values.view(np.uint64)
     places = np.arange(_SINGLE_BITS if single else _DOUBLE_BITS).astype(np.uint64)
     bits = np.right_shift(words[:, :, None], places) & np.uint64(1)
@@ -94,7 +104,17 @@ def _features(messages: Array, blocks: list[slice]) -> Array:
 
 
 def _reordered(sent: list[Array], blocks: list[slice], half: int) -> tuple[Array, Array] | None:
-    """Score runs by their sorted values, where these are the same in all runs and only the order is drawn."""
+    """Score runs by their sorted values, where these are the same in all runs and only the order is drawn.
+
+    Args:
+        sent: messages (runs, numbers) with the record, and without it.
+        blocks: positions of each tensor of each round.
+        half: number of runs of each kind that are learned from; here the first run shows the sorted values.
+
+    Returns:
+        The scores of the other runs of both kinds, by tensor 1 or -1 for the nearer kind; `None` if no tensor is of
+        that sort.
+    """
     scores: list[list[Array]] = [[], []]
     for block in blocks:
         parts = [np.sort(messages[:, block], axis=1) for messages in sent]

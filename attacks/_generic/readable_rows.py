@@ -1,8 +1,8 @@
 """Read rows that a message contains as they are, or as a ratio of two tensors; nothing is fitted.
 
-Every tensor as wide as the data is taken as rows, also divided by any tensor with one entry a row, as the gradients of
-a linear layer's weight and bias are. Each candidate is replayed, and the one that explains the messages best is
-returned.
+Every tensor as wide as the data is taken as rows; so is its quotient by any tensor with one entry a row. Such a
+quotient of the gradients of a linear layer's weight and bias is a row. Each candidate is replayed: the client's code
+runs on it, and the candidate whose messages are nearest to the observed ones is returned.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TINY = 1e-12
 
 @dataclass(frozen=True)
 class ClearRows:
-    """Treat every tensor that is as wide as the data as rows, also after division by a tensor with one entry a row.
+    """Read rows that stand in a tensor as wide as the data, also after division by a tensor with one entry a row.
 
     The ratio is what the first linear layer of a model with a bias gives away (Phong et al. 2018). Of all candidates
     the attack returns the one whose replay has the smallest residual; if none can be replayed, the one whose number of
