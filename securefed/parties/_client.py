@@ -1,4 +1,10 @@
-"""The client's side of a sum: each request of the server is answered with bytes."""
+"""The client's side of a sum: each request of the server is answered with bytes.
+
+A round makes one sum of the clients' updates. It takes one attempt (an exchange), or several where attempts are void;
+each goes in stages, such as keys, shares, upload and unmasking, with one request and reply for each client. Only the
+request for the upload needs the update. `ClientNode` does the protocol; this class reads updates, weights and the base
+(the model that the update was computed from), and keeps the state in a file.
+"""
 
 from __future__ import annotations
 
@@ -208,7 +214,11 @@ class SumClient:
         self, node: ClientNode, pending: PendingUpload, update: Update, weight: Weight, metrics: Mapping[str, float],
         base: Mapping[str, Array] | None,
     ) -> tuple[Any, Tensors] | Exception:  # fmt: skip
-        """Build the contribution; an exception stands for a client that has none, and sits out."""
+        """Build the contribution; an exception stands for a client that has none, and sits out.
+
+        For an update x of weight w it holds (w / W) x, or (w / W) (x - base) where differences are summed, beside the
+        weight w / W and the metrics; W is the largest weight that the terms allow.
+        """
         if pending.fault is not None:
             return pending.fault
         try:
@@ -238,6 +248,7 @@ class SumClient:
         return arrays
 
     def _model(self, base: Mapping[str, Any] | None) -> dict[str, Array] | None:
+        """Read the base; raise `ConfigError` where it is missing or the terms bind none."""
         if base is None:
             if self.terms.base:
                 raise ConfigError(
@@ -256,6 +267,7 @@ class SumClient:
         return {name: _number(value, f"metric {name!r}") for name, value in metrics.items()}
 
     def _enrol(self, run: str) -> ClientNode:
+        """Make this client's node for a run; its data set is a stand-in, since updates come from the caller."""
         core = self.terms.core
         return _BaseCheckingNode(
             self.party, run, core.schema, _NO_DATA, self._defense, core.seed, keep=False, exchanges=core.exchanges,

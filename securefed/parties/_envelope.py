@@ -1,5 +1,7 @@
 """The first bytes of every message between parties: the protocol's mark and version, and the digest of the terms.
 
+With them a party refuses a message of another release, or of parties that agreed to other terms, before it decodes it.
+
 16 bytes "securefed sum" and zeros, 2 bytes version (little-endian), 32 bytes digest of the terms; then the message.
 """
 

@@ -1,4 +1,9 @@
-"""The algorithm behind `SumClient` and `SumServer`: the contribution comes from outside, and the sum is the result."""
+"""The algorithm behind `SumClient` and `SumServer`: the contribution comes from outside, and the sum is the result.
+
+The runtime sums contributions of an `Algorithm`: it broadcasts, clients compute from the broadcast, the server combines
+the sum. Here the broadcast is only a digest of the model that the updates are computed from: what clients upload is
+bound to it, so that clients which were given different models are not summed.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +27,9 @@ DIGEST_BYTES: Final = 32
 def no_model(round: int) -> bytes:
     """Return what stands for the model's digest in a round that no model is bound to.
 
-    It differs from round to round: a contribution to one broadcast enters sums over one set of survivors only, and
-    without a model each round sums something else.
+    It differs from round to round. A contribution to one broadcast may enter sums over one set of clients only, because
+    the difference of two such sums would show few clients; without a model, each round sums something else, and its
+    clients may differ.
     """
     return hashlib.sha256(f"securefed no model\0{round}".encode()).digest()
 

@@ -1,4 +1,8 @@
-"""The key holder of a sum: the party that opens encrypted sums, where the defence has one."""
+"""The key holder of a sum: the party that opens encrypted sums, where the defence has one.
+
+Under Paillier or CKKS encryption clients send ciphertexts to the server, which adds them without a key and asks the key
+holder to decrypt the sum. Like a client, the key holder answers the server's requests with bytes.
+"""
 
 from __future__ import annotations
 

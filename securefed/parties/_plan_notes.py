@@ -39,11 +39,15 @@ def _weights(terms: SumTerms, plan: Plan) -> str:
 
 
 def _noise(plan: Plan) -> str:
-    """Say how long the noise of the mean is beside one clipped update, where it is longer."""
+    """Say how long the noise of the mean is beside one clipped update, where it is longer.
+
+    With noise multiplier z and clip C, each of the d entries of the sum gets noise of standard deviation z C, so the
+    noise vector of the mean over n clients has a length of about z C sqrt(d) / n.
+    """
     if plan.privacy is None or plan.privacy.noise_multiplier <= 0:
         return ""
     entries = sum(tensor.size for tensor in plan.tensors)
-    length = plan.privacy.noise_multiplier * math.sqrt(entries) / plan.clients
+    length = plan.privacy.noise_multiplier * math.sqrt(entries) / plan.clients  # in units of C
     if length <= _DROWNED:
         return ""
     return (

@@ -1,4 +1,15 @@
-"""The result of one round of sums."""
+"""The result of one round of sums: means, totals, and bounds on their errors.
+
+With W the largest weight of the terms, w_i the weights and x_i the updates of the clients that took part (survivors),
+the released sums are s = sum_i (w_i / W) x_i and v = sum_i w_i / W. So total = W s, weight = W v, mean = s / v.
+Without weights, W = 1, s = sum_i x_i, and v is a public number: of survivors, or under noise of the planned cohort.
+
+Fixed point rounds: s is off by at most e and v by at most u (the plan's errors). Then the mean is off by
+
+    |s / v - s* / v*| <= (e + |s / v| u) / (v - u),     s*, v* exact,
+
+since s* = s +- e and v* = v +- u >= v - u. `result_of` computes this times W above and below.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +93,7 @@ class CompletedSum:
     """The sum of one round, from which its result follows; the server's file keeps it.
 
     Attributes:
-        released: by name, the sums that left the aggregator.
+        released: by name, the sums after the defence's last step: decoded, with noise where the server adds some.
         survivors: clients in the sum.
         doublings: how often the declared bounds had been doubled.
         learned: public numbers of an adaptive defence.
@@ -138,7 +149,7 @@ def result_of(terms: SumTerms, summed: CompletedSum, base: Mapping[str, Array] |
     scale = terms.largest_weight if terms.weighted else 1.0
     errors = {tensor.name: tensor.error * scale for tensor in plan.tensors}
     weight = float(released[WEIGHT]) * scale if terms.weighted else _divisor(terms, len(survivors))
-    uncertain = errors[WEIGHT] if terms.weighted else 0.0
+    uncertain = errors[WEIGHT] if terms.weighted else 0.0  # u W of the module's docstring
     if not weight > uncertain:
         raise DataError(
             f"the survivors' weights sum to {weight:.3g}, which rounding alone may be ({uncertain:.3g}), so that there "

@@ -1,4 +1,10 @@
-"""The server's side of a sum: it makes requests, takes replies, and opens the sum of each round."""
+"""The server's side of a sum: it makes requests, takes replies, and opens the sum of each round.
+
+A round makes one sum of the clients' updates. It takes one attempt, or several where attempts are void; an attempt (an
+exchange) goes in stages, such as keys, shares, upload and unmasking, with one request and reply for each client. The
+caller carries the bytes. The state of the run and its rules stand in `RoundEngine`; this class adds terms, files and
+results.
+"""
 
 from __future__ import annotations
 
@@ -257,6 +263,7 @@ class SumServer:
         return RoundEngine(self.terms.core, run, options, {})
 
     def _draw(self) -> tuple[ClientId, ...]:
+        """Return the cohort of the caller's choice; without one, a uniform draw from seed 0, which is public."""
         if self._invited is not None:
             return self._invited
         return uniform(range(self.terms.clients), self.terms.cohort, 0, self._engine.position)
@@ -275,6 +282,7 @@ class SumServer:
         return chosen
 
     def _close_stage(self, exchange: OpenExchange) -> SumResult | None:
+        """End the stage: go to the next one, to another attempt where this one is void, or to the result."""
         pending, engine = self._pending, self._engine
         assert pending is not None
         try:
@@ -309,6 +317,7 @@ class SumServer:
         self._exchange = self._pending = None
 
     def _complete(self, exchange: OpenExchange, summed: ExchangeResult, void: tuple[str, ...]) -> None:
+        """End the round with a result."""
         engine, record, header = self._engine, summed.record, exchange.content.header
         kept = CompletedSum(
             record.released, record.survivors, header.doublings, header.learned, self.round, void,

@@ -1,4 +1,7 @@
-"""Play one round of a sum in this process: a `SumClient` for each contribution, and the helpers of the defence."""
+"""Play one round of a sum in this process: a `SumClient` for each contribution, and the helpers of the defence.
+
+`secure_mean` and `secure_sum` are made of it. A helper is a key holder of encrypted sums; its party number is negative.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,9 @@ def play_round(server: SumServer, contributions: Sequence[Mapping[str, Any]]) ->
     Args:
         server: a new server.
         contributions: for client 0, 1, ... the keyword arguments of `SumClient.receive`.
+
+    Returns:
+        The result of the round.
 
     Raises:
         RoundVoid, RangeRefused, DivergenceError, BudgetSpent: as `SumServer.receive`.

@@ -1,4 +1,13 @@
-"""The terms of a sum: what all parties agree on before it, and derive every plan from."""
+"""The terms of a sum: what all parties agree on before it, and derive every plan from.
+
+One party makes them (`SumTerms.like`) and gives the others their bytes (`to_bytes`); each makes its `SumClient` or
+`SumServer` from them. From the terms follows the plan: for each tensor its fixed-point step and error bound, for the
+protocol its stages, threshold and bytes, and epsilon where the defence adds noise.
+
+In a round, client i with update x_i and weight w_i sends, protected, `update.NAME` = (w_i / W) x_i, `weight` = w_i / W
+and its metrics as `metric.NAME`, where W is `largest_weight`, so that no entry exceeds the bound of its tensor. The
+server learns the sums over the clients that took part, and divides: mean = sum_i w_i x_i / sum_i w_i.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +31,13 @@ from securefed.defenses._base import Defense, Plan
 from securefed.defenses._chain import Link, as_defense
 from securefed.defenses._differential_privacy import Budget, CentralGaussian
 from securefed.defenses._differential_privacy.distributed import DistributedNoise
-from securefed.defenses._fixed_point import check_ring
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
 from securefed.defenses._transform import ChainStage
 from securefed.errors import ConfigError, DataError
 from securefed.parties._defense_json import defense_from_json, defense_to_json
 from securefed.parties._external import ExternalSum
 from securefed.parties._plan_notes import BATCH_NORM, noted
+from securefed.parties._summed_tensor import SummedTensor, as_plain, check_type
 from securefed.parties._update import is_local
 
 UPDATE, WEIGHT, METRIC = "update.", "weight", "metric."
@@ -36,44 +45,6 @@ _FORMAT: Final = 1
 _LARGEST_ENTRY: Final = 2.0**20
 """Bound of an entry, a weight or a metric where the caller declares none. In a ring of 64 bits and for 1000 clients the
 rounding error of an entry is then 6e-11 where weights are near the largest; at half the bound it is half as large."""
-
-
-@dataclass(frozen=True)
-class SummedTensor:
-    """One tensor of an update.
-
-    Attributes:
-        name: its key in the update.
-        shape: its shape.
-        bound: largest absolute entry of one client's update (of its difference from the base, where these are summed).
-        integer: whether it holds integers or booleans, whose mean is rounded to nearest.
-        ring: width in bits of the integers that it is summed in under an exact defence.
-        sensitivity: largest L2 distance by which one row of a client moves the tensor, where noise hides single rows
-            (`records()`); `None` where no such bound is known.
-
-    Raises:
-        ConfigError: a field of another type, or outside its domain.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    bound: float
-    integer: bool = False
-    ring: Ring = 64
-    sensitivity: float | None = None
-
-    def __post_init__(self) -> None:
-        _check_type("a tensor's name", self.name, str)
-        where = f"of tensor {self.name!r}"
-        _check_type(f"shape {where}", self.shape, tuple)
-        _check_type(f"`integer` {where}", self.integer, bool)
-        for length in self.shape:
-            check_integer(f"a length in shape {where}", length, 0)
-        check_ring(self.ring, where)
-        check_positive(f"bound {where}", self.bound)
-        if self.sensitivity is not None:
-            check_positive(f"sensitivity {where}", self.sensitivity)
-        _as_plain(self, float, "bound", "sensitivity")
 
 
 @dataclass(frozen=True)
@@ -88,13 +59,14 @@ class SumTerms:
         metrics: by name, the largest absolute value of one client's metric; their sums are part of the result.
         largest_weight: largest weight of one client (its number of rows), rounded up to a power of two.
         weighted: whether updates are weighted; never under noise, whose size must not depend on a weight.
-        base: whether every round begins with a model that all parties hold (`open(base=...)`,
-            `receive(..., base=...)`): clients that were given different models are then never summed.
+        base: whether every round begins with a model that all parties hold, its base (`SumServer.open(base=...)`,
+            `SumClient.receive(..., base=...)`): clients that were given different models are then never summed.
         differences: whether the update minus the base is summed; the mean is then added to the base.
         local: shell patterns of tensors that stay with their client, such as `*running_mean`.
         rounds: rounds at most; clients refuse further ones. `None` for any number.
         epsilon: privacy budget: server and clients stop before a round would exceed it. `None` for no limit.
-        max_void: attempts at one sum.
+        max_void: attempts at one sum. An attempt is void if too few clients reply, or if one of them sat out because
+            its update was beyond a bound or not finite.
 
     Raises:
         ConfigError: a field of another type or outside its domain, or fields that do not fit together.
@@ -130,9 +102,9 @@ class SumTerms:
     def _check_fields(self) -> None:
         """Raise `ConfigError` for a field of another type or outside its domain, as a file edited by hand may hold."""
         for name in ("weighted", "base", "differences"):
-            _check_type(name, getattr(self, name), bool)
+            check_type(name, getattr(self, name), bool)
         for name in ("tensors", "metrics", "local"):
-            _check_type(name, getattr(self, name), tuple)
+            check_type(name, getattr(self, name), tuple)
         check_integer("clients", self.clients, 1)
         check_integer("cohort", self.cohort, 1, self.clients, note="(the number of clients)")
         check_integer("max_void", self.max_void, 1)
@@ -142,12 +114,12 @@ class SumTerms:
         if self.epsilon is not None:
             check_positive("epsilon", self.epsilon)
         for pattern in self.local:
-            _check_type("a pattern in `local`", pattern, str)
+            check_type("a pattern in `local`", pattern, str)
         for name, bound in self.metrics:
-            _check_type("a metric's name", name, str)
+            check_type("a metric's name", name, str)
             check_positive(f"the bound of metric {name!r}", bound)
-        _as_plain(self, int, "clients", "cohort", "max_void", "rounds")
-        _as_plain(self, float, "largest_weight", "epsilon")
+        as_plain(self, int, "clients", "cohort", "max_void", "rounds")
+        as_plain(self, float, "largest_weight", "epsilon")
 
     def _check_alone(self) -> None:
         """Raise `ConfigError` where weights, metrics or integers travel beside an update that the defence changes."""
@@ -258,7 +230,10 @@ class SumTerms:
 
     @cached_property
     def core(self) -> Terms:
-        """The terms as the message layer reads them: an `ExternalSum` over these tensors."""
+        """The terms as the message layer reads them: an algorithm that sums these tensors (`ExternalSum`).
+
+        The public facts that other algorithms need, one row of one feature for each client, stand for nothing here.
+        """
         specs = [TensorSpec(f"{UPDATE}{t.name}", t.shape, t.bound, t.ring, t.sensitivity) for t in self.tensors]
         specs += [TensorSpec(f"{METRIC}{name}", (), bound, 64) for name, bound in self.metrics]
         if self.weighted:
@@ -355,7 +330,7 @@ class SumTerms:
         raise ConfigError(f"epsilon={self.epsilon:g} limits noise, and {self.defense.name} adds none")
 
     def epsilon_after(self, exchanges: int) -> float:
-        """Compute epsilon of this number of exchanges, void ones included; infinite without noise, 0 before any."""
+        """Compute epsilon of this number of exchanges (attempts at a sum); infinite without noise, 0 before any."""
         if exchanges == 0:
             return 0.0
         cost = cost_of(self.defense, self.plan)
@@ -377,18 +352,6 @@ def _changes_updates(defense: Defense) -> bool:
 
 def _clips(defense: Defense) -> bool:
     return any(transform.stage == ChainStage.CLIP for transform in defense.transforms)
-
-
-def _check_type(what: str, value: object, kind: type) -> None:
-    if type(value) is not kind:
-        raise ConfigError(f"{what} must be a {kind.__name__}; got {value!r}")
-
-
-def _as_plain(record: SummedTensor | SumTerms, kind: type[int] | type[float], *names: str) -> None:
-    """Turn numbers into Python's own, so that equal terms are the same bytes and have the same digest."""
-    for name in names:
-        if (value := getattr(record, name)) is not None:
-            object.__setattr__(record, name, kind(value))
 
 
 def _tuples(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,9 @@ def read_update(update: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
         shapes: by name, the shape that the terms state.
         what: what the mapping is, for errors.
 
+    Returns:
+        Arrays by name. They share memory with the update where its type and byte order allow it.
+
     Raises:
         DataError: no mapping, a tensor is missing, of another shape, or holds no real numbers.
     """

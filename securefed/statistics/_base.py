@@ -17,7 +17,8 @@ from securefed.errors import ConfigError, DataError
 from securefed.parties._result import SumResult
 from securefed.parties._server import SumServer
 from securefed.parties._simulation import play_round
-from securefed.parties._terms import SummedTensor, SumTerms
+from securefed.parties._summed_tensor import SummedTensor
+from securefed.parties._terms import SumTerms
 
 Rows = Any
 """One party's rows: an array (rows, features), or what `np.asarray` turns into one."""

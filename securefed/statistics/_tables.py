@@ -9,7 +9,7 @@ import numpy as np
 
 from securefed._tensors import Array
 from securefed.errors import ConfigError, DataError
-from securefed.parties._terms import SummedTensor
+from securefed.parties._summed_tensor import SummedTensor
 from securefed.statistics._base import Statistic, Sums
 
 
