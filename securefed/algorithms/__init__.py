@@ -2,6 +2,10 @@
 
     from securefed.algorithms import FedPG, LoSAC
 
+    Federation(LoSAC(problem=SoftmaxRegression()), clients).run(rounds=50)
+
+A class is imported when it is first asked for.
+
 To write one of your own, derive from `Algorithm`; `extension_templates/algorithm.py` is a commented example.
 """
 

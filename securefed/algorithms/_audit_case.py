@@ -1,4 +1,8 @@
-"""Settings of the audit's run of an algorithm, as plain data; the algorithm's class holds them."""
+"""Settings of the audit's run of an algorithm, as plain data; the algorithm's class holds them as `audit_case`.
+
+An audit runs each algorithm under each defence, attacks the transcripts with every attack that applies, and scores how
+much of a secret of client 0, the target, the attacks reconstruct. The settings here say what is run and scored.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +27,13 @@ class AuditCase:
         clip: L2 norm of one contribution under differential privacy.
         utility: score of the result on held-out rows, higher is better: `score` (the algorithm's own method `utility`),
             `accuracy` (the same, of a classifier), `captured_variance`, `mean_share` or `graph_fit`.
-        wide_split: split of a harder run on more columns, traced over rounds; empty for none.
-        wide_rounds: numbers of rounds after which the attacks are tried in that run.
-        absent_split: split for the view in which the target stays away now and then; empty without that view.
+        wide_split: split of a second, harder run on data of more columns; empty for none.
+        wide_rounds: numbers of rounds after which the attacks are tried in that second run.
+        absent_split: split of a run in which the target stays away in some rounds, so that an attack can compare sums
+            with and without it; empty for none.
         default: whether an audit that names no algorithm includes this one (it must be quick).
-        traced: number of seeds on which the attacks also see growing prefixes of the plain transcript.
+        traced: number of seeds on which the attacks also see, for the report's curve over rounds, growing prefixes of
+            the run without a defence.
     """
 
     settings: Mapping[str, Any]

@@ -1,7 +1,14 @@
 """The base class of every algorithm: a client makes a contribution, and the server sees only sums of contributions.
 
-An algorithm is a frozen dataclass of hyper-parameters. Its states are frozen dataclasses that `pack`
-can write; a step returns a new state. All randomness comes from the generator that is passed in.
+A run calls `start` once at the server and `enroll` once at each client. In each round the server's `broadcast` goes to
+the clients of the round, each computes its `contribute`, a defence sums the contributions (in the clear, masked or
+encrypted), and the server gets the sum, in `combine`. Clients may drop out on the way: the survivors are those that the
+sum counts. A client's new state is tentative until it learns that it is among them (`commit`).
+
+An algorithm is a frozen dataclass of hyper-parameters. Its states are frozen dataclasses that
+`securefed._persistence.packing.pack` can write to a checkpoint; a step returns a new state. All randomness comes from
+the generator that is passed in. `Tensors` are arrays by name, a `Layout` names and bounds them, and `Public` holds the
+facts that all parties know before the run: numbers of clients, rows and columns, and a bound on the entries of rows.
 """
 
 from __future__ import annotations
@@ -44,7 +51,7 @@ class ClientData:
     """State of a client that remembers nothing but its data.
 
     Attributes:
-        data: the client's rows; they are never stored with the state.
+        data: the client's rows; they never go into a checkpoint.
     """
 
     data: Dataset = local()
@@ -58,7 +65,7 @@ class Algorithm(ABC, Generic[ServerState, ClientState]):
     """
 
     needs_outcome: ClassVar[bool] = False
-    """True if `commit` needs the broadcast that follows the round contributed to, as dual updates do."""
+    """True if `commit` needs the broadcast that follows from the sum of the client's round, as dual updates do."""
 
     test_settings: ClassVar[Mapping[str, Any]] = {}
     """Small, quick hyper-parameters with which the published checks (`securefed.testing`) run the algorithm."""
@@ -75,7 +82,7 @@ class Algorithm(ABC, Generic[ServerState, ClientState]):
 
     @abstractmethod
     def layout(self, public: Public) -> Layout:
-        """Name the tensors of one contribution, with shapes and bounds that follow from public facts.
+        """Name the tensors of one contribution, with shapes and bounds on their entries that follow from public facts.
 
         Raises:
             ConfigError: the hyper-parameters do not fit the data.
@@ -83,11 +90,11 @@ class Algorithm(ABC, Generic[ServerState, ClientState]):
 
     @abstractmethod
     def start(self, public: Public, rng: np.random.Generator) -> ServerState:
-        """Return the server's state before the first round."""
+        """Return the server's state before the first round, from public facts and randomness alone."""
 
     @abstractmethod
     def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> ClientState:
-        """Return a client's state before its first round."""
+        """Return a client's state before its first round, from its own rows and public facts."""
 
     @abstractmethod
     def broadcast(self, server: ServerState) -> Tensors:
@@ -99,25 +106,35 @@ class Algorithm(ABC, Generic[ServerState, ClientState]):
     ) -> tuple[ClientState, Tensors]:
         """Compute one client's contribution.
 
+        Args:
+            client: the client's committed state.
+            broadcast: what the server sent.
+            rng: the source of all randomness.
+
         Returns:
-            A TENTATIVE next state of the client, and the contribution. The state is committed by `commit` where the
-            sum counted the contribution, and forgotten otherwise.
+            A TENTATIVE next state of the client, and the contribution, tensors as in `layout`. The state is committed
+            by `commit` where the sum counted the contribution, and forgotten otherwise.
         """
 
     @abstractmethod
     def combine(self, server: ServerState, aggregate: Aggregate) -> ServerState:
-        """Return the server's next state from the sum of the contributions."""
+        """Return the server's next state from the sum of the contributions and the ids of the clients in it."""
 
     def commit(self, client: ClientState, outcome: RoundOutcome) -> ClientState:
-        """Return the committed state for a tentative one whose contribution the sum counted."""
+        """Return the committed state for a tentative one.
+
+        Args:
+            client: the tentative state that `contribute` returned.
+            outcome: what the client learns of the round.
+        """
         return client
 
     def evaluation_layout(self, public: Public) -> Layout:
-        """Name the tensors that `evaluate` returns, with bounds; without any, evaluation is refused."""
+        """Name the tensors that `evaluate` returns, with bounds; an algorithm without any refuses to be evaluated."""
         return Layout(())
 
     def evaluate(self, client: ClientState, broadcast: Tensors) -> Tensors:
-        """Return sums over the client's rows (loss, correct, count, ...); they travel through the same defence."""
+        """Return sums over the client's rows (loss, correct, count, ...); they are summed through the same defence."""
         return {}
 
     def personal(self, client: ClientState) -> Tensors | None:
@@ -135,4 +152,7 @@ class Algorithm(ABC, Generic[ServerState, ClientState]):
 
 
 algorithms: Registry[Algorithm[Any, Any]] = Registry("algorithm", built_in="securefed._catalogue")
-"""All algorithms by name. An algorithm is registered where its class is defined, with `@algorithms.register(...)`."""
+"""All algorithms by name, for the command line and the audit.
+
+An algorithm is registered where its class is defined, with `@algorithms.register(...)`.
+"""

@@ -1,4 +1,9 @@
-"""Define the optional capabilities of an algorithm; an algorithm has a capability if it has its methods."""
+"""Define the optional capabilities of an algorithm; an algorithm has a capability if it has its methods.
+
+A run asks `isinstance(algorithm, SupportsBatches)` and so on, and then uses the methods. A contribution is what a
+client sends for the sum of a round, a broadcast what the server sends before. A client's state is committed once a sum
+has counted the contribution that led to it.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +34,7 @@ class SupportsBatches(Protocol[ClientState]):
 
 @runtime_checkable
 class SupportsBroadcastCheck(Protocol):
-    """States which broadcasts the bounds of its contributions assume."""
+    """States which broadcasts the bounds of its contributions assume; a client checks each before it computes."""
 
     def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
         """Refuse a broadcast that no server of this algorithm sends.
@@ -46,7 +51,7 @@ class SupportsBroadcastCheck(Protocol):
 
 @runtime_checkable
 class SupportsClientSelection(Protocol[CommittedState_contra]):
-    """Chooses the cohort by scalars that single clients REVEAL.
+    """Chooses the cohort, the clients of a round, by scalars that single clients REVEAL.
 
     The scalars travel in the clear, outside any defence, client by client. A federation refuses that under a defence
     unless it is asked for, and its plan lists the scalars.
@@ -63,11 +68,11 @@ class SupportsClientSelection(Protocol[CommittedState_contra]):
         ...
 
     def reveal(self, client: CommittedState_contra, rng: np.random.Generator) -> Mapping[str, float]:
-        """Return the scalars of one client, from its committed state."""
+        """Return the scalars of one client by the names of `reveals`, from its committed state."""
         ...
 
     def choose(self, revealed: Mapping[ClientId, Mapping[str, float]], cohort: int) -> Sequence[ClientId]:
-        """Choose at most `cohort` of the clients that answered."""
+        """Choose at most `cohort` of the clients that answered, from the scalars of each."""
         ...
 
 
@@ -79,7 +84,12 @@ class SupportsPrivacyCost(Protocol[ClientState]):
     """
 
     def spend(self, state: ClientState, computed: ClientState) -> ClientState:
-        """Return `state` with the cost that `computed` has run up."""
+        """Return `state` with the cost that `computed` has run up.
+
+        Args:
+            state: the client's committed state, to which a contribution that does not count rolls it back.
+            computed: the tentative state that came with a computed contribution.
+        """
         ...
 
     def noised_steps(self, state: ClientState) -> tuple[float, float, int]:

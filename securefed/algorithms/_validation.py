@@ -1,4 +1,8 @@
-"""Check an algorithm object before a run starts; each error names the method at fault and the correction."""
+"""Check an algorithm object before a run starts; each error names the method at fault and the correction.
+
+Runs, recordings and wrappers call these functions, so that a user's own algorithm fails early and in words. A layout
+names the tensors of a message, with their shapes and bounds; public facts are those that all parties know.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from securefed._tensors import Layout, Tensors
 from securefed.algorithms._base import Algorithm
 from securefed.errors import ConfigError, DataError
 
+# the functions that `Algorithm` itself defines, without those whose name starts with an underscore
 METHODS = tuple(name for name, value in vars(Algorithm).items() if isinstance(value, FunctionType) and name[0] != "_")
 """The methods that a run calls."""
 
@@ -79,6 +84,11 @@ def first_broadcast(algorithm: Algorithm[Any, Any], public: Public) -> dict[str,
 
 def check_contribution(algorithm: Algorithm[Any, Any], computed: Any, layout: Layout) -> None:
     """Compare names, shapes and types of what `contribute` returned with the layout.
+
+    Args:
+        algorithm: the algorithm, for errors.
+        computed: what its `contribute` returned.
+        layout: the tensors that its `layout` names.
 
     Raises:
         ConfigError: it is no pair of state and tensors, or a tensor is missing, unexpected, of another shape, or holds

@@ -1,5 +1,8 @@
 """Ditto on graphs: clients train a global graph by FedAvg, and beside it personal graphs that are pulled towards it.
 
+A graph is the vector of its edge weights, and g_i client i's objective, small where its signals vary little over heavy
+edges. `GraphMethod` (method.py) runs the rounds and calls `steps` for each client; the server's part is FedAvg's.
+
 Source: Li et al. 2021, Algorithm 1.
 """
 
@@ -30,7 +33,8 @@ class GraphDitto(GraphFedAvg):
     own v. It never sends v.
 
     Attributes:
-        strength: lambda, at least 0; 0 makes the personal graphs those of IGL.
+        strength: lambda, the strength of the pull, at least 0; 0 makes the personal graphs those of IGL, by
+            which each client learns alone.
     """
 
     strength: float = 1.0
@@ -43,11 +47,11 @@ class GraphDitto(GraphFedAvg):
         self.refuse_oscillation(self.strength)
 
     def memory(self, edges: Edges) -> Memory:
-        """Return what a client remembers before its first round."""
+        """Return what a client remembers before its first round: its graph v and the iterate before it, (edges,)."""
         return GraphMethod.memory(self, edges)
 
     def steps(self, consensus: Array, memory: Memory, own: LocalGraphData) -> tuple[dict[str, Array], Memory]:
-        """Run the local steps of one round."""
+        """Return what FedAvg sends, and the client's new memory: v and the iterate before it."""
         sent, _ = super().steps(consensus, (), own)
         graph, before = memory
         return sent, self.descend(own, graph, before, self.strength, consensus)

@@ -1,6 +1,7 @@
 """Store a graph on d vertices as the vector w of its d (d - 1) / 2 edge weights, and compute degrees S w from it.
 
-S is the (vertices, edges) matrix with S_ve = 1 where edge e ends at vertex v; it is never formed.
+S is the (vertices, edges) matrix with S_ve = 1 where edge e ends at vertex v; it is never formed. All methods that
+learn graphs, and their metrics, number edges as here: the upper triangle of the adjacency matrix, row by row.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ class Edges:
 
     A graph is a vector w (..., edges): the upper triangle of its adjacency matrix, row by row. Leading axes are free
     everywhere (clients). No (vertices x edges) matrix is ever formed.
+
+    Attributes:
+        vertices: d, the number of vertices.
 
     Raises:
         ConfigError: fewer than 2 vertices.
@@ -47,7 +51,7 @@ class Edges:
         """The positions of the edges at each vertex, (vertices, vertices - 1)."""
         heads, tails = self.ends
         number = np.zeros((self.vertices, self.vertices), np.int64)
-        number[heads, tails] = number[tails, heads] = np.arange(self.count)
+        number[heads, tails] = number[tails, heads] = np.arange(self.count)  # position of the edge of each pair
         return number[~np.eye(self.vertices, dtype=bool)].reshape(self.vertices, -1)
 
     def degrees(self, graph: Array) -> Array:

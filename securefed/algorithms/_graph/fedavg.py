@@ -1,4 +1,10 @@
-"""FedAvg on graphs: one global graph from all clients' signals (ppgl eq. 28; McMahan et al. 2017, Algorithm 1)."""
+"""FedAvg on graphs: one global graph from all clients' signals (ppgl eq. 28; McMahan et al. 2017, Algorithm 1).
+
+Client i has N_i signals (rows) on d vertices. A graph is the vector w (edges,) of its d (d - 1) / 2 edge weights, and
+g_i(w) is the client's objective: small where its signals vary little over heavy edges. `GraphMethod` (method.py) runs
+the rounds: it calls `steps` for each client, which takes K projected gradient steps, and `update` at the server, with
+the sum over the survivors, the clients whose contributions it counts.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +32,21 @@ class GraphFedAvg(GraphMethod):
     A client takes K steps on its objective g_i from the global graph. The server averages the results with weights N_i,
     with which the g_i add up to the objective (28).
 
-    Clients keep nothing between rounds; the momentum starts anew each round.
+    A client sends w_i N_i / (largest N_j). Clients keep nothing between rounds; the momentum starts anew each round.
     """
 
     result: ClassVar[str | None] = None
 
     def memory(self, edges: Edges) -> Memory:
-        """Return what a client remembers before its first round."""
+        """Return what a client remembers: nothing."""
         return ()
 
     def specs(self, public: Public) -> tuple[TensorSpec, ...]:
-        """Name the tensors of one contribution, with bounds."""
+        """Describe the one tensor of a contribution, the scaled graph (edges,), with its bound."""
         return (TensorSpec(GRAPH, (edges_of(public.features).count,), self.largest_weight(public), 64),)
 
     def steps(self, consensus: Array, memory: Memory, own: LocalGraphData) -> tuple[dict[str, Array], Memory]:
-        """Run the local steps of one round."""
+        """Return `graph`, the client's graph times its share of rows, and the memory, which stays empty."""
         graph, _ = self.descend(own, consensus, consensus, self.pull, consensus)
         return {GRAPH: own.share * graph}, ()
 
@@ -50,5 +56,5 @@ class GraphFedAvg(GraphMethod):
         return 0.0
 
     def update(self, total: Tensors, survivors: Sequence[int], public: Public) -> Array:
-        """Compute the server's next vectors from the sum."""
+        """Return the next global graph, the survivors' mean weighted by N_i."""
         return mean_of_shares(total[GRAPH], survivors, public)

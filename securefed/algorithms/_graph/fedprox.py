@@ -1,4 +1,9 @@
-"""FedProx on graphs: FedAvg with local steps held near the global graph (Li et al. 2020, Algorithm 2, eq. 2)."""
+"""FedProx on graphs: FedAvg with local steps held near the global graph (Li et al. 2020, Algorithm 2, eq. 2).
+
+A graph is the vector w of its edge weights, and g_i(w) client i's objective, small where its signals vary little over
+heavy edges. Everything but the pull is `GraphFedAvg`'s (fedavg.py): a client takes projected gradient steps from the
+global graph, and the server averages the results, weighted by the clients' numbers of rows.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +27,7 @@ class GraphFedProx(GraphFedAvg):
     With mu = 0 it is FedAvg.
 
     Attributes:
-        mu: at least 0.
+        mu: strength of the pull towards the global graph, at least 0.
     """
 
     mu: float = 1.0
@@ -34,5 +39,5 @@ class GraphFedProx(GraphFedAvg):
 
     @property
     def pull(self) -> float:
-        """Strength of the pull towards the broadcast graph."""
+        """Strength of the pull towards the broadcast graph, mu."""
         return self.mu

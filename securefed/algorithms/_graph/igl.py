@@ -1,5 +1,10 @@
 """IGL: independent graph learning; each client learns a graph from its own signals (ppgl section V-A, baseline i).
 
+It shows what a client reaches without the others. A graph is the vector w (edges,) of the weights of all pairs of
+vertices, and g_i(w) client i's objective, small where its signals vary little over heavy edges. `GraphMethod`
+(method.py) runs the rounds: it calls `steps` for each client, and `update` at the server, with the sum over the
+survivors, the clients whose contributions it counts.
+
 Source: ppgl eqs. (7), (18); the model is Kalofolias 2016.
 """
 
@@ -31,11 +36,11 @@ class IGL(GraphMethod):
     """
 
     def specs(self, public: Public) -> tuple[TensorSpec, ...]:
-        """Name the tensors of one contribution, with bounds."""
+        """Describe the one tensor of a contribution, the objective's value, with its bound."""
         return (TensorSpec(OBJECTIVE, (), self.largest_objective(public), 64),)
 
     def start(self, public: Public, rng: np.random.Generator) -> GraphServer:
-        """Return the server's state before the first round."""
+        """Return the server's state before the first round: a mean objective of 0."""
         return GraphServer(np.zeros(()), public)
 
     def broadcast(self, server: GraphServer) -> Tensors:

@@ -1,10 +1,17 @@
 """The base class of all methods that learn graphs: each client has signals on the vertices of an unknown graph.
 
 Rows of a client's data are signals, columns are vertices. A graph is a vector w (edges,) of non-negative weights, one
-for each pair of vertices. A client's objective g_i(w), `SmoothGraph`, needs of the data only z_i / N_i: for each pair
-the mean squared difference of its signals over the N_i rows. In a round a client takes K steps of projected gradient
-descent on g_i from its own graph or the server's. A method adds what these steps are pulled towards, what is sent
-(`specs`, `steps`), and how the server combines the sum (`update`). Everything is float64.
+for each pair of vertices, also called edges. With S w the degrees of the vertices, client i's objective is
+
+    g_i(w) = z_i^T w / N_i - alpha 1^T log(S w + zeta) + 2 beta ||w||^2                          (`SmoothGraph`)
+
+It needs of the data only z_i / N_i: for each pair the mean squared difference of its signals over the N_i rows. In a
+round a client takes K steps of projected gradient descent on g_i from its own graph or the server's. A method adds what
+these steps are pulled towards, what is sent (`specs`, `steps`), and how the server combines the sum (`update`).
+Everything is float64.
+
+A run calls `broadcast` at the server, `contribute` at each client, and `combine` at the server with the sum. The
+survivors are the clients that the sum counts; only they keep the tentative state that `contribute` returned.
 """
 
 from __future__ import annotations
@@ -69,7 +76,7 @@ class GraphClient:
         counted: number of its contributions that a sum has counted.
         distances: z_i / N_i, (edges,): all that a method uses of the data.
         share: N_i / (largest N_j), from public facts.
-        ceiling: largest value of g_i that is not taken for divergence (`BLOWN_UP`).
+        ceiling: largest value of g_i that is not taken for divergence: g_i(w^0) plus the rise that `BLOWN_UP` allows.
         public: public facts of the run.
     """
 
@@ -144,11 +151,16 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
 
     @abstractmethod
     def specs(self, public: Public) -> tuple[TensorSpec, ...]:
-        """Return the tensors of one contribution."""
+        """Describe the tensors of one contribution: names, shapes, and bounds on their entries."""
 
     @abstractmethod
     def steps(self, consensus: Array, memory: Memory, own: LocalGraphData) -> tuple[dict[str, Array], Memory]:
-        """Run the local steps of one client's round.
+        """Run the local steps of one client's round, or of several clients' at once.
+
+        Args:
+            consensus: the broadcast graph, (edges,).
+            memory: the vectors that the client keeps, (edges,) for graphs; with a leading axis for several clients.
+            own: objective and data of the client, or of the clients.
 
         Returns:
             The tensors that the client sends, (..., size) each, and its new memory.
@@ -175,7 +187,9 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
         strength: Array | float = 0.0,
         anchor: Array | float = 0.0,
     ) -> tuple[Array, Array]:
-        """Make K steps on f(w) = g_i(w) + strength / 2 ||w - anchor||^2 and return the last two iterates.
+        """Make K steps on f(w) = g_i(w) + strength / 2 ||w - anchor||^2 and return the last two iterates, (..., edges).
+
+        They start at `graph`; `previous` is the iterate before it, from which the first step takes its momentum.
 
         A client whose steps end above its ceiling has either diverged, or momentum has carried it there: at a degree
         near 0 one step can add 2 alpha eta / zeta to a weight, and over the next rounds momentum carries the weight up
@@ -234,11 +248,11 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
         return Layout(self.specs(public))
 
     def start(self, public: Public, rng: np.random.Generator) -> GraphServer:
-        """Return the server's state before the first round."""
+        """Return the server's state before the first round: a graph of equal weights."""
         return GraphServer(np.full(edges_of(public.features).count, self.start_weight), public)
 
     def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> GraphClient:
-        """Return a client's state before its first round."""
+        """Return a client's state before its first round; of its data it keeps z_i / N_i alone."""
         edges = edges_of(public.features)
         share, distances = data.rows / max(public.rows), edges.distances(data.x) / data.rows
         first = float(self.problem(public).objective(np.full(edges.count, self.start_weight), distances))
@@ -319,12 +333,13 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
         return {OBJECTIVE: self.problem(client.public).objective(graph, client.distances)}
 
     def personal(self, client: GraphClient) -> Tensors | None:
-        """Return the result that stays with the client."""
+        """Return the result that stays with the client, its graph (edges,); `None` where the method has none."""
         return {self.result: client.memory[0]} if self.result else None
 
     def _contribution(
         self, client: GraphClient, sent: Mapping[str, Array], memory: Memory
     ) -> tuple[GraphClient, Tensors]:
+        """Return a client's tentative state and its contribution; raise `DivergenceError` where it is not finite."""
         for value in (*memory, *sent.values()):
             if not np.isfinite(value).all():
                 raise DivergenceError(f"a client's graph has blown up: {REMEDY}")
@@ -350,5 +365,5 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
 
 def mean_of_shares(total: Array, survivors: Sequence[int], public: Public) -> Array:
     """Return the mean of the graphs w_i, weighted by N_i, from the sum of (N_i / largest N) w_i over the survivors."""
-    rows = np.asarray(public.rows, np.float64)
+    rows = np.asarray(public.rows, np.float64)  # N_j of all clients j
     return np.asarray(total / (rows[list(survivors)].sum() / rows.max()))

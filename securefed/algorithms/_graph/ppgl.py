@@ -1,5 +1,10 @@
 """PPGL: a personal graph for every client, and a sparse consensus that weighs clients by how near they are to it.
 
+Client i has N_i signals (rows) on d vertices; columns are vertices. A graph is the vector w (edges,) of its
+d (d - 1) / 2 edge weights, and g_i(w) (7) is the client's objective: small where its signals vary little over heavy
+edges. `GraphMethod` (method.py) runs the rounds: it calls `steps` for each client, and `update` at the server, with the
+sum over the survivors, the clients whose contributions it counts.
+
 Source: Zhang and Wang, Graph Learning Across Data Silos, equations (8), (13), (18)-(25), Algorithm 1.
 """
 
@@ -36,11 +41,16 @@ class PPGL(GraphMethod):
 
     min  sum_i g_i(w_i) + lambda (nu sum_i ||w_i - w_con||_2 + ||w_con||_1)   over non-negative graphs (8).
 
-    A round, rho = lambda nu. Client: gamma_i = 1 / (||w_i - w_con|| + eps) (25), w_i as last counted; then K steps on
-    g_i(w) + rho gamma_i / 2 ||w - w_con||^2 (18)-(21), and sends [gamma_i w_i, gamma_i] with the gamma it used. Before
-    its first counted contribution gamma_i = 1 / N (Algorithm 1, line 1: both graphs are the same then).
+    w_i is the graph of client i, w_con the consensus, N the number of clients. The norm ||w_i - w_con||, not squared,
+    lets a client differ from the consensus; it is minimised through squares with weights gamma_i that follow it.
+
+    A round, rho = lambda nu. The client sets gamma_i = 1 / (||w_i - w_con|| + eps) (25), w_i being its graph as a sum
+    last counted it. Then it takes K projected gradient steps on g_i(w) + rho gamma_i / 2 ||w - w_con||^2 (18)-(21), and
+    sends [gamma_i w_i, gamma_i] with the gamma that it used. Before its first counted contribution gamma_i = 1 / N
+    (Algorithm 1, line 1: both graphs are the same then).
     Server: w_con = max(0, sum gamma_i w_i / C - lambda / (rho C)), C = sum gamma_i (24). Where only some clients take
-    part, C stands for N / survivors times their sum, so that attendance does not change how sparse w_con is.
+    part, C in the threshold stands for N / survivors times their sum, so that attendance does not change how sparse
+    w_con is.
 
     The paper's server computes gamma_i from w_i; here the client does, since the server sees only sums. Steps and
     weights are the same. A client that sits out or is not counted keeps its graph and momentum; its next gamma_i is
@@ -77,18 +87,18 @@ class PPGL(GraphMethod):
         return self.sparsity * self.nu
 
     def specs(self, public: Public) -> tuple[TensorSpec, ...]:
-        """Name the tensors of one contribution, with bounds."""
+        """Describe the tensors of one contribution, gamma_i w_i (edges,) and gamma_i, with their bounds."""
         largest = max(1.0, 1 / self.distance_floor)  # of gamma_i
         shape = (edges_of(public.features).count,)
         weighted = TensorSpec(WEIGHTED, shape, largest * self.largest_weight(public), 64)
         return weighted, TensorSpec(WEIGHT, (), largest, 64)
 
     def memory(self, edges: Edges) -> Memory:
-        """Return what a client remembers before its first round."""
-        return *super().memory(edges), np.zeros(1)  # w, the w before it, gamma last used
+        """Return what a client remembers before its first round: w_i, the iterate before it, and gamma_i last used."""
+        return *super().memory(edges), np.zeros(1)
 
     def steps(self, consensus: Array, memory: Memory, own: LocalGraphData) -> tuple[dict[str, Array], Memory]:
-        """Run the local steps of one round."""
+        """Return gamma_i w_i and gamma_i, and the client's new memory, in the order of `memory`."""
         graph, previous, _ = memory
         gamma = self.contribution_weights(graph, consensus, own)
         strength = self.rho * gamma
@@ -104,7 +114,11 @@ class PPGL(GraphMethod):
         return np.where(own.first, equal, 1 / (distance + self.distance_floor))  # (25) and its footnote
 
     def update(self, total: Tensors, survivors: Sequence[int], public: Public) -> Array:
-        """Compute the server's next vectors from the sum."""
+        """Return the next consensus w_con from the sums of gamma_i w_i and gamma_i.
+
+        Raises:
+            DivergenceError: the gamma_i sum to 0 or less, which only noise can cause.
+        """
         present = float(total[WEIGHT])
         if not present > 0:
             raise DivergenceError(f"the clients' weights sum to {present}, not above 0: noise outweighs them")

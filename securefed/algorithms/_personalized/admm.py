@@ -1,7 +1,9 @@
 """The base class of FLAME and FedADMM: the server's model is the mean of z_i = w_i + pi_i / rho over all clients.
 
-w_i is client i's local model, pi_i its dual variable, rho the penalty. A client sends the change of z_i, so that the
-server's sum also holds the z_i of clients that take no part in a round.
+w_i is client i's local model, pi_i its dual variable of the constraint w_i = w, w the server's model, and rho the
+penalty. A client sends the change of z_i, so that the server's sum also holds the z_i of clients that take no part in a
+round. A method adds the clients' local steps; the server's `update` here is the same for both. Vectors have one entry
+per parameter of the model.
 """
 
 from __future__ import annotations
@@ -26,13 +28,14 @@ class ConsensusADMM(KnownStart):
 
     A client sends dz = z_i^{t+1} - z_i^t, and the server sets w <- w + (1/m) sum dz.
 
-    Invariant: w = (1/m) sum_i z_i over ALL m clients, with z_i of the committed states. A client that has never taken
-    part has z_i = w^0, the first model, which all parties know. dz travels in the 64-bit ring: w is a running sum, and
-    in 32 bits rounding would make it drift.
+    Invariant: w = (1/m) sum_i z_i over ALL m clients, z_i being that of the client's last contribution that a sum
+    counted. A client that has never taken part has z_i = w^0, the first model, which all parties know. dz is summed in
+    integers of 64 bits: w is a running sum, and in 32 bits rounding would make it drift.
 
     Attributes:
         penalty: rho > 0, the penalty of the distance between w_i and the server's w.
-        weighting: weights a_i of the clients' losses: `uniform`: a_i = 1/m; `rows`: a_i = n_i / n.
+        weighting: weights a_i of the clients' losses: `uniform`: a_i = 1/m; `rows`: a_i = n_i / n, the client's share
+            of all rows.
     """
 
     penalty: float = 0.01
@@ -50,5 +53,5 @@ class ConsensusADMM(KnownStart):
         return rows / float(np.sum(public.rows)) if self.weighting == "rows" else 0 * rows + 1.0 / public.clients
 
     def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
-        """Compute the server's next vectors from the sum."""
+        """Return the next w as `x`, from the sum of dz over the clients that it counts."""
         return {"x": vectors["x"] + total["dz"] / public.clients}

@@ -1,6 +1,9 @@
 """Ditto: clients train a model by federated averaging, and beside it a personal one that is drawn to the average.
 
 Source: Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, Algorithm 1.
+
+In a round the base class calls `steps` for each client; the server's update is FedAvg's. Vectors have one entry per
+parameter of the model; clients that are computed together add a leading axis.
 """
 
 from __future__ import annotations
@@ -29,14 +32,15 @@ from securefed.algorithms._personalized.method import PersonalMethod
 class Ditto(PersonalMethod, FedAvg):
     """Train a personal model beside FedAvg, drawn towards the averaged model.
 
-    v_i <- v_i - eta (grad f_i(v_i) + lambda (v_i - w)) from the v_i that the client keeps (at first w^0), on the
-    batches of the round's FedAvg steps, w the round's broadcast.   Everything sent is FedAvg's, whatever lambda.
+    v_i <- v_i - eta (grad f_i(v_i) + lambda (v_i - w)) from the v_i that the client keeps (at first w^0, the first
+    model), on the batches of the round's FedAvg steps. f_i is the mean loss of client i's rows, w the broadcast model,
+    eta `learning_rate`, lambda `attraction`. Everything sent is FedAvg's, whatever lambda: the client's change of w.
 
     lambda = 0 is local training; lambda towards infinity gives v_i = w. Steps of v_i do not converge where
     eta (lambda + L) > 2, L the smoothness of f_i: refused at enrolment where L is known.
 
     Attributes:
-        attraction: lambda >= 0.
+        attraction: lambda >= 0, of the personal model to the averaged one.
     """
 
     audit_case: ClassVar = replace(
@@ -50,15 +54,15 @@ class Ditto(PersonalMethod, FedAvg):
         check_number("attraction (lambda)", self.attraction, 0)
 
     def curvature(self, smoothness: float, rows: int, public: Public) -> float:
-        """Bound the curvature of the function that the local steps descend."""
+        """Bound the curvature of f_i(v) + lambda/2 ||v - w||^2, where `smoothness` is that of f_i."""
         return self.attraction + smoothness
 
     def memory(self, model: Model) -> Memory:
-        """Return what a client remembers before its first round."""
+        """Return what a client remembers before its first round: v_i."""
         return (self.initial(model),)
 
     def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
-        """Run the local steps of one round."""
+        """Return what FedAvg sends, `delta`, and the client's new memory, v_i."""
         sent, _ = super().steps(received, (), work)
         w, v = received["x"], memory[0]
         for step in range(len(work.sizes)):

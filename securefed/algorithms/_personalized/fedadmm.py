@@ -3,6 +3,10 @@
 Source: Gong et al., FedADMM: A Robust Federated Deep Learning Framework with Adaptivity to System Heterogeneity,
 Algorithm 1 with server step |S| / m; Zhou and Li, Federated Learning via Inexact ADMM. LoSAC's baseline of the same
 name is `optimization/fedadmm`.
+
+In a round the base class calls `steps` for each client, with the broadcast vectors, and `update` at the server, with
+the sum of what the survivors sent: the clients whose contributions the sum counts. Vectors have one entry per parameter
+of the model; clients that are computed together add a leading axis.
 """
 
 from __future__ import annotations
@@ -34,7 +38,13 @@ Begin = Literal["global", "local"]
 class FedADMM(ConsensusADMM):
     """Train one model by consensus ADMM with inexact local solves.
 
-    min over w and x_i = w of  sum_i m a_i f_i(x_i).   A client, from the x_i, pi_i that it keeps (at first w^0, 0):
+    min over w and x_i = w of  sum_i m a_i f_i(x_i)
+
+    f_i is the mean loss of client i's rows, x_i its local model, w the server's, pi_i the dual variable of x_i = w, m
+    the number of all clients, a_i the client's weight (`weighting`), rho `penalty`, eta `learning_rate`, and H
+    `local_epochs`; where that is `None` the client makes `local_steps` steps instead of H passes.
+
+    A client, from the x_i, pi_i that it keeps (at first w^0, the first model, and 0):
 
         x_i <- x_i - eta (m a_i grad f_i(x_i) + pi_i + rho (x_i - w))       H passes over its batches
         pi_i <- pi_i + rho (x_i - w)
@@ -61,22 +71,22 @@ class FedADMM(ConsensusADMM):
         check_choice("begin", self.begin, ("global", "local"))
 
     def curvature(self, smoothness: float, rows: int, public: Public) -> float:
-        """Bound the curvature of the function that the local steps descend."""
+        """Bound the curvature of the function that the local steps descend; `smoothness` is that of f_i."""
         return float(self._scale(rows, public)) * smoothness + self.penalty
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
-        """Bound each contributed vector in units of the gradient's largest entry."""
+        """Return the sent vectors' bounds, in units of a gradient's largest entry, and their bits in fixed point."""
         # x_i - w reaches about eta T or 1 / rho scaled gradients, and enters z_i twice; each may change its sign.
         scale = float(np.max(self._scale(np.asarray(public.rows, float), public)))
         reach = min(self.learning_rate * self.most_steps(public), 1 / self.penalty)
         return {"dz": (8 * scale * reach, 64)}
 
     def memory(self, model: Model) -> Memory:
-        """Return what a client remembers before its first round."""
+        """Return what a client remembers before its first round: x_i and pi_i."""
         return self.initial(model), model.zeros()
 
     def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
-        """Run the local steps of one round."""
+        """Return `dz`, the change of z_i, and the client's new memory: x_i and pi_i."""
         w, (old_x_i, old_pi_i), scale = received["x"], memory, self._scale(work.rows, work.public)
         x_i = old_x_i if self.begin == "local" else w
         for step in range(len(work.sizes)):

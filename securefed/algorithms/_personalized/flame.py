@@ -1,6 +1,10 @@
 """FLAME: personalised federated learning by ADMM on Moreau envelopes.
 
 Source: Zhu et al., Personalized Federated Learning via ADMM with Moreau Envelope, (6)-(13), Algorithm 1.
+
+In a round the base class calls `steps` for each client, with the broadcast vectors, and `update` at the server, with
+the sum of what the survivors sent: the clients whose contributions the sum counts. Vectors have one entry per parameter
+of the model; clients that are computed together add a leading axis.
 """
 
 from __future__ import annotations
@@ -55,6 +59,7 @@ class FLAME(ConsensusADMM, PersonalMethod):
     and it sends the change of z_i = w_i + pi_i / rho. The server adds these to a running sum, so that
     w = (1/m) sum_i z_i over all clients, with the last z_i of those that take no part in the round             (12)
 
+    A client whose contribution the sum does not count keeps its theta_i, w_i, pi_i of before.
     Invariant before and after each round: pi_i = lambda a_i (theta_i - w_i), Lemma 2. Local steps do not converge where
     eta (lambda + L) > 2, L the smoothness of f_i: a client refuses that at enrolment where L is known. The Lagrangian
     is bounded below only where rho >= lambda a_i (Lemma 3). The paper's own setting does not meet this: rho = .01, and
@@ -104,11 +109,11 @@ class FLAME(ConsensusADMM, PersonalMethod):
         return super().layout(public)
 
     def curvature(self, smoothness: float, rows: int, public: Public) -> float:
-        """Bound the curvature of the function that the local steps descend."""
+        """Bound the curvature of f_i(theta) + lambda/2 ||theta - w_i||^2, where `smoothness` is that of f_i."""
         return self.attraction + smoothness
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
-        """Bound each contributed vector in units of the gradient's largest entry."""
+        """Return the sent vectors' bounds, in units of a gradient's largest entry, and their bits in fixed point."""
         # theta stays within min(eta T, 1 / lambda) gradients of its anchor, T the number of local steps: these contract
         # by 1 - eta lambda. With theta+ the theta of (9) and theta the one before, (10)-(11) give
         # dz = (w - w_i) + 2 lambda a / (lambda a + rho) ((theta+ - w) - (theta - w_i)), which is a few such lengths.
@@ -119,12 +124,12 @@ class FLAME(ConsensusADMM, PersonalMethod):
         return {"dz": (8 * pull / (pull + self.penalty) * reach, 64)}
 
     def memory(self, model: Model) -> Memory:
-        """Return what a client remembers before its first round."""
+        """Return what a client remembers before its first round: theta_i, w_i and pi_i."""
         w = self.initial(model)
         return w, w, model.zeros()
 
     def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
-        """Run the local steps of one round."""
+        """Return `dz`, the change of z_i, and the client's new memory: theta_i, w_i and pi_i."""
         w, (theta, old_w_i, old_pi_i) = received["x"], memory
         anchor = old_w_i if self.anchor == "local" else w
         for step in range(len(work.sizes)):  # (9)

@@ -1,4 +1,9 @@
-"""Base classes of the personalised methods: a start that all parties know, and a model that stays with the client."""
+"""Base classes of the personalised methods: a start that all parties know, and a model that stays with the client.
+
+A personalised method gives every client a model of its own beside, or instead of, the server's. Models and whatever
+else a client remembers (its memory) are flat vectors with one entry per parameter. The base class `PassingMethod`
+draws the rows of the local steps and runs a client's part of a round; a method adds the steps themselves.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +42,16 @@ class KnownStart(PassingMethod):
 
     @abstractmethod
     def curvature(self, smoothness: float, rows: int, public: Public) -> float:
-        """Return the curvature of the function that a client's local steps minimise.
+        """Bound the curvature of the function that a client's local steps minimise, its Hessian's largest eigenvalue.
 
         Args:
-            smoothness: smoothness of the client's loss.
+            smoothness: L, that of the client's mean loss.
             rows: number of the client's rows.
             public: public facts of the run.
         """
 
     def start(self, public: Public, rng: np.random.Generator) -> ModelServer:
-        """Return the server's state before the first round."""
+        """Return the server's state before the first round, with the model w^0."""
         return super().start(public, np.random.default_rng(self.initial_seed))
 
     def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> ModelClient:
@@ -90,12 +95,13 @@ class PersonalMethod(KnownStart):
         return Layout((*layout, *own))
 
     def evaluate(self, client: ModelClient, broadcast: Tensors) -> Tensors:
-        """Return sums over the client's rows."""
+        """Return sums over the client's rows, of the global model and, as `personal_NAME`, of the personal one."""
         data, personal_model = client.data, self.personal(client)
         sums = self.problem.measure(personal_model, data.x, self.problem.targets(data))
         personal = {f"personal_{name}": np.asarray(value) for name, value in sums.items() if name != "count"}
         return {**super().evaluate(client, broadcast), **personal}
 
     def _contribution(self, client: ModelClient, sent: Vectors, memory: Memory) -> tuple[ModelClient, Tensors]:
+        """Return a client's tentative state and its contribution; raise `DivergenceError` where a vector diverged."""
         self._check(memory[0], "personal", "a client's local steps")  # not every method sends it
         return super()._contribution(client, sent, memory)

@@ -3,6 +3,10 @@
 In the paper's words, the common model is trained by gradient steps on the mean of the clients' Moreau envelopes.
 
 Source: Dinh et al., Personalized Federated Learning with Moreau Envelopes, (2)-(7), Algorithm 1.
+
+In a round the base class calls `steps` for each client, with the broadcast vectors, and `update` at the server, with
+the sum of what the survivors sent: the clients whose contributions the sum counts. Vectors have one entry per parameter
+of the model; clients that are computed together add a leading axis.
 """
 
 from __future__ import annotations
@@ -33,6 +37,10 @@ class PFedMe(PersonalMethod):
     """Train personal models by Moreau envelopes, and one model by gradient steps on their mean.
 
     min over w of  sum_i F_i(w),  F_i(w) = min over theta of f_i(theta) + lambda/2 ||theta - w||^2.
+
+    f_i is the mean loss of client i's rows, w the server's model, theta client i's personal model, lambda `attraction`,
+    eta `learning_rate`, eta_w `model_rate`, and beta `server_step`. F_i is the Moreau envelope of f_i; its gradient is
+    lambda (w - theta) at the theta of the minimum.
 
     A client, from w_i = theta = w, R times:
 
@@ -76,31 +84,32 @@ class PFedMe(PersonalMethod):
         check_integer("inner_steps", self.inner_steps, 1)
 
     def curvature(self, smoothness: float, rows: int, public: Public) -> float:
-        """Bound the curvature of the function that the local steps descend."""
+        """Bound the curvature of f_i(theta) + lambda/2 ||theta - w_i||^2, where `smoothness` is that of f_i."""
         return self.attraction + smoothness
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
-        """Bound each contributed vector in units of the gradient's largest entry."""
+        """Return the sent vectors' bounds, in units of a gradient's largest entry, and their bits in fixed point."""
         updates = self.local_steps if self.local_epochs is None else 1
         steps = self.inner_steps if self.local_epochs is None else self.most_steps(public)
-        reach = min(self.learning_rate * steps, 1 / self.attraction)  # of theta from w_i, in gradients
+        # theta stays within `reach` gradients of w_i: each step moves it by eta g and contracts by 1 - eta lambda.
+        reach = min(self.learning_rate * steps, 1 / self.attraction)
         return {"delta": (updates * self.model_rate * self.attraction * reach, 32)}
 
     def memory(self, model: Model) -> Memory:
-        """Return what a client remembers before its first round."""
+        """Return what a client remembers before its first round: theta = w^0."""
         return (self.initial(model),)
 
     def draw(self, rows: int, rng: np.random.Generator) -> BatchDraw:
-        """Draw the rows of each local step."""
+        """Draw the rows of each step of theta: R batches, each K times, or H passes over all batches."""
         draw = super().draw(rows, rng)
         if self.local_epochs is not None:
             return draw
         return BatchDraw.of([part for part in draw.parts for _ in range(self.inner_steps)])
 
     def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
-        """Run the local steps of one round."""
+        """Return `delta`, w_i - w after the R updates, and the client's new memory, theta."""
         w, count = received["x"], len(work.sizes)
-        each = self.inner_steps if self.local_epochs is None else count
+        each = self.inner_steps if self.local_epochs is None else count  # steps of theta for one of w_i
         w_i = theta = w
         for step in range(count):
             theta = theta - self.learning_rate * (work.gradient(theta, step) + self.attraction * (theta - w_i))
@@ -109,5 +118,5 @@ class PFedMe(PersonalMethod):
         return {"delta": w_i - w}, (theta,)
 
     def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
-        """Compute the server's next vectors from the sum."""
+        """Return the next w as `x`."""
         return {"x": vectors["x"] + self.server_step * total["delta"] / len(survivors)}
