@@ -4,6 +4,9 @@ Every local step is DP-SGD (Abadi et al., CCS 2016), run by opacus' `PrivacyEngi
 probability, the gradient of each drawn row is clipped to an L2 norm of C, and Gaussian noise is added to their sum.
 The accountant of opacus adds up epsilon over all rounds of a run. A client's upload is private by itself, so that no
 defence need add noise. Needs the extra `records` (opacus).
+
+A round is FedAvg's: a run calls `contribute` at each client, and the server adds the mean of the clients' changes to
+its model. A client's new state is dropped where the round does not count it, but its privacy cost stays (`spend`).
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ with needed_for("record-level privacy"):
     from opacus.validators.errors import UnsupportedModuleError
 
 History = tuple[tuple[float, float, int], ...]
-"""The steps that an accountant composes: (noise multiplier, sampling rate, number of steps), in order."""
+"""The steps whose cost an accountant adds up: (noise multiplier, sampling rate, number of steps), in order."""
 _TAIL = 8.0
 """Standard deviations of noise for which a bound leaves room; an entry exceeds them once in 8e14."""
 
@@ -99,7 +102,11 @@ class PrivateFedAvg(FedAvg):
         check_number("delta", self.delta, below=1, positive=True)
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
-        """Return FedAvg's bounds with room for the noise; a refused upload would void a round that is paid for."""
+        """Return FedAvg's bounds with room for the noise; a refused upload would void a round that is paid for.
+
+        `delta`, the sum of T steps, has noise of eta `deviation` sqrt(T) in an entry, and FedAvg's bound of it is
+        `factor` = eta T times the largest weight, times the gradient's bound.
+        """
         assert isinstance(self.problem, TorchModule)
         factor, ring = super().factors(public)["delta"]
         smallest = min(self.rate(rows) * rows for rows in set(public.rows))
@@ -197,6 +204,7 @@ class PrivateFedAvg(FedAvg):
             )
 
     def _epsilon(self, history: History) -> float:
+        """Return the epsilon of these steps at `delta`."""
         return _renyi(history, self.delta) if history else 0.0
 
     def _randomness(self, rng: np.random.Generator) -> SecureRandomStream:
@@ -275,7 +283,7 @@ class _SecureOptimizer(DPOptimizer):  # type: ignore[misc]
     @property
     def grid(self) -> float:
         """The grid's step, a power of two: fine against the noise, and so that the sum of all rows fits 2^52 steps."""
-        fits = math.ceil(math.log2(self.rows * self.max_grad_norm)) - 52
+        fits = math.ceil(math.log2(self.rows * self.max_grad_norm)) - 52  # the sum is at most rows * C
         return max(grid_for(self.noise_multiplier * self.max_grad_norm), 2.0**fits)
 
     def clip_and_accumulate(self) -> None:
@@ -285,9 +293,10 @@ class _SecureOptimizer(DPOptimizer):  # type: ignore[misc]
         each entry.
         """
         parts = [self._get_flat_grad_sample(p).flatten(1) for p in self.params]
-        finite = torch.stack([part.isfinite().all(1) for part in parts]).all(0)
+        finite = torch.stack([part.isfinite().all(1) for part in parts]).all(0)  # of each row
         squares = torch.stack([part.double().square().sum(1) for part in parts]).sum(0)
         entries = sum(part.shape[1] for part in parts)
+        # a row's norm, made larger than any rounding of its computation
         norms = squares.sqrt() * (1 + (entries + 8) * float(np.finfo(np.float64).eps))
         factors = (self.max_grad_norm / norms).clamp(max=1.0) / self.grid
         for p, part in zip(self.params, parts, strict=True):
@@ -297,7 +306,7 @@ class _SecureOptimizer(DPOptimizer):  # type: ignore[misc]
     def add_noise(self) -> None:
         """Add noise in whole steps of the grid, then cast: never less than is accounted for."""
         entries = sum(p.numel() for p in self.params)
-        moved = self.max_grad_norm + math.sqrt(entries) * self.grid / 2
+        moved = self.max_grad_norm + math.sqrt(entries) * self.grid / 2  # what one row moves the sum by, at most
         deviation = max(self.noise_multiplier * moved / self.grid, SMALLEST_DEVIATION)
         for p in self.params:
             noise = torch.from_numpy(rounded_normal_draws(deviation, p.numel(), self.stream))
