@@ -1,7 +1,8 @@
 """Compute lower bounds on epsilon from the number of bits that an adversary guessed right.
 
-A mechanism runs with or without a canary (a bit each), and the adversary guesses the bits from the output. Each bound
-is one-sided: with probability at least `confidence` it lies below the mechanism's true epsilon. All are at least 0.
+A mechanism runs with or without a canary (a record or client that the auditor made up; a bit each), and the adversary
+guesses the bits from the output. Each bound is one-sided: with probability at least `confidence` it lies below the
+mechanism's true epsilon. All are at least 0. `noise_audit` and `record_audit` run the mechanisms and call these.
 
 - `clopper_pearson`: many independent runs, one bit each.
 - `tradeoff`: the same runs, tighter: it bounds the parameter of Gaussian trade-off curves (Dong, Roth, Su,
@@ -67,7 +68,7 @@ class Guesses:
         count = (len(values) if made is None else made) // 2
         require(0 < count <= len(values) // 2, f"2 to {len(values)} guesses can be made, not {made}")
         order = np.argsort(values, kind="stable")
-        right = int(np.sum(~truth[order[:count]]) + np.sum(truth[order[-count:]]))
+        right = int(np.sum(~truth[order[:count]]) + np.sum(truth[order[-count:]]))  # guessed 0, guessed 1
         return cls(len(values), 2 * count, right)
 
 
@@ -160,15 +161,26 @@ def from_scores(
 
 
 def _rates(inside: tuple[int, int], outside: tuple[int, int], confidence: float) -> tuple[float, float]:
-    """Return a lower bound on the true positive rate and an upper one on the false positive rate."""
-    level = (1 - confidence) / 2
+    """Return a lower bound on the true positive rate and an upper one on the false positive rate.
+
+    Both are Clopper-Pearson: of k in n the lower end is a quantile of Beta(k, n - k + 1), the upper of Beta(k + 1,
+    n - k).
+    """
+    level = (1 - confidence) / 2  # half of the error for each
     tpr = 0.0 if inside[0] == 0 else float(beta.ppf(level, inside[0], inside[1] - inside[0] + 1))
     fpr = 1.0 if outside[0] == outside[1] else float(beta.ppf(1 - level, outside[0] + 1, outside[1] - outside[0]))
     return tpr, fpr
 
 
 def _tuned(inside: Array, outside: Array, tune: float, bound_of: Callable[[Count, Count], float]) -> float:
-    """Choose statistic and threshold on the first scores, and bound by the counts of the others."""
+    """Choose statistic and threshold on the first scores, and bound by the counts of the others.
+
+    Args:
+        inside: (runs,) or (runs, statistics) scores with the canary.
+        outside: the same without it.
+        tune: share of the scores to choose on.
+        bound_of: (counts with the canary, counts without) -> the bound; the threshold that makes it largest is taken.
+    """
     require(0 < tune < 1, f"tune must lie between 0 and 1, not {tune}")
     first, second = (np.asarray(x, np.float64).reshape(len(x), -1) for x in (inside, outside))
     a, b = int(len(first) * tune), int(len(second) * tune)
@@ -180,8 +192,8 @@ def _tuned(inside: Array, outside: Array, tune: float, bound_of: Callable[[Count
         counts = [(int(np.sum(x > threshold)), len(x)) for x in (ins, outs)]
         return bound_of(counts[0], counts[1])
 
-    middle = np.sort(np.concatenate([first[:a], second[:b]]))
-    thresholds = middle[np.unique(np.linspace(0, len(middle) - 1, 201).astype(int))]
+    seen = np.sort(np.concatenate([first[:a], second[:b]]))
+    thresholds = seen[np.unique(np.linspace(0, len(seen) - 1, 201).astype(int))]  # half per cents of all scores
     best = max(thresholds, key=lambda t: bound(float(t), first[:a], second[:b]))
     return bound(float(best), first[a:], second[b:])
 
@@ -195,6 +207,11 @@ def one_run(guesses: Guesses, delta: float, confidence: float = CONFIDENCE) -> f
     """Bound epsilon by one run with many bits: the largest epsilon at which so many right guesses are too unlikely.
 
     Steinke, Nasr, Jagielski, arXiv 2305.08846, theorem 5.2.
+
+    Args:
+        guesses: of the adversary.
+        delta: of the privacy.
+        confidence: of the bound.
 
     Raises:
         ConfigError: delta or confidence is out of range.
@@ -226,6 +243,11 @@ def one_run_f(guesses: Guesses, delta: float, confidence: float = CONFIDENCE) ->
     It bounds mechanisms whose trade-off curve is Gaussian: composed Gaussian noise, and up to a small distance Skellam
     and discrete Gaussian noise. For other mechanisms it is no bound; use `one_run`.
 
+    Args:
+        guesses: of the adversary.
+        delta: of the privacy.
+        confidence: of the bound.
+
     Raises:
         ConfigError: delta or confidence is out of range.
     """
@@ -247,11 +269,12 @@ def gaussian_least(power: float, mu: float) -> float:
 def rejects(guesses: Guesses, least: Callable[[float], float], level: float) -> bool:
     """Whether P[at least `right` of `made` guesses are right] > level contradicts a trade-off curve.
 
-    Let r_a and h_a be the chance that a canary drawn at random is guessed right (wrong) while at least a guesses are
-    right. For each canary and value, "this guess, and a right ones among the others" is one event under both values of
-    its bit, so the curve demands h_a >= least(r_{a+1}) (by Jensen, since means of a convex function). With q_a = P[a
-    right], r_a - r_{a+1} = q_a a / m and h_a - h_{a+1} = q_a (made - a) / m. The computation starts from P[>= right] =
-    level, all of it at `right`, and goes down in a; if the least mass exceeds made / m, the level cannot be reached.
+    If it does, so many right guesses had a probability of at most `level` under the curve, which is rejected. Let r_a
+    and h_a be the chance that a canary drawn at random is guessed right (wrong) while at least a guesses are right. For
+    each canary and value, "this guess, and a right ones among the others" is one event under both values of its bit, so
+    the curve demands h_a >= least(r_{a+1}) (by Jensen, since means of a convex function). With q_a = P[a right], r_a -
+    r_{a+1} = q_a a / m and h_a - h_{a+1} = q_a (made - a) / m. The computation starts from P[>= right] = level, all of
+    it at `right`, and goes down in a; if the least mass exceeds made / m, the level cannot be reached.
 
     Args:
         guesses: of the adversary.
@@ -261,10 +284,10 @@ def rejects(guesses: Guesses, least: Callable[[float], float], level: float) -> 
     m, made, right = guesses.canaries, guesses.made, guesses.right
     if right == 0:
         return False
-    hit, miss = level * right / m, level * (made - right) / m
+    hit, miss = level * right / m, level * (made - right) / m  # r_right and h_right
     for a in range(right - 1, -1, -1):
-        needed = max(least(min(hit, 1.0)), miss)
-        hit += a / (made - a) * (needed - miss)
+        needed = max(least(min(hit, 1.0)), miss)  # the least h_a, given r_{a+1} and h_{a+1}
+        hit += a / (made - a) * (needed - miss)  # r_a, by q_a = m (h_a - h_{a+1}) / (made - a)
         miss = needed
         if hit + miss > made / m:
             return True

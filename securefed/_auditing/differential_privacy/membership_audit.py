@@ -1,8 +1,10 @@
 """Measure membership: which of a client's rows took part, in the clear and under every kind of noise.
 
-The target's first rows are canaries: a coin decides whether the target has its own row or a stand-in, a held-out row of
-the same label. The algorithm runs as its audit case says. The adversary sees what the noise's epsilon covers, knows all
-other clients' rows and subtracts their messages, and scores each coin by a log likelihood ratio.
+`registered_audit.audit(membership=True)` calls `play` for each algorithm and seed, then `membership_rows`. The target's
+first rows are canaries: a coin decides whether the target has its own row or a stand-in, a held-out row of the same
+label. The algorithm runs in its audit case, the setting in which it is audited. The adversary sees what the noise's
+epsilon covers, knows all other clients' rows and subtracts their messages, and scores each coin by a log likelihood
+ratio. One adversary knows the target's other rows too (`informed`), the other only rows like them (`population`).
 
 Two worst cases stand beside these: a whole contribution far beyond the clip (`noise_audit`), and one record where
 records are the unit of privacy (`record_audit`). Poisson sampling has only these, since the adversary above would have
@@ -62,7 +64,7 @@ from securefed.defenses._plain import Plain
 from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError, SecureFedError
 
-INFORMED, POPULATION = "informed", "population"
+INFORMED, POPULATION = "informed", "population"  # names of the adversaries
 CLIENT_CANARY, RECORD_CANARY = "client canary", "record canary"
 PLAIN: Final = "plain"
 NOISES: Final[Mapping[str, Callable[[float, float], Defense]]] = {
@@ -108,7 +110,7 @@ class Play:
         adversary: what the adversary knows.
         scores: one for each coin, higher if the own row is more likely.
         inside: whether it was the own row.
-        epsilon: that the plan claims for all rounds; `None` without noise.
+        epsilon: that the noise's accountant claims for all rounds; `None` without noise.
     """
 
     algorithm: str
@@ -134,8 +136,8 @@ class MembershipRow:
         others: number of non-members' scores.
         seeds: number of runs.
         epsilon: that the plan claims for all rounds; `None` without noise.
-        verdict: as of every cell, of the leakage 2 AUC - 1.
-        detectable: likewise.
+        verdict: as of every attack of the audit (`engine.statistics.verdict`), of the leakage 2 AUC - 1.
+        detectable: smallest mean leakage that would have been noticed.
     """
 
     algorithm: str
@@ -248,6 +250,7 @@ def gather_plays(plays: Iterable[Play]) -> list[MembershipRow]:
 def _row(group: Sequence[Play]) -> MembershipRow:
     found = pooled_rates([np.array(item.scores) for item in group], [np.array(item.inside) for item in group])
     count, auc = len(group), found.rates.auc
+    # an interval holds the deviation of one run's value, that of the mean times sqrt(count)
     leak = Interval(2 * auc - 1, 2 * found.auc[0] - 1, 2 * found.auc[1] - 1, count, 2 * found.deviation * count**0.5)
     null = Interval(0.0, 2 * found.null[0] - 1, 2 * found.null[1] - 1, count, 0.0)
     judged = verdict(leak, null)
@@ -291,6 +294,7 @@ def _plays_under(
     canaries: Canaries,
     rng: np.random.Generator,
 ) -> Iterator[Play]:
+    """Run one seed under one defence, with the canaries among the target's rows, and let both adversaries score."""
     planted = canaries.planted(prepared.clients[_TARGET])
     clients = (planted, *prepared.clients[1:])
     method = what.build()
@@ -330,7 +334,7 @@ def _game(
 
 
 def _plans(defense: Defense, result: Result) -> dict[int, Plan]:
-    """Return the plan of every exchange; what a defence learns between them follows from the public releases."""
+    """Return by exchange its plan: clip, noise, and what an adaptive clip learned from the public releases before it."""
     learned, plans = defense.start(result.plan.own), {}
     for record in result.transcript.records:
         plans[record.round] = replace(result.plan, learned=learned)
@@ -339,7 +343,7 @@ def _plans(defense: Defense, result: Result) -> dict[int, Plan]:
 
 
 def _clipped(defense: Defense, plans: Mapping[int, Plan], sent: Tensors, exchange: int) -> Tensors:
-    """Clip a contribution as that exchange does, in the units of its release."""
+    """Clip a contribution as that exchange does; an adaptive clip sends multiples of its norm, so units are undone."""
     clip = defense.transforms[0]
     return clip.release(clip.encode(sent, plans[exchange]), plans[exchange])
 
@@ -355,7 +359,11 @@ def _scales(defense: Defense, observed: View, plans: Mapping[int, Plan]) -> Arra
 
 
 def _noise(defense: Defense, planned: Plan, *, local: bool) -> float:
-    """Measure the noise's standard deviation before units, by sending zeros through the defence's own code."""
+    """Measure the noise's standard deviation as it is drawn, by sending zeros through the defence's own code.
+
+    A release multiplies the noise by factors (units of an adaptive clip, 1 / rate of Poisson sampling). They are
+    divided out here, and `_scales` has those of every exchange.
+    """
     zeros = {spec.name: np.zeros(spec.shape) for spec in planned.own}
     units = release_after_noise(defense, {tensor.name: np.ones(tensor.shape) for tensor in planned.tensors}, planned)
     clients = [partial(defense.encode, zeros)] * (1 if local else planned.clients)

@@ -1,9 +1,22 @@
 """Measure whether a defence with noise keeps its own epsilon: canaries go through its real code, and bound it.
 
-A canary is a client whose contribution is one direction, far beyond the clip, or nothing at all. These are the two
-neighbouring inputs of the plan's epsilon (under cohorts of a fixed size: that direction or its opposite). The adversary
-sees what epsilon covers: under local noise one upload, under noise in the ring the sum of the fewest clients that may
-be opened, under central noise the released sum. Chains whose unit is a record are audited in `record_audit`.
+A defence is a chain of steps: clip a contribution to an L2 norm, round it, add noise, sum. Its plan states the clip,
+the noise and the epsilon of one exchange (one contribution from each client, summed). A canary is a client whose
+contribution is one direction u, of 100 clips, or nothing at all: the two neighbouring inputs of the plan's epsilon
+(under cohorts of a fixed size: that direction or its opposite). With a bit b for "the canary was there", the adversary
+sees
+
+    y = b shift + scale * noise
+
+and scores b by the log likelihood ratio. Scores that tell b too well contradict the epsilon that the plan states:
+`epsilon_bounds` turns rates of right guesses into a lower bound on epsilon. It exceeds the claim if noise is missing,
+or if the clip is.
+
+Two games are played: many independent exchanges with one canary, and one exchange with many canaries in orthogonal
+directions, a bit each. The adversary sees what epsilon covers: under local noise (each client's own protects it) one
+upload; under noise in the ring (every client adds a share of the noise to masked integers) the sum of the fewest
+clients that may be opened; under central noise (the server's) the released sum. Chains whose unit of privacy is a
+record are audited in `record_audit`.
 """
 
 from __future__ import annotations
@@ -40,7 +53,7 @@ Draw = Callable[[Sequence[int], int], Sequence[int]]
 _FAR: Final = 100.0
 """Norm of a canary in clips, so that a clip that is missing or too large shows."""
 _ENTRIES: Final = 4
-"""Numbers of a tensor in exchanges with one canary; more only take longer."""
+"""Numbers of a tensor in exchanges with one canary; more only take longer, since the canary has one direction."""
 _SMALL: Final = 3
 """Clients of these exchanges: the fewest that secure aggregation accepts."""
 
@@ -53,7 +66,7 @@ class NoiseAudit:
         defense: its name.
         claimed: epsilon that its plan states for one exchange.
         delta: of that epsilon.
-        repeated: Clopper-Pearson bound over independent exchanges.
+        repeated: Clopper-Pearson bound over independent exchanges (`epsilon_bounds.from_scores`).
         one_run: bound from one exchange with many canaries.
         one_run_f: the same by Gaussian trade-off curves; a bound only where the noise is (nearly) Gaussian.
         tradeoff: bound over independent exchanges by Gaussian trade-off curves, at half the error; 0 where the noise is
@@ -86,7 +99,8 @@ class NoiseAudit:
     def violated(self) -> bool:
         """Whether epsilon is larger than claimed, or there is less noise than planned.
 
-        Of noise that keeps its claim at most 2.75 times the error of one bound is flagged; measured: 6 of 380 audits
+        Of noise that keeps its claim at most 2.75 times the error of one bound is flagged (1 for `repeated`, 1 for
+        `one_run`, 1/2 for `tradeoff`, 1/4 for `deviation`); measured: 6 of 380 audits
         at a confidence of 95 %, since the bounds that hold for any noise hardly ever fail.
         """
         return max(self.bound, self.tradeoff) > self.claimed or self.deviation < 1
@@ -116,12 +130,15 @@ def audit_noise(
         delta: of the epsilon that its plan states.
         runs: number of exchanges with a canary, and of as many without.
         canaries: number of bits of the one run.
-        made: number of guesses of them; by default the surest quarter.
+        made: number of guesses of them, for the largest and the smallest scores; by default a quarter of the bits.
         clip: of the plan by default; canaries have 100 times that norm.
         tensors: number of tensors of a contribution; a canary is the same in all of them. Clips by tensor need more
             than one.
         draw: of cohorts, where the accountant counts on `FixedSizeSampling`; the federation's own by default.
         confidence: of each bound.
+
+    Returns:
+        The bounds; where the defence refuses a canary, bounds of 0 and its error.
 
     Raises:
         ConfigError: too few runs or canaries.
@@ -150,11 +167,11 @@ def audit_noise(
 def audit_from_scores(
     name: str, claimed: float, delta: float, repeated: tuple[Array, Array], guesses: Guesses, confidence: float
 ) -> NoiseAudit:
-    """Compute the bounds.
+    """Compute the bounds that hold for any noise, and the one-run bound for Gaussian noise.
 
     Args:
         name: of the defence.
-        claimed: epsilon that its plan states.
+        claimed: epsilon that its plan states for one exchange.
         delta: of that epsilon.
         repeated: (runs, statistics) of exchanges with, and without, the canary. The first statistic is the one that
             tells most where nothing is wrong.
@@ -195,21 +212,25 @@ class _CanaryExchanges:
         self.names = tuple(f"canary{place}" for place in range(tensors))
         layout = Layout(tuple(TensorSpec(name, (self.entries,)) for name in self.names))
         self._planned: Plan = defense.plan(layout, clients if self.fixed is None else self.fixed.cohort)
-        found = dict(self._planned.epsilon).get(1)
+        found = dict(self._planned.epsilon).get(1)  # by number of exchanges
         if found is None:
             raise PlanError(f"{defense.name} plans no epsilon for one exchange, so there is nothing to audit")
         self.claimed = float(found)
         privacy = self._planned.privacy
         if privacy is None:
             raise PlanError(f"{defense.name} has no clip; put one into the chain")
-        self.local = privacy.noise_survivors == 1
+        self.local = privacy.noise_survivors == 1  # one client's noise is enough for the stated epsilon
         norm = clip if clip is not None else privacy.clip
-        self.norm = norm * max(self._planned.learned, default=1.0)
+        self.norm = norm * max(self._planned.learned, default=1.0)  # `learned`: factors of an adaptive clip
         # central noise does not depend on who is there; distributed noise is least for the fewest survivors
         self.summed = 1 if self.local else max(privacy.noise_survivors, 1)
 
     def one(self, *, bit: bool) -> Array:
-        """Return log likelihood ratios of one exchange (with the canary if `bit`), of all tensors and of each."""
+        """Return log likelihood ratios of one exchange (with the canary if `bit`), of all tensors and of each.
+
+        Of noise N(0, (scale sigma)^2) the ratio of "with" to "without" is, up to a constant and the factor 1 / sigma^2,
+        the sum of shift y / scale^2.
+        """
         release = self.exchange(self._with_silent_clients([self._direction_or_none(self._direction, bit=bit)]))
         shift, scale = self._shift_and_scale
         parts = [float(np.sum(shift[name] * release[name] / scale[name] ** 2)) for name in shift]
@@ -224,7 +245,15 @@ class _CanaryExchanges:
         return released_sum(self.defense, self._planned, [partial(encoded, direction) for direction in directions])
 
     def scores(self, directions: Sequence[Array], bits: Array) -> Array:
-        """Score the canaries of one exchange, whose directions are orthogonal; (canaries,)."""
+        """Score the canaries of one exchange, whose directions are orthogonal: u . y for each.
+
+        Args:
+            directions: (entries,) for each canary.
+            bits: (canaries,) whether each was there.
+
+        Returns:
+            (canaries,) scores.
+        """
         canaries = [self._direction_or_none(d, bit=bool(b)) for d, b in zip(directions, bits, strict=True)]
         release = self.exchange(self._with_silent_clients(canaries))
         return np.array([sum(float(release[name] @ direction) for name in self.names) for direction in directions])
@@ -241,6 +270,7 @@ class _CanaryExchanges:
         return direction if bit else None if self.fixed is None else -direction
 
     def _canary(self, direction: Array) -> dict[str, Array]:
+        """By tensor, a contribution of 100 clips in a direction (entries,)."""
         return dict.fromkeys(self.names, direction * (_FAR * self.norm))
 
     def _nothing(self, plan: Plan) -> Tensors:
@@ -266,12 +296,14 @@ class _CanaryExchanges:
     def planned_deviation(self) -> float:
         """Standard deviation that the planned noise gives the score of all tensors."""
         record = self.defense.distortion(self._planned, max(self.summed, 1))
+        # `released`: noise of the server on the released sum; `noise`: that of the clients in the sum; by tensor
         noise = record.released if any(record.released.values()) else record.noise
         shift, scale = self._shift_and_scale
         return math.sqrt(sum(float(np.sum((shift[name] / scale[name] ** 2 * noise[name]) ** 2)) for name in shift))
 
     @cached_property
     def _direction(self) -> Array:
+        """(entries,) the unit vector of equal entries."""
         return np.full(self.entries, self.entries**-0.5)
 
     @cached_property
@@ -302,7 +334,10 @@ def released_sum(defense: Defense, planned: Plan, clients: Sequence[Callable[[Pl
 
 
 def release_after_noise(defense: Defense, tensors: Tensors, plan: Plan) -> dict[str, Array]:
-    """Apply what a release does to a sum after the noise: units of an adaptive clip, the rate of Poisson sampling."""
+    """Apply to a sum what its release does after the noise.
+
+    These are factors: the units of an adaptive clip, and 1 / rate under Poisson sampling.
+    """
     for transform in reversed(defense.transforms):
         if transform.stage < ChainStage.NOISE:
             tensors = transform.release(tensors, plan)
@@ -310,9 +345,9 @@ def release_after_noise(defense: Defense, tensors: Tensors, plan: Plan) -> dict[
 
 
 def _one_run_scores(defense: Defense, shape: tuple[int, int], clip: float | None, draw: Draw) -> tuple[Array, Array]:
-    """Return scores and bits of one run with many canaries.
+    """Return scores and bits of one run with many canaries, both (canaries,).
 
-    They are orthogonal directions in one sum, or one upload each under local noise.
+    The canaries are orthogonal directions (unit vectors) in one sum, or one upload each under local noise.
     """
     canaries = shape[1]
     game = _CanaryExchanges(defense, canaries, shape, clip, draw)

@@ -1,8 +1,16 @@
 """Measure whether record-level privacy keeps its epsilon: canary records go through an algorithm's own code.
 
-A canary is one row of a client, or a row of zeros in its place. The adversary sees what epsilon covers: the released
-sum, to which no other client contributes anything; or the upload, if the algorithm itself adds the noise (DP-SGD). The
-bounds are those of `noise_audit`.
+Record-level privacy hides one row of a client, not the whole client: each row's part of the message is clipped before
+the noise. A canary is one row of a client, or a row of zeros in its place. The adversary sees what epsilon covers: the
+released sum, to which no other client contributes anything; or the upload, if the algorithm itself adds the noise
+(DP-SGD). It scores row i by
+
+    shift_i . (release - message of no row),
+
+where shift_i is how far row i alone moves the message without noise. Up to a factor and a constant this is the log
+likelihood ratio under Gaussian noise of equal size in all entries, if rows move the message in orthogonal directions.
+The bounds are those of `noise_audit`, over many rounds with the first row or without, and over one round with a random
+half of the rows.
 """
 
 from __future__ import annotations
@@ -45,10 +53,14 @@ def audit_records(
         data: of the client. Its message tells most if its rows move it in different directions, beyond the norm that
             they are clipped to. Responses stay with rows of zeros, so they must not matter there.
         delta: of the epsilon that is claimed.
-        silent: the algorithm without noise of its own; by default the algorithm, which then adds none.
+        silent: the algorithm without noise of its own, from which the shifts follow; by default the algorithm itself,
+            which must then add none.
         claimed: epsilon of one round; by default what the defence plans for one exchange.
         runs: number of rounds with the first row, and of as many without; all other rows are zeros.
         confidence: of each bound.
+
+    Returns:
+        The bounds; where algorithm or defence refuses the data, bounds of 0 and the error.
 
     Raises:
         ConfigError: fewer than 4 runs or 8 rows.
@@ -72,7 +84,14 @@ def audit_records(
 
 @dataclass(frozen=True)
 class _CanaryRounds:
-    """Rounds of one client from the first broadcast, beside silent clients."""
+    """Rounds of one client, each from the first broadcast, beside clients that send zeros.
+
+    Attributes:
+        algorithm: as in `audit_records`.
+        defense: likewise.
+        data: likewise.
+        silent: the algorithm without noise.
+    """
 
     algorithm: Algorithm[Any, Any]
     defense: Defense
@@ -93,7 +112,14 @@ class _CanaryRounds:
         return self.defense.plan(self.algorithm.layout(self.public), 1 + _OTHERS)
 
     def scores(self, present: Array) -> Array:
-        """Return each row's log likelihood ratio in one round with the rows that are `present`; (rows,)."""
+        """Score each row in one round; see the module.
+
+        Args:
+            present: (rows,) whether a row was there.
+
+        Returns:
+            (rows,) scores.
+        """
         return np.asarray(self._shifts @ (self._release(present) - self._message_of_none))
 
     def _release(self, present: Array) -> Array:
@@ -105,12 +131,14 @@ class _CanaryRounds:
         return _flat(released_sum(self.defense, self.plan, encoders))
 
     def _sent(self, algorithm: Algorithm[Any, Any], present: Array) -> Tensors:
+        """Return the client's message, with zeros in place of the rows that are not present."""
         rng = np.random.default_rng(secrets.randbits(128))
         rows = Dataset(self.data.x * present[:, None], self.data.y)
         return algorithm.contribute(algorithm.enroll(rows, self.public, rng), self.broadcast, rng)[1]
 
     @cached_property
     def _message_of_none(self) -> Array:
+        """(numbers,) the message without noise of a client whose rows are all zeros."""
         return _flat(self._sent(self.silent, np.zeros(self.data.rows, bool)))
 
     @cached_property
