@@ -35,6 +35,8 @@ _FURTHER_COUNTS: Final = 3
 """Further counts of labels to try."""
 _STEPS: Final = 40
 """Jacobians of the fit under weak noise."""
+_SPAN_TOLERANCE: Final = 1e-10
+"""Singular values of the rows below this share of the largest count as zero; round-off leaves about 1e-16."""
 _LEAST_PROGRESS: Final = 1e-4
 """Relative decrease of the objective below which that fit ends."""
 _GEODESIC_CORRECTIONS: Final = 4
@@ -117,8 +119,13 @@ class PosteriorEstimate:
         return self.squared_residual + float(np.sum((self.prior.root(len(self.rows)) @ self.rows) ** 2))
 
     def fitted(self, rows: Array, labels: Array) -> PosteriorEstimate:
-        """Return the posterior mode near these rows, in their span; for weak noise, whose posteriors are narrow."""
-        basis = np.linalg.svd(rows, full_matrices=False)[2]
+        """Return the posterior mode near these rows, in their span; for weak noise, whose posteriors are narrow.
+
+        The unknowns are the rows' coordinates in that span. It is as wide as the space in which the rows were searched,
+        however many features they have: one round of a model with one output has a single direction.
+        """
+        values, directions = np.linalg.svd(rows, full_matrices=False)[1:]
+        basis = directions[: max(1, int(np.sum(values > _SPAN_TOLERANCE * values[0])))]
         equations = SumEquations.in_basis(self.simulation, basis, self.equations.scales)
         root = self.prior.root(len(rows))
         shape, root_by_entry = equations.shape, np.kron(root, np.eye(len(basis)))

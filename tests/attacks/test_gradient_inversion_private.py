@@ -1,5 +1,6 @@
 """Gradient inversion under clips and noise of known size."""
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from securefed.attacks import views
 from securefed.attacks._base import Target
 from securefed.attacks._gradient_inversion import SampleFit, TelescopingFit
 from securefed.attacks._gradient_inversion.contribution_clipping import data_free_factors
+from securefed.attacks._gradient_inversion.posterior_estimate import PosteriorEstimate
 from securefed.attacks._gradient_inversion.row_fit_problem import problem_from_view
 from securefed.attacks._gradient_inversion.row_posterior import (
     GaussianRowPrior,
@@ -23,7 +25,7 @@ from securefed.attacks.scores import sample_error
 from securefed.defenses._chain import chain
 from securefed.defenses._differential_privacy import clip, clip_each, gaussian
 from securefed.defenses._fixed_point import Quantise
-from securefed.problems import SoftmaxRegression
+from securefed.problems import LogisticRegression, SoftmaxRegression
 from tests.attacks.steady import SteadyGaussian
 from tests.attacks.test_gradient_inversion import scene
 from tests.combinations import first_ones
@@ -221,3 +223,23 @@ def test_shuffled_messages_under_weak_noise_are_not_explained():
 def test_several_rows_each_and_no_bias():
     method = DSGD(problem=SoftmaxRegression(bias=False))
     assert over_noises(method, 0.02, lambda seen: seen, sizes=(2, 1, 2)) < 0.75
+
+
+def test_a_fit_under_noise_has_as_many_unknowns_as_its_rows_have_directions():
+    """One round of one output shows one direction, so that 60 rows are 60 unknowns, not 60 x 64."""
+    method = DSGD(problem=LogisticRegression(bias=False))
+    federation, clients = scene(method, sizes=(20,) * 3, rounds=1, defence=noised(0.01))
+    seen, target = views.released(federation.transcript, None), Target(method, federation.public)
+    problem = problem_from_view(seen, target, rounds=4)
+    assert problem.equations.shape == (60, 1)
+    rows, labels = np.vstack([c.x for c in clients]), np.concatenate([c.y for c in clients])
+    searched = rows @ problem.equations.basis.T @ problem.equations.basis
+    estimate = PosteriorEstimate.of(problem.simulation, problem.starts.label_counts)
+    tracemalloc.start()
+    try:
+        fitted = estimate.fitted(searched, labels)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert fitted.objective < replace(estimate, rows=searched, labels=labels).objective
+    assert most < 1e7  # a root of the prior of all 60 x 60 coordinates takes 1e8 bytes
