@@ -9,14 +9,10 @@ from securefed.algorithms._base import RoundOutcome
 from securefed.algorithms._pca import FAPS
 from securefed.algorithms._pca.operators import off
 from securefed.attacks._gram import ConsensusGram
+from securefed.attacks._gram.faps.exact_round import exact_round
 from securefed.attacks._gram.faps.near_consensus import near_consensus
-from securefed.attacks._gram.faps.round_by_round import (
-    _exact_step,
-    _one_step,
-    _solve_subspaces,
-    is_solvable_by_rounds,
-    solve_round_by_round,
-)
+from securefed.attacks._gram.faps.one_step_round import one_step_round
+from securefed.attacks._gram.faps.round_by_round import _solve_subspaces, is_solvable_by_rounds, solve_round_by_round
 from securefed.attacks.scores import relative_error
 from tests.attacks.subspaces import digits, gram, observe
 
@@ -40,12 +36,12 @@ def estimated(rounds, clients):
 
 
 @pytest.mark.parametrize(
-    ("setting", "step", "close"), [({"inner_steps": 1}, _one_step, 1e-9), (SOLVED, _exact_step, 1e-6)]
+    ("setting", "solve_round", "close"), [({"inner_steps": 1}, one_step_round, 1e-9), (SOLVED, exact_round, 1e-6)]
 )
-def test_each_link_is_the_clients_own_subspace_with_its_block(setting, step, close):
+def test_each_link_is_the_clients_own_subspace_with_its_block(setting, solve_round, close):
     algorithm, clients = FAPS(3, **setting), digits(16, "random")
     observed, target = observe(algorithm, clients, 12)
-    solved = _solve_subspaces(observed.rounds, algorithm, step, estimated(observed.rounds, clients))
+    solved = _solve_subspaces(observed.rounds, algorithm, solve_round, estimated(observed.rounds, clients))
     S, true = gram(clients[0]), subspaces(algorithm, target, clients[0], observed.rounds)
     assert len(solved) == 12  # with rule (25): beta has grown on the way
     for subspace, X in zip(solved, true, strict=True):

@@ -1,0 +1,139 @@
+"""Solve one round of a FAPS client that iterates to the end, for its new subspace.
+
+`round_by_round` calls this for each round after the first, with the subspaces of the rounds before. The client has the
+Gram matrix S and the subspace X_old, orthonormal (features, rank). G_old = (I - X_old X_old^T) S X_old is known from
+the round before. On receiving the basis Z it iterates until the span of the new X is invariant under
+
+    H = S - R,    R = X_old G_old^T + G_old X_old^T - beta Z Z^T,
+
+so that (I - X X^T) H X = 0, and therefore G = (I - X X^T) S X = (I - X X^T) R X, in which S does not occur. Its message
+Y = beta X X^T Z + X G^T Z + G X^T Z becomes, with the projection P = X X^T,
+
+    Y = beta P Z + P R Z + R P Z - 2 P R P Z.
+
+Only X is unknown. It lies in the span of [Y, X_old, G_old, Z], of dimension at most 4 rank, so that the equations are
+solved in a basis of this span, whatever the number of features. They have several roots; the search starts from the
+leading eigenvectors of H with an estimate of S, then from Z, X_old and Y.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.linalg import LinAlgError
+
+from securefed._tensors import Array
+from securefed.algorithms._pca.operators import off, orth
+from securefed.algorithms._pca.server import BASIS, PRODUCT
+from securefed.attacks._base import RoundView
+from securefed.attacks._fitting.levenberg_marquardt import GeodesicAcceleration
+from securefed.attacks._gram.faps.solved_subspace import SolvedSubspace, find_root
+from securefed.attacks._gram.tangents import crossed, horizontal, left, right
+from securefed.errors import DivergenceError
+
+
+def exact_round(
+    solved: Sequence[SolvedSubspace], observation: RoundView, beta: float, estimate: Array
+) -> tuple[SolvedSubspace, SolvedSubspace] | None:
+    """Solve a round of a client that iterates to the end.
+
+    Args:
+        solved: the subspaces so far; the last one is X_old.
+        observation: the round, with the basis Z and the message Y.
+        beta: penalty of the round.
+        estimate: an estimate of S, (features, features).
+
+    Returns:
+        The last subspace unchanged, and the next one, X and G; `None` where no start ends at a root.
+    """
+    last, Z, Y = solved[-1], observation.broadcast[BASIS], observation.message[PRODUCT]
+    frame, _ = np.linalg.qr(np.hstack([Y, last.X, last.G, Z]))  # orthonormal basis of the span
+    X_in, G_in, Z_in, Y_in = (frame.T @ part for part in (last.X, last.G, Z, Y))
+    cross = X_in @ G_in.T
+    H = frame.T @ estimate @ frame - cross - cross.T + beta * Z_in @ Z_in.T  # its leading eigenvectors span about X
+    leading = np.linalg.eigh(H)[1][:, -Z.shape[1] :]
+    for start in (leading, Z_in, X_in, Y_in):
+        equations = _StationarityEquations.of(X_in, G_in, Z_in, Y_in, beta, start)
+        x = find_root(
+            equations.linearised,
+            np.zeros(equations.unknowns),
+            equations.residual,
+            GeodesicAcceleration(equations.residual),
+        )
+        if x is not None:
+            X = frame @ equations.subspace(x)
+            # R X, and the block G = (I - X X^T) R X
+            R_times_X = last.G @ (last.X.T @ X) + last.X @ (last.G.T @ X) - beta * Z @ (Z.T @ X)
+            return last, SolvedSubspace(X, off(X, R_times_X))
+    return None
+
+
+@dataclass(frozen=True)
+class _StationarityEquations:
+    """Equations Y = beta P Z + P R Z + R P Z - 2 P R P Z for the projection P = X X^T on the new subspace.
+
+    All matrices are in coordinates of an orthonormal basis of the span of [Y, X_old, G_old, Z]; its dimension is called
+    n. The unknowns x are the entries of T, (n - rank, rank), in X = orth(start + beside T).
+
+    Attributes:
+        R: X_old G_old^T + G_old X_old^T - beta Z Z^T, (n, n).
+        Z: broadcast basis, (n, rank).
+        Y: message, (n, rank).
+        beta: penalty of the round.
+        start: orthonormal basis of the subspace at which the search starts, (n, rank).
+        beside: orthonormal basis of its complement, (n, n - rank).
+    """
+
+    R: Array
+    Z: Array
+    Y: Array
+    beta: float
+    start: Array
+    beside: Array
+
+    @classmethod
+    def of(cls, X: Array, G: Array, Z: Array, Y: Array, beta: float, start: Array) -> _StationarityEquations:
+        """Return the equations; X and G are X_old and G_old."""
+        rank = X.shape[1]
+        full, _ = np.linalg.qr(start, mode="complete")
+        cross = X @ G.T
+        return cls(cross + cross.T - beta * Z @ Z.T, Z, Y, beta, full[:, :rank], full[:, rank:])
+
+    @property
+    def unknowns(self) -> int:
+        """Return the number of entries of T."""
+        return int(self.beside.shape[1] * self.start.shape[1])
+
+    def subspace(self, x: Array) -> Array:
+        """Return X = orth(start + beside T), (n, rank)."""
+        return orth(self.start + self.beside @ x.reshape(self.beside.shape[1], -1))
+
+    def residual(self, x: Array) -> Array:
+        """Return (right-hand side - Y) / ||Y||, flat; NaN where X is not defined."""
+        try:
+            X = self.subspace(x)
+        except (LinAlgError, DivergenceError):
+            return np.full(1, np.nan)
+        t = X.T @ self.Z
+        RXt = self.R @ (X @ t)
+        sent = self.beta * X @ t + X @ (X.T @ (self.R @ self.Z)) + RXt - 2 * X @ (X.T @ RXt)
+        return np.asarray((sent - self.Y).reshape(-1) / float(np.linalg.norm(self.Y)))
+
+    def linearised(self, x: Array) -> tuple[Array, Array]:
+        """Return `residual` and its derivative (equations, parameters)."""
+        complement, (others, rank) = self.beside, (self.beside.shape[1], self.start.shape[1])
+        # d(start + beside T) by entry (a, j) of T: column a of `beside` in column j
+        moves = np.zeros((len(complement), others, rank, rank))
+        moves[:, :, np.arange(rank), np.arange(rank)] = complement[:, :, None]
+        X, dX = horizontal(self.start + complement @ x.reshape(others, rank), moves.reshape(len(complement), -1, rank))
+        RX, RZ, t, dt = self.R @ X, self.R @ self.Z, X.T @ self.Z, crossed(dX, self.Z)
+        a, RXt = X.T @ RZ, RX @ t
+        d_inside = crossed(dX, RXt) + left(RX.T, right(dX, t)) + left(X.T @ RX, dt)  # d(X^T) R X t + X^T R d(X t)
+        # with t = X^T Z and a = X^T R Z, the right-hand side is X (beta t + a - 2 X^T R X t) + R X t
+        d = right(dX, self.beta * t + a - 2 * X.T @ RXt) + left(self.R, right(dX, t))
+        d += left(X, self.beta * dt + crossed(dX, RZ) - 2 * d_inside) + left(RX, dt)
+        residual = (self.beta * X @ t + X @ a + RXt - 2 * X @ (X.T @ RXt) - self.Y) / float(np.linalg.norm(self.Y))
+        jacobian = d.transpose(0, 2, 1).reshape(-1, self.unknowns) / float(np.linalg.norm(self.Y))
+        return residual.reshape(-1), jacobian
