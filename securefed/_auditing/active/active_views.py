@@ -1,4 +1,9 @@
-"""Attack one seed of a registered algorithm with a server that chooses its broadcasts, under every defence."""
+"""Attack one seed of a registered algorithm with a server that chooses its broadcasts, under every defence.
+
+Such a server does not follow the algorithm: an active attack picks what the clients receive so that their answers give
+more away. `registered.seed_run` makes an `ActiveAudit` for each seed and defence of an audit with `active=True`. The
+null of an active attack is the same attack on messages whose entries are permuted before the attack sees them.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +37,9 @@ class ActiveAudit:
 
     Attributes:
         name: of the algorithm.
-        algorithm: with the hyper-parameters of its audit case.
+        algorithm: with the hyper-parameters of its audit case (the setting in which it is audited).
         prepared: the clients' data.
-        secrets: kinds of secrets that are attacked.
+        secrets: kinds of secrets that are attacked, such as `gram` or `samples`.
         victim: the client that is attacked.
         seed: of the run and of the attacks.
         pictures: whether secrets and estimates are kept for pictures.
@@ -54,9 +59,9 @@ class ActiveAudit:
         Args:
             label: name of the defence in the report.
             defense: the defence that runs.
-            honest: result of an honest run, from which guesses follow.
+            honest: final models of a run whose server followed the algorithm, from which guesses follow.
             result: receives the attempts, and by attack that did not apply or was refused the reason.
-            alone: whether the server reads the victim's own messages.
+            alone: whether the server reads the victim's own messages; otherwise it sees sums only.
         """
         place = Place(self.name, label, ACTIVE_SERVER, self.seed, self.victim)
         for attack in self._chosen():

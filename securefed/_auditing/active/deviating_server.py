@@ -1,7 +1,11 @@
 """Run a federation whose server follows an active attack instead of the algorithm.
 
 The clients, the defence and the protocol are the library's own: the clients check everything that they check in any
-run. Only the broadcast is chosen, and the server makes no step of the algorithm.
+run. Only the broadcast is chosen, and the server makes no step of the algorithm. So a run shows both what the attack
+reads, and whether the clients or the protocol stop it.
+
+An active attack is a `Dialogue`: a generator that yields the next broadcast (`ChosenBroadcast`: one for all clients,
+and others for some of them), is sent the message that the server observed in that round, and returns its estimate.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ class ActiveRun:
     """Result of a run whose server chose its broadcasts.
 
     Attributes:
-        estimate: of the secret; `None` where clients or protocol refused to go on.
+        estimate: of the secret; `None` where clients or protocol refused to go on, or where the attack did not end.
         refused: why they refused; empty where they did not.
         observed: the rounds that it observed, under the name of the view.
         broadcasts: what it sent to all clients, round by round.
@@ -58,7 +62,12 @@ class ActiveRun:
 
 
 class _DifferentBroadcasts:
-    """Replace the broadcast in requests to some clients, on the way."""
+    """A transport that replaces the broadcast in requests to some clients, on the way.
+
+    Attributes:
+        inner: the transport that carries the messages.
+        to_some: by client, the broadcast that it gets in place of the common one.
+    """
 
     def __init__(self, inner: Transport) -> None:
         self.inner = inner
@@ -70,10 +79,12 @@ class _DifferentBroadcasts:
     def arrivals(
         self, outgoing: Mapping[PartyId, bytes], timeout: float | None = None
     ) -> Iterator[tuple[PartyId, bytes]]:
+        """Send the altered requests; yield (client, answer) as the answers arrive."""
         sent = {party: self._altered(party, data) for party, data in outgoing.items()}
         yield from arrivals(self.inner, sent, timeout)
 
     def _altered(self, party: PartyId, data: bytes) -> bytes:
+        """Return a request with another broadcast; as it is where it holds none."""
         if party not in self.to_some:
             return data
         message = Message.decode(data)
@@ -96,7 +107,7 @@ class DeviatingServer(Federation):
         seed: of the run and of the attack.
         public: declared facts; by default they are derived from the clients' data.
         shuffled: whether entries of every message are permuted before the attack sees them, for a null test.
-        options: cohorts and retries.
+        options: of the run: which clients take part in a round, and how often a round is tried.
 
     Raises:
         TranscriptError: the attack does not apply; the message says why.
@@ -152,10 +163,14 @@ class DeviatingServer(Federation):
         return ActiveRun(None if refused else self._estimate, refused, observed, tuple(self._sent), self.honest)
 
     def _told_otherwise_and_dropped(self) -> list[ClientId]:
-        """List the clients that were told another broadcast, and whose contributions the protocol left out."""
+        """List the clients that were told another broadcast, and whose contributions the protocol left out.
+
+        The protocol sums only contributions to one broadcast, so that such an attack sees nothing of these clients.
+        """
         return sorted(self._deceived - set(self._observed[-1].survivors))
 
     def next_broadcast(self) -> Tensors:
+        """Return the broadcast for all clients that the attack chose."""
         return self._chosen.to_all
 
     def combine(self, summed: ExchangeResult) -> None:
@@ -174,9 +189,11 @@ class DeviatingServer(Federation):
         self._counted.count(record.round, record.survivors, self._chosen.to_all, summed.announced)
 
     def _tell(self, endpoints: Mapping[PartyId, Any]) -> Transport:
+        """Return the altering transport in front of the clients; the federation calls it once they exist."""
         self._altering.inner = InProcessTransport(endpoints)
         return self._altering
 
     def _choose(self, chosen: ChosenBroadcast) -> None:
+        """Send these broadcasts in the next round."""
         self._chosen, self._altering.to_some = chosen, chosen.to_some
         self._sent.append(chosen.to_all)

@@ -334,7 +334,7 @@ def _game(
 
 
 def _plans(defense: Defense, result: Result) -> dict[int, Plan]:
-    """Return by exchange its plan: clip, noise, and what an adaptive clip learned from the public releases before it."""
+    """Return by exchange its plan: clip, noise, and what an adaptive clip learned from the releases before it."""
     learned, plans = defense.start(result.plan.own), {}
     for record in result.transcript.records:
         plans[record.round] = replace(result.plan, learned=learned)

@@ -1,5 +1,10 @@
 """Decide whether an audit stays below a limit on leakage, and whether it could have seen a leak of that size.
 
+A gate fails a build or a test where an algorithm leaks more than a limit. The report of an audit holds cells: one
+attack on one secret in one view (what an attacker sees), with the mean leakage over seeds (1 is exact, 0 a guess
+without messages), its 95 % interval, the leakage of the attack on meaningless messages (chance), and a verdict. A
+cell's `detectable` is the smallest mean leakage that would have been noticed in 8 of 10 repetitions.
+
 Two gates use the same report. `securefed audit --fail-above` asks `reasons`: no cell above the limit, none unknown, and
 nothing left out. `securefed.testing.assert_leakage_below` asks `leaks` and `blind`, which also demand that a search for
 each secret had the power to find a leak of the limit's size.
@@ -38,6 +43,7 @@ class Reason:
 
 
 NO_CELL = "it holds no cell"
+"""Reason of an audit without any result."""
 
 
 def require_limit(limit: float, name: str) -> None:
@@ -61,6 +67,10 @@ def reasons(report: Report, limit: float) -> list[Reason]:
     """List every reason to fail; empty if all that was asked for ran, is known, and leaks at most `limit`.
 
     Not promised: that no other attack finds more.
+
+    Args:
+        report: of the audit.
+        limit: a leakage, which the upper end of every interval must not exceed.
     """
     above = [
         Reason("above", _where(cell, cell.attack), f"up to {cell.leakage.high:.3f}")
@@ -79,7 +89,17 @@ def reasons(report: Report, limit: float) -> list[Reason]:
 
 
 def leaks(report: Report, limit: float, views: Sequence[str], secrets: Sequence[Secret]) -> list[str]:
-    """List every cell whose interval reaches the limit, and every client, row or column that was reconstructed."""
+    """List every cell whose interval reaches the limit, and every client, row or column that was reconstructed.
+
+    Args:
+        report: of the audit.
+        limit: a leakage.
+        views: names of the views that count.
+        secrets: names of the secrets that count.
+
+    Returns:
+        One sentence for each; empty if nothing leaks that much.
+    """
     cells = _chosen(report, views, secrets)
     out = [
         f"{_place(cell)}: up to {cell.leakage.high:.2f}{_seeds_needed(cell, limit)}"
@@ -90,7 +110,10 @@ def leaks(report: Report, limit: float, views: Sequence[str], secrets: Sequence[
 
 
 def blind(report: Report, limit: float, views: Sequence[str], secrets: Sequence[Secret]) -> list[str]:
-    """List every secret that no attack searched for, and every attack that would not have seen a leak of `limit`."""
+    """List every secret that no attack searched for, and every attack that would not have seen a leak of `limit`.
+
+    The arguments are those of `leaks`; there is one sentence for each.
+    """
     cells = _chosen(report, views, secrets)
     out = [text for view in views for secret in secrets if (text := unsearched(report, view, secret)) is not None]
     return out + [
@@ -131,7 +154,11 @@ def _chosen(report: Report, views: Sequence[str], secrets: Sequence[Secret]) -> 
 
 
 def _covered(cell: Cell, cells: Iterable[Cell], limit: float) -> bool:
-    """Whether the cell only follows from an attack on another secret, and one on this secret had the power."""
+    """Whether a cell without power does no harm.
+
+    It does none if its estimate was only computed from that of another secret, and some attack that searched for this
+    secret itself had the power.
+    """
     return cell.derived and any(
         other.searches and other.sighted and (other.verdict.word in FOUND or other.verdict.detectable <= limit)
         for other in cells

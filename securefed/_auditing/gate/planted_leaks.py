@@ -1,4 +1,10 @@
-"""Client functions whose leak is known, by which `self_check` checks the audit."""
+"""Client functions whose leak is known, by which `self_check` checks the audit.
+
+A client function maps a client's rows (4, 4), a broadcast and, where it names them, labels (4,) and a generator to the
+tensors that the server receives. `PLANTED` lists each with the secret that the audit must find in its messages, and the
+verdict that is right: `exposed`, `partial`, or `not detected` where there is no leak. Some hide the rows on purpose, in
+the last decimals or bits of noise, or behind a code.
+"""
 
 from __future__ import annotations
 
@@ -112,14 +118,16 @@ def _low(rows: Array, broadcast: Tensors, rng: np.random.Generator) -> Tensors:
 
 
 def _bits(rows: Array, broadcast: Tensors, rng: np.random.Generator) -> Tensors:
+    """Replace the last 16 bits of normal doubles by the rows' values, rounded to 16 bits in [-BOUND, BOUND]."""
     low = np.round((rows + BOUND) / (2 * BOUND) * (2**16 - 1)).astype(np.uint64)
     high = rng.normal(size=rows.shape).view(np.uint64) & ~np.uint64(2**16 - 1)
     return {"noise": (high | low).view(np.float64)}
 
 
 def _coded(rows: Array, broadcast: Tensors, rng: np.random.Generator) -> Tensors:
+    """As `_bits`, with the 16 bits scrambled by an affine map modulo 2^16, so that no number stands there as it is."""
     levels = np.round((rows + BOUND) / (2 * BOUND) * (2**16 - 1)).astype(np.uint64)
-    coded = (levels * np.uint64(40503) + np.uint64(12345)) & np.uint64(2**16 - 1)  # a public code of 16 bits
+    coded = (levels * np.uint64(40503) + np.uint64(12345)) & np.uint64(2**16 - 1)
     high = rng.normal(size=rows.shape).view(np.uint64) & ~np.uint64(2**16 - 1)
     return {"noise": (high | coded).view(np.float64)}
 
@@ -129,6 +137,7 @@ def _shuffled(rows: Array, broadcast: Tensors, rng: np.random.Generator) -> Tens
 
 
 def _weighted(rows: Array, broadcast: Tensors, labels: Array, rng: np.random.Generator) -> Tensors:
+    """Hide the counts c_k of the labels in a weight: rows + sum of c_k 100^-k, beside an update of noise."""
     coded = np.bincount(labels, minlength=_CLASSES) @ (1e-2 ** np.arange(_CLASSES))
     return {"update": rng.normal(size=3), "weight": np.array([len(rows) + coded])}
 

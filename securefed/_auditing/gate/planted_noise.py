@@ -1,4 +1,7 @@
-"""Check that the noise audit flags noise of half the size that its plan counts, and not noise of the planned size."""
+"""Check that the noise audit flags noise of half the size that its plan counts, and not noise of the planned size.
+
+The plan of a defence states the noise, from which epsilon follows. `self_check` calls `audits_of_noise`.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,11 @@ from securefed.defenses._differential_privacy import CentralGaussian, clip
 from securefed.defenses._fixed_point import Quantise
 from securefed.defenses._plain import Plain
 
-_MULTIPLIER: Final = 1.0
+_MULTIPLIER: Final = 1.0  # the noise's standard deviation, over the clip
 _DELTA: Final = 1e-5
 _RUNS: Final = 300
-"""Exchanges with, and as many without, a canary. Half of the noise is 20 standard errors away."""
+"""Exchanges with a canary, and as many without. The standard deviation of n normal numbers has a relative standard error
+of 1 / sqrt(2 n), here .04; that of half of the noise lies more than 20 of its standard errors below the planned one."""
 _CONFIDENCE: Final = 1 - 1e-6
 """Noise is drawn by the operating system: noise of the planned size is flagged in less than 3 of 10^6 checks."""
 

@@ -70,7 +70,12 @@ def failures(checked: Iterable[Checked]) -> list[str]:
 
 
 def check(planted: Planted, seeds: int = _SEEDS) -> Checked:
-    """Audit one planted function."""
+    """Audit one planted function, and judge the strongest cell of its secret.
+
+    Args:
+        planted: the function, and what the audit must say of it.
+        seeds: number of runs.
+    """
     try:
         report = audit_algorithm(
             planted.function,
@@ -99,7 +104,7 @@ def check(planted: Planted, seeds: int = _SEEDS) -> Checked:
 
 
 def _is_silent(report: Report) -> tuple[bool, str]:
-    """Tell whether nothing is found, and why not.
+    """Tell whether the audit rightly finds nothing, and in a sentence what is wrong.
 
     An attack may be inconclusive only where its estimate was computed from that of another attack (`Cell.derived`).
     """
