@@ -1,4 +1,8 @@
-"""Everything that is registered: importing this module fills the registries of algorithms, defences and attacks."""
+"""Everything that is registered: importing this module fills the registries of algorithms, defences and attacks.
+
+A class registers itself by a decorator when its module is imported, so the imports below are the list of the package's
+own. The command line, the audit and the tests look names up here. Algorithms of other installed packages are added.
+"""
 
 from __future__ import annotations
 

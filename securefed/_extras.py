@@ -1,4 +1,7 @@
-"""Name the extra to install where a package that the core does without is missing."""
+"""Name the extra to install where a package that the core does without is missing.
+
+An extra is a named group of optional packages: `pip install securefed[torch]` installs the extra `torch`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ _NAMES: Final = {"sklearn": "scikit-learn", "PIL": "Pillow", "jinja2": "Jinja2",
 
 @contextmanager
 def needed_for(purpose: str) -> Iterator[None]:
-    """Import inside of this: a package of an extra that is missing is named with the extra to install.
+    """Turn a missing package of an extra into an error that names the extra to install.
+
+        with needed_for("the audit's page"):
+            import jinja2
 
     Args:
         purpose: what the import is for, as the subject of a sentence ("the audit's page").

@@ -1,8 +1,10 @@
 """Messages, each bound to run, round, stage, sender and receiver, and the transcript of a run.
 
-The transcript is what the server has: every message it sent or received, and what the defence's protocol
-let it compute. What clients know of themselves is kept beside it (`Transcript.contributions`), for collusion
-views and for scoring; no view of the server alone may read it.
+An exchange makes one sum of the clients' contributions, in several stages of one request and reply for each client.
+The transcript is what the server has: every message it sent or received, and what the defence's protocol let it
+compute. A view is the part of it that one attacker sees. What clients know of themselves is kept beside it
+(`Transcript.contributions`), for attackers that collude with clients and for scoring attacks; no view of the server
+alone may read it.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ ClientId = int
 SERVER: Final[PartyId] = -1
 """The server's number among the parties."""
 KEY_HOLDER: Final[PartyId] = -2
+"""The number of the helper that decrypts sums under homomorphic encryption."""
 REFUSAL: Final = "refusal"
 """Stage of the message by which a client refuses a request."""
 # The fields of a message beside its body, with their types.
@@ -106,7 +109,10 @@ class Aggregate:
 
 
 ROTATED = "rotated"
-"""Key of a transcript's `meta`: the tensors whose `encoded` values are rotated together, in the rotation's order."""
+"""Key of a transcript's `meta`: the tensors whose `encoded` values are rotated together, in the rotation's order.
+
+Clients that add noise in the ring first multiply their vector by a public random rotation, which spreads large entries
+over all coordinates; who reads `encoded` has to undo it."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +123,7 @@ class ClippingNoiseRecord:
         clips: names of tensors that were clipped together, and their L2 norm, in units of the algorithm: applied to the
             contribution of every client before the sum.
         noise: by tensor, standard deviation of the noise in an entry of the sum.
-        released: the same of what leaves the aggregator.
+        released: by tensor, likewise in the released sum, after the noise that the server adds.
         units: by tensor, what 1 in the sum is worth in units of the algorithm; 1 where it is not named.
     """
 

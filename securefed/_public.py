@@ -1,4 +1,8 @@
-"""Public facts of a federation: what every party may know before a run starts."""
+"""Public facts of a federation: what every party may know before a run starts.
+
+Shapes of messages, the bounds of their fixed point and the noise follow from these facts alone, so that all parties
+derive the same plan and no size of a message depends on data.
+"""
 
 from __future__ import annotations
 
@@ -64,6 +68,9 @@ class Public:
             cohort: S; all clients by default.
             feature_bound: the declared range of the data. Where it is left out, the largest absolute entry of all
                 clients is used (1 where all entries are 0); in a real deployment the parties have to agree on it.
+
+        Returns:
+            The facts; `classes` is the largest number of labels of any client.
 
         Raises:
             DataError: there are no clients, clients have different numbers of features, or an entry lies beyond

@@ -32,7 +32,7 @@ _METADATA: Final = "__metadata__"
 _TYPES: Final = ("U64", "I64", "F64", "F32", "U32", "I32", "F16", "U16", "I16", "I8", "U8", "BOOL")
 """The types of numbers in safetensors' files, in the order in which their tensors stand there."""
 _NUMPY_NAMES: Final = {"U": "u", "I": "i", "F": "f"}
-_PLACES: Final[Mapping[np.dtype[Any], int]] = {
+_PLACES: Final[Mapping[np.dtype[Any], int]] = {  # "U64" is NumPy's "u8": widths there are bits, here bytes
     np.dtype(bool if name == "BOOL" else f"{_NUMPY_NAMES[name[0]]}{int(name[1:]) // 8}"): place
     for place, name in enumerate(_TYPES)
 }
@@ -113,7 +113,14 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Layout:
-    """The tensors of one contribution, in wire order."""
+    """The tensors of one contribution.
+
+    Attributes:
+        specs: one for each tensor, in the order in which `flatten` puts their entries.
+
+    Raises:
+        DataError: two tensors have one name.
+    """
 
     specs: tuple[TensorSpec, ...]
 
@@ -183,8 +190,14 @@ def subtract(left: Tensors, right: Tensors) -> dict[str, Array]:
 def encode(tensors: Tensors, header: Mapping[str, Any] | None = None, *, before: bytes = b"") -> bytes:
     """Encode tensors as safetensors bytes; `header` (JSON values) travels in their metadata.
 
-    The bytes are those of the safetensors library, which copies the entries several times on the way. `before` stands
-    in front of them: put there afterwards, it would cost one more copy of the whole.
+    The bytes are those of the safetensors library, which copies the entries several times on the way: 8 bytes with the
+    length of the index (little-endian), the index as JSON (by name, type, shape and place of the entries; padded with
+    spaces to a multiple of 8 bytes), then the entries of all tensors, sorted by type and name.
+
+    Args:
+        tensors: arrays by name.
+        header: JSON values that travel in the index; `decode` returns them.
+        before: bytes to put in front; put there afterwards, they would cost one more copy of the whole.
 
     Raises:
         DataError: an array of a type that safetensors does not hold, or a name that it reserves.
@@ -198,7 +211,7 @@ def encode(tensors: Tensors, header: Mapping[str, Any] | None = None, *, before:
         little = value.astype(value.dtype.newbyteorder("<"), copy=False)
         entries.append(little.reshape(-1).view(np.uint8).data)
     head = json.dumps(index, separators=(",", ":"), ensure_ascii=False).encode()
-    head += b" " * (-len(head) % 8)
+    head += b" " * (-len(head) % 8)  # to the next multiple of 8
     return b"".join([before, len(head).to_bytes(8, "little"), head, *entries])
 
 
@@ -213,7 +226,10 @@ def _place(name: str, value: Any) -> int:
 
 
 def decode(data: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Decode bytes, the inverse of `encode`; tensors come in the order of their names.
+    """Decode bytes, the inverse of `encode` (without `before`).
+
+    Returns:
+        The tensors in the order of their names, and the header.
 
     Raises:
         DataError: the bytes are no complete safetensors file, or their header is not ours.

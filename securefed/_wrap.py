@@ -1,6 +1,9 @@
 """Average or add updates securely where all of them are in one process: the simulation of `securefed.parties`.
 
-new = secure_mean([client.state_dict() for client in clients], weights=sizes, defense=secure_aggregation())
+    new = secure_mean([client.state_dict() for client in clients], weights=sizes, defense=secure_aggregation())
+
+Nothing is hidden from this process. The functions show what a secure sum does to your updates (rounding, clipping,
+noise) before you put clients on machines of their own.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ T = TypeVar("T")
 _LARGEST = 1e300
 """Largest entry of an update; beyond it a sum of updates may overflow float64."""
 _SMALLEST = float(np.finfo(np.float32).tiny)
+"""Smallest bound that is derived from updates: a tensor of zeros has no largest entry to derive one from."""
 
 
 def secure_mean(
@@ -54,9 +58,10 @@ def secure_mean(
 
     Returns:
         The mean, in the updates' own types, dtypes and devices; integer tensors (counters) rounded to nearest.
-        In the clear exact to float64 rounding; under an exact defence within 6 times `TensorPlan.error` of that (the
-        weights are rounded too, and the mean divides by their sum). Under a clip or noise, the sum of the clipped
-        updates and the noise over the number of clients.
+        In the clear exact to float64 rounding. An exact defence sums integers, so that the sum of updates and the sum
+        of weights are rounded, and the mean divides one by the other: it is then within 6 times `TensorPlan.error` of
+        the mean in the clear. Under a clip or noise, the sum of the clipped updates and the noise over the number of
+        clients.
 
     Raises:
         DataError: no updates, other names or shapes, entries that are not finite, complex numbers, or other types than
@@ -142,7 +147,12 @@ def _weights(weights: Sequence[float] | None, count: int) -> Array:
 
 
 def _bounds(updates: Sequence[Mapping[str, Array]], bound: float | Mapping[str, float] | None) -> dict[str, float]:
-    """Find the bound of each tensor, by name."""
+    """Find the bound of each tensor, by name: the caller's, or the largest entry rounded up to a power of two.
+
+    Args:
+        updates: the clients' updates.
+        bound: as in `secure_mean`.
+    """
     largest = {name: max(float(np.abs(update[name]).max(initial=0)) for update in updates) for name in updates[0]}
     for name, value in largest.items():
         if value > _LARGEST:

@@ -47,6 +47,7 @@ class AggregatorTree:
     @property
     def busiest_cpu(self) -> float:
         """CPU seconds of the busiest aggregator: the server of one group, and a member of the next."""
+        # The aggregators of level k are the members of level k + 1; the root is a member of none.
         as_member = [*(level.cost.client_cpu for level in self.levels[1:]), 0.0]
         return max(level.cost.server_cpu + cpu for level, cpu in zip(self.levels, as_member, strict=True))
 
@@ -66,7 +67,7 @@ class AggregatorTree:
 
 
 def group_sizes(clients: int, members: int) -> list[tuple[int, int]]:
-    """Split clients into groups, level by level, as equal as they can be.
+    """Split clients into groups, level by level, as equal as they can be, until one group is left.
 
     Args:
         clients: number of clients.
@@ -90,6 +91,9 @@ def group_sizes(clients: int, members: int) -> list[tuple[int, int]]:
 
 def level_plan(defense: Defense, layout: Layout, capacity: int, members: int, below: int = 1) -> Plan:
     """Plan one group, each of whose members brings the sum of `below` clients.
+
+    Fixed point (its step) is planned once for the sum over the whole tree, so that integers of one level can be added
+    at the next; the entries of a group's members are bounded by `below` times those of one client.
 
     Args:
         defense: the defence of each exchange.

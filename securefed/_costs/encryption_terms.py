@@ -1,5 +1,8 @@
 """The terms of the cost of an exchange under Paillier encryption, as counts that its plan fixes: mostly ciphertexts.
 
+In an exchange (one sum) each client packs its contribution into plaintexts and encrypts them, the server multiplies the
+clients' ciphertexts, which adds what they encrypt, and the key holder (a helper beside the server) decrypts the result.
+
 `TERMS` names, for each quantity that is predicted, functions of the counts; `figures.json` has a constant for each.
 """
 
@@ -44,7 +47,8 @@ class EncryptionCounts:
         """
         if not 0 <= lost <= plan.clients - plan.threshold:
             raise PlanError(f"the plan survives 0 to {plan.clients - plan.threshold} lost clients, not {lost}")
-        return cls(plan.clients, lost, Packing.of(plan, bits).plaintexts, bits // 4)
+        key = bits // 4  # bytes: the modulus n and the base h, each of bits / 8
+        return cls(plan.clients, lost, Packing.of(plan, bits).plaintexts, key)
 
     @property
     def added(self) -> int:

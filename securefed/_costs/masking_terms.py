@@ -1,9 +1,15 @@
 """The terms of the cost of an exchange under secure aggregation, as counts that its plan fixes.
 
+An exchange makes one sum. Each client advertises two public keys, deals Shamir shares of its secrets to `holders`
+clients (encrypted, relayed by the server), and uploads its contribution plus one mask for each of these; the server
+rebuilds the masks of lost clients from `shares` shares each (Bonawitz et al., 2017; with fewer holders than clients,
+Bell et al., 2020). An exchange is resumed if the one before it has already agreed its keys and shares.
+
 A predicted quantity, such as the server's CPU time, is a sum of terms: a count, times a constant that was fitted to
 measured exchanges. `TERMS` has for each quantity the counts, as functions of `MaskingCounts`, by name; `figures.json`
 has the constants by the same names. In these names a "roster entry" is a client that takes part, an "advert" its two
-public keys, and a "bundle" the encrypted shares from one client for one holder.
+public keys, a "bundle" the encrypted shares from one client for one holder, and a "tag" a client's proof on its
+contribution, by which clients check the announced sum.
 
 Memory is the peak over all steps of an exchange. Where either of two steps may have the peak, a term counts by how much
 the second step exceeds the first, and is 0 where it does not (`relay_excess`, `preparation_excess`).
@@ -89,7 +95,10 @@ class MaskingCounts:
 
     @property
     def pairs(self) -> float:
-        """Expected number of masks of lost clients with survivors, which the server computes again."""
+        """Expected number of masks of lost clients with survivors, which the server computes again.
+
+        Each lost client shares masks with `holders` - 1 others, of which a fraction `alive` / (`clients` - 1) uploads.
+        """
         return self.lost * (self.holders - 1) * self.alive / max(self.clients - 1, 1)
 
     @property
@@ -187,4 +196,4 @@ TERMS: Final[Mapping[str, Mapping[str, Term]]] = {
         "prepared bundle": lambda s: s.resumed * s.clients * s.holders,
     },
 }
-"""By quantity, the terms of its model."""
+"""By quantity, the terms of its model; CPU in seconds, the others in bytes, once multiplied by their constants."""

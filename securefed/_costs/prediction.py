@@ -1,4 +1,4 @@
-"""Predict the cost of an exchange from its plan: counts times constants fitted to measured exchanges.
+"""Predict the cost of an exchange (one sum) from its plan: counts times constants fitted to measured exchanges.
 
 A plan fixes how many masks, ciphertexts, signatures, bytes, ... an exchange takes (`masking_terms`,
 `encryption_terms`). Each quantity, such as CPU seconds of the server, is the sum over these counts of a constant from
@@ -21,6 +21,7 @@ from securefed.defenses._secure_aggregation import SecureAggregation
 from securefed.errors import PlanError
 
 FIGURES: Final = Path(__file__).with_name("figures.json")
+"""The fitted constants, written by `python -m benchmarks scaling`."""
 Constants = Mapping[str, Mapping[str, float]]
 """Fitted constants of one cost model, by quantity (such as `client_cpu`) and term."""
 

@@ -343,7 +343,7 @@ class ClientNode:
         return self._upload(state, {spec.name: np.zeros(spec.shape) for spec in plan.own})
 
     def _remember(self, state: ClientNodeState) -> ClientNodeState:
-        """Keep what the aggregation must know in later exchanges (pinned keys, for instance)."""
+        """Keep what the aggregation must know in later exchanges: in which sums this client was, or a pinned key."""
         kept = state.memory if self._remembering is None else self._remembering.client_memory(state.protocol)
         return replace(state, memory=kept)
 

@@ -1,4 +1,10 @@
-"""Build the Flower ClientApp that runs one party (a client or the key holder) on a SuperNode."""
+"""Build the Flower ClientApp that runs one party (a client or the key holder) on a SuperNode.
+
+A SuperNode is Flower's process at one site; it hands each message of the server to the ClientApp, perhaps in a new
+process. The app answers two kinds: an invitation to enrol in a run (`serve` sends it once), and the messages of the
+run's exchanges, each of which makes one secure sum. Between messages the party's state lies in Flower's context, and
+what the client learned also in a folder of its own, if it has one.
+"""
 
 from __future__ import annotations
 
@@ -187,7 +193,7 @@ class _PartyApp:
             _LOG.warning(
                 "Flower's state of this client is older than the state in its folder: the current exchange is lost"
             )
-            standing, frozen = newer
+            standing, frozen = newer  # without the secrets of the current exchange, so that it cannot be answered
 
         def persist(node: ClientNode) -> None:
             """Mark the exchange as used in the file, before the client computes anything for it."""
@@ -232,6 +238,7 @@ class _PartyApp:
 
 
 def _progress(context: Context) -> RunProgress | None:
+    """Return this party's progress in its run, from Flower's context; `None` before it enrolled."""
     record = context.state.config_records.get(_RUN)
     return None if record is None else RunProgress.of(record)
 

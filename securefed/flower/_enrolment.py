@@ -1,4 +1,8 @@
-"""Messages by which SuperNodes enrol in a run: each reports which party it is, and agrees to the terms or refuses."""
+"""Messages by which SuperNodes enrol in a run: each reports which party it is, and agrees to the terms or refuses.
+
+The terms are what all parties agree on before a run (algorithm, defence, public facts, seed). Each party makes them by
+itself, and compares their fingerprint with the server's.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Store a client's learned state and its progress in a run on the client's own disk.
 
+The learned state is what the algorithm and the defence remember of earlier exchanges; an exchange makes one secure sum.
+The ClientApp of `client_app` uses this file if it is given a folder.
+
 The file never holds the secrets of the current exchange; these are in Flower's state, which lasts as long as the run.
 The client writes the file before it sends a reply, and Flower stores the client's state after the reply. If the app is
 killed between the two, or if Flower's state is reset, the file is newer than Flower's state. The client then goes on
@@ -104,9 +107,10 @@ def recall(folder: ClientFolder | None, node: ClientNode, run: str, resumes: str
     """Load a client's stored state into its new `node` when it enrols in a run, and return its progress.
 
     If the run continues run `resumes`, the client gets back the state that it learned there. In any other run, it gets
-    back only its record of what earlier runs have revealed (`SupportsMemory`). The server may have stopped before it
-    saved that a run was continued. So `resumes` may also be any earlier run that the file's run continues. If the
-    client's state then differs from the server's, the client refuses the first message.
+    back only what its defence remembers of earlier runs (`SupportsMemory`): in which sums it was, or which key it
+    pinned. The server may have stopped before it saved that a run was continued, so `resumes` may also be any earlier
+    run that the file's run continues. If the client's state then differs from the server's, the client refuses the
+    first message.
 
     Args:
         folder: the client's file; `None` if the client keeps none.

@@ -1,5 +1,8 @@
 """Transport over Flower: messages cross as bytes inside Flower messages, from the ServerApp to SuperNodes.
 
+A ServerApp is the server's program; it reaches each client's SuperNode through a grid, on which it pushes messages and
+pulls replies. `serve` gives the transport (`FlowerGrid`) to its round loop.
+
 Needs the extra `flower`. The defence binds, signs and masks the content; Flower's own TLS and node authentication
 admit only known nodes (`flower-superlink --ssl-certfile ...`).
 """
@@ -98,7 +101,14 @@ class FlowerGrid:
 def replies(
     grid: Grid, waiting: Mapping[str, object], timeout: float | None, poll: float
 ) -> Iterator[tuple[str, Message]]:
-    """Yield (message number, reply) for the messages in `waiting`, as replies arrive, until the timeout."""
+    """Yield (message number, reply) as replies arrive, until all are there or the timeout has passed.
+
+    Args:
+        grid: the grid that the messages were pushed on.
+        waiting: by message number, the party or SuperNode that it went to, for the log.
+        timeout: seconds to wait; `None` for no limit.
+        poll: seconds between two looks for replies.
+    """
     open_, end = set(waiting), None if timeout is None else time.monotonic() + timeout
     while open_:
         for reply in grid.pull_messages(list(open_)):

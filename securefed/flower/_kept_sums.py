@@ -1,4 +1,8 @@
-"""Keep the state of a `SecureStrategy`'s sums on disk, so that rounds and epsilon count over restarts."""
+"""Keep the state of a `SecureStrategy`'s sums on disk, so that rounds and epsilon count over restarts.
+
+A `SecureStrategy` makes one sum in each round's training and one in its evaluation, by a `SumServer` for each of these
+two phases. The folder holds, for each phase, the server's state and the terms of the sum.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The mod of a ClientApp: it answers the stages of a sum, and calls the app only when its update is due."""
+"""The mod of a ClientApp: it answers the stages of a sum, and calls the app only when its update is due.
+
+In Flower a client's SuperNode hands each message of the server to a ClientApp. A mod is a function around the app: it
+gets the message, the context (which Flower keeps between messages) and a function that calls the app. Here the server
+runs a `SecureStrategy`, and its messages are stages of a secure sum (keys, shares, upload, unmasking; `SumClient`
+answers them). Only at the upload the app is called, and its reply is summed instead of sent.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +40,9 @@ from securefed.parties._client import SumClient
 from securefed.parties._terms import SumTerms
 
 _STATE: Final = "securefed.sum."
+"""Begin of the name under which the context keeps a phase's `SumClient`; the phase follows, `train` or `evaluate`."""
 _STANDING: Final = "securefed.standing."
+"""Likewise of which client this SuperNode is in the run, and under which terms: a server cannot change them later."""
 _LOG = logging.getLogger("securefed.flower")
 App = Callable[[Message, Context], Message]
 
@@ -112,6 +120,8 @@ class _Turn:
         call_next: calls the app.
         failed: whether the app failed, or gave an update that does not fit the terms.
         weight: the weight that the app gave.
+        request: the server's request.
+        phase: `train` or `evaluate`.
     """
 
     site: SitePolicy
@@ -128,6 +138,7 @@ class _Turn:
         self.phase = phase_of(self.message)
 
     def answer(self) -> Message:
+        """Return the answer: this client's number where the server asks for it, or the reply of a stage."""
         if self.request.asks_for_party:
             if self.site.party is None:
                 raise _TermsRefused("the terms pin identities, and this site has none")
@@ -145,6 +156,7 @@ class _Turn:
         return Message(reply_content(reply), reply_to=self.message)
 
     def _accepted_terms(self) -> SumTerms:
+        """Return the terms of the request, if this site allows them and they are those of the run so far."""
         try:
             terms = SumTerms.from_bytes(self.request.terms)
             self.site.check(terms, self.request.party)
@@ -168,6 +180,7 @@ class _Turn:
         return {"terms": terms.digest.hex(), "party": self.request.party}
 
     def _client(self, terms: SumTerms) -> SumClient:
+        """Return the client with its newest state, from the context or from the site's folder."""
         party, site = self.request.party, self.site
         if site.folder is None:
             kept = self.context.state.array_records.get(_STATE + self.phase)
@@ -201,6 +214,7 @@ class _Turn:
             self.context.state[name] = record
 
     def _receive(self, client: SumClient, terms: SumTerms) -> bytes:
+        """Answer the stage; at the upload, after the app was called."""
         data = self.request.data
         if not client.wants_update(data):
             return client.receive(data)

@@ -1,4 +1,8 @@
-"""Which client each SuperNode is: the server numbers them, or asks the sites where the terms pin identities."""
+"""Keep which client each SuperNode is: the server numbers them, or asks the sites where the terms pin identities.
+
+Flower gives each SuperNode a large random id; a secure sum needs clients numbered 0 to N - 1. Where clients sign with
+identities, a client's key belongs to its number, so that each site names its own.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,9 @@ class Roster:
 
     A number passes to a new SuperNode only when the one that had it is no longer connected: a SuperNode that was
     restarted comes back under a new id of Flower's.
+
+    Args:
+        clients: N.
     """
 
     def __init__(self, clients: int) -> None:

@@ -1,4 +1,9 @@
-"""Run the server of a federation inside a Flower ServerApp."""
+"""Run the server of a federation inside a Flower ServerApp.
+
+The ServerApp's `main` calls `serve`. It first enrols the parties: it invites every SuperNode that connects, and each
+answers which client it is and whether it agrees to the terms. Then the round loop (`Server`) runs over a transport that
+sends each client's messages to its SuperNode (`FlowerGrid`).
+"""
 
 from __future__ import annotations
 
@@ -79,6 +84,14 @@ def enrol(
     grid: Grid, terms: Terms, invitation: Invitation, *, wait: float, least: int | None = None, poll: float = 0.2
 ) -> dict[PartyId, int]:
     """Enrol SuperNodes and return the SuperNode of every party that agreed to the terms.
+
+    Args:
+        grid: the ServerApp's grid.
+        terms: what all parties agreed on.
+        invitation: sent to every SuperNode that connects.
+        wait: seconds to wait for all parties.
+        least: number of clients that must have enrolled by then; all by default. Key holders are needed in any case.
+        poll: seconds between two queries for replies and for new SuperNodes.
 
     Raises:
         ConfigError: a party refuses, or two SuperNodes report the same party.

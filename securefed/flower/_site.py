@@ -1,4 +1,8 @@
-"""Decide at a site which terms of a server its SuperNode accepts, by rules that the site's operator writes."""
+"""Decide at a site which terms of a server its SuperNode accepts, by rules that the site's operator writes.
+
+The server of a `SecureStrategy` proposes the terms of a sum: its tensors, clients, defence and threshold. `secure_mod`
+at the site's SuperNode checks them against these rules with every request, before its app sees anything.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""A Flower strategy whose server sees sums only: any strategy that works on the mean, behind a secure sum."""
+"""A Flower strategy whose server sees sums only: any strategy that works on the mean, behind a secure sum.
+
+In Flower, the server's program (ServerApp) runs a strategy, which sends messages through a grid to SuperNodes; each
+SuperNode belongs to one client and answers by its ClientApp. `SecureStrategy.start` gives the strategy another grid
+(`SumGrid`), which takes the strategy's messages, runs a secure sum with the SuperNodes (`secure_mod` there), and
+hands the strategy one reply: the weighted mean of all replies.
+
+A phase is the training or the evaluation of a round. Each phase has one sum, with terms of its own (`SumTerms`), made
+from its first messages.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +55,7 @@ _REFUSED: Final = {
 
 @dataclass(frozen=True)
 class _Wanted:
-    """The arguments of `SecureStrategy` from which terms are made."""
+    """The arguments of `SecureStrategy` from which terms are made; `metrics` are by phase."""
 
     defense: Link
     metrics: Mapping[str, tuple[str, ...]]
@@ -61,10 +70,18 @@ class _Wanted:
 
     @property
     def clips(self) -> bool:
+        """Whether the defence clips updates."""
         return any(transform.stage == ChainStage.CLIP for transform in as_defense(self.defense).transforms)
 
     def terms(self, phase: str, base: Mapping[str, Array], sampled: int, connected: int) -> SumTerms:
-        """Make the terms of a phase from the base of its first round."""
+        """Make the terms of a phase from its first round.
+
+        Args:
+            phase: `train` or `evaluate`.
+            base: what the round is bound to (`base_of`): the model, zeros for metrics, the digest of the messages.
+            sampled: number of SuperNodes that the strategy sends messages to.
+            connected: number of SuperNodes that are connected.
+        """
         bounds: dict[str, float] = {CONTENT: DIGEST_ENTRY}
         if isinstance(self.bounds, Mapping):
             bounds |= {f"{ARRAY}{name}": bound for name, bound in self.bounds.items() if phase == TRAIN}

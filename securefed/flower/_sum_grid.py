@@ -1,4 +1,10 @@
-"""The grid that a strategy under `SecureStrategy` runs against: replies come back as one reply, the mean."""
+"""The grid that a strategy under `SecureStrategy` runs against: replies come back as one reply, the mean.
+
+In Flower a strategy sends messages to SuperNodes (one for each client) through a grid, and gets their replies. This
+grid stands between: it takes the messages of one phase (a round's training or evaluation), runs all stages of a secure
+sum with the same SuperNodes (a `SumServer`), and returns one reply with the weighted mean. At the SuperNodes
+`secure_mod` answers the stages.
+"""
 
 from __future__ import annotations
 
@@ -175,7 +181,13 @@ class SumGrid(Grid):
         return digest
 
     def _server(self, phase: str, base: Mapping[str, NumPyArray], sampled: int) -> SumServer:
-        """Return the phase's sum; its terms are made from the first round's messages."""
+        """Return the phase's sum; its terms are made from the first round's messages.
+
+        Args:
+            phase: `train` or `evaluate`.
+            base: what the first round is bound to: the model and the digest of the messages.
+            sampled: number of SuperNodes that the strategy sends messages to.
+        """
         if phase not in self._sums:
             connected = len(list(self.grid.get_node_ids()))
             if self._roster is not None and connected < self._roster.clients:
@@ -223,7 +235,14 @@ class SumGrid(Grid):
                 yield node, party
 
     def _run(self, server: SumServer, message: Message, phase: str, timeout: float | None) -> SumResult:
-        """Carry the stages of a round until its result is there."""
+        """Carry the stages of a round until its result is there.
+
+        Args:
+            server: the sum, with an open round.
+            message: one of the strategy's messages; its content goes out with the request for the upload.
+            phase: `train` or `evaluate`.
+            timeout: seconds to wait for the updates; `None` for no limit.
+        """
         roster = self._known_roster
         while server.result is None:
             requests, uploads = server.outgoing, server.wants_updates
@@ -250,11 +269,12 @@ class SumGrid(Grid):
             if refusing and server.round == 0 and len(contents) - len(refusing) < needed:
                 server.abandon()
                 self._refuse(self._refused)
-            if missing:
+            if missing:  # else the last reply has ended the stage
                 server.receive({})
         return server.result
 
     def _refuse(self, refused: Mapping[int, str]) -> None:
+        """Raise `ConfigError` that names one SuperNode which does not accept the terms, and its reason."""
         node, reason = next(iter(refused.items()), (0, "none of them answered"))
         raise ConfigError(
             f"too few SuperNodes take part: {len(refused)} refuse, for instance {node}: {reason}; let the site's "
@@ -286,6 +306,7 @@ class SumGrid(Grid):
                 self._refused[node] = str(reply.error.reason)
 
     def _note(self, phase: str, before: int, begun: float, result: SumResult | None, void: tuple[str, ...]) -> None:
+        """Add a phase to the record; `before` and `begun` are the exchanges made and the time at its begin."""
         roster, exchanges, seconds = self._known_roster, self._exchanges - before, time.monotonic() - begun
         survivors = () if result is None else tuple(roster.node(party) for party in result.survivors)
         refusals = {} if result is None else {roster.node(p): text for p, text in result.refusals.items()}

@@ -1,8 +1,13 @@
 """Read and write the messages between `SecureStrategy` and `secure_mod`.
 
-A request holds the terms, the number of the client it is for, the name of the metric that weights updates, and one
-message of the sum. The request for the upload also holds the strategy's own records, which the app is called with.
-All parties bind the round to a digest of these records (`content_digest`).
+`SecureStrategy` makes a secure sum with the clients' SuperNodes, over Flower messages of named records. A request holds
+the terms, the number of the client it is for, the name of the metric that weights updates, and one message of the sum
+(bytes). The request for the upload also holds the strategy's own records, which the app is called with.
+
+Clients that were sent different records must not be summed, since a difference could single one of them out. A secure
+sum is bound to a base, the model that updates are computed from: server and clients enter its digest into masks and
+signatures. So a digest of all records (`content_digest`) is put into the base as one more tensor (`base_of`). Each
+client's update holds that tensor too, as its update must have the tensors of the base.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from securefed.errors import ConfigError, MalformedError
 from securefed.flower._grid import from_record, to_record
 
 TRAIN, EVALUATE = "train", "evaluate"
+"""The phases of a round."""
 ARRAY, METRIC, CONTENT = "arrays/", "metrics/", "content"
 """Names in the terms: the prefix of the model's arrays, that of metrics, and the digest of the request's records."""
 DIGEST_ENTRY: Final = 256.0

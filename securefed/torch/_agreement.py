@@ -1,5 +1,8 @@
 """Agree on keys with the other ranks, over an all-reduce of integers and nothing else.
 
+`MaskingState` calls this once on every rank. Each pair of ranks agrees on a secret, from which their masks are made:
+one adds them, the other subtracts them, so that they cancel in the sum.
+
 1. Every rank makes an X25519 key and shows its public part, with its settings. The session is the digest of all of it.
 2. Every rank signs the session, where identities are given, and rank 0 sends the others a common key, encrypted for
    each. A mask from it is added to every sum and removed by every rank, so that the network does not see the sum. As
@@ -69,7 +72,12 @@ _SETTINGS: Final = struct.Struct("<idd?")
 
 @dataclass(frozen=True, eq=False)
 class Agreement:
-    """The result: the session's digest, and this rank's masks."""
+    """The result.
+
+    Attributes:
+        session: digest of all ranks' public keys and settings, 32 bytes, equal on all ranks.
+        masks: this rank's masks with all others.
+    """
 
     session: bytes
     masks: RankMasks

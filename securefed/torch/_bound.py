@@ -1,4 +1,12 @@
-"""Follow the size of public mean gradients with the bound of the next step's fixed point."""
+"""Follow the size of public mean gradients with the bound of the next step's fixed point.
+
+Ranks send a gradient entry x as the integer round(x / step). The step follows from a bound on |x| of every rank: too
+large a bound wastes digits, and an entry beyond it makes the sum useless (a lost step). After each training step
+`MaskingState` calls `summed` or `lost`, with public facts alone, so that the bounds of all ranks stay equal:
+
+    after a sum:        bound = headroom * (largest entry of the mean),
+    after k lost steps: bound = bound * 16^(2^(k - 1)), hence by 16, 256, 65536, ...
+"""
 
 from __future__ import annotations
 
@@ -48,17 +56,24 @@ class GradientBound:
         return self._bound
 
     def summed(self, largest: float) -> None:
-        """Set the bound of the next step from the largest entry of this step's mean.
+        """Set the bound of the next step from this step's mean.
 
-        A mean of zeros may be one below the resolution: the bound then follows the resolution downwards.
+        A mean of zeros may be one below the resolution (step / ranks): the bound then follows the resolution downwards.
+
+        Args:
+            largest: largest absolute entry of the mean over all ranks.
         """
         self._lost = 0
         self._set(self._headroom * max(largest, self.plan.step / self._ranks))
 
     def lost(self, trouble: Trouble) -> None:
-        """Set the bound of the next step after a step without a sum; entries that are not finite do not change it."""
+        """Set the bound of the next step after a step without a sum; entries that are not finite do not change it.
+
+        Args:
+            trouble: why there was no sum, as the ranks saw it in the sum's control words.
+        """
         if trouble is Trouble.TOO_LARGE:
-            self._lost = min(self._lost + 1, 6)
+            self._lost = min(self._lost + 1, 6)  # 16^(2^5) = 2^128 spans the whole range of bounds
             self._set(self._bound * _GROWTH**2 ** (self._lost - 1))
 
     def _set(self, bound: float) -> None:

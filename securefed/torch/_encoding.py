@@ -1,5 +1,8 @@
 """Convert tensors to integers of a ring and back, in place and a part at a time.
 
+An entry x travels as the integer round(x / step), a word, which is masked and added modulo 2^32 or 2^64. `add_rounded`
+adds these integers to the masks, and `decode_into` turns the summed words back into numbers.
+
 A part of 65536 entries and its two temporaries take 768 kB, which a core's second-level cache holds; on 10^7 entries
 whole-tensor temporaries take six times as long, a quarter of the part twice as long, and twice the part as long.
 On a GPU the tensor is one part.
@@ -45,7 +48,13 @@ def add_rounded(words: torch.Tensor, values: torch.Tensor, step: float) -> None:
 
 
 def decode_into(values: torch.Tensor, words: torch.Tensor, unit: float) -> None:
-    """Set the flat `values` to `unit * words`, in their own type."""
+    """Set the flat `values` to `unit * words`, in their own type.
+
+    Args:
+        values: floating-point tensor to write into.
+        words: summed integers, as many.
+        unit: value of 1 in the sum: the step for a sum, or the step over the number of ranks for a mean.
+    """
     part = _part(words)
     wide = _arithmetic(values.dtype, words.dtype)
     with torch.no_grad():

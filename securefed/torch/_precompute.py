@@ -1,5 +1,8 @@
 """Expand the masks of coming calls in a thread, while the optimiser and the next forward pass run.
 
+A call sums one tensor over all ranks. Its masks are pseudo-random integers, as many as the tensor has entries, expanded
+by AES from a secret with each other rank. They do not depend on the tensor, so they can be ready before it is.
+
 A thread's expansion is one pass of AES and additions over whole buffers, which release the interpreter's lock. It helps
 where a processor is idle then; where none is, it costs nothing that the call itself would not. Buffers are used again:
 on 10^7 words a fresh one costs as much in page faults as the streams in it.

@@ -1,4 +1,8 @@
-"""Refuse settings of DistributedDataParallel under which ranks exchange data beside the masked gradients."""
+"""Refuse settings of DistributedDataParallel under which ranks exchange data beside the masked gradients.
+
+Masks protect gradients only. What DistributedDataParallel or a layer sends besides, in the clear, would tell other
+ranks about this rank's rows. `MaskingState` checks the model once and its settings before every step.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The state of the masked all-reduce on one rank: keys, counters, the bound, and the step under way."""
+"""The state of the masked all-reduce on one rank: keys, counters, the bound, and the step under way.
+
+DistributedDataParallel splits the gradients into buckets, and calls the hook for each when the backward pass has filled
+it. The hook starts a masked sum of the bucket (`reduce_bucket`) and returns a future of its mean. At the end of the
+backward pass `_end_step` opens all sums of the step together, because one bucket that is too large or not finite makes
+the whole step void, and sets the futures.
+"""
 
 from __future__ import annotations
 
@@ -91,9 +97,10 @@ class MaskingState:
         agreement = agree_on_keys(self.rank, self.ranks, settings, identities, self._sums.in_the_clear)
         self._session, self._sums.store = agreement.fingerprint, MaskStore(agreement.masks)
         self._calls, self._own_calls = 0, 0
-        self._step: list[StartedSum] = []
+        self._step: list[StartedSum] = []  # one for each bucket of the step under way
         self._means: list[torch.futures.Future[torch.Tensor]] = []
-        self._whole = self._ended = False
+        self._whole = False  # the last bucket of the step has come
+        self._ended = False  # a sum failed: the ranks' counters may differ, and no further sum is started
         self.overflowed = False
 
     def __repr__(self) -> str:

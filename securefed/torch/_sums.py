@@ -1,4 +1,9 @@
-"""Masked sums over a process group: start one, and open it when it has come back."""
+"""Masked sums over a process group: start one, and open it when it has come back.
+
+The words of a sum are the integers that travel: this rank's values in fixed point, masked, followed by control words in
+which a rank reports that its values are too large or not finite (`_masking`). The backend adds the words of all ranks,
+and in the sum the masks cancel. `MaskingState` starts one sum for each bucket of gradients, and opens them together.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +74,13 @@ class MaskedSums:
         return out
 
     def start(self, call: Call, values: torch.Tensor, bound: float) -> StartedSum:
-        """Mask the values of this rank and hand them to the backend."""
+        """Mask the values of this rank and hand them to the backend.
+
+        Args:
+            call: the public facts of the sum, the same at every rank.
+            values: this rank's values, flat.
+            bound: largest absolute value that they may have; beyond it this rank reports trouble instead.
+        """
         masks = self.store.take(call)
         trouble = trouble_of(values, bound)
         if trouble is not None:
@@ -102,7 +113,7 @@ class MaskedSums:
     def _open(self, call: Call, words: torch.Tensor) -> OpenedSum:
         if words.device.type == "cpu":
             self.store.remove_common(_unsigned(words), call)
-        else:
+        else:  # on a GPU: 0 minus the common stream is made on the CPU, and added there
             minus_common = np.zeros(words.numel(), _unsigned_type(words))
             self.store.remove_common(minus_common, call)
             words.add_(self._words(minus_common))

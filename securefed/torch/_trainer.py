@@ -7,7 +7,8 @@
                 callback = securefed.torch.RecordingCallback(recording, client)
                 Trainer(copy.deepcopy(model), arguments, train_dataset=..., callbacks=[callback]).train()
 
-The Trainer's package is not imported: the callback is called by its names of events alone.
+The recording is a transcript, which the audit attacks (`audit_transcript`). The Trainer's package is not imported: the
+Trainer calls the methods by the names of its events (`on_train_begin`, ...).
 """
 
 from __future__ import annotations
