@@ -1,7 +1,9 @@
 """Encrypt, add, check and decrypt big integers under Paillier; arithmetic by GMP.
 
 Paillier, "Public-key cryptosystems based on composite degree residuosity classes", EUROCRYPT 1999, with g = 1 + n:
-c = (1 + m n) z mod n^2, z an encryption of zero (`encryption_randomness`).
+c = (1 + m n) z mod n^2, z an encryption of zero (`encryption_randomness`): a random n-th power, used once. Products of
+ciphertexts modulo n^2 encrypt sums of plaintexts modulo n. Clients encrypt, the server multiplies, the key holder
+decrypts (`paillier_protocol`); with threshold keys t clients decrypt together instead (`threshold_cipher`).
 
 Not promised: constant time. An attacker that measures how long the key holder decrypts may learn its key.
 """
@@ -30,7 +32,14 @@ Integers = Sequence[Any]
 def encrypt(
     public: PublicKey, plaintexts: Integers, randomness: RandomnessKind = "half", pool: RandomnessPool | None = None
 ) -> list[Any]:
-    """Encrypt integers in [0, n); encryptions of zero that a `pool` has ready are used first."""
+    """Encrypt integers in [0, n) to integers in [1, n^2).
+
+    Args:
+        public: the key.
+        plaintexts: the integers.
+        randomness: how encryptions of zero are made.
+        pool: encryptions of zero that are ready are taken from it first.
+    """
     count = len(plaintexts)
     fresh = encryptions_of_zero(public, count, randomness) if pool is None else pool.take(public, randomness, count)
     n = gmpy2.mpz(public.n)
@@ -50,7 +59,8 @@ def decrypt(private: PrivateKey, ciphertexts: Integers) -> list[Any]:
     key = private.phe
     p, q = gmpy2.mpz(key.p), gmpy2.mpz(key.q)
 
-    # m_p = L_p(c^(p-1) mod p^2) h_p mod p with L_p(u) = (u - 1) / p, and likewise for q
+    # m_p = L_p(c^(p-1) mod p^2) h_p mod p with L_p(u) = (u - 1) / p and h_p = L_p(g^(p-1) mod p^2)^-1 mod p, and
+    # likewise for q; then m = m_p + p ((m_q - m_p) p^-1 mod q).
     def part(prime: Any, h: Any) -> list[Any]:
         square = prime * prime
         powers = power([c % square for c in ciphertexts], prime - 1, square)
@@ -62,7 +72,10 @@ def decrypt(private: PrivateKey, ciphertexts: Integers) -> list[Any]:
 
 
 def power(bases: Integers, exponent: Any, modulus: Any) -> list[Any]:
-    """Compute base^exponent mod modulus for each base, on all cores: GMP works without the interpreter's lock."""
+    """Compute base^exponent mod modulus for each base, on all cores: GMP powers lists without the interpreter's lock.
+
+    Thread k takes the bases k, k + threads, ...
+    """
     threads = min(os.cpu_count() or 1, len(bases))
     if threads <= 1:
         return [gmpy2.powmod(base, exponent, modulus) for base in bases]
@@ -80,7 +93,7 @@ def check(public: PublicKey, ciphertexts: Integers, sender: PartyId) -> None:
     """Raise `MalformedError` unless all lie in (0, n^2) and have no factor in common with n.
 
     Nothing more can be checked without the key: every such number decrypts to something, so an ALTERED one is not
-    noticed here. That messages arrive unaltered rests on the authenticated channel.
+    noticed here. That messages arrive unaltered rests on the authenticated channel. The error names `sender`.
     """
     n = gmpy2.mpz(public.n)
     square = n * n
@@ -94,7 +107,7 @@ def check(public: PublicKey, ciphertexts: Integers, sender: PartyId) -> None:
 
 
 def to_wire(values: Integers, size: int) -> Array:
-    """Write integers as a uint8 array of shape (count, size), little-endian."""
+    """Write integers below 256^size as a uint8 array of shape (count, size), little-endian."""
     data = b"".join(int(value).to_bytes(size, "little") for value in values)
     return np.frombuffer(data, dtype=np.uint8).reshape(len(values), size)
 
@@ -102,8 +115,14 @@ def to_wire(values: Integers, size: int) -> Array:
 def from_wire(value: Array, count: int | None, size: int, sender: PartyId) -> list[Any]:
     """Read integers that `to_wire` wrote.
 
+    Args:
+        value: the array.
+        count: how many integers there must be; `None` admits any number.
+        size: bytes of each.
+        sender: the party named in the error.
+
     Raises:
-        MalformedError: no uint8 array of shape (count, size); a `count` of `None` admits any.
+        MalformedError: no uint8 array of shape (count, size).
     """
     rows = value.shape[0] if value.ndim and count is None else count
     if value.dtype != np.uint8 or value.shape != (rows, size):

@@ -4,7 +4,10 @@
     half     h_n^e, h_n = h^n mod n^2, e uniform, half as long as n (Damgard, Jurik and Nielsen, DJN 2010, section 4)
     short    h_n^e with e of 400 bits for n of 2048, of 448 for 3072: shorter than in DJN, so a further assumption
 
-A ciphertext is g^m (g the generator, m the plaintext) times an encryption of zero, which is used once and discarded.
+A ciphertext is g^m (g = 1 + n the generator, m the plaintext) times an encryption of zero, which is used once and
+discarded: two ciphertexts with the same one would show the difference of their plaintexts. h is a part of the public
+key. Clients make them, before an upload or ahead of time (`randomness_pool`); the plan prints the assumption behind the
+kind that was chosen.
 """
 
 from __future__ import annotations
@@ -21,9 +24,11 @@ from securefed.errors import ConfigError
 RandomnessKind = Literal["full", "half", "short"]
 RANDOMNESS_KINDS: Final[tuple[RandomnessKind, ...]] = get_args(RandomnessKind)
 _SHORT: Final = ((2048, 400), (3072, 448))
+"""Longest modulus and length of the exponent. Generic attacks take about 2^(length / 2) steps: 2^200 and 2^224, far
+beyond what factoring such a modulus takes. That no better attack exists on short exponents is the assumption."""
 _WIDTH: Final[dict[RandomnessKind, int]] = {"half": 9, "short": 10}
 """Radix of the tables of powers, in bits. The tables take 55 MB and 40 MB at 2048 bits; filling them takes as
-long as 500 and 1000 encryptions of zero."""
+long as 500 and 1000 encryptions of zero. One bit more nearly doubles both, and saves a tenth of the products."""
 
 
 def exponent_bits(bits: int, randomness: RandomnessKind) -> int:
@@ -58,7 +63,7 @@ class FixedBasePowers:
         base: the base, below n^2.
         n: powers are computed modulo n^2.
         exponent_bits: length of the longest exponent.
-        width: w, the bits of one digit.
+        width: w, the bits of one digit; the last digit may be shorter.
     """
 
     def __init__(self, base: Any, n: Any, exponent_bits: int, width: int) -> None:
@@ -103,7 +108,7 @@ def power_table(n: int, base: int, randomness: RandomnessKind) -> FixedBasePower
 
 
 def compute_encryptions_of_zero(public: PublicKey, count: int, randomness: RandomnessKind) -> list[Any]:
-    """Compute `count` fresh encryptions of zero in this process."""
+    """Compute `count` fresh encryptions of zero, integers in [1, n^2), in this process."""
     n = public.n
     if randomness == "full":
         units = [_unit(n) for _ in range(count)]
@@ -113,6 +118,7 @@ def compute_encryptions_of_zero(public: PublicKey, count: int, randomness: Rando
 
 
 def _unit(n: int) -> Any:
+    """Draw a uniform unit modulo n: a number without a common factor with n."""
     while True:
         r = gmpy2.mpz(secrets.randbelow(n))
         if gmpy2.gcd(r, n) == 1:

@@ -1,4 +1,10 @@
-"""The key holder: the one party that can decrypt; it decrypts one batch of ciphertexts per exchange."""
+"""The key holder: the one party that can decrypt; it decrypts one batch of ciphertexts per exchange.
+
+It takes part in sums under Paillier (`paillier_protocol`) and CKKS (`lattice`), beside the clients and the server. In
+an exchange (one sum) the server asks it for the public key, and later to decrypt the sum of the survivors' ciphertexts;
+survivors are the clients that uploaded. The runtime makes it once for a run (`Aggregation.helper`). The private key
+lives in it for the whole run, and in its file (`freeze`); no message holds it.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +23,7 @@ from securefed.errors import BindingError, ContradictionError, MalformedError
 
 KEY: Final = "key"
 DECRYPT: Final = "decrypt"
+"""The stages of its requests."""
 CIPHERTEXTS, PLAINTEXTS, SURVIVORS = "ciphertexts", "plaintexts", "survivors"
 
 
@@ -44,7 +51,7 @@ class AbstractKeyHolder(ABC):
 
     @abstractmethod
     def public_body(self) -> dict[str, Array]:
-        """Return the public key, as sent to clients."""
+        """Return the public key as named arrays, as sent to the server and by it to clients."""
 
     @abstractmethod
     def secret_body(self) -> dict[str, Array]:
@@ -61,12 +68,20 @@ class AbstractKeyHolder(ABC):
     def opened(self, ciphertexts: Array, survivors: int, sender: PartyId) -> dict[str, Array]:
         """Decrypt one batch.
 
+        Args:
+            ciphertexts: as they travel, uint8 (count, bytes of a ciphertext).
+            survivors: number of clients whose sum it is said to be.
+            sender: the party that asks.
+
+        Returns:
+            The reply's field `PLAINTEXTS`.
+
         Raises:
             MalformedError: numbers that are no ciphertexts; it names `sender`.
         """
 
     def handle(self, request: Message) -> Tensors:
-        """Answer a request; return the reply's body.
+        """Answer a request of the server; return the reply's body. It checks everything before it decrypts.
 
         Raises:
             BindingError: the request is not from the server to the key holder.
@@ -85,6 +100,7 @@ class AbstractKeyHolder(ABC):
         raise ContradictionError(request.sender, f"the key holder knows no stage {request.stage!r}")
 
     def _key(self, request: Message) -> dict[str, Array]:
+        """Answer the stage `key`, which opens an exchange with a number above all before it."""
         last, _ = self._asked.get(request.run, (-1, ""))
         if request.round <= last:
             raise ContradictionError(request.sender, f"exchange {request.round} was opened before: a replay")
@@ -94,6 +110,7 @@ class AbstractKeyHolder(ABC):
         return self.public_body()
 
     def _decrypt(self, request: Message) -> dict[str, Array]:
+        """Answer the stage `decrypt`, once, for the exchange that was opened last."""
         asked = self._asked.get(request.run)
         if asked == (request.round, DECRYPT):
             raise ContradictionError(request.sender, f"exchange {request.round} was decrypted before")
@@ -105,6 +122,7 @@ class AbstractKeyHolder(ABC):
         return opened
 
     def _survivors(self, request: Message) -> int:
+        """Check the request's fields, and return the number of survivors that it claims."""
         sender, body = request.sender, request.body
         if set(body) != {CIPHERTEXTS, SURVIVORS}:
             raise MalformedError(sender, f"a request to decrypt holds ciphertexts and survivors, not {sorted(body)}")

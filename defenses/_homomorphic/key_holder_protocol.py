@@ -8,7 +8,9 @@ the uploads and not the key:
     upload    clients: the public key                   ciphertexts
     decrypt   key holder: sum of ciphertexts, survivors plaintexts of the sum
 
-A subclass says how a key is read, how a contribution is encrypted, and how ciphertexts are added and opened.
+A subclass says how a key is read, how a contribution is encrypted, and how ciphertexts are added and opened. Survivors
+are the clients whose uploads reached the server; a stage is one round of requests and replies. What is promised, and
+what is not if server and key holder collude or the server deviates, stands at the subclasses.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class EncryptingClient:
         client: its id.
         session: run, exchange number, cohort and plan.
         next_stage: the stage it answers next; empty when it is done.
-        pinned: its memory of the run's public key (`key_pinning`).
+        pinned: its memory of the run's public key, which it trusted when it first saw it (`key_pinning`).
     """
 
     client: ClientId
@@ -70,7 +72,8 @@ C = TypeVar("C", bound=EncryptingClient)
 class KeyHolderAggregation(Aggregation, Generic[C]):
     """Steps of client and server that do not depend on the encryption scheme.
 
-    Clients pin the first public key of a run and refuse another one, in a resumed process too (`SupportsMemory`).
+    The runtime calls the public methods, as `Aggregation` describes; `C` is the type of a client's state. Clients pin
+    the first public key of a run and refuse another one, in a resumed process too (`SupportsMemory`).
     """
 
     @abstractmethod
@@ -96,7 +99,11 @@ class KeyHolderAggregation(Aggregation, Generic[C]):
         return replace(state, pinned=memory.tobytes())
 
     def server_open(self, session: Session) -> tuple[EncryptedSumServer, str, Outgoing]:
-        """Start an exchange by asking the key holder for its public key."""
+        """Start an exchange by asking the key holder for its public key.
+
+        Raises:
+            ConfigError: more clients are invited than the plan is for.
+        """
         if len(session.cohort) > session.plan.clients:
             raise ConfigError(f"a cohort of {len(session.cohort)} exceeds the planned {session.plan.clients} clients")
         return EncryptedSumServer(session), KEY, {KEY_HOLDER: {}}

@@ -1,9 +1,11 @@
 """Pin the public key of a run at first use (trust on first use), and refuse every other key later in that run.
 
-A client of an encrypted sum receives the public key with each request for an upload. If the server could hand it
-another one later, it could decrypt what the client encrypts under it.
+A client of an encrypted sum (`paillier_protocol`, `lattice`) receives the public key with each request for an upload,
+and calls `pin` before it computes anything. If the server could hand it another one later, it could decrypt what the
+client encrypts under it.
 
-Guarantee: a client accepts one key per run, in every process that is given its memory.
+Guarantee: a client accepts one key per run, in every process that is given its memory. The memory holds public values
+only; it need not be secret, but a party that can alter it can make the client accept another key.
 Not promised: that the first key is the key holder's. A server that hands a client a key of its own at first can decrypt
 all of that client's uploads of the run.
 """

@@ -1,9 +1,19 @@
 """Deal keys for threshold decryption: any t of N share holders decrypt together, and fewer cannot.
 
+An operator calls `deal` once, before the runs, hands each client its own part (`KeySet.only`) and gives it to
+`threshold_paillier(keys=...)`. The encryption is Paillier's (`cipher`); `threshold_cipher` decrypts.
+
 The dealer draws n = p q of safe primes p = 2 p' + 1, q = 2 q' + 1 and shares d = n^-1 mod m, m = p' q', by a random
-polynomial f of degree t - 1 over Z_m with f(0) = d: holder i is given s_i = f(i + 1) (Shoup, "Practical threshold
-signatures", EUROCRYPT 2000, section 3, with the public exponent n). To check its answers, every party receives v, which
-generates the squares mod n, and v_i = v^s_i. Clients also get Ed25519 keys to sign their uploads with.
+polynomial f of degree t - 1 over Z_m with f(0) = d: holder i is given s_i = f(i + 1). The power d of a square mod n is
+its n-th root, by which a ciphertext opens; each holder raises to its own share, and no holder learns d or m (Shoup,
+"Practical threshold signatures", EUROCRYPT 2000, section 3, with the public exponent n). To check its answers, every
+party receives v, which generates the squares mod n, and v_i = v^s_i. Clients also get Ed25519 keys to sign their
+uploads with.
+
+    secret             made by       known to              lives
+    p, q, m, d, f      the dealer    the dealer            until the dealer's process ends; not in the result
+    s_i                the dealer    holder i              as long as the keys: all exchanges of all runs
+    Ed25519 key        the dealer    its client            as long as the keys
 
 The dealer knows every secret: it is trusted to erase them. Keys are not generated in a distributed way, because the one
 maintained package for that (tno.mpc.protocols.distributed_keygen 4.3, honest majority, semi-honest) generates no safe
@@ -54,12 +64,12 @@ class SharedKey:
 
     @cached_property
     def delta(self) -> int:
-        """D = N!, times which all Lagrange coefficients are integers (Shoup 2000, section 3)."""
+        """D = N!, times which Lagrange coefficients are integers: holders cannot divide modulo m (Shoup 2000)."""
         return int(gmpy2.fac(self.holders))
 
     @cached_property
     def fingerprint(self) -> bytes:
-        """SHA-256 of all these values."""
+        """SHA-256 of all these values; signatures and proofs are bound to it."""
         public, size = self.public, self.public.plaintext_bytes
         digest = hashlib.sha256(f"{public.bits}|{self.threshold}|{self.holders}".encode())
         for number in (public.n, public.base, self.base, *self.verifiers):
@@ -124,6 +134,9 @@ def deal(threshold: int, holders: int, *, clients: int | None = None, bits: int 
 
     Raises:
         ConfigError: a number outside these ranges.
+
+    Returns:
+        The secrets of all clients; hand each client `only(client)` of it and keep nothing.
     """
     return _deal(KeySet, threshold, holders, clients, bits)
 
@@ -134,7 +147,7 @@ def insecure_deal(threshold: int, holders: int, *, clients: int | None = None, b
 
 
 def check_threshold(threshold: int, holders: int) -> None:
-    """Raise `ConfigError` unless 2 <= t <= N <= 64 and 2 t > N."""
+    """Raise `ConfigError` unless 2 <= t <= N <= 64 and 2 t > N, so that two sets of t holders have one in common."""
     if not 2 <= threshold <= holders <= 64:
         raise ConfigError(f"a threshold t of N holders fits 2 <= t <= N <= 64, not t = {threshold}, N = {holders}")
     if 2 * threshold <= holders:
@@ -151,7 +164,7 @@ def _deal(kind: type[K], threshold: int, holders: int, clients: int | None, bits
     p, q = safe_prime(bits // 2), safe_prime(bits // 2)
     while abs(p - q) >> max(bits // 2 - 100, 1) == 0:  # too close for FIPS 186-5, A.1.3, as for `keys.generate`
         q = safe_prime(bits // 2)
-    n, m = p * q, (p // 2) * (q // 2)
+    n, m = p * q, (p // 2) * (q // 2)  # m = p' q', the order of the squares mod n
     # gcd(p - 1, q - 1) = 2 as p' and q' are different primes: fit for DJN randomness.
     coefficients = [gmpy2.invert(n, m), *(gmpy2.mpz(randbelow(int(m))) for _ in range(threshold - 1))]
     shares = {i: int(_evaluate(coefficients, i + 1, m)) for i in range(holders)}

@@ -1,8 +1,12 @@
-"""Generate and check Paillier keys that admit short random exponents, held in phe's types.
+"""Generate and check Paillier keys that admit short random exponents, held in the types of phe (python-paillier).
+
+The key holder generates a key once for a run (`KeyHolder`); the server and each client check the public half that they
+are sent (`PublicKey.from_body`). Of threshold keys (`key_set`) only the public half has these types.
 
 Damgard, Jurik and Nielsen (DJN), "A generalization of Paillier's public-key system with applications to electronic
 voting", Int. J. Inf. Secur. 9 (2010), section 4: n = p q with p = q = 3 (mod 4) and gcd(p - 1, q - 1) = 2; the public
-key is (n, h) with h = -x^2 mod n for a random unit x. phe's own keys do not ensure these congruences.
+key is (n, h) with h = -x^2 mod n for a random unit x (a number without a common factor with n). As -1 has Jacobi symbol
+1 modulo such an n, h has it too, which is checked. phe's own keys do not ensure these congruences.
 """
 
 from __future__ import annotations
@@ -25,7 +29,9 @@ if TYPE_CHECKING:
     from phe import PaillierPrivateKey, PaillierPublicKey
 
 MODULUS, BASE = "modulus", "base"
-_ROUNDS = 40  # Miller-Rabin rounds on top of GMP's Baillie-PSW test
+_ROUNDS = 40
+"""GMP tests a candidate by Baillie-PSW, which no known composite passes, and by 24 fewer Miller-Rabin rounds than this:
+16, each of which a composite passes with probability 1/4 at most."""
 _SMALL_PRIMES = gmpy2.primorial(2000)
 
 
@@ -43,7 +49,7 @@ class PublicKey:
 
     Attributes:
         phe: the modulus n, as phe's type, so that its tools read our ciphertexts.
-        base: h = -x^2 mod n; an encryption of zero is (h^n)^r mod n^2.
+        base: h = -x^2 mod n; an encryption of zero is (h^n)^r mod n^2 for a random exponent r.
     """
 
     phe: PaillierPublicKey
@@ -78,14 +84,14 @@ class PublicKey:
 
     @classmethod
     def from_body(cls, body: Tensors, bits: int, sender: PartyId) -> PublicKey:
-        """Read what `to_body` wrote, after every check that the public half of a key allows.
+        """Read a key of `bits` bits that `to_body` wrote, after every check that the public half of a key allows.
 
         Checked: sizes; n has exactly `bits` bits, is 1 mod 4, has no factor below 2000, is neither prime nor a perfect
         power; h is a unit other than +-1 with Jacobi symbol 1. NOT checked, because it cannot be without a proof by
         the key's maker: that n has two factors of equal size, and which parties know them.
 
         Raises:
-            MalformedError: a check fails.
+            MalformedError: a check fails; it names `sender`.
         """
         if set(body) != {MODULUS, BASE}:
             raise MalformedError(sender, f"a public key holds {MODULUS!r} and {BASE!r}, not {sorted(body)}")
@@ -111,7 +117,7 @@ class PrivateKey:
     phe: PaillierPrivateKey = field(repr=False)
 
     def to_body(self) -> dict[str, Array]:
-        """Write the whole key as arrays. Inverse: `from_body`."""
+        """Write the whole key as arrays, secret primes in the clear. Inverse: `from_body`."""
         size = self.public.plaintext_bytes
         primes = {"p": self.phe.p, "q": self.phe.q}
         return self.public.to_body() | {n: from_bytes(int(v).to_bytes(size, "little")) for n, v in primes.items()}
@@ -141,7 +147,8 @@ def generate(bits: int) -> PrivateKey:
         raise ConfigError(f"bits of a Paillier key must be a positive multiple of 64; got {bits}")
     while True:
         p, q = _prime(bits // 2), _prime(bits // 2)
-        # FIPS 186-5, A.1.3: primes that lie close together are found by Fermat's method.
+        # FIPS 186-5, A.1.3: primes that lie close together are found by Fermat's method; they must differ by more than
+        # 2^(bits / 2 - 100). The gcd is DJN's condition; 2 divides it always.
         apart = abs(p - q) >> max(bits // 2 - 100, 1)
         if apart and gmpy2.gcd(p - 1, q - 1) == 2:
             break

@@ -5,9 +5,14 @@
     upload    clients: context                                     ciphertexts, uint8 (chunks, CHUNK_BYTES)
     decrypt   key holder: sum of ciphertexts, survivors            plaintexts of the sum, float64 (chunks, 4096)
 
+An exchange is one such sum; a stage is one round of requests by the server and replies. The server never holds the
+secret key, and the key holder is sent the sum alone by a server that follows the protocol. Survivors are the clients
+that uploaded. "Context" is TenSEAL's word for the scheme's parameters together with a key.
+
 Cheon, Kim, Kim and Song, ASIACRYPT 2017; additions only. Entries are divided by their tensor's bound and put into
-the 4096 slots of a ciphertext. A ciphertext holds slots times a scale, rounded to integers: the largest power of two at
-which a sum of N contributions stays below a quarter of the modulus of 120 bits.
+the 4096 slots of a ciphertext (a "chunk" of the contribution). A slot is one real number that a ciphertext encrypts. A
+ciphertext holds slots times a scale, rounded to integers: the largest power of two at which a sum of N contributions
+stays below a quarter of the modulus of 120 bits.
 
 The key holder floods its answers with noise that hides the scheme's own (`lattice_flood`): answers of a run with 2^30
 values differ by at most 2^-40 in distribution from answers without that noise, whatever the sums are, for ciphertexts
@@ -79,7 +84,7 @@ from securefed.errors import ConfigError, MalformedError, PlanError, RangeRefuse
 
 
 def scale(clients: int) -> float:
-    """Return the integer that stands for 1: the largest power of two with clients * scale <= 2^118, modulus / 4."""
+    """Return the integer that stands for 1: the largest power of two with clients * scale <= 2^118 (modulus / 4)."""
     return 2.0 ** (118 - math.ceil(math.log2(clients)))
 
 
@@ -96,6 +101,8 @@ class LatticeClient(EncryptingClient):
 
 class LatticeKeyHolder(AbstractKeyHolder):
     """Holds a CKKS key and decrypts sums with added flooding noise (`lattice_flood`).
+
+    The secret key never leaves it but in `freeze`, for its own next process. The flood is fresh for each ciphertext.
 
     Args:
         threshold: fewest survivors for which it decrypts.
@@ -123,7 +130,7 @@ class LatticeKeyHolder(AbstractKeyHolder):
         return {CONTEXT: from_bytes(self._context.serialize(save_secret_key=True))}
 
     def opened(self, ciphertexts: Array, survivors: int, sender: PartyId) -> dict[str, Array]:
-        """Decrypt one batch with a fresh flood."""
+        """Decrypt one batch with a fresh flood, to float64 (ciphertexts, 4096) in units of each tensor's bound."""
         slots = open_flooded(self._context, self._vectors(ciphertexts, sender), flood_bits(survivors))
         return {PLAINTEXTS: slots}
 
@@ -256,7 +263,7 @@ class CKKS(KeyHolderAggregation[LatticeClient]):
 
 
 def ckks(*, threshold: int | None = None) -> CKKS:
-    """Sum contributions approximately under lattice encryption; see `CKKS`."""
+    """Sum contributions approximately under lattice encryption; `threshold` as of `CKKS`."""
     return CKKS(threshold)
 
 
@@ -275,6 +282,7 @@ def read_upload(context: Any, body: Tensors, plan: Plan, sender: PartyId) -> lis
 
 
 def _approximate(tensor: TensorPlan, clients: int) -> TensorPlan:
+    """Plan one tensor: state its error; `PlanError` without a bound, or in fixed point (a `step`)."""
     if tensor.bound is None or tensor.step:
         raise PlanError(f"ckks: tensor {tensor.name!r} needs a bound and no quantise(); it sums in floating point")
     error = tensor.error + tensor.bound * _relative_error(clients)
@@ -287,6 +295,7 @@ def _relative_error(clients: int) -> float:
 
 
 def _chunks(plan: Plan) -> int:
+    """Count the ciphertexts of one contribution."""
     return -(-sum(tensor.size for tensor in plan.tensors) // SLOTS)
 
 
@@ -319,6 +328,7 @@ def _unpack_sum(plan: Plan, body: Tensors, count: int, sender: PartyId) -> dict[
 
 
 def _unpack(plan: Plan, body: Tensors, sender: PartyId) -> dict[str, Array]:
+    """Read the slots of a sum into the plan's tensors, times their bounds; `MalformedError` names `sender`."""
     if set(body) != {PLAINTEXTS}:
         raise MalformedError(sender, f"a decryption holds plaintexts, not {sorted(body)}")
     slots = body[PLAINTEXTS]

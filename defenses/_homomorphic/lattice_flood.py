@@ -1,9 +1,14 @@
 """Decrypt so that the scheme's own noise is hidden: add large random integers in the ring before anything is rounded.
 
+The key holder of `lattice` decrypts by `open_flooded`; clients and server call the rest for the error that the plan
+states. The ring is that of polynomials of degree below n = 8192 modulo x^n + 1 and q, a product of two primes near
+2^60.
+
 A decrypted CKKS sum shows its noise, and noise and ciphertext together determine the secret key (Li and Micciancio,
 EUROCRYPT 2021). So the key holder adds flooding noise F to the sum's polynomial m + e (message, noise): 8192
 coefficients, each uniform on 2^w integers. Its answer is computed from m + e + F alone, in any precision. Shifting F by
-e changes its distribution by at most sum |e_i| / 2^w, hence that of the answer too, WHATEVER m is. Noise added after
+e changes its distribution by at most sum |e_i| / 2^w in statistical distance (a uniform integer shifted by e_i overlaps
+with itself but for |e_i| of 2^w values), hence that of the answer too, WHATEVER m is. Noise added after
 decoding would not suffice, since the rounding of m + e to doubles may depend on e.
 """
 
@@ -19,7 +24,7 @@ from securefed._tensors import Array
 from securefed.defenses._homomorphic.lattice_ring import DEGREE, SLOTS, library, moduli, scale_of, vector_of
 
 RUN_BITS: Final = 30
-"""log2 of the values of a run that the statistical distance is stated for."""
+"""log2 of the number of values, over all sums of a run, that the statistical distance is stated for."""
 DISTANCE_BITS: Final = 40
 """-log2 of the distance between a run's answers and answers without the scheme's noise."""
 _TAIL: Final = 2.0**-70
@@ -29,7 +34,7 @@ _LOW: Final = 60
 
 
 def noise_bound(count: int) -> float:
-    """Compute t, ten standard deviations of the scheme's noise in one slot of a sum of `count` ciphertexts.
+    """Compute t, ten standard deviations of the scheme's noise in one slot of a sum of `count` ciphertexts, unscaled.
 
     A fresh ciphertext is rounded when its last prime goes: each of its two polynomials by uniform parts of half a unit,
     the second times the ternary secret. A coefficient then has variance (1 + 2 n / 3) / 12, a slot's real part n / 2
@@ -43,8 +48,9 @@ def flood_bits(count: int) -> int:
     """Compute w, log2 of the number of integers on which a flood's coefficient is uniform, for `count` ciphertexts.
 
     A coefficient of the noise has a mean size of at most sqrt(count (1 + n) / 12), whatever the ternary secret. With n
-    coefficients a ciphertext and 2^30 values in 2^18 ciphertexts, w keeps the run's distance below 2^-40: below 2^-70
-    a value.
+    coefficients a ciphertext and 2^30 values in 2^18 ciphertexts of 2^12 slots, w keeps the run's distance below 2^-40:
+
+        2^18 n sqrt(count (1 + n) / 12) / 2^w <= 2^-40,     below 2^-70 a value.
     """
     noise = DEGREE * math.sqrt(count * (1 + DEGREE) / 12)
     return math.ceil(DISTANCE_BITS + RUN_BITS - math.log2(SLOTS) + math.log2(noise))
@@ -53,7 +59,9 @@ def flood_bits(count: int) -> int:
 def flood_error(count: int) -> float:
     """Bound what flood and scheme's noise add to a slot, in units of the scale; exceeded with probability below 2^-69.
 
-    A slot's real part adds n coefficients times cosines whose squares add up to n / 2 (Hoeffding 1963).
+    A slot's real part adds n coefficients times cosines whose squares add up to n / 2. Each flooding term lies in an
+    interval of length 2^w |cosine|, so the sum leaves +-2^w sqrt(n / 4 ln(2 / P)) with probability P at most (Hoeffding
+    1963), P = 2^-70.
     """
     return 2.0 ** flood_bits(count) * math.sqrt(DEGREE / 4 * math.log(2 / _TAIL)) + 3.5 * noise_bound(count)
 
@@ -64,7 +72,7 @@ def open_flooded(context: Any, vectors: list[Any], bits: int) -> Array:
     Args:
         context: TenSEAL's context with the secret key.
         vectors: ciphertexts of one scale.
-        bits: w.
+        bits: w (`flood_bits`).
     """
     seal, inner = library().sealapi, context.seal_context().data
     evaluator, encoder = seal.Evaluator(inner), seal.CKKSEncoder(inner)
@@ -90,7 +98,8 @@ def open_flooded(context: Any, vectors: list[Any], bits: int) -> Array:
 
 
 def _flood(context: Any, bits: int) -> Array:
-    """Draw residues (primes, DEGREE) of secret integers uniform on [-2^(bits - 1), 2^(bits - 1))."""
+    """Draw residues (primes, DEGREE) of secret integers uniform on [-2^(bits - 1), 2^(bits - 1)), 60 < bits <= 100."""
+    # Of a coefficient's two 64-bit words keep 60 low bits, and as many high ones as are left of `bits`.
     words = np.frombuffer(secrets.token_bytes(16 * DEGREE), np.uint64).reshape(2, DEGREE)
     low, high = words[0] >> np.uint64(64 - _LOW), words[1] >> np.uint64(64 + _LOW - bits)
     return residues_of(low, high, bits, moduli(context))

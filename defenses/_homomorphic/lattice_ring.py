@@ -1,8 +1,14 @@
 """Set the parameters of CKKS, and make ciphertexts from residues that SEAL did not draw.
 
-A ciphertext is two polynomials modulo q = q_1 q_2, kept by their values at the roots of unity modulo each prime. SEAL
-reads and writes them as bytes, which is how residues get in: a header, the parameters' fingerprint, sizes, the scale,
-and the values, 64 bits each.
+CKKS encrypts vectors of real numbers ("slots") so that ciphertexts add up; `lattice` sums contributions under it.
+TenSEAL is the Python package, SEAL the library beneath it. TenSEAL's context holds parameters and keys, its "vector" is
+one ciphertext here. Two ciphertexts are made of given residues: the uniform one of a client that sits out, and the
+flooding noise that the key holder adds (`lattice_flood`).
+
+A ciphertext is two polynomials (c_0, c_1) of degree below 8192 modulo q = q_1 q_2; c_0 + c_1 s, with s the secret key,
+is the message times the scale, plus noise. They are kept by their values at the roots of unity modulo each prime
+(number-theoretic transform). SEAL reads and writes them as bytes, which is how residues get in: a header, the
+parameters' fingerprint, sizes, the scale, and the values, 64 bits each.
 """
 
 from __future__ import annotations
@@ -39,7 +45,7 @@ def library() -> Any:
 
 
 def new_context() -> Any:
-    """Make TenSEAL's context with a fresh key."""
+    """Make TenSEAL's context with a fresh pair of keys, drawn by SEAL's own generator."""
     tenseal = library()
     context = tenseal.context(tenseal.SCHEME_TYPE.CKKS, poly_modulus_degree=DEGREE, coeff_mod_bit_sizes=list(PRIMES))
     context.global_scale = 1.0  # part of the parameters; senders set their own
@@ -71,7 +77,8 @@ def vector_of(context: Any, residues: Array, scale: float, *, transformed: bool)
     content = struct.pack("<4Q?3Qd", *data.parms_id(), transformed, 2, DEGREE, residues.shape[1], scale)
     array = _headed(struct.pack("<Q", residues.size) + values)
     ciphertext = _headed(content + struct.pack("<Q", 1) + array)
-    # TenSEAL's message: 1 sizes (packed), 2 ciphertexts, 3 scale
+    # TenSEAL's protobuf message: field 1 sizes (packed), 2 ciphertexts, 3 scale; a byte before each names field and
+    # type
     sizes = _varint(SLOTS)
     message = b"\x0a" + _varint(len(sizes)) + sizes + b"\x12" + _varint(len(ciphertext)) + ciphertext
     return library().ckks_vector_from(context, message + b"\x19" + struct.pack("<d", scale))

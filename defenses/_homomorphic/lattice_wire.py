@@ -1,7 +1,10 @@
 """Read CKKS contexts and ciphertexts that other parties sent, and check that they have this library's parameters.
 
-A context is TenSEAL's object with the scheme's parameters and a key. Fields have a constant size, padded with zeros, so
-that their length shows nothing.
+Client, server and key holder of `lattice` call it for each message. A context is TenSEAL's object with the scheme's
+parameters and a key; a vector is TenSEAL's object with one ciphertext. Fields have a constant size, padded with zeros,
+so that their length shows nothing.
+
+Not promised: that TenSEAL's own parsers are safe on bytes that another party sent. The checks here follow the parsing.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ CONTEXT: Final = "context"
 CHUNK_BYTES: Final = 2 * DEGREE * 2 * 8 + 256
 """Bytes of a ciphertext on the wire: two polynomials modulo two primes, 8 bytes a coefficient, and room for headers."""
 CONTEXT_BYTES: Final = 2 * DEGREE * 3 * 8 + 1024
-"""Bytes of a public key on the wire: two polynomials modulo three primes, and room for the parameters."""
+"""Bytes of a public key on the wire: two polynomials modulo three primes, 8 bytes a coefficient, and room for the
+parameters."""
 
 
 def read_context(body: Tensors, sender: PartyId) -> Any:
@@ -50,6 +54,7 @@ def serialized(context: Any, *, key: bool) -> bytes:
 
 @cache
 def _parameters() -> bytes:
+    """Return this library's parameters as bytes, without a key."""
     return serialized(new_context(), key=False)
 
 
@@ -60,6 +65,7 @@ def padded(data: bytes, size: int) -> Array:
 
 
 def _unpadded(rows: Array, size: int, sender: PartyId) -> list[bytes]:
+    """Take the data out of padded fields, uint8 (count, size); `MalformedError` for other fields or padding."""
     if rows.dtype != np.uint8 or rows.ndim != 2 or rows.shape[1] != size:
         raise MalformedError(sender, f"fields are {rows.dtype} of shape {rows.shape}, not uint8 of (any, {size})")
     out = []
@@ -81,7 +87,17 @@ def to_wire(vectors: list[Any]) -> Array:
 
 
 def from_wire(context: Any, rows: Array, count: int | None, sender: PartyId) -> list[Any]:
-    """Read ciphertexts that `to_wire` wrote; `MalformedError` for anything else, or another count."""
+    """Read ciphertexts that `to_wire` wrote.
+
+    Args:
+        context: TenSEAL's context with the parameters.
+        rows: uint8 (ciphertexts, CHUNK_BYTES).
+        count: how many ciphertexts there must be; `None` admits any number.
+        sender: the party named in the error.
+
+    Raises:
+        MalformedError: anything else, or another count.
+    """
     pieces = _unpadded(rows, CHUNK_BYTES, sender)
     if count is not None and len(pieces) != count:
         raise MalformedError(sender, f"{len(pieces)} ciphertexts, not {count}")

@@ -1,10 +1,14 @@
 """Pack many integers into one Paillier plaintext, so that adding plaintexts adds all of them.
 
+A client packs its contribution before it encrypts it; the server unpacks the sum that was decrypted. A contribution is
+one client's tensors in fixed point: the plan gives each tensor a bound, a step (the value of one integer unit) and a
+ring (the width in bits in which its sum fits).
+
 A plaintext is a number below the modulus n, cut into slots of equal width. A slot is as wide as the tensor's planned
 ring (R bits). A client's entry k, |k| <= u, is stored as k + u >= 0, where u = ceil(bound / step) is public. Since N u
 <= 2^(R-1) - 1, a slot's sum over up to N clients is at most 2 N u <= 2^R - 2: it never carries into its neighbour. A
 plaintext holds floor((bits - 1) / R) slots, so the sum stays below 2^(bits - 1) <= n and never wraps mod n. The decoder
-subtracts count * u, exactly.
+subtracts count * u, exactly, count being the number of contributions in the sum.
 """
 
 from __future__ import annotations
@@ -56,7 +60,11 @@ class SlotGroup:
 
 @dataclass(frozen=True)
 class Packing:
-    """Layout of one contribution in plaintexts: one group after the other, by slot width."""
+    """Layout of one contribution in plaintexts: one group after the other, by slot width.
+
+    Attributes:
+        groups: the groups, narrow slots first.
+    """
 
     groups: tuple[SlotGroup, ...]
 
@@ -92,11 +100,15 @@ class Packing:
         return [plaintext for group in self.groups for plaintext in _pack(group, encoded)]
 
     def uniform(self, modulus: int) -> list[Any]:
-        """Draw the plaintexts of a client that sits out: uniform below `modulus`, from the operating system."""
+        """Draw the plaintexts of a client that sits out: uniform below `modulus`, from the operating system.
+
+        A client sits out if its values are out of range or its computation failed. It must not show that by itself;
+        whatever is added to its plaintexts, the sum is uniform.
+        """
         return [gmpy2.mpz(secrets.randbelow(modulus)) for _ in range(self.plaintexts)]
 
     def unpack(self, plaintexts: Sequence[Any], count: int, sender: PartyId) -> dict[str, Array]:
-        """Unpack the int64 sums of `count` packed contributions.
+        """Unpack the int64 sums of `count` packed contributions, shaped as the plan's tensors; errors name `sender`.
 
         Raises:
             MalformedError: a slot exceeds what `count` clients inside their bounds can add up to, or padding is not
@@ -115,9 +127,9 @@ def unpack_sum(
 ) -> dict[str, Array]:
     """Unpack the int64 sums of `count` contributions; zeros with the indicator set where some client sat out.
 
-    The indicator is a tensor that every contributing client uploads as zero (`Defense`). A client that sits out makes
-    every plaintext of the sum uniform. So a sum that is out of range means the same as an indicator that is not zero:
-    some client was out, or sent what the plan does not allow.
+    The indicator is a further tensor that every contributing client uploads as zero (`Defense`). A client that sits out
+    makes every plaintext of the sum uniform. So a sum that is out of range means the same as an indicator that is not
+    zero: some client was out, or sent what the plan does not allow.
 
     Raises:
         MalformedError: as `Packing.unpack`, where the plan has no indicator.
@@ -144,6 +156,7 @@ def units(tensor: TensorPlan) -> int:
 
 
 def _pack(group: SlotGroup, encoded: Tensors) -> list[Any]:
+    """Pack the tensors of one slot width; unused slots at the end hold 0."""
     words = np.zeros(group.plaintexts * group.slots, group.dtype)
     start = 0
     for tensor in group.tensors:
@@ -159,6 +172,7 @@ def _pack(group: SlotGroup, encoded: Tensors) -> list[Any]:
 
 
 def _unpack(group: SlotGroup, plaintexts: Sequence[Any], count: int, sender: PartyId) -> dict[str, Array]:
+    """Unpack the sums of one slot width; `MalformedError` as `Packing.unpack`."""
     width = group.slots * group.ring // 8
     if any(plaintext.bit_length() > 8 * width for plaintext in plaintexts):
         raise MalformedError(sender, "a decrypted sum is longer than its slots")

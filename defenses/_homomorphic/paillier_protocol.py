@@ -5,9 +5,10 @@
     upload    clients: modulus, base                               ciphertexts, uint8 (count, bits / 4)
     decrypt   key holder: product of ciphertexts, survivors        plaintexts of the sum, uint8 (count, bits / 8)
 
-The server never holds the private key; the key holder is never sent a single contribution by a server that follows
-the protocol. Ciphertexts are malleable: malformed structure, replays and sums out of range are refused; that messages
-arrive unaltered rests on the authenticated channel.
+An exchange is one such sum; a stage is one round of requests by the server and replies. The server multiplies the
+clients' ciphertexts, which adds their plaintexts. It never holds the private key; the key holder is never sent a single
+contribution by a server that follows the protocol. Ciphertexts are malleable: malformed structure, replays and sums out
+of range are refused; that messages arrive unaltered rests on the authenticated channel.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ class Paillier(KeyHolderAggregation[EncryptingClient]):
             table of powers), `full` (r^n, the scheme as published), or `short` (exponents of 400 or 448 bits: faster,
             on an assumption of its own that the plan prints).
         threshold: survivors a round needs; by default more than half of the planned clients, and at least 2.
-        public: the key, where clients are given it at set-up; without it they pin the first one of a run.
-        pool: encryption randomness that `prepare` computed ahead of time.
+        public: the key, where clients are given it at set-up; without it they trust the first one of a run and refuse
+            every other one in it.
+        pool: encryption randomness that `client_prepare` computed ahead of time.
 
     Guarantees, for a server and a key holder that follow the protocol and do not collude: the server learns the sum
     and who is in it; the key holder learns the sum and how many are in it. The sum equals
@@ -117,6 +119,7 @@ class Paillier(KeyHolderAggregation[EncryptingClient]):
         ).assume(*self._assumptions())
 
     def _assumptions(self) -> tuple[str, ...]:
+        """Return what the guarantees rest on, as sentences for the plan."""
         first = (
             "Clients were given the key holder's public key at set-up."
             if self.public is not None
@@ -168,7 +171,7 @@ class Paillier(KeyHolderAggregation[EncryptingClient]):
         return replace(state, next_stage=""), {CIPHERTEXTS: cipher.to_wire(ciphertexts, public.ciphertext_bytes)}
 
     def client_prepare(self, state: EncryptingClient) -> EncryptingClient:
-        """Compute the randomness of this client's next upload now, while it would wait or train; return the state.
+        """Compute the randomness of this client's next upload now, while it would wait or train.
 
         Before the client's first exchange, and without a given key, no key is known: nothing happens.
         """
@@ -241,7 +244,7 @@ def paillier(
     threshold: int | None = None,
     public: PublicKey | None = None,
 ) -> Paillier:
-    """Sum contributions exactly under Paillier encryption; see `Paillier`."""
+    """Sum contributions exactly under Paillier encryption; arguments as of `Paillier`."""
     return Paillier(bits, randomness, threshold, public)
 
 

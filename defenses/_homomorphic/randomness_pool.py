@@ -1,4 +1,9 @@
-"""Make encryptions of zero where it is fastest, and keep a pool of them that was computed ahead of time."""
+"""Make encryptions of zero where it is fastest, and keep a pool of them that was computed ahead of time.
+
+An encryption of zero is the random factor of a Paillier ciphertext (`encryption_randomness`), and most of its cost. It
+is secret and serves one ciphertext: two ciphertexts with the same factor show the difference of their plaintexts.
+A client fills its pool while it waits or trains (`client_prepare`) and empties it with its uploads (`cipher.encrypt`).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,11 @@ from securefed.defenses._homomorphic.randomness_workers import shared_workers
 
 
 def encryptions_of_zero(public: PublicKey, count: int, randomness: RandomnessKind) -> list[Any]:
-    """Make `count` fresh encryptions of zero, by worker processes where they save time (`workers_pay`)."""
+    """Make `count` fresh encryptions of zero, integers below n^2, by worker processes where they save time.
+
+    Raises:
+        WorkerError: a worker process ended before its answer.
+    """
     if randomness != "full":
         workers = shared_workers(public.bits, exponent_bits(public.bits, randomness), count)
         if workers is not None:

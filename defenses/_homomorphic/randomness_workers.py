@@ -1,5 +1,8 @@
 """Compute encryptions of zero in worker processes; Python holds its lock during a product, so threads would not help.
 
+An encryption of zero is the secret random factor of a Paillier ciphertext (`encryption_randomness`); a client needs one
+for each ciphertext of an upload. `randomness_pool` calls `shared_workers`.
+
 A worker is a fresh interpreter that runs `serve`, spoken to over its pipes in raw bytes: no fork (other threads may
 hold locks), no second import of the user's script, no pickle. Its secrets come from the operating system. It ends
 with its standard input, hence with its owner.
@@ -61,7 +64,7 @@ class RandomnessWorkers:
                 pass
 
     def encryptions_of_zero(self, public: PublicKey, count: int, randomness: Literal["half", "short"]) -> list[Any]:
-        """Make `count` fresh encryptions of zero, divided evenly among the processes."""
+        """Make `count` fresh encryptions of zero, integers below n^2, divided evenly among the processes."""
         size, workers = public.plaintext_bytes, len(self._processes)
         counts = [count // workers + (index < count % workers) for index in range(workers)]
         with self._lock, _pipe_errors_named():
@@ -102,7 +105,15 @@ def _read_exactly(pipe: IO[bytes], size: int) -> bytes:
 def workers_pay(bits: int, exponent: int, count: int, cores: int, started: bool) -> bool:
     """Decide whether worker processes save more time than they cost.
 
-    A product modulo n^2 takes about 5 us at 2048 bits and grows like bits^1.6 (measured: `benchmarks.peers.paillier`).
+    One encryption of zero takes a product modulo n^2 for each digit of its exponent, of about 10 bits. A product takes
+    about 5 us at 2048 bits and grows like bits^1.6 (measured: `benchmarks.peers.paillier`).
+
+    Args:
+        bits: length of n.
+        exponent: length of the exponents, in bits.
+        count: how many encryptions of zero are wanted.
+        cores: number of processes.
+        started: whether they run already; if not, their start takes `_START_SECONDS`.
     """
     seconds = count * (exponent / 10) * 5e-6 * (bits / 2048) ** 1.6
     return cores > 1 and seconds * (1 - 1 / cores) > (0.1 if started else _START_SECONDS)

@@ -2,7 +2,10 @@
 
 Each client signs the SHA-256 of its ciphertexts for one exchange (Ed25519). The server passes all uploads with their
 signatures on to the share holders, who check every signature and multiply the ciphertexts themselves: so the server
-cannot have anything decrypted but a product of at least t uploads of that exchange.
+cannot have anything decrypted but a product of at least t uploads of that exchange. A client's Ed25519 key is dealt at
+set-up with the shares (`key_set`).
+
+Not promised: that an upload is independent of others': a client may sign a product of ciphertexts that it has seen.
 """
 
 from __future__ import annotations
@@ -37,7 +40,15 @@ def digest(ciphertexts: Array) -> bytes:
 def context(key: SharedKey, session: Session, stage: str, client: ClientId) -> bytes:
     """Encode the context that a signature or proof is bound to, in constant size.
 
-    It consists of run, exchange, cohort, plan, exchange context (`Session.context`), stage, sender and key.
+    It consists of run, exchange, cohort, plan, exchange context, stage, sender and key. The exchange context is a hash
+    of all that a client received before its upload. The server's requests to share holders hold none: a holder checks
+    signatures against its own, and so refuses uploads of clients that were told something else.
+
+    Args:
+        key: the public part of the threshold keys.
+        session: run, exchange number, cohort, plan and exchange context.
+        stage: `upload` for a signature, `decrypt` for a proof.
+        client: the client that signs or proves.
     """
     cohort = hashlib.sha256(np.asarray(session.cohort, np.int64).tobytes()).digest()
     exchange_context = hashlib.sha256(session.context).digest()
@@ -49,7 +60,18 @@ def context(key: SharedKey, session: Session, stage: str, client: ClientId) -> b
 
 
 def sign(key: SharedKey, signer: bytes, session: Session, client: ClientId, ciphertexts: Array) -> Array:
-    """Sign `ciphertexts` as this client's upload in this exchange (Ed25519)."""
+    """Sign `ciphertexts` as this client's upload in this exchange (Ed25519).
+
+    Args:
+        key: the public part of the threshold keys.
+        signer: the client's private key, 32 bytes.
+        session: with the exchange context that this client received.
+        client: its id.
+        ciphertexts: as they travel, uint8 (count, bytes).
+
+    Returns:
+        The signature, uint8 (64,).
+    """
     message = context(key, session, "upload", client) + digest(ciphertexts)
     return from_bytes(Ed25519PrivateKey.from_private_bytes(signer).sign(message))
 
@@ -82,6 +104,13 @@ def read_decryption_request(
 ) -> dict[ClientId, Array]:
     """Read a request that `decryption_request` wrote: each survivor's ciphertexts on the wire, all signatures verified.
 
+    Args:
+        key: the public part of the threshold keys.
+        session: as this holder knows it, with the exchange context that it received.
+        body: the request's fields.
+        count: number of ciphertexts of an upload.
+        sender: the party named in errors.
+
     Raises:
         MalformedError: wrong fields, types, sizes or ids.
         ContradictionError: fewer than t survivors, or one that was not invited.
@@ -113,6 +142,12 @@ def product(key: SharedKey, uploads: Mapping[ClientId, Array], sender: PartyId |
         key: the shared key.
         uploads: ciphertexts on the wire, by client.
         sender: the party named for a number that is no ciphertext; by default the client it came from.
+
+    Returns:
+        The ciphertexts of the sum of the uploads' plaintexts.
+
+    Raises:
+        MalformedError: a number that is no ciphertext.
     """
     public = key.public
     total: cipher.Integers | None = None

@@ -1,5 +1,7 @@
 """Sum contributions under Paillier encryption without a key holder: t of N clients decrypt the sum together.
 
+An exchange is one such sum. In its stages the server sends requests and collects the replies:
+
     stage     server asks                                                        reply
     upload    clients: {}                                                        ciphertexts, signature
     decrypt   t holders among the survivors: every upload with its signature     partial answers, proof
@@ -8,7 +10,8 @@
 The product of ciphertexts encrypts the sum of the contributions. Keys are dealt at set-up (`key_set`): every client has
 the public key, and each share holder a share of the private one. A share holder checks the signatures and multiplies
 the uploads itself, so that it only answers for a product of at least t clients' uploads; it answers once per exchange.
-From t partial answers the server computes the sum (`threshold_cipher`).
+From t partial answers the server computes the sum (`threshold_cipher`). This module holds the public class and a
+client's steps; `threshold_server` holds the server's.
 """
 
 from __future__ import annotations
@@ -89,7 +92,7 @@ class ThresholdPaillier(Aggregation):
         randomness: as for `paillier`.
         keys: the keys, dealt at set-up; without them this process deals keys at first use, which is only for
             simulations.
-        pool: encryption randomness that `prepare` computed ahead of time.
+        pool: encryption randomness that `client_prepare` computed ahead of time.
         dealer: deals the keys if none are given.
 
     Guarantees: the server learns the sum and which clients are in it; fewer than t share holders, without the server,
@@ -174,7 +177,7 @@ class ThresholdPaillier(Aggregation):
         ).assume(*self._assumptions(threshold, holders))
 
     def _numbers(self, clients: int) -> tuple[int, int]:
-        """Return t and N for this number of planned clients."""
+        """Return t and N for this number of planned clients; N - floor((N - 1) / 3) is above two thirds of N."""
         holders = self.holders or clients
         return self.threshold or holders - (holders - 1) // 3, holders
 
@@ -195,6 +198,7 @@ class ThresholdPaillier(Aggregation):
         )
 
     def _keys(self, plan: Plan) -> KeySet:
+        """Return the given keys, or those that this process deals for the planned numbers."""
         if self.keys is not None:
             return self.keys
         return self.dealer.keys(*self._numbers(plan.clients), self.clients or plan.clients, self.bits)
@@ -337,7 +341,7 @@ def threshold_paillier(
     randomness: RandomnessKind = "half",
     keys: KeySet | None = None,
 ) -> ThresholdPaillier:
-    """Sum under encryption, and let t of N clients decrypt the sum together; see `ThresholdPaillier`.
+    """Sum under encryption, and let t of N clients decrypt the sum together; arguments as of `ThresholdPaillier`.
 
     Numbers that `keys` determine need not be given again.
     """

@@ -1,5 +1,8 @@
 """Decrypt Paillier ciphertexts jointly: partial answers, the proof that they are right, and plaintexts from t of them.
 
+A share holder that is asked to decrypt calls `partial` and `prove`; the server calls `combine` on t answers, and
+`verify` where the result is wrong, to find the holder that lied (`threshold_server`).
+
 n = p q is the modulus, N the number of share holders, D = N!, t the threshold, s_i the share of holder i (`key_set`).
 c = (1 + n)^M r^n mod n^2 is decrypted by means of the n-th root r of x = c mod n, as r^n mod n^2 depends on r mod n
 alone (Paillier 1999, section 5, c |-> (M, r) is a bijection). The root is an RSA operation with public exponent n,
@@ -37,7 +40,7 @@ class DecryptionProof:
 
     Attributes:
         challenge: the hash.
-        response: z = s_i e + r, with e the challenge and r the prover's secret random number.
+        response: z = s_i e + r over the integers, with e the challenge and r the prover's secret random number.
     """
 
     challenge: bytes
@@ -45,12 +48,21 @@ class DecryptionProof:
 
 
 def response_bytes(bits: int) -> int:
-    """Return the bytes that hold z = s e + r < 2^(bits + 513)."""
+    """Return the bytes that hold z = s e + r < 2^(bits + 513): s < n, e < 2^256 and r < 2^(bits + 512)."""
     return bits // 8 + 2 * CHALLENGE_BYTES + 1
 
 
 def partial(key: SharedKey, share: int, ciphertexts: Integers) -> list[Any]:
-    """Compute a holder's partial answers, x_i = x^(2 D s_i) mod n for each ciphertext."""
+    """Compute a holder's partial answers, x_i = x^(2 D s_i) mod n for each ciphertext.
+
+    Args:
+        key: the public part of the threshold keys.
+        share: s_i.
+        ciphertexts: integers in (0, n^2), units modulo n.
+
+    Returns:
+        One integer below n for each ciphertext.
+    """
     n = gmpy2.mpz(key.public.n)
     return power([c % n for c in ciphertexts], 2 * key.delta * gmpy2.mpz(share), n)
 
@@ -61,11 +73,19 @@ def combine(key: SharedKey, ciphertexts: Integers, partials: Mapping[ClientId, I
     Let holder i stand at point i + 1 of the sharing polynomial, l_i be D times its Lagrange coefficient at 0. Then
     w = prod x_i^(2 l_i) has w^n = x^(4 D^2), and with a 4 D^2 + b n = 1 the root is r = w^a x^b (Shoup 2000,
     section 3). That r^n = x mod n is checked, so a wrong answer never passes.
+
+    Args:
+        key: the public part of the threshold keys.
+        ciphertexts: to open.
+        partials: by holder, its answer to each ciphertext.
+
+    Returns:
+        One plaintext in [0, n) for each ciphertext.
     """
     n = gmpy2.mpz(key.public.n)
     square, xs = n * n, [c % n for c in ciphertexts]
     _, a, b = gmpy2.gcdext(4 * key.delta**2, n)
-    a, b = a % n, (1 - (a % n) * 4 * key.delta**2) // n
+    a, b = a % n, (1 - (a % n) * 4 * key.delta**2) // n  # the same identity with a >= 0
     if any(gmpy2.gcd(x_i, n) != 1 for answers in partials.values() for x_i in answers):
         return None
     w = [gmpy2.mpz(1)] * len(xs)
@@ -73,7 +93,7 @@ def combine(key: SharedKey, ciphertexts: Integers, partials: Mapping[ClientId, I
         exponent = 2 * _lagrange(key.delta, holder, list(partials))
         w = [left * gmpy2.powmod(x_i, exponent, n) % n for left, x_i in zip(w, answers, strict=True)]
     roots = [left * gmpy2.powmod(x, b, n) % n for left, x in zip(power(w, a, n), xs, strict=True)]
-    plaintexts = []
+    plaintexts = []  # c / r^n = (1 + n)^M mod n^2
     for c, zero in zip(ciphertexts, power(roots, n, square), strict=True):
         quotient = c * gmpy2.invert(zero, square) % square  # (1 + n)^M = 1 + M n
         if quotient % n != 1:
@@ -101,7 +121,18 @@ def prove(
     numbers, X = prod x_k^(4 D e_k) and Y = prod x_{i,k}^(2 e_k) have Y = X^s_i; if one answer were wrong this would
     hold with probability 2^-128 (small exponents test, Bellare, Garay and Rabin 1998; squares mod n have an order
     without small factors). Equality of log_v v_i and log_X Y is proven as by Chaum and Pedersen, in a group of unknown
-    order (Shoup 2000, section 3), with the challenge from a hash of everything and `context` (Fiat and Shamir).
+    order (Shoup 2000, section 3), with the challenge from a hash of everything and `context` (Fiat and Shamir): the
+    commitments are v^r and X^r, and the verifier finds them again as v^z v_i^-e and X^z Y^-e. r has 512 bits more than
+    n, 256 more than s_i e, so that z hides s_i up to a statistical distance of about 2^-256.
+
+    Args:
+        key: the public part of the threshold keys.
+        holder: i, the client that answers.
+        share: s_i.
+        ciphertexts: what it decrypted.
+        answers: from `partial`.
+        context: bytes that name run, exchange, plan and holder (`signed_uploads.context`); a proof is valid for no
+            other.
     """
     n = gmpy2.mpz(key.public.n)
     base, image = _batch(key, holder, ciphertexts, answers, context)
@@ -114,7 +145,7 @@ def prove(
 def verify(
     key: SharedKey, holder: ClientId, ciphertexts: Integers, answers: Integers, context: bytes, proof: DecryptionProof
 ) -> bool:
-    """Return whether `proof` shows that these are the holder's right answers, in this context."""
+    """Return whether `proof` shows that these are the holder's right answers, in this context; arguments as `prove`."""
     n = gmpy2.mpz(key.public.n)
     if not 0 <= proof.response < 1 << 8 * response_bytes(key.public.bits):
         return False
@@ -132,7 +163,7 @@ def verify(
 def _batch(
     key: SharedKey, holder: ClientId, ciphertexts: Integers, answers: Integers, context: bytes
 ) -> tuple[Any, Any]:
-    """Compute X and Y of `prove`."""
+    """Compute X and Y of `prove`; the weights follow from a hash of all ciphertexts and answers."""
     n, size = gmpy2.mpz(key.public.n), key.public.ciphertext_bytes
     seed = _hash(b"weights", key, holder, context)
     for number in (*ciphertexts, *answers):

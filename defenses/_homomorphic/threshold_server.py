@@ -1,5 +1,8 @@
 """Run the server of threshold decryption: collect signed uploads, ask holders for answers, open the sum.
 
+`ThresholdPaillier.server_step` calls it at the stages `upload` and `decrypt` of an exchange (one sum). A share holder
+is a client with a share of the private key; t of them decrypt together. Survivors are the clients that uploaded.
+
 The server checks each upload, sends all of them to t share holders among the survivors, and combines their partial
 answers to the sum's plaintexts (`threshold_cipher.combine`), which proves them right by itself. Only if that fails, or
 a holder is silent, it verifies the proofs, drops wrong answers by the holder's name, and asks as many further holders.
@@ -62,6 +65,14 @@ def collect(
 ) -> tuple[ThresholdServer, str, Outgoing]:
     """Check the uploads, and ask the first t share holders to decrypt.
 
+    Args:
+        shared: the public part of the threshold keys.
+        state: at the stage `upload`.
+        replies: by client; clients without a reply are lost.
+
+    Returns:
+        State, the stage `decrypt`, and for each holder that is asked all uploads with their signatures.
+
     Raises:
         MessageRefused: an upload is malformed or not signed, blaming its client.
         TooFewSurvivors: fewer than t holders uploaded.
@@ -88,7 +99,15 @@ def open_sum(
 ) -> tuple[ThresholdServer, str, Outgoing] | Aggregate:
     """Open the sum by t right answers; where some are missing, ask further holders.
 
-    The opened sum proves itself, so proofs are verified only where it does not open, to find who was wrong.
+    The opened sum proves itself, so proofs are verified only where it does not open, to find the holder that was wrong.
+
+    Args:
+        shared: the public part of the threshold keys.
+        state: at the stage `decrypt`.
+        replies: by holder, to the last requests.
+
+    Returns:
+        The sum; or state, the stage `decrypt`, and requests to as many further holders as answers are missing.
 
     Raises:
         MalformedError: an answer is malformed, or not proven right; it names the holder.
@@ -99,7 +118,7 @@ def open_sum(
     answers = {holder: dict(body) for holder, body in state.answers.items()}
     answers |= {holder: dict(message.body) for holder, message in replies.items()}
     read = {holder: read_answer(shared, body, packing.plaintexts, holder) for holder, body in answers.items()}
-    missing = shared.threshold - len(answers)
+    missing = shared.threshold - len(answers)  # never negative: no more holders are asked than answers are missing
     if not missing:
         partials = {holder: numbers for holder, (numbers, _) in read.items()}
         plaintexts = threshold_cipher.combine(shared, ciphertexts, partials)
@@ -125,6 +144,7 @@ def open_sum(
 
 
 def _unpack(packing: Packing, plan: Plan, plaintexts: cipher.Integers, survivors: tuple[ClientId, ...]) -> Aggregate:
+    """Unpack the plaintexts to the sum; `TooFewSurvivors` where uploads within the plan cannot have it."""
     try:
         return Aggregate(unpack_sum(packing, plan, plaintexts, len(survivors), SERVER), survivors)
     except MalformedError as error:
