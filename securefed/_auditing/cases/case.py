@@ -1,7 +1,8 @@
 """Read the audit's run of each registered algorithm: hyper-parameters, data, rounds, secret, clip and utility.
 
-Each algorithm's class holds them as `audit_case`, by names; `case` resolves the names. They are the settings in which
-the published attacks were measured, and the report prints every one.
+Each algorithm's class holds them as `audit_case`, in which split and utility are named; `case` resolves the names to
+functions. They are the settings in which the published attacks were measured, and the report prints every one. An audit
+makes the data of each seed (one repetition of the run) by `Case.prepare`, and the algorithm by `Case.build`.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ from securefed.datasets._loaders import LoadedDataset
 from securefed.errors import ConfigError, UnknownNameError
 
 Setting = Mapping[str, Any]
+"""Hyper-parameters by name."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """One seed's federation.
+    """The data of one seed's federation.
 
     Attributes:
-        clients: one data set each; client 0 is the target.
+        clients: one data set each; client 0 is the target, which attacks aim at.
         test: held-out rows, on which utility is measured.
-        public: declared facts.
+        public: facts that every party knows: numbers of clients, rows, features and classes, and the range of the data.
         image_shape: (height, width) of rows that are images; `None` otherwise.
     """
 
@@ -39,7 +41,7 @@ class Prepared:
 
 
 Preparation = Callable[[LoadedDataset, int, int], Prepared]
-"""(source, clients, seed) -> the data of one run."""
+"""(source, clients, seed) -> the data of one run: the source's rows split over so many clients."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ class Case:
     Attributes:
         name: the algorithm's registry name.
         setting: its hyper-parameters.
-        secret: kind of data that its clients keep secret, by its name in `scoring.SCORES`, such as `gram`.
+        secret: kind of data that its clients keep secret, by its name in `scoring.SCORES`: `gram` (X^T X of a client's
+            rows X), `samples` (its rows), `distances` (between its columns) or `personal` (the model that stays there).
         prepare: (source, clients, seed) -> data of one run.
         rounds: number of training rounds.
         clip: L2 norm to which a contribution is clipped under differential privacy.

@@ -1,7 +1,9 @@
 """Split a data set among the clients of an audit.
 
-A split is named in an algorithm's audit case, such as `even_shares` or `one_small=8`. It sets a fifth of the rows
-aside, on which utility is measured, and gives the others to the clients.
+A split is named in an algorithm's audit case, such as `even_shares` or `one_small=8`; `preparation` finds its function.
+It sets a fifth of the rows aside, on which utility is measured, and gives the others to the clients at random. Every
+function (source, clients, seed) returns the same data for the same arguments. Raw rows are those of the source, with
+entries in [-source.feature_bound, source.feature_bound].
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ def standardised(features: int | None, rows: int | None = None) -> Preparation:
 def most_varied(data: Dataset, features: int | None) -> Dataset:
     """Select the `features` columns of highest variance, in their order (`None`: all that vary)."""
     spread = data.x.std(axis=0)
-    order = np.argsort(-spread, kind="stable")
+    order = np.argsort(-spread, kind="stable")  # constant columns come last
     chosen = np.sort(order[: min(features or len(order), int((spread > 0).sum()))])
     return Dataset(data.x[:, chosen], data.y)
 
@@ -106,7 +108,7 @@ def by_owner(owner: str, most: int | None = None, *, labelled: bool = True) -> P
     Owners are drawn anew for every seed, so that the attacks aim at different ones.
 
     Args:
-        owner: fact of the rows that names their owner.
+        owner: name of the column of `source.groups` that holds each row's owner.
         most: rows of a client at most, drawn at random; all for `None`.
         labelled: whether data without labels are refused.
     """
@@ -206,6 +208,7 @@ def _parsed(split: str) -> tuple[str, int | None]:
 
 
 def _prepared(parts: list[Dataset], test: Dataset, bound: float, image_shape: tuple[int, int] | None) -> Prepared:
+    """Collect a split and its public facts; raise `DataError` where all clients' rows are the same."""
     first = parts[0].x[0]
     if all((part.x == first).all() for part in parts):
         raise DataError(

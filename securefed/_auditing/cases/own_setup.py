@@ -1,4 +1,9 @@
-"""Change an algorithm's audit case to a user's own training: rows a client, owners, rounds, hyper-parameters."""
+"""Change an algorithm's audit case to a user's own training: rows a client, owners, rounds, hyper-parameters.
+
+An audit case is the setting in which an algorithm is audited by default. `audit` and `advise` make an `OwnSetup` of
+their arguments and apply it to the case of every algorithm. `head` and `head_text` state the sizes of the run, which
+stand at the head of an algorithm's table in the report.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +23,7 @@ from securefed.datasets._row_tables import standardised as scaled
 from securefed.errors import ConfigError
 
 Pairs = tuple[tuple[str, Any], ...]
+"""(name, value) of hyper-parameters; a tuple, so that settings can be hashed."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,7 @@ class OwnSetup:
 
     def _split(self, case: Case) -> tuple[Preparation, str]:
         """Return how rows are split, and the split in words."""
-        labelled = case.split.startswith("rows_each")
+        labelled = case.split.startswith("rows_each")  # the split of classifiers, which need labels
         if self.owner:
             most = f", at most {self.rows} rows each" if self.rows else ""
             prepare = by_owner(self.owner, self.rows, labelled=labelled)
@@ -106,7 +112,7 @@ def _scaled(prepare: Preparation) -> Preparation:
 
 
 def head(prepared: Prepared, case: Case) -> dict[str, Any]:
-    """Say at which sizes an algorithm runs: the head of its matrix.
+    """Say at which sizes an algorithm runs: the head of its table of leakages.
 
     Returns:
         Clients, rows of the target and of the others, columns of a row, rounds, numbers that a client sends in a round,
@@ -129,6 +135,7 @@ def head(prepared: Prepared, case: Case) -> dict[str, Any]:
     return sizes
 
 
+# By attribute of an algorithm, the word for it in the head.
 _STEPS: Mapping[str, str] = {
     "learning_rate": "step",
     "local_steps": "local steps",
@@ -142,7 +149,7 @@ def _plain(value: Any) -> Any:
 
 
 def head_text(sizes: Mapping[str, Any]) -> str:
-    """Write the head of a matrix in one line; columns and numbers a round stand in `audit.json` alone."""
+    """Write what `head` returned in one line; columns and numbers a round stand in `audit.json` alone."""
     values = {name: value for name, value in sizes.items() if name not in ("columns", "numbers a round")}
     own, others = values.pop("rows of client 0", ""), values.pop("rows of the others", "")
     least, most = others if isinstance(others, list | tuple) else (others, others)

@@ -1,4 +1,8 @@
-"""Utilities of final models, by the names that algorithms' audit cases give them."""
+"""Utilities of final models, by the names that algorithms' audit cases give them.
+
+A utility is a function (final broadcast, held-out rows) -> score, higher is better. An audit shows it beside leakage,
+so that a defence that hides the data by ruining the model is seen to do so. `case.case` calls `utility`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,11 @@ Utility = Callable[[Tensors, Dataset], float]
 
 
 def captured_variance(output: Tensors, test: Dataset) -> float:
-    """Divide the held-out rows' energy in the span of `basis` by the largest energy at that rank; 1 is optimal."""
+    """Divide the held-out rows' energy in the span of `basis` by the largest energy at that rank; 1 is optimal.
+
+    For held-out rows X and an orthonormal basis Z (features, rank) it is ||X Z||_F^2 over the sum of the `rank` largest
+    squared singular values of X.
+    """
     basis, _ = np.linalg.qr(output["basis"])
     best = np.linalg.svd(test.x, compute_uv=False)[: basis.shape[1]]
     return float(np.sum((test.x @ basis) ** 2) / np.sum(best**2))
@@ -32,7 +40,12 @@ def mean_share(output: Tensors, test: Dataset) -> float:
 
 
 def graph_fit(output: Tensors, test: Dataset) -> float:
-    """Return minus the smoothness objective of the broadcast graph on held-out rows; of IGL, minus its mean."""
+    """Return minus the smoothness objective of the broadcast graph on held-out rows.
+
+    The objective is that of `SmoothGraph` (PPGL, (7)) at the methods' default weights: smooth signals have small
+    squared distances across the edges of the graph. IGL, whose clients learn graphs of their own, broadcasts no graph
+    but the mean of their objectives; the utility is then the negative of that.
+    """
     if CONSENSUS not in output:
         return -float(next(iter(output.values())))
     edges = Edges(test.features)

@@ -19,8 +19,9 @@ from securefed.defenses._plain import Plain
 _MULTIPLIER: Final = 1.0  # the noise's standard deviation, over the clip
 _DELTA: Final = 1e-5
 _RUNS: Final = 300
-"""Exchanges with a canary, and as many without. The standard deviation of n normal numbers has a relative standard error
-of 1 / sqrt(2 n), here .04; that of half of the noise lies more than 20 of its standard errors below the planned one."""
+"""Exchanges with a canary, and as many without. The standard deviation of n normal numbers has a relative standard
+error of 1 / sqrt(2 n), here .04; that of half of the noise lies more than 20 of its standard errors below the planned
+one."""
 _CONFIDENCE: Final = 1 - 1e-6
 """Noise is drawn by the operating system: noise of the planned size is flagged in less than 3 of 10^6 checks."""
 
