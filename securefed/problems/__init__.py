@@ -1,7 +1,8 @@
 """Training problems for the gradient algorithms.
 
-A problem is a model with its loss over rows and the gradient of that loss, such as softmax regression. Importing this
-package registers all problems under their names (`softmax`, `2nn`, ...); networks import torch when they are made.
+A problem is a model with its loss over rows and the gradient of that loss, such as softmax regression. An algorithm
+takes one as a setting, `FedAvg(problem=SoftmaxRegression())`. Importing this package registers all problems under their
+names (`softmax`, `2nn`, ...); networks import torch when they are made.
 """
 
 from __future__ import annotations

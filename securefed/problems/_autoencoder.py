@@ -1,6 +1,7 @@
 """Train an autoencoder: a network that encodes rows in a narrow layer and decodes them, with small squared error.
 
-Rows unlike the training rows are reconstructed worse, which detects anomalies.
+Rows unlike the training rows are reconstructed worse, which detects anomalies (securefed.detection). Gradient methods
+(securefed.algorithms) train the network; parameters are torch tensors by name here, and arrays by name for them.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class ReconstructionNetwork(TorchProblem):
         """Compute the (rows, features) reconstructions of the rows `x`."""
 
     def targets(self, data: Dataset) -> Array:
-        """Return an empty (rows, 0) array: a row is compared with itself."""
+        """Return an empty (rows, 0) array: there are no targets, since a row is compared with itself."""
         return np.empty((data.rows, 0))
 
     def initial(self, public: Public, rng: np.random.Generator) -> dict[str, Array]:
@@ -82,7 +83,7 @@ class Autoencoder(ReconstructionNetwork):
         return (self.reconstruction(parameters, x) - x).square().mean(dim=1)
 
     def reconstruction(self, parameters: TorchTensors, x: torch.Tensor) -> torch.Tensor:
-        """Compute the reconstructions of the rows `x`."""
+        """Compute decoder(encoder(x)), (rows, features)."""
         count = len(self.layers)
         code = run_layers("encoder", parameters, x, count)
         return run_layers("decoder", parameters, code, count)

@@ -1,4 +1,13 @@
-"""Define what a training problem is: a loss over rows, and its gradient by named tensors."""
+"""Define what a training problem is: a loss over rows, and its gradient by named tensors.
+
+Gradient methods (`securefed.algorithms`) train a problem: they draw its initial parameters, and clients call `gradient`
+on their rows in every local step. Simulations call `gradients` for several clients at once: rows are then (clients,
+widest, features), with `widest` the largest number of rows of a client, and shorter clients are padded.
+
+Public facts (`Public`) are those that all parties know before a run: numbers of rows, columns and classes, and
+`feature_bound`, the largest entry of a row. Bounds of gradients follow from them; they scale fixed-point sums. A client
+whose message is beyond its bound refuses, and the run repeats the round with twice the bound.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +26,18 @@ from securefed.problems._weight_products import WeightProducts
 Precision = Literal["float32", "float64"]
 PRECISIONS = get_args(Precision)
 PRACTICAL_LOSS = 100.0
-"""Largest mean loss of a row that evaluation sums are planned for; beyond, clients refuse and the range doubles."""
+"""Largest mean loss of a row that evaluation sums are planned for: some 20 times that of guessing among 100 classes."""
 
 
 @runtime_checkable
 class Problem(Protocol):
-    """A model and its loss. Parameters and gradients are `Tensors` of the same names and shapes.
+    """A model and its loss. Parameters and gradients are `Tensors`, arrays by name, of the same names and shapes.
 
-    Losses and gradients are means over the rows given; multiply by the number of rows for sums.
+    Losses and gradients are means over the rows given; multiply by the number of rows for sums. Derive your own from
+    `BaseProblem`.
+
+    Attributes:
+        name: name under which the problem is registered.
     """
 
     name: ClassVar[str]
@@ -66,6 +79,9 @@ class Problem(Protocol):
             x: (clients, widest, features), padded where a client has fewer rows.
             y: (clients, widest, ...), padded likewise.
             weights: (clients, widest) 1 / rows of the client, 0 on padding.
+
+        Returns:
+            The mean gradients, (clients, *shape) by name.
         """
         ...
 
@@ -111,7 +127,7 @@ class LinearInput(Protocol):
     def after_input(
         self, z: Array, others: Tensors, products: WeightProducts, y: Array, weights: Array
     ) -> tuple[Array, dict[str, Array]]:
-        """Compute d loss / dz and the gradients of the other parameters, for several clients.
+        """Compute d loss / dz (clients, widest, outputs) and the gradients of the other parameters, of several clients.
 
         Args:
             z: (clients, widest, outputs); may be overwritten.
@@ -161,7 +177,7 @@ class BaseProblem(ABC):
         """Compute the gradients of several clients at once, as in `Problem.gradients`."""
         own = []
         for k, weight in enumerate(weights):
-            rows = weight > 0
+            rows = weight > 0  # without the padding
             own.append(self.gradient({name: value[k] for name, value in parameters.items()}, x[k, rows], y[k, rows]))
         return {name: np.stack([np.asarray(gradient[name]) for gradient in own]) for name in parameters}
 
@@ -220,12 +236,15 @@ problems: Registry[Problem] = Registry("problem", built_in="securefed.problems")
 
 
 def largest_eigenvalue(x: Array, *, bias: bool = False, scale: float = 1.0, l2: float = 0.0) -> float:
-    """Return the largest eigenvalue of scale / rows X^T X + l2 I; `bias` adds a column of ones without l2."""
+    """Return the largest eigenvalue of scale / rows X^T X + l2 I; `bias` adds a column of ones without l2.
+
+    It is that of the smaller of the two Gram matrices, of columns or of rows, which have the same positive eigenvalues.
+    """
     rows, features = x.shape
     columns = np.hstack([x, np.ones((rows, 1))]) if bias else x
     if (bias and l2) or columns.shape[1] <= rows:
         gram = scale / rows * (columns.T @ columns)
-        gram[range(features), range(features)] += l2
+        gram[range(features), range(features)] += l2  # not on the bias's entry
         l2 = 0.0
     else:
         gram = scale / rows * (columns @ columns.T)

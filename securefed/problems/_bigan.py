@@ -3,6 +3,9 @@
     loss of D       = softplus(-D(x, E(x))) + softplus(D(G(z), z))
     loss of E and G = softplus(D(x, E(x))) + softplus(-D(G(z), z))          (non-saturating)
 
+x is a row of data, z a random code. G(E(x)) reconstructs a row, and a large error marks an anomaly. Gradient methods
+(securefed.algorithms) train all three networks as one problem, with parameters as arrays by name.
+
 Source: Donahue et al., Adversarial Feature Learning, (2)-(3); FedBiGAN of Federated PCA on Grassmann Manifold, V-A2.
 """
 
@@ -52,13 +55,16 @@ class BiGAN(ReconstructionNetwork):
         return {name: shape for part, sizes in parts.items() for name, shape in layer_shapes(part, sizes).items()}
 
     def companions(self, x: Array, y: Array) -> Array:
-        """Draw the (rows, code) codes z that these rows are trained with."""
+        """Draw the (rows, code) codes z that these rows are trained with; `row_losses` gets them as its y."""
         digest = blake2b(np.ascontiguousarray(x).tobytes(), digest_size=16).digest()
         generator = np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
         return generator.standard_normal((len(x), self.layers[-1])).astype(self.dtype)
 
     def row_losses(self, parameters: TorchTensors, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Compute a sum with the simultaneous gradient: each loss holds the other players' parameters fixed."""
+        """Compute each row's sum of the two losses, in which each holds the other players' parameters fixed.
+
+        The gradient of this sum is the direction of simultaneous descent.
+        """
         frozen = {name: value.detach() for name, value in parameters.items()}
         judge = {name for name in parameters if name.startswith("discriminator.")}
         own, _ = self.players(frozen | {name: parameters[name] for name in judge}, x, y)
@@ -76,15 +82,18 @@ class BiGAN(ReconstructionNetwork):
         return float(np.mean((self.reconstruct(parameters, x) - np.asarray(x, self.dtype)) ** 2))
 
     def reconstruction(self, parameters: TorchTensors, x: torch.Tensor) -> torch.Tensor:
-        """Compute the reconstructions of the rows `x`."""
+        """Compute the reconstructions G(E(x)) of the rows `x`, (rows, features)."""
         return self._generate(parameters, self._encode(parameters, x))
 
     def _encode(self, parameters: TorchTensors, x: torch.Tensor) -> torch.Tensor:
+        """Compute E(x), (rows, code)."""
         return run_layers("encoder", parameters, x, len(self.layers))
 
     def _generate(self, parameters: TorchTensors, z: torch.Tensor) -> torch.Tensor:
+        """Compute G(z), (rows, features)."""
         return run_layers("generator", parameters, z, len(self.layers))
 
     def _judge(self, parameters: TorchTensors, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        """Compute D(x, z), (rows,): the logit that a pair is a real row with its code."""
         joined = torch.cat([x, z], dim=1)
         return run_layers("discriminator", parameters, joined, len(self.layers), leak=LEAK)[:, 0]

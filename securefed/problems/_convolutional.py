@@ -1,4 +1,8 @@
-"""Train FLAME's network for images (`cnn`): two convolutions with pooling, two linear layers."""
+"""Train FLAME's network for images (`cnn`): two convolutions with pooling, two linear layers.
+
+Rows hold images; parameters and gradients are arrays by name. `TorchProblem` computes gradients by torch, and gradient
+methods (securefed.algorithms) train the network.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from securefed.problems._torch_classifier import TorchClassifier
 from securefed.problems._torch_problem import TorchTensors
 
 SMALLEST_SIDE = 10
-"""Below, nothing is left after the second pooling."""
+"""Smallest height and width of an image; below, nothing is left after the second pooling."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +32,8 @@ class ConvolutionalNetwork(TorchClassifier):
     images and 6 classes they hold 206,678. Its dropout before the first linear layer is left out: every client would
     draw its own, and no two runs would agree.
 
-    `convolution1` (32, channels, 3, 3), `convolution1_bias` (32,), `convolution2` (16, 32, 3, 3), ..., `linear1`,
-    `linear2` with their biases.
+    The parameters are `convolution1` (32, channels, 3, 3), `convolution1_bias` (32,), `convolution2` (16, 32, 3, 3),
+    ..., `linear1`, `linear2` with their biases.
 
     Attributes:
         image_shape: (channels, height, width); rows hold an image in this order.
@@ -68,6 +72,7 @@ class ConvolutionalNetwork(TorchClassifier):
             "pass image_shape=(channels, height, width)",
         )
         first, second = self.channels
+        # a convolution without padding takes 2 off each side, and pooling halves it
         pooled = [((side - 2) // 2 - 2) // 2 for side in self.image_shape[1:]]
         kernels = {
             "convolution1": (first, self.image_shape[0], 3, 3),
@@ -85,11 +90,14 @@ class ConvolutionalNetwork(TorchClassifier):
         return draw_weights(self.shapes(public), self.start, rng)
 
     def gradients(self, parameters: Tensors, x: Array, y: Array, weights: Array) -> dict[str, Array]:
-        """Client by client: convolutions batched over weights take 1.7 times as long (measured)."""
+        """Compute the mean gradients of several clients, (clients, *shape) by name.
+
+        It goes client by client: convolutions batched over weights take 1.7 times as long (measured).
+        """
         return BaseProblem.gradients(self, parameters, x, y, weights)
 
     def logits(self, parameters: TorchTensors, x: torch.Tensor) -> torch.Tensor:
-        """Compute the logits of the rows `x`."""
+        """Compute the (rows, classes) logits of the rows `x` (rows, features)."""
         functional = torch.nn.functional
         x = x.reshape(-1, *self.image_shape)
         for name in ("convolution1", "convolution2"):

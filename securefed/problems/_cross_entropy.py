@@ -1,4 +1,7 @@
-"""Differentiate the cross entropy of several clients' logits."""
+"""Differentiate the cross entropy of several clients' logits.
+
+Softmax regression and dense networks call `slope_of` in batched gradients. [y] is the one-hot vector of a label y.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ def slope_of(z: Array, y: Array, weights: Array) -> Array:
     Args:
         z: (clients, rows, classes) logits.
         y: (clients, rows) labels.
-        weights: (clients, rows), of z's type.
+        weights: (clients, rows), of z's type: each row's weight in its client's mean loss.
+
+    Returns:
+        z itself, with the derivatives in it.
     """
     z -= z.max(axis=-1, keepdims=True)
     np.exp(z, out=z)
@@ -24,5 +30,9 @@ def slope_of(z: Array, y: Array, weights: Array) -> Array:
 
 
 def at(y: Array) -> tuple[Array, ...]:
-    """Return the index of every row's own label in logits (..., rows, classes), for labels y (..., rows)."""
+    """Return the index of every row's own label: logits[at(y)] is (..., rows), for logits (..., rows, classes).
+
+    Args:
+        y: (..., rows) labels.
+    """
     return (*np.indices(y.shape, sparse=True), y)

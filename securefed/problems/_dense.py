@@ -3,6 +3,11 @@
 A row x passes layers k = 1, 2, ... with weights W_k and biases b_k:
 
     a_0 = x,   z_k = W_k a_{k-1} + b_k,   a_k = max(0, z_k),   loss = cross entropy of the last z
+
+Gradient methods (securefed.algorithms) train them. A simulation computes several clients at once: x is then (clients,
+widest, features), `widest` the largest number of rows of a client, and `weights` (clients, widest) holds 1 / rows of
+the client, 0 on padding. It may keep large weights as sums of factors instead of matrices; so back-propagation here
+uses weights only through `products` (A W^T, D W, D^T A).
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ class DenseNetwork(TorchClassifier):
 
     2NN, (200, 200), has 199,210 parameters on MNIST; FLAME's MLP, (100,), has 79,510 on 784 features and 10 classes.
 
-    `weight1` (hidden, features), `bias1` (hidden,), `weight2`, ... up to the classes.
+    The parameters are `weight1` (hidden, features), `bias1` (hidden,), `weight2`, ... up to the classes.
 
     Attributes:
         hidden: width of each hidden layer.
@@ -59,7 +64,7 @@ class DenseNetwork(TorchClassifier):
         return draw_weights(self.shapes(public), self.start, rng)
 
     def logits(self, parameters: TorchTensors, x: torch.Tensor) -> torch.Tensor:
-        """Compute the logits of the rows `x`."""
+        """Compute the (rows, classes) logits of the rows `x` by torch."""
         for k in self._layers[:-1]:
             x = torch.relu(torch.nn.functional.linear(x, parameters[f"weight{k}"], parameters[f"bias{k}"]))
         last = self._layers[-1]
@@ -71,7 +76,10 @@ class DenseNetwork(TorchClassifier):
         return tuple(f"weight{k}" for k in self._layers[1:])
 
     def gradients(self, parameters: Tensors, x: Array, y: Array, weights: Array) -> dict[str, Array]:
-        """Back-propagation by batched matrix products, written out: less memory to move than by tracing."""
+        """Compute the mean gradients of several clients at once, (clients, *shape) by name.
+
+        Back-propagation is written out as batched matrix products, which moves less memory than tracing by torch.
+        """
         parameters = {name: np.asarray(value, self.dtype) for name, value in parameters.items()}
         x, products = np.asarray(x, self.dtype), DenseWeightProducts(parameters, self.l2)
         slope, found = self.after_input(products.forward("weight1", x), parameters, products, y, weights)
@@ -80,8 +88,19 @@ class DenseNetwork(TorchClassifier):
     def after_input(
         self, z: Array, others: Tensors, products: WeightProducts, y: Array, weights: Array
     ) -> tuple[Array, dict[str, Array]]:
-        """Compute d loss / dz and the gradients, as in `LinearInput.after_input`."""
-        inputs: list[Array] = []
+        """Compute d loss / dz_1 and the gradients of all parameters but W_1, for several clients.
+
+        Args:
+            z: W_1 x for all rows, (clients, widest, hidden); overwritten.
+            others: the other parameters, (clients, *shape) by name; inner weights may be missing.
+            products: products with the inner weights W_2, W_3, ...
+            y: labels, (clients, widest).
+            weights: (clients, widest).
+
+        Returns:
+            d loss / dz_1, and the gradients by name, without those that `products` keeps.
+        """
+        inputs: list[Array] = []  # a_1, a_2, ..., and the logits last
         for k in self._layers:
             z = products.forward(f"weight{k}", inputs[-1]) if inputs else z
             z += others[f"bias{k}"][:, None, :]
@@ -94,7 +113,7 @@ class DenseNetwork(TorchClassifier):
             if (gradient := products.gradient(name, slope, entered)) is not None:
                 found[name] = gradient
             slope = products.backward(name, slope)
-            slope *= entered > 0
+            slope *= entered > 0  # the derivative of ReLU
         found["bias1"] = slope.sum(axis=1)
         return slope, found
 

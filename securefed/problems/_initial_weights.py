@@ -1,4 +1,4 @@
-"""Draw the initial weights of networks from a NumPy generator."""
+"""Draw the initial weights of networks from a NumPy generator, so that a run's seed determines them without torch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,16 @@ STARTS = get_args(InitialWeights)
 def draw_weights(
     shapes: Mapping[str, tuple[int, ...]], start: InitialWeights, rng: np.random.Generator
 ) -> dict[str, Array]:
-    """Draw float64 weights (out, in, ...) and the biases (out,) that follow them.
+    """Draw float64 weights (out, in, ...) and the biases (out,) that follow them, by name.
 
     `glorot`: weights uniform in +- sqrt(6 / (fan_in + fan_out)), biases zero (Glorot and Bengio 2010, (16)).
     `uniform`: both uniform in +- 1 / sqrt(fan_in), torch's default for linear and convolutional layers.
+    fan_in and fan_out are the numbers of inputs and outputs of a unit, times the size of a convolution's window.
+
+    Args:
+        shapes: shapes of the parameters by name; a bias follows its weight.
+        start: the rule.
+        rng: source of all randomness.
     """
     out: dict[str, Array] = {}
     fan_in = 1

@@ -1,4 +1,7 @@
-"""Define and run a chain of linear layers with ReLU between them, as named parameters."""
+"""Define and run a chain of linear layers with ReLU between them, as named parameters.
+
+Autoencoders, bidirectional GANs (`run_layers`) and dense networks (`layer_shapes`) are made of such chains.
+"""
 
 from __future__ import annotations
 

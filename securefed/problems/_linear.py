@@ -5,6 +5,14 @@ A row x with label y has the logits z = W x + b, W and b being the parameters. W
 
     loss = mean over rows of l(z, y) + l2/2 ||W||^2        (the bias is not penalised)
     dl/dz = p(z) - [y],   dl/dW = (dl/dz) x^T + l2 W,   dl/db = dl/dz
+
+In code, the slope is the derivative of the loss by z, (rows, classes).
+
+Gradient methods (securefed.algorithms) train it: a client calls `gradient` in its local steps, with parameters and
+gradients as arrays by name. Simulations call `gradients` for several clients at once: rows x are then (clients, widest,
+features), `widest` the largest number of rows of a client, and `weights` (clients, widest) holds 1 / rows of the
+client, 0 on padding. The declared bounds of a gradient (`gradient_bounds`) scale fixed-point sums: a client whose
+message is beyond them refuses, and the run repeats the round with twice the bound.
 """
 
 from __future__ import annotations
@@ -23,7 +31,7 @@ from securefed.problems._base import PRECISIONS, Classifier, Precision, check_cl
 from securefed.problems._cross_entropy import slope_of
 
 PRACTICAL_WEIGHT = 10.0
-"""Up to this size of a weight the declared gradient bound covers the l2 term; beyond, clients refuse and it doubles."""
+"""Up to this size of a weight the declared gradient bound covers the l2 term."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,7 @@ class LinearProblem(Classifier):
         """Return the shapes of the parameters."""
 
     def logits(self, parameters: Tensors, x: Array) -> Any:
-        """Compute W x + b for every row of `x`."""
+        """Compute z = W x + b for every row of `x`, (rows, classes), or (rows,) in binary logistic regression."""
         z = x @ parameters["weight"].T
         return z + parameters["bias"] if self.bias else z
 
@@ -116,7 +124,7 @@ class LogisticRegression(LinearProblem):
         return out
 
     def gradients(self, parameters: Tensors, x: Array, y: Array, weights: Array) -> dict[str, Array]:
-        """Compute the gradients of several clients at once, as in `Problem.gradients`."""
+        """Compute the mean gradients of several clients at once, (clients, *shape) by name."""
         W = parameters["weight"]
         z = (x @ W[:, :, None])[:, :, 0]
         slope = np.asarray((expit(z + parameters["bias"][:, None] if self.bias else z) - y) * weights, self.dtype)
@@ -130,7 +138,10 @@ class LogisticRegression(LinearProblem):
         return np.asarray(self.logits(parameters, x) > 0, dtype=np.int64)
 
     def smoothness(self, x: Array, classes: int) -> float | None:
-        """Return the constant at zero weights, where p (1 - p) = 1/4, its largest value; unknown for others."""
+        """Return the Hessian's largest eigenvalue at zero weights, where p (1 - p) = 1/4; `None` for another start.
+
+        It is nowhere larger, since p (1 - p) is nowhere larger.
+        """
         return None if self.initial_scale else largest_eigenvalue(x, bias=self.bias, scale=0.25, l2=self.l2)
 
 
@@ -162,7 +173,7 @@ class MulticlassProblem(LinearProblem):
         return out | {"bias": slope.sum(axis=0)} if self.bias else out
 
     def gradients(self, parameters: Tensors, x: Array, y: Array, weights: Array) -> dict[str, Array]:
-        """Compute the gradients of several clients at once, as in `Problem.gradients`."""
+        """Compute the mean gradients of several clients at once, (clients, *shape) by name."""
         W = parameters["weight"]
         z = x @ W.transpose(0, 2, 1)
         if self.bias:
@@ -199,8 +210,8 @@ class SoftmaxRegression(MulticlassProblem):
         return slope_of(z, y, weights)
 
     def smoothness(self, x: Array, classes: int) -> float | None:
-        """Return the constant at zero weights, where diag(p) - p p^T has the eigenvalue 1 / classes.
+        """Return the Hessian's largest eigenvalue at zero weights, where that of diag(p) - p p^T is 1 / classes.
 
-        It is unknown for other weights, where the Hessian reaches up to classes / 2 times that.
+        It is `None` for another start. At other weights the Hessian reaches up to classes / 2 times that.
         """
         return None if self.initial_scale else largest_eigenvalue(x, bias=self.bias, scale=1.0 / classes, l2=self.l2)

@@ -1,9 +1,18 @@
 """Estimate a matrix from noisy linear observations, float64, NumPy only.
 
-loss(X) = mean_k (<X, D_k> - y_k)^2,   gradient = 2 mean_k (<X, D_k> - y_k) D_k
+    loss(X) = mean_k (<X, D_k> - y_k)^2,   gradient = 2 mean_k (<X, D_k> - y_k) D_k
+
+X (side, side) is the matrix, D_k the k-th row's known matrix and y_k its observation; <X, D> is the sum of the entries'
+products. Proximal methods make X of low rank.
 
 Source: LoSAC (Liu et al.), (20), without its nuclear norm, which is the proximal methods' part. The paper's f_i is the
 SUM over a client's rows; methods that want it multiply by the number of rows.
+
+Gradient methods (securefed.algorithms) train it: a client calls `gradient` in its local steps, with parameters and
+gradients as arrays by name. Simulations call `gradients` for several clients at once: rows x are then (clients, widest,
+features), `widest` the largest number of rows of a client, and `weights` (clients, widest) holds 1 / rows of the
+client, 0 on padding. The declared bounds of a gradient (`gradient_bounds`) scale fixed-point sums: a client whose
+message is beyond them refuses, and the run repeats the round with twice the bound.
 """
 
 from __future__ import annotations
@@ -21,7 +30,7 @@ from securefed.errors import DataError
 from securefed.problems._base import BaseProblem, largest_eigenvalue
 
 PRACTICAL_RESIDUAL = 10.0
-"""Up to this size of <X, D> - y the declared gradient bound holds; beyond, clients refuse and it doubles."""
+"""Up to this size of <X, D> - y the declared gradient bound holds."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,7 @@ class LowRankMatrix(BaseProblem):
         return {"matrix": (2.0 / len(x) * (x @ matrix.ravel() - y) @ x).reshape(matrix.shape)}
 
     def gradients(self, parameters: Tensors, x: Array, y: Array, weights: Array) -> dict[str, Array]:
-        """Compute the gradients of several clients at once, as in `Problem.gradients`."""
+        """Compute the mean gradients of several clients at once, (clients, side, side)."""
         matrix = parameters["matrix"]
         residual = (x @ matrix.reshape(len(x), -1, 1))[:, :, 0] - y
         return {"matrix": ((2.0 * weights * residual)[:, None, :] @ x).reshape(matrix.shape)}

@@ -6,6 +6,11 @@ A row x with label y of C classes has the logits z = W x + b.
 
 Source: Weston and Watkins, Support Vector Machines for Multi-Class Pattern Recognition (1999). FLAME's table I names
 an SVM of 610 parameters (60 features, 10 classes) and no loss; the authors' code takes this one with power 1.
+
+In code, the slope is the derivative of the loss by z, and the excess of class j is max(0, 1 - z_y + z_j). Gradient
+methods (securefed.algorithms) train it; `MulticlassProblem` turns slopes into gradients of `weight` and `bias`. The
+declared bounds of a gradient scale fixed-point sums: a client whose message is beyond them refuses, and the run repeats
+the round with twice the bound.
 """
 
 from __future__ import annotations
@@ -46,7 +51,7 @@ class SupportVectorMachine(MulticlassProblem):
     def gradient_bounds(self, public: Public) -> dict[str, float]:
         """Bound the gradient: |dl/dz| <= (C - 1) / C for the hinge, 2 (1 + |z_j - z_y|) times that for its square.
 
-        The latter is declared for differences up to `PRACTICAL_MARGIN`: beyond, clients refuse and the bound doubles.
+        The latter is declared for differences up to `PRACTICAL_MARGIN`.
         """
         steepest = (public.classes - 1) / public.classes * (1.0 if self.power == 1 else 2.0 * (1.0 + PRACTICAL_MARGIN))
         return self._bounds(public, steepest)
@@ -58,11 +63,11 @@ class SupportVectorMachine(MulticlassProblem):
         return float((excess**self.power).sum() / z.size) + self.penalty(parameters)
 
     def slope(self, z: Array, y: Array) -> Array:
-        """Compute d (mean loss of the rows) / dz."""
+        """Compute d (mean loss of the rows) / dz, for z (rows, classes) and labels y (rows,)."""
         return self._slope(z, y) / len(z)
 
     def slopes(self, z: Array, y: Array, weights: Array) -> Array:
-        """Compute d (sum over rows of weight * loss) / dz."""
+        """Compute d (sum over rows of weight * loss) / dz for several clients, z (clients, widest, classes)."""
         return self._slope(z, y) * weights[:, :, None]
 
     def _slope(self, z: Array, y: Array) -> Array:
@@ -70,7 +75,7 @@ class SupportVectorMachine(MulticlassProblem):
         excess = _excess(z, y)
         slope: Array = (excess > 0).astype(self.dtype) if self.power == 1 else 2.0 * excess
         slope /= z.shape[-1]
-        slope[at(y)] = -slope.sum(axis=-1)
+        slope[at(y)] = -slope.sum(axis=-1)  # z_y is in every term, with the other sign
         return slope
 
 

@@ -1,4 +1,8 @@
-"""Train networks as classifiers: cross entropy and predictions."""
+"""The base class of networks that classify rows: the loss is the cross entropy, and predictions are the largest logits.
+
+Dense and convolutional networks derive from it and define `logits`; `TorchProblem` computes gradients by torch, and
+gradient methods (securefed.algorithms) train them. Parameters are torch tensors by name.
+"""
 
 from __future__ import annotations
 

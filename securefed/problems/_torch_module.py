@@ -1,4 +1,9 @@
-"""Train any `torch.nn.Module` with a loss as a problem."""
+"""Train any `torch.nn.Module` with a loss as a problem.
+
+Gradient methods (securefed.algorithms) exchange parameters as arrays by name and ask a problem for gradients at given
+parameters. So the module here is only a function of its parameters (`torch.func.functional_call`): one instance, the
+stand-in, is built and kept, and each call puts other parameters in its place. `TorchProblem` computes the gradients.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +33,7 @@ Criterion = Literal["cross_entropy", "squared_error"]
 Target = Literal["labels", "responses", "rows"]
 TARGETS = get_args(Target)
 ESCAPED = {"%": "%25", "/": "%2F", ":": "%3A"}
-"""Packing reserves '/' and ':'; torch reserves '.' alone."""
+"""Characters in parameters' names and what stands for them in messages and checkpoints, which reserve '/' and ':'."""
 REMEDY = "use GroupNorm or LayerNorm"
 """Text of errors on modules that keep statistics of batches."""
 MAKER = (
@@ -42,8 +47,8 @@ class TorchModule(TorchProblem):
 
     Parameters keep their names, in which '/' and ':' become %2F and %3A.
 
-    Refused: batch normalisation and whatever else has buffers that training changes (each client would keep its own,
-    and padded rows would count), dropout (no two runs would agree), a module that does not take the rows.
+    Refused (`ConfigError`): batch normalisation and whatever else has buffers that training changes (each client would
+    keep its own, and padded rows would count), dropout (no two runs would agree), a module that does not take the rows.
     NOT checked: that an output depends on its own row alone. It must, since several clients are computed in one batch,
     in which rows of zeros fill up the smaller clients.
 
@@ -81,7 +86,7 @@ class TorchModule(TorchProblem):
 
     @cached_property
     def _stand_in(self) -> nn.Module:
-        """The module whose parameters are replaced by those passed in; kept, as none can be made within `vmap`."""
+        """Return the module whose parameters are replaced by those passed in; none can be made within `vmap`."""
         return _built(self.module, self.precision)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -94,7 +99,10 @@ class TorchModule(TorchProblem):
         _check(self._stand_in)
 
     def __repr__(self) -> str:
-        """Equal for equal problems, also in another process: functions by name, the module by what it is made of."""
+        """Describe the problem, equally for equal problems, also in another process.
+
+        Functions go by their names, the module by a hash of its layers and of its parameters' names and shapes.
+        """
         module = self._stand_in
         parts = [str(module)] + [f"{name} {tuple(value.shape)}" for name, value in module.named_parameters()]
         digest = blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
@@ -142,7 +150,7 @@ class TorchModule(TorchProblem):
         return self.compared(self.output(parameters, x), x, y)
 
     def compared(self, output: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Compute the (rows,) losses of the module's outputs for the rows `x`."""
+        """Compute the (rows,) losses from the module's outputs for the rows `x`, and their targets y."""
         if self.compared_with == "rows":
             y = x
         elif y.is_floating_point():
@@ -214,10 +222,12 @@ class TorchModule(TorchProblem):
 
 
 def _cross_entropy(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Compute each row's cross entropy of logits (rows, classes) and labels (rows,)."""
     return nn.functional.cross_entropy(output, target, reduction="none")
 
 
 def _squared_error(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Compute each row's squared error, averaged over its entries."""
     return (output - target.reshape(output.shape)).square().flatten(1).mean(dim=1)
 
 

@@ -1,5 +1,9 @@
 """Compute gradients of a problem by torch: parameters by name, one loss a row. Importing this imports torch.
 
+Gradient methods (securefed.algorithms) call `gradient` for one client; simulations call `gradients` for several clients
+at once. Rows x are then (clients, widest, features), `widest` the largest number of rows of a client, and `weights`
+(clients, widest) holds 1 / rows of the client, 0 on padding.
+
 Arrays and tensors share memory; torch's global settings (threads, default dtype, random state) are left as found.
 """
 
@@ -25,12 +29,13 @@ TorchTensors = Mapping[str, torch.Tensor]
 class TorchProblem(BaseProblem):
     """Base class of networks: a subclass defines the loss of a row, torch computes the gradients.
 
-    Rows must not see each other (no batch statistics): a cohort is computed on padded rows of weight zero.
+    Rows must not see each other (no batch statistics), since several clients are computed on rows padded at weight 0.
 
     Attributes:
         precision: of parameters, gradients and all arithmetic.
-        gradient_bound: declared largest entry of a gradient. No bound is known for a network: beyond it a client
-            refuses, and the federation doubles it, twenty times at most.
+        gradient_bound: declared largest entry of a gradient, which scales fixed-point sums. No bound is known for a
+            network: beyond it a client refuses, and the run repeats the round with twice the bound, twenty times at
+            most.
         l2: weight of l2/2 ||W||^2 over the parameters with two or more axes, >= 0; biases are not penalised.
     """
 
@@ -46,7 +51,7 @@ class TorchProblem(BaseProblem):
 
     @abstractmethod
     def shapes(self, public: Public) -> dict[str, tuple[int, ...]]:
-        """As `Problem.shapes`."""
+        """Return the parameters' names and shapes; raise `ConfigError` where the data does not fit."""
 
     @abstractmethod
     def row_losses(self, parameters: TorchTensors, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -83,7 +88,7 @@ class TorchProblem(BaseProblem):
         return {name: value.numpy() for name, value in zip(leaves, found, strict=True)}
 
     def gradients(self, parameters: Tensors, x: Array, y: Array, weights: Array) -> dict[str, Array]:
-        """Compute the gradients of several clients at once, as in `Problem.gradients`."""
+        """Compute the mean gradients of several clients at once, (clients, *shape) by name."""
         x = np.asarray(x, self.dtype)
         y, weights = self._companions(x, y, weights), np.asarray(weights, self.dtype)
         with torch.enable_grad():  # a client's loss depends on its own parameters, so one gradient of the sum is all
@@ -106,7 +111,7 @@ class TorchProblem(BaseProblem):
         return {name: tensor(np.asarray(value, self.dtype)) for name, value in parameters.items()}
 
     def _companions(self, x: Array, y: Array, weights: Array) -> Array:
-        """Return `companions` of several clients' rows; padding has zeros."""
+        """Return `companions` of several clients' rows, (clients, widest, ...); padding has zeros."""
         if type(self).companions is TorchProblem.companions:
             return y
         out = None

@@ -1,4 +1,9 @@
-"""Multiply with the weights of a network's layers in back-propagation, for several clients at once."""
+"""Multiply with the weights of a network's layers in back-propagation, for several clients at once.
+
+A network's back-propagation (`DenseNetwork.after_input`) asks for the products by the weights' names. So the same code
+runs on full matrices (here), and on weights that a batched simulation keeps as sums of factors
+(algorithms/_optimization/factored_cohort.py).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,8 @@ from securefed._tensors import Array, Tensors
 class WeightProducts(Protocol):
     """Multiply with a weight W (outputs, inputs) given by its name; each client has its own.
 
-    A layer is z = A W^T + b; D = d loss / dz. A is (clients, widest, inputs), D (clients, widest, outputs).
+    A layer is z = A W^T + b, with A (clients, widest, inputs) called `entered` and `widest` the largest number of rows
+    of a client. D = d loss / dz (clients, widest, outputs) is called `slope`.
     """
 
     def forward(self, name: str, entered: Array) -> Array:
@@ -52,7 +58,7 @@ class DenseWeightProducts:
         return slope @ self.weights[name]
 
     def gradient(self, name: str, slope: Array, entered: Array) -> Array:
-        """Compute the gradient of `loss`."""
+        """Compute D^T A + l2 W, the gradient of the loss in W, (clients, outputs, inputs)."""
         found: Array = np.matmul(turned(slope), entered, out=self.room.get(name))
         if self.l2:
             found += found.dtype.type(self.l2) * self.weights[name]
@@ -65,7 +71,10 @@ def turned(stack: Array) -> Array:
 
 
 def times(stack: Array, matrix: Array) -> Array:
-    """Compute stack @ matrix; one product for the whole stack where all clients share the matrix."""
+    """Compute stack @ matrix, (clients, rows, columns), for a stack (clients, rows, inner).
+
+    The matrix is (clients, inner, columns), or (inner, columns) where all clients share it: then one product suffices.
+    """
     if matrix.ndim == 2:
         return (stack.reshape(-1, stack.shape[-1]) @ matrix).reshape(*stack.shape[:-1], matrix.shape[-1])
     return stack @ matrix
