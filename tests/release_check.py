@@ -47,8 +47,19 @@ except MissingExtraError as error:
 else:
     raise SystemExit("torch is installed with the core")
 """
+AUDITS = """
+import json, subprocess, sys
+from pathlib import Path
+
+command = [Path(sys.executable).with_name("securefed"), "audit", "--algorithms", "ssi", "--rounds", "2", "--seeds", "1"]
+done = subprocess.run([*command, "--clients", "4"], check=True, capture_output=True, text=True)
+assert "install securefed[paillier]" in done.stdout, done.stdout
+report = json.loads(Path("audit-report/audit.json").read_text())
+assert {cell["defense"] for cell in report["cells"]} == {"plain", "secure_aggregation", "ddp"}
+assert report["environment"]["torch"] == "not installed"
+"""
 OF_EXTRA = {
-    "audit": "import securefed.datasets as d; assert d.load('digits').data.rows == 1797",
+    "audit": "import securefed.datasets as d; assert d.load('digits').data.rows == 1797" + AUDITS,
     "paillier": "from securefed import secure_mean; from securefed.defenses import paillier; import numpy as np\n"
     "assert np.allclose(secure_mean([{'w': np.ones(2)}] * 3, defense=paillier())['w'], 1)",
     "torch": "import securefed.torch; securefed.torch.masked_allreduce",

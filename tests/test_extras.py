@@ -13,11 +13,17 @@ from securefed._extras import EXTRA_OF, check_installed, is_installed, needed_fo
 from securefed.errors import ConfigError, MissingExtraError
 
 ROOT = Path(__file__).parents[1]
-WITHOUT = f"""
-import sys
+WITHOUT = """
+import importlib.metadata, sys
+MISSING, FOUND = {missing!r}, importlib.metadata.version
+def version(package):
+    if package in MISSING:
+        raise importlib.metadata.PackageNotFoundError(package)
+    return FOUND(package)
+importlib.metadata.version = version
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {sorted(EXTRA_OF)!r}:
+        if name.partition(".")[0] in MISSING:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Missing())
 from securefed.errors import ConfigError, MissingExtraError
@@ -31,8 +37,11 @@ def named(extra, call):
 """
 
 
-def run(code: str) -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT + code], check=False, capture_output=True, text=True, cwd=ROOT)
+def run(code: str, *, extra: str = "") -> None:
+    """Run code in an interpreter without the packages of extras, those of one extra aside."""
+    missing = sorted(module for module, of in EXTRA_OF.items() if of != extra)
+    code = WITHOUT.format(missing=missing) + code
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -104,6 +113,38 @@ assert done.exit_code == 2, done.output
 assert "install securefed[audit]" in done.output, done.output
 assert not list(__import__("pathlib").Path({str(tmp_path)!r}).iterdir())
 """)
+
+
+def test_the_extra_audit_alone_audits_and_names_the_defence_that_it_does_not_bring(tmp_path: Path) -> None:
+    run(
+        f"""
+import json
+from pathlib import Path
+from typer.testing import CliRunner
+from securefed._commands.cli import app
+asked = ["audit", "--algorithms", "ssi", "--rounds", "2", "--seeds", "1", "--clients", "4", "--workers", "1"]
+out = Path({str(tmp_path)!r})
+done = CliRunner().invoke(app, [*asked, "--out", str(out)])
+reason = "the defence paillier needs phe; install securefed[paillier]"
+assert done.exit_code == 0 and reason in done.output, done.output
+assert reason in (out / "audit.html").read_text()
+report = json.loads((out / "audit.json").read_text())
+assert {{cell["defense"] for cell in report["cells"]}} == {{"plain", "secure_aggregation", "ddp"}}
+(gap,) = report["missing"]
+assert (gap["defense"], gap["ran"], gap["reason"]) == ("paillier", 0, reason), gap
+assert "--defenses plain,secure_aggregation,ddp " in report["command"], report["command"]
+assert report["environment"]["phe"] == report["environment"]["torch"] == "not installed", report["environment"]
+assert report["environment"]["numpy"][0].isdigit()
+done = CliRunner().invoke(app, [*asked, "--out", str(out), "--fail-above", "0.99"])
+assert done.exit_code == 3 and "did not run: SSI, Paillier: " in done.output, done.output
+for name, extra in ("paillier", "paillier"), ("paillier_threshold", "paillier"), ("ckks", "lattice"):
+    done = CliRunner().invoke(app, [*asked, "--out", str(out / name), "--defenses", f"plain,{{name}}"])
+    assert done.exit_code == 2, done.output
+    assert f"the defence {{name}} needs" in done.output and f"install securefed[{{extra}}]" in done.output, done.output
+    assert not (out / name / "unfinished").exists()
+""",
+        extra="audit",
+    )
 
 
 def test_every_extra_that_an_error_names_exists_and_brings_its_package() -> None:

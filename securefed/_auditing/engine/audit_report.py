@@ -12,7 +12,7 @@ import os
 import platform
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -190,11 +190,18 @@ def make_report(
 
 
 def environment() -> dict[str, str]:
-    """Return the versions that results depend on."""
+    """Return the versions that results depend on; a package of an extra may be missing, and is then said to be."""
     packages = ("numpy", "scipy", "torch", "cryptography", "phe", "gmpy2", "dp-accounting")
     return {
         "python": platform.python_version(),
         "machine": platform.machine(),
         "cores": str(os.cpu_count()),
-        **{name: version(name) for name in packages},
+        **{name: _version(name) for name in packages},
     }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from typing import Final
@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
+from securefed._extras import check_installed
 from securefed._messages import RoundRecord
 from securefed._runtime.federation import Federation
 from securefed._runtime.server import Result
@@ -27,6 +28,7 @@ from securefed.defenses._homomorphic.key_set import KeyDealer
 from securefed.defenses._homomorphic.threshold import ThresholdPaillier
 from securefed.defenses._plain import Plain
 from securefed.defenses._secure_aggregation import secure_aggregation
+from securefed.errors import MissingExtraError, UnknownNameError
 
 PLAIN, SECURE_AGGREGATION, PAILLIER, DP, DDP = "plain", "secure_aggregation", "paillier", "dp", "ddp"
 QUANTISE, PAILLIER_THRESHOLD, CKKS = "quantise", "paillier_threshold", "ckks"
@@ -34,6 +36,8 @@ DEFENSES: Final = (PLAIN, QUANTISE, SECURE_AGGREGATION, PAILLIER, PAILLIER_THRES
 """Every defence that an audit can run, in the order of its report: each registered one."""
 USUAL: Final = (PLAIN, SECURE_AGGREGATION, PAILLIER, DDP)
 """Those of an audit that names none. Their noise is distributed, so that epsilon holds against the server too."""
+PACKAGES: Final = {PAILLIER: ("phe",), PAILLIER_THRESHOLD: ("phe",), CKKS: ("tenseal",)}
+"""By defence, the packages of extras that it needs."""
 NOISES: Final = (DP, DDP)
 COVERED: Final[Mapping[str, tuple[str, ...]]] = {
     DP: (views.RELEASED,),
@@ -57,6 +61,34 @@ class SimulatedSums(Plain):
     def plan(self, plan: Plan) -> Plan:
         """Return the plan in the clear, with the threshold of the aggregation that it stands for."""
         return replace(super().plan(plan), threshold=self.threshold)
+
+
+def choose(names: Sequence[str] | None) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Choose the defences that an audit runs.
+
+    Args:
+        names: those that the caller wants; the usual ones if none is given.
+
+    Returns:
+        The defences that run, and the usual ones whose package is not installed, each with the extra to install.
+
+    Raises:
+        UnknownNameError: a name is unknown.
+        MissingExtraError: the package of a named defence is not installed.
+    """
+    chosen, unavailable = list[str](), dict[str, str]()
+    for name in dict.fromkeys(names or USUAL):
+        if name not in DEFENSES:
+            raise UnknownNameError("defense", name, DEFENSES)
+        try:
+            check_installed(f"the defence {name}", *PACKAGES.get(name, ()))
+        except MissingExtraError as missing:
+            if names:
+                raise
+            unavailable[name] = str(missing)
+        else:
+            chosen.append(name)
+    return tuple(chosen), unavailable
 
 
 def default_threshold(clients: int) -> int:

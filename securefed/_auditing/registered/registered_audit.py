@@ -22,7 +22,7 @@ from securefed._auditing.engine.seed_result import SeedResult
 from securefed._auditing.engine.statistics import interval
 from securefed._auditing.engine.worker_processes import run_all
 from securefed._auditing.registered.audit_settings import Settings
-from securefed._auditing.registered.audited_defenses import CKKS, COVERED, DEFENSES, DP, NOISES, USUAL
+from securefed._auditing.registered.audited_defenses import COVERED, DEFENSES, DP, NOISES, USUAL, choose
 from securefed._auditing.registered.registered_subject import RegisteredSubject
 from securefed._auditing.registered.unfinished_tasks import Unfinished
 from securefed._auditing.report.round_curves import curves_of
@@ -74,6 +74,7 @@ def audit(
     Args:
         algorithms: names; by default those of a quick audit; `["all"]` is every one with an audit case.
         defenses: names of registered ones; by default none, secure aggregation, Paillier, and distributed noise.
+            Where the extra `paillier` is not installed, the default does without Paillier, and the report says so.
         attacks: names; all by default.
         data: name of a data set, or the path of an `.npz`, `.csv` or `.parquet` file (`securefed.datasets.load`).
         clients: number of clients; client 0 is attacked. By default 8, or one for each owner of rows.
@@ -109,6 +110,7 @@ def audit(
     Raises:
         UnknownNameError: an algorithm, defence or attack is unknown; nothing was run.
         ConfigError: an argument is out of range; nothing was run.
+        MissingExtraError: a named defence needs a package that is not installed; nothing was run.
         DataError: the data cannot be read or do not suit a named algorithm; nothing was run.
     """
     start = time.perf_counter()
@@ -120,12 +122,10 @@ def audit(
     )
     source = load(data, owner=owner_column, label=label_column)
     count = clients if clients is not None else owners_of(source, owner_column) if owner_column else CLIENTS
-    under = _names("defense", defenses, DEFENSES, None) if defenses else USUAL
-    with_attacks = _names("attack", attacks, catalogue.attacks.names, catalogue.attacks.__getitem__)
+    under, unavailable = choose(defenses)
+    with_attacks = _attacks(attacks)
     noised = any(name in NOISES for name in under)
     _check(count, seeds, survivor_change, workers, membership, curves_without_noise=bool(epsilons) and not noised)
-    if CKKS in under:
-        catalogue.defenses.make(CKKS)  # refuses now, and not in the last hour, where its package is not installed
     shared = {"data": data, "clients": count, "seeds": seeds, "epsilon": epsilon, "delta": delta}
     curve = tuple(sorted(set(epsilons)))
     common = Settings(
@@ -156,7 +156,14 @@ def audit(
         curves=tuple(curves_of(results, {subject.name: subject.case.secret for subject in subjects})),
         tradeoffs=tuple(_tradeoffs(results)),
         membership=tuple(rows),
-        missing=tuple(_missing_membership(unplayed, seeds)),
+        missing=(
+            *(
+                Missing(subject.name, defense, "", "", 0, seeds, reason)
+                for subject in subjects
+                for defense, reason in unavailable.items()
+            ),
+            *_missing_membership(unplayed, seeds),
+        ),
         skipped=tuple(
             dict.fromkeys(
                 [
@@ -325,12 +332,13 @@ def _fitting(subjects: Sequence[RegisteredSubject], *, named: bool) -> tuple[lis
     return fit, unfit
 
 
-def _names(kind: str, names: Sequence[str] | None, known: Sequence[str], find: Any) -> tuple[str, ...]:
-    """Resolve names by `find`, and refuse those that are not among the known ones; all known ones if none is given."""
-    full = [name if find is None else find(name).name for name in names or known]
+def _attacks(names: Sequence[str] | None) -> tuple[str, ...]:
+    """Resolve names of attacks, and refuse those that are not registered; all registered ones if none is given."""
+    known = catalogue.attacks.names
+    full = [catalogue.attacks[name].name for name in names or known]
     for name in full:
         if name not in known:
-            raise UnknownNameError(kind, name, known)
+            raise UnknownNameError("attack", name, known)
     return tuple(dict.fromkeys(full))
 
 
