@@ -1,4 +1,10 @@
-"""Reconstruct Gram matrices S = A A^T of clients' data A from the products with S that PCA methods send."""
+"""Reconstruct Gram matrices S = A A^T of clients' data A from the products with S that PCA methods send.
+
+Importing this package registers its attacks. A^T holds a client's rows; Z is the orthonormal basis that the server
+broadcasts in a round, and Y the client's message or a sum of messages. The methods are SSI (subspace iteration, Y = S
+Z), LocalPower (several products with S a round) and FAPS (projection splitting, a masked product), all from the FAPS
+paper.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 `SymmetricMatrices` takes the n (n + 1) / 2 entries of S as parameters. `LowRankFactor` takes the entries of F in
 S = F F^T, which are fewer where the rank of S is known to be small. Both give the derivatives of S by the parameters as
 products dS V, so that a simulation never forms the n x n matrices dS.
+
+Attacks on FAPS, LocalPower, FedPG and FedPE fit these parameters by Levenberg-Marquardt. <M, N> = tr(M^T N).
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ class GramDirections(Protocol):
 
 
 class GramParametrisation(Protocol):
-    """A parametrisation S(x) of symmetric (n, n) matrices."""
+    """A parametrisation S(x) of symmetric (n, n) matrices by x, (count,)."""
 
     @property
     def size(self) -> int:
@@ -77,9 +79,10 @@ class SymmetricMatrices:
 
     Attributes:
         size: n.
-        i: row of each coordinate.
+        i: row of each coordinate, (n (n + 1) / 2,).
         j: column of each coordinate, i <= j.
-        weight: entry of the basis matrix at (i, j): 1 on the diagonal, 1/sqrt(2) elsewhere.
+        weight: entry of the coordinate's basis matrix at (i, j) and (j, i): 1 on the diagonal, 1/sqrt(2) elsewhere, so
+            that basis matrices have norm 1 and ||x|| = ||S||_F.
     """
 
     size: int
@@ -118,7 +121,11 @@ class SymmetricMatrices:
         return self
 
     def times(self, V: Array) -> Array:
-        """Return dS V for every coordinate, (n, count, columns)."""
+        """Return dS V for every coordinate, (n, count, columns).
+
+        dS is weight (e_i e_j^T + e_j e_i^T), or e_i e_i^T on the diagonal, so that dS V has at most two rows that are
+        not zero: row i is weight V_j, and row j is weight V_i.
+        """
         out = np.zeros((self.size, len(self.i), V.shape[1]))
         every = np.arange(len(self.i))
         out[self.i, every] = self.weight[:, None] * V[self.j]
@@ -182,14 +189,18 @@ class _FactorDirections:
 
     @property
     def count(self) -> int:
+        """Return the number of entries of F."""
         return self.F.size
 
     def times(self, V: Array) -> Array:
+        """Return dS V for every entry of F, (n, count, columns)."""
         size, rank = self.F.shape
+        # by F_ja, with F_a column a of F: dS = e_j F_a^T + F_a e_j^T
         out = self.F[:, None, :, None] * V[:, None, :]  # F_a e_j^T V, as (n, j, a, columns)
         every = np.arange(size)
         out[every, every] += self.F.T @ V  # e_j F_a^T V
         return np.asarray(out.reshape(size, size * rank, -1))
 
     def slopes(self, M: Array) -> Array:
+        """Return <M, dS> for every entry of F: those of 2 M F, (count,)."""
         return np.asarray((2 * M @ self.F).reshape(-1))

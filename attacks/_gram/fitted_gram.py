@@ -1,4 +1,8 @@
-"""Result of fitting one client's Gram matrix S to simulated messages, and the test that proves it."""
+"""Result of fitting one client's Gram matrix S, and the test that proves it.
+
+Attacks on LocalPower, FedPG and FedPE vary S until a simulated client sends the observed messages (`repeated_products`,
+`_duals/local_steps_fit`), and return this.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,8 @@ from typing import Final
 from securefed._tensors import Array
 
 PROOF: Final = 1e-9
-"""Residual below which a fit counts as proven; the observed numbers have entries of at most about 1."""
+"""Norm of the residual below which a fit may count as proven: round-off, since the residual is in units in which the
+fitted numbers are about 1."""
 _LARGEST_ERROR: Final = 1e-3
 """A fit is proven only where residual times condition number, which bounds the relative error along the weakest
 direction of S to first order, is below this."""
@@ -19,10 +24,10 @@ class FittedGram:
     """A Gram matrix S that was fitted to messages, and how well these determine it.
 
     Attributes:
-        gram: S, up to a multiple of I where the messages do not depend on it.
+        gram: S, (features, features); up to a multiple of I where the messages do not depend on that.
         residual: norm of all differences between simulated and observed messages, in relative units.
-        rank: rank of the Jacobian, without directions of S on which the messages do not depend.
-        unknowns: number of unknowns, likewise.
+        rank: rank of the Jacobian of the messages by the parameters of S.
+        unknowns: number of directions of S on which the messages depend; the fit determines all where `rank` equals it.
         condition: condition number of the Jacobian over the directions that count for `rank`.
     """
 

@@ -1,11 +1,11 @@
 """Fit several clients' Gram matrices S_i to the sums of their messages, by simulating all clients at once.
 
-The residual is (sum_i message(S_i) - observed sums) / ||observed sums||, minimised by Levenberg-Marquardt over the
-parameters of all S_i; message() simulates one client over all rounds and is given by the caller. Where messages are
-linear in S_i, their sum equals the message of one client with the pooled rows, so that only the sum of the matrices can
-be found. A sum of non-linear messages depends on each client's matrix, and with enough rounds its Jacobian with respect
-to all of them has full rank. If the clients do not differ in anything public, the sums cannot show which matrix belongs
-to which client.
+`joint_attack` calls this for FAPS, FedPG and FedPE where a view shows sums over the same clients. The residual is
+(sum_i message(S_i) - observed sums) / ||observed sums||, minimised by Levenberg-Marquardt over the parameters of all
+S_i; message() simulates one client over all rounds and is given by the caller. Where messages are linear in S_i, their
+sum equals the message of one client with the pooled rows, so that only the sum of the matrices can be found. A sum of
+non-linear messages depends on each client's matrix, and with enough rounds its Jacobian with respect to all of them has
+full rank. If the clients do not differ in anything public, the sums cannot show which matrix belongs to which client.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _EQUAL_CLIENT_JACOBIANS = 40
 
 
 class MemberSimulation(Protocol):
-    """The messages of one client, as a function of the parameters of its Gram matrix."""
+    """The messages of one client in all rounds, as a function of the parameters x, (count,), of its Gram matrix."""
 
     @property
     def count(self) -> int:
@@ -50,7 +50,10 @@ class MemberSimulation(Protocol):
         ...
 
     def sent(self, x: Array) -> Array:
-        """Return the client's simulated messages as one vector, in the units of the sums; NaN where that fails."""
+        """Return the client's simulated messages as one vector, (equations,), in the units of the sums.
+
+        It is NaN where the simulation fails.
+        """
         ...
 
     def sent_and_tangents(self, x: Array) -> tuple[Array, Array]:
@@ -58,7 +61,7 @@ class MemberSimulation(Protocol):
         ...
 
     def gram(self, x: Array) -> Array:
-        """Return S(x)."""
+        """Return S(x), (features, features)."""
         ...
 
 
@@ -106,11 +109,14 @@ def fit_jointly(
 
     Args:
         senders: simulations of the clients, with parameters of one kind.
-        observed: the observed sums, as one vector.
+        observed: the observed sums, as one vector, (equations,).
         first: parameters of one client from which the fit of equal clients starts.
-        starts: largest number of random starts; the search ends earlier when a fit is proven.
+        starts: largest number of random starts; the search ends earlier when a residual is below `PROOF`.
         jacobians: largest number of Jacobians for each start.
         rng: source of the random starts.
+
+    Returns:
+        The fit of least residual, proven or not.
     """
     scale = float(np.linalg.norm(observed)) or 1.0
     problem = _SumOfClients(senders, observed, scale)
@@ -140,7 +146,10 @@ def fit_jointly(
 
 
 def jacobian_rank(jacobian: Array, largest: int) -> tuple[int, float]:
-    """Return the rank of a Jacobian, at most `largest`, and its condition number, after scaling columns to length 1."""
+    """Return the rank of a Jacobian, at most `largest`, and its condition number, after scaling columns to length 1.
+
+    The condition number is over the `rank` largest singular values.
+    """
     scaled = jacobian / np.maximum(np.linalg.norm(jacobian, axis=0), 1e-300)
     s = np.linalg.svd(np.linalg.qr(scaled, mode="r") if len(scaled) > scaled.shape[1] else scaled, compute_uv=False)
     rank = min(int(np.sum(s > _FULL_RANK * s[0])), largest)
@@ -149,7 +158,13 @@ def jacobian_rank(jacobian: Array, largest: int) -> tuple[int, float]:
 
 @dataclass(frozen=True)
 class _SumOfClients:
-    """The difference of simulated and observed sums, as a function of all clients' parameters."""
+    """The difference of simulated and observed sums, as a function of all clients' parameters, one after the other.
+
+    Attributes:
+        senders: simulations of the clients.
+        observed: the observed sums, (equations,).
+        scale: norm of the sums, by which the difference is divided.
+    """
 
     senders: Sequence[MemberSimulation]
     observed: Array
@@ -160,10 +175,12 @@ class _SumOfClients:
         return np.split(x, np.cumsum([sender.count for sender in self.senders])[:-1])
 
     def residual(self, x: Array) -> Array:
+        """Return (sum of the simulated messages - observed) / scale, (equations,)."""
         sent = [sender.sent(part) for sender, part in zip(self.senders, self.parts(x), strict=True)]
         return np.asarray((np.sum(sent, axis=0) - self.observed) / self.scale)
 
     def linearised(self, x: Array) -> tuple[Array, Array]:
+        """Return `residual` and its Jacobian, (equations, parameters of all clients)."""
         pairs = [sender.sent_and_tangents(part) for sender, part in zip(self.senders, self.parts(x), strict=True)]
         residual = (np.sum([sent for sent, _ in pairs], axis=0) - self.observed) / self.scale
         return residual, np.hstack([tangents for _, tangents in pairs]) / self.scale

@@ -8,12 +8,8 @@ import pytest
 from securefed.algorithms._pca import FAPS
 from securefed.attacks._gram import ConsensusGram
 from securefed.attacks._gram.faps.near_consensus import near_consensus
-from securefed.attacks._gram.faps.noise_weighted_fit import (
-    _ReceivedMessages,
-    is_single_precision,
-    least_error,
-    most_likely,
-)
+from securefed.attacks._gram.faps.noise_weighted_fit import least_error, most_likely
+from securefed.attacks._gram.faps.received_messages import ReceivedMessages, is_single_precision
 from securefed.attacks._gram.faps.simulated_client import rule_counts
 from securefed.attacks.scores import relative_error
 from tests.attacks.subspaces import digits, gram, observe
@@ -48,7 +44,7 @@ def test_the_equations_are_differentiated_correctly(inner_steps, rows):
     observed, _ = observe(algorithm, clients, 5)
     S = gram(clients[0])
     scale = np.linalg.eigvalsh(S)[-1]
-    seen = _ReceivedMessages.of(observed.rounds, algorithm, rows, scale)
+    seen = ReceivedMessages.of(observed.rounds, algorithm, rows, scale)
     counts = np.zeros(0) if inner_steps else rule_counts(S / scale, seen.equations.received(5), algorithm)
     truth = np.concatenate([seen.coordinates.coordinates(S / scale), counts, np.ones(1)])
     if not rows:

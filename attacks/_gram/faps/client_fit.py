@@ -1,14 +1,15 @@
 """Reconstruct a FAPS client's Gram matrix S by fitting a simulated client to its first messages.
 
-In round k the client moves its subspace X by c_k subspace iterations with H = S + X W^T + W X^T + beta Z Z^T, where Z
-is the broadcast basis and W = -(I - X X^T) S X, and sends Y = beta X X^T Z - X W^T Z - W X^T Z at the new X. The
-unknowns are S and, where the inner iterations stop by a rule, their numbers c_k (inner counts), taken as real numbers;
-the residuals are the simulated less the observed Y (`client_equations`). A start near the truth (`near_consensus`,
-`low_rank_estimate`) is improved in one of two ways: by fitting more and more rounds, or by multiple shooting.
-Gauss-Newton steps then bring the residuals of all rounds to round-off. A residual at round-off is a proof where the
-Jacobian has full rank and is well enough conditioned for that residual. A small residual alone is no proof: residuals
-of 1e-5 occur with relative errors of S of 0.9. If the residual may be rounding or noise of the messages,
-`noise_weighted_fit` takes it into account.
+`consensus_attack` calls `fit_client` where a view shows a single client. FAPS is federated PCA. In round k the client
+moves its subspace X by c_k subspace iterations with H = S + X W^T + W X^T + beta Z Z^T, where Z is the broadcast basis
+and W = -(I - X X^T) S X, and sends Y = beta X X^T Z - X W^T Z - W X^T Z at the new X. The unknowns are S and, where the
+inner iterations stop by a rule, their numbers c_k (inner counts), taken as real numbers; the residuals are the
+simulated less the observed Y (`client_equations`). A start near the truth (`near_consensus`, `low_rank_estimate`) is
+improved in one of two ways: by fitting more and more rounds, or by multiple shooting, in which the subspaces of all
+rounds are unknown at first, too. Gauss-Newton steps then bring the residuals of all rounds to round-off. A residual at
+round-off is a proof where the Jacobian has full rank and is well enough conditioned for that residual. A small residual
+alone is no proof: residuals of 1e-5 occur with relative errors of S of 0.9. If the residual may be rounding or noise of
+the messages, `noise_weighted_fit` takes it into account.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from securefed.attacks._gram.faps.low_rank_estimate import low_rank_estimate
 from securefed.attacks._gram.faps.message_span import first_message_noise, is_exact
 from securefed.attacks._gram.faps.multiple_shooting import MultipleShooting
 from securefed.attacks._gram.faps.near_consensus import evenly_spaced, largest_eigenvalue, near_consensus
-from securefed.attacks._gram.faps.noise_weighted_fit import is_single_precision, most_likely
+from securefed.attacks._gram.faps.noise_weighted_fit import most_likely
+from securefed.attacks._gram.faps.received_messages import is_single_precision
 from securefed.attacks._gram.faps.simulated_client import rule_counts
 from securefed.attacks._gram.faps.solution import FAPSSolution
 from securefed.attacks._gram.linear import nearest_psd
@@ -78,17 +80,19 @@ def fit_client(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, starts: 
     """Fit a simulated client to the first messages of one client.
 
     The start is estimated from all rounds. If the rank of S is low, the fit reads only as many rounds as determine S.
-    Otherwise it reads all rounds whose beta is known, which improves the start of multiple shooting.
+    Otherwise it reads all rounds whose beta is known, which improves the start of multiple shooting. Starts are fitted
+    in turn by the two ways of the module: even ones by more and more rounds, odd ones by multiple shooting.
 
     Args:
         rounds: the client's messages from its first contribution on.
         algorithm: the FAPS that the client runs.
         rows: public bound on the rank of S; 0 for none.
-        starts: largest number of starts; all but two are disturbed.
-        limit: largest number of parameters that S has.
+        starts: largest number of starts; all but the first two are disturbed at random.
+        limit: largest number of unknowns of S for which a fit is tried.
 
     Returns:
-        The first start's fit that is proven, or that leaves no more than noise; `None` where no start ends so.
+        The first fit that is proven, or whose residual looks like noise of the messages; `None` where no start ends at
+        one, or S has too many unknowns.
     """
     count, plan = needed_rounds(algorithm, rounds, rows)
     if count < FEWEST or plan.determined > limit:
@@ -119,10 +123,10 @@ def estimate_of_low_rank(rounds: Sequence[RoundView], algorithm: FAPS, rows: int
         rounds: the client's messages from its first on.
         algorithm: the FAPS that the client runs.
         rows: public bound on the rank of S; 0 for none.
-        limit: largest number of parameters that S has.
+        limit: largest number of unknowns of S for which it is tried.
 
     Returns:
-        The estimate; `None` for messages with noise, and where the rank of S is not known to be low.
+        The estimate, (features, features); `None` for messages with noise, and where the rank of S may be high.
     """
     count, plan = needed_rounds(algorithm, rounds, rows)
     if isinstance(plan, SymmetricMatrices) or plan.determined > limit or not is_exact(rounds[0]):
@@ -152,7 +156,10 @@ def error_allowed(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, gram:
 
 
 def _starts(guess: Array, rows: int, number: int) -> Iterator[Array]:
-    """Yield the guess twice, once for each way of fitting; then the guess mixed with ever more of a random matrix."""
+    """Yield the guess twice, once for each way of fitting; then the guess mixed with ever more of a random matrix.
+
+    The random matrix F F^T has a decaying spectrum: the normal columns of F shrink by e^-1 to e^-3, first to last.
+    """
     rng, size = np.random.default_rng(0), len(guess)
     rank = min(size, rows or size)
     for attempt in range(number):
@@ -167,14 +174,23 @@ def _starts(guess: Array, rows: int, number: int) -> Iterator[Array]:
 
 
 def _fit_round_by_round(equations: ClientEquations, start: Array, count: int) -> Array | None:
-    """Fit the first rounds, then more and more of them up to `count`; `None` where a stage gets stuck."""
+    """Fit the first rounds, then more and more of them up to `count`; `None` where a stage gets stuck.
+
+    Args:
+        equations: the simulated client's equations.
+        start: S at the start, in the basis and the units of the equations.
+        count: number of rounds to fit in the end.
+
+    Returns:
+        The parameters of S, then the inner counts where FAPS does not fix them.
+    """
     size, stages = equations.parametrisation.count, (*(stage for stage in _STAGES if stage < count), count)
     x, counts = equations.parametrisation.coordinates(start), np.zeros(0)
     follows_rule = equations.algorithm.inner_steps is None
     if follows_rule:
         counts = np.minimum(rule_counts(start, equations.received(count), equations.algorithm), _LARGEST_START)
     for stage in stages:
-        stage_counts = stage - 1 if follows_rule else 0
+        stage_counts = stage - 1 if follows_rule else 0  # unknown inner counts of rounds 1 .. stage - 1
         point = _fit(
             equations,
             np.concatenate([x, counts[:stage_counts]]),
@@ -188,7 +204,10 @@ def _fit_round_by_round(equations: ClientEquations, start: Array, count: int) ->
 
 
 def _fit_by_shooting(equations: ClientEquations, start: Array) -> Array | None:
-    """Improve the start by multiple shooting over all rounds, then fit them; `None` where it gets stuck."""
+    """Improve the start by multiple shooting over all rounds, then fit them; `None` where it gets stuck.
+
+    Start and result are those of `_fit_round_by_round`.
+    """
     rounds = len(equations.probes)
     shot = MultipleShooting(equations).search(equations.parametrisation.coordinates(start), _SHOOTING_JACOBIANS)
     if not shot.norm < _FAILED:
@@ -229,10 +248,13 @@ def _accepted(equations: ClientEquations, x: Array, starts: int, proof: float) -
     fit = gauss_newton(lambda values: equations.linearised(values, rounds), x, _GAUSS_NEWTON_STEPS)
     if not fit.norm < proof:
         return None
+    # J = Q (U diag(s) V^T) diag(lengths): columns are scaled, since parameters differ in size by decades
     lengths = np.maximum(np.linalg.norm(fit.jacobian, axis=0), 1e-300)
     _, s, Vt = np.linalg.svd(np.linalg.qr(fit.jacobian / lengths, mode="r"))
     unknowns = equations.parametrisation.determined + len(x) - size
     rank = min(int(np.sum(s > _FULL_RANK * s[0])), unknowns)
+    # rows v_i^T / s_i / lengths, restricted to S: noise of standard deviation sigma in the residuals moves the
+    # parameters of S by sigma times the Frobenius norm of these rows, root mean square
     scaled_directions = Vt[:rank, :size] / s[:rank, None] / lengths[:size]
     degrees_of_freedom = max(len(fit.jacobian) - unknowns, 1)
     possible_error = (
@@ -257,6 +279,8 @@ def _noise_weighted(
     proof: float,
 ) -> FAPSSolution | None:
     """Return the most likely fit near x; `None` where its residuals do not look like errors of the messages.
+
+    What they must look like is stated at `_MOST_UNEVEN`.
 
     Args:
         equations: the equations of all rounds that are fitted.

@@ -1,10 +1,15 @@
 """Estimate a Gram matrix S from sums of FAPS messages that a defence clipped, or to which it added noise of known size.
 
-Near consensus (the clients' subspaces equal the broadcast basis Z) a client sends Y = beta Z + (I - Z Z^T) S Z and the
-scalar tr(Z^T S Z). So S Z is observed but for the block Z^T S Z, of which only the trace is sent. The method is an
-expectation-maximisation. It alternates between the missing blocks and the clip factors, taken from the current
-estimate of S, and S, estimated by penalised likelihood (`shrinkage`) from the completed products, whose errors are the
-noise and the distance from consensus.
+FAPS is federated PCA. In round k the server broadcasts an orthonormal basis Z_k, (features, rank). Near consensus (the
+clients' subspaces equal that of Z_k) a client with Gram matrix S_i sends Y = beta Z_k + (I - Z_k Z_k^T) S_i Z_k, with
+beta = beta_scale lambda_1(S_i), and the scalar tr(Z_k^T S_i Z_k). The S_i are taken as shares of one S, in proportion
+to the public numbers of rows. Each client clips its message to a norm, which scales it by a factor of at most 1; so the
+observed sum is that of S times f_k, the sum over the clients of share times clip factor.
+
+So S Z_k is observed but for f_k and for the block B_k = Z_k^T S Z_k, of which only the trace is sent. The method is an
+expectation-maximisation. It alternates between two steps: the blocks and the clip factors are computed from the current
+S; S is estimated by penalised likelihood (`shrinkage`) from the completed products, whose errors are the noise and the
+distance from consensus. `consensus_attack` calls it where a view states clips or noise.
 """
 
 from __future__ import annotations
@@ -27,17 +32,18 @@ _OVER_RELAXATION, _CONVERGED = 0.7, 0.01
 and relative change of the blocks below which they end.
 """
 _BETA_RATIO = 1.5
-"""Largest ratio of the betas that the rounds show; wrong clip factors made that ratio twice as large."""
+"""Largest ratio of the betas that the rounds show; wrong clip factors gave ratios twice as large."""
 _LEAST_DISTANCE = 0.01
 """Least relative error of a completed product: a sum's clients differ, so that it is never quite at consensus."""
 
 
 @dataclass(frozen=True)
 class ClippedMaskedProducts:
-    """Rounds of FAPS with clipping or noise.
+    """Rounds of FAPS with clipping or noise; K is their number.
 
     Attributes:
-        rounds: bases Z_k, messages Y_k and scalars, with their clipping and noise.
+        rounds: bases Z_k and sums Y_k, (K, features, rank), summed scalars ("traces"), (K,), and what is known of their
+            clipping and noise.
         beta_scale: the algorithm's beta over lambda_1(S).
     """
 
@@ -45,14 +51,14 @@ class ClippedMaskedProducts:
     beta_scale: float
 
     def estimate_gram(self, rows: int) -> PerturbedSolution:
-        """Estimate S, of rank at most `rows`.
+        """Estimate S, of rank at most `rows` (0: any).
 
         `explained` of the result says whether all sums show about the same beta, and that of the estimated S.
         """
         rounds, may_be_clipped = self.rounds, self.rounds.may_be_clipped
-        squares, errors = rounds.squares()
-        errors = errors + 1e-9 * np.abs(squares).max()
-        parts, solution = rounds.clips.shares, None
+        squares, errors = rounds.squares()  # squared norms of the sums without their noise, and standard deviations
+        errors = errors + 1e-9 * np.abs(squares).max()  # never zero, since they are divided by
+        parts, solution = rounds.clips.shares, None  # share times clip factor, (K, clients); their row sums are the f_k
         blocks = self._initial_blocks(parts.sum(axis=1))
         for _ in range(_NOISY_ITERATIONS if rounds.noise.any() else _ITERATIONS):
             products = self._completed(parts.sum(axis=1), blocks)
@@ -63,7 +69,7 @@ class ClippedMaskedProducts:
             if may_be_clipped:
                 scale, parts = rounds.clips.factors(sizes, squares, errors, float(np.trace(solution.gram)))
                 solution, blocks = replace(solution, gram=scale * solution.gram), scale * blocks
-            block = rounds.bases.mT @ (solution.gram @ rounds.bases)
+            block = rounds.bases.mT @ (solution.gram @ rounds.bases)  # Z_k^T S Z_k of the new S
             change, blocks = block - blocks, block + _OVER_RELAXATION * (block - blocks)
             if np.linalg.norm(change) < _CONVERGED * np.linalg.norm(block):
                 break
@@ -74,7 +80,12 @@ class ClippedMaskedProducts:
         )
 
     def _consistent(self, factors: Array, gram: Array) -> bool:
-        """Return whether tr(Z_k^T Y_k) / rank is the beta of S throughout, as it is at consensus."""
+        """Return whether tr(Z_k^T Y_k) / (f_k rank) is about the beta of S in all rounds, as it is at consensus.
+
+        Args:
+            factors: f_k, (K,).
+            gram: S.
+        """
         observed_betas = (
             np.einsum("knp,knp->k", self.rounds.bases, self.rounds.products) / self.rounds.bases.shape[2] / factors
         )
@@ -86,7 +97,7 @@ class ClippedMaskedProducts:
         )
 
     def _initial_blocks(self, factors: Array) -> Array:
-        """Return multiples of I with the observed traces, as first values of Z_k^T S Z_k."""
+        """Return multiples of I with the observed traces, as first values of the blocks B_k, (K, rank, rank)."""
         rank = self.rounds.bases.shape[2]
         return np.asarray((self.rounds.traces / factors / rank)[:, None, None] * np.eye(rank))
 
@@ -94,22 +105,25 @@ class ClippedMaskedProducts:
         """Complete the messages to products S Z_k.
 
         Args:
-            factors: clip factor of each round's sum.
-            blocks: values for Z_k^T S Z_k.
+            factors: f_k, (K,).
+            blocks: values for B_k = Z_k^T S Z_k, (K, rank, rank).
 
         Returns:
-            The products, with errors from the noise and from the distance from consensus, which shows in Z_k^T Y_k.
+            Y_k / f_k with Z_k^T Y_k / f_k replaced by B_k, and its errors: from the noise, and from the distance from
+            consensus, which shows in how far Z_k^T Y_k is from a multiple of I.
         """
         rounds = self.rounds
         Z, Y, traces = rounds.bases, rounds.products / factors[:, None, None], rounds.traces / factors
         inner = Z.mT @ Y
         rank = Z.shape[2]
         noise = rounds.noise / factors
+        # ||Z^T Y - m I||^2 less its expectation under the noise, m the mean of the diagonal
         mean_diagonal = np.trace(inner, axis1=1, axis2=2) / rank
         off_multiple = (
             np.sum((inner - mean_diagonal[:, None, None] * np.eye(rank)) ** 2, axis=(1, 2)) - (rank**2 - 1) * noise**2
         )
-        distance = np.sqrt(np.maximum(off_multiple, 0.0) / rank) / self.beta_scale  # times lambda_1
+        # ||Z^T Y - beta I|| / (rank beta), times rank^(1/2) lambda_1 with lambda_1 = beta / beta_scale
+        distance = np.sqrt(np.maximum(off_multiple, 0.0) / rank) / self.beta_scale
         consensus_error = DISTANCE_FACTOR * distance / rank / np.sqrt(Z.shape[1])
         least_error = _LEAST_DISTANCE * float(np.sqrt(np.mean(Y**2)))
         errors = np.sqrt(noise**2 + consensus_error**2 + least_error**2)
@@ -117,7 +131,10 @@ class ClippedMaskedProducts:
         return NoisyProducts(Z, Y + Z @ (blocks - inner), errors, traces, trace_errors)
 
     def _sizes(self, gram: Array) -> Array:
-        """Return the norms that a sum of all clients would have without the clip, at consensus."""
+        """Return the norms that a sum of all clients would have without the clip, at consensus, (K,).
+
+        They are the roots of ||Y||^2 + tr(Z^T S Z)^2 with Y = beta Z + (I - Z Z^T) S Z, whose two terms are orthogonal.
+        """
         Z = self.rounds.bases
         images = gram @ Z
         inner = Z.mT @ images

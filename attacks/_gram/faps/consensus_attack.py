@@ -1,9 +1,13 @@
 """Reconstruct Gram matrices from FAPS, whose masked products the paper holds to be private (FAPS, proposition 5).
 
-A FAPS client with Gram matrix S and subspace X sends Y = beta X X^T Z - X W^T Z - W X^T Z, where Z is the broadcast
-basis and W = -(I - X X^T) S X, and the scalar tr(Z^T S Z). Near consensus (X = Z) this is beta Z + (I - Z Z^T) S Z,
-linear in S, which gives an estimate from any view. Messages of a single client determine X and S exactly, by the
-methods that `ConsensusGram` describes.
+FAPS is federated PCA. In a round the server broadcasts an orthonormal basis Z, (features, rank). A client has rows A^T,
+the Gram matrix S = A A^T and a subspace X that it moves towards Z; its first X is Z. It sends the masked product Y =
+beta X X^T Z - X W^T Z - W X^T Z, with W = -(I - X X^T) S X and a number beta, and the scalar tr(Z^T S Z). Near
+consensus (X = Z) this is beta Z + (I - Z Z^T) S Z, linear in S, which gives an estimate from any view. Messages of a
+single client determine X and S exactly, by the methods that `ConsensusGram` describes.
+
+A view (`View`) is what an attacker observes of a run: for each round the broadcast, and the message or the sum of the
+messages of a set of clients, its members. The target is the client that is attacked.
 """
 
 from __future__ import annotations
@@ -45,12 +49,12 @@ accepted if it explains the messages better than the estimate does. Above the fi
 
 @dataclass(frozen=True)
 class ConsensusGram:
-    """Estimate S near consensus, on every view; then, on single clients, solve for it exactly.
+    """Estimate S near consensus, on every view; then, on single clients, solve for it exactly. Registered as an attack.
 
     With one inner step, or a tolerance at which clients solve their subproblems exactly, rounds are solved one by one,
     at any number of features (`round_by_round`). Elsewhere, or where that fails, a simulated client is fitted
-    (`client_fit`). Guarded FAPS alternates blocks of FAPS with rounds of SSI: its longest block is used here as a run
-    of FAPS, and `gram/power` reads the rounds of SSI.
+    (`client_fit`). Guarded FAPS alternates blocks of FAPS rounds with rounds of SSI (subspace iteration, in which the
+    message is S Z itself): its longest block is used here as a run of FAPS, and `gram/power` reads the rounds of SSI.
 
     `diagnostics["method"]` is one of these:
 
@@ -60,7 +64,8 @@ class ConsensusGram:
       message shows. Every entry is weighted by its own error, and what the noise hides stays at the estimate
       (`noise_weighted_fit`). The diagnostics hold the noise and the expected error ("hidden error"; on digits the
       actual one was .5 to 1.7 times that). Relative noise above about 1e-4 leaves only the estimate.
-    - "shrunk": noise and clips that the view states are taken into account (`clipped_masked_products`).
+    - "shrunk": the noise and the clipping norms that the view states are taken into account
+      (`clipped_masked_products`).
     - "near consensus": the estimate; for exact messages of a client of few rows that of `low_rank_estimate`, where it
       explains the messages better. The residual is that of a FAPS client with this S (NaN for sums, which no single
       client sends).
@@ -106,7 +111,18 @@ class ConsensusGram:
         return None
 
     def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
-        """Reconstruct the Gram matrix of the target, or of the most frequent set of clients."""
+        """Reconstruct the Gram matrix of the target, or of the most frequent set of clients that includes it.
+
+        The methods are tried from the most to the least exact; the first result that is accepted is returned.
+
+        Args:
+            observed: the view.
+            target: the algorithm with its settings, and the public numbers of rows and features.
+            rng: not used; the random starts of the fit come from a fixed seed.
+
+        Raises:
+            TranscriptError: the attack does not apply to this view.
+        """
         reason = self.applies(target, observed)
         if reason is not None:
             raise TranscriptError(reason)
@@ -118,6 +134,7 @@ class ConsensusGram:
         rows = rows_of(members, target.public)
         estimate = near_consensus(evenly_spaced(rounds), algorithm.beta_scale, rows)
         alone = len(members) == 1
+        # distances[0]: how far the first message is from consensus, where it is unless noise or rounding disturbs it
         solution = _private(rounds, target, rows, estimate.distances[0])
         if solution is None and alone and estimate.distances[0] < _AT_CONSENSUS:
             solution = self._chained(rounds, target, rows, estimate.gram) or self._fitted(rounds, target, rows)
@@ -145,7 +162,7 @@ class ConsensusGram:
         )
 
     def _chained(self, rounds: Sequence[RoundView], target: Target, rows: int, estimate: Array) -> FAPSSolution | None:
-        """Solve round by round; `None` where that is impossible or explains the messages worse than the estimate."""
+        """Solve round by round; `None` where that is impossible, or the solution is rejected (see `_REPLAYED`)."""
         algorithm = cast(FAPS, target.algorithm)
         chain = solve_round_by_round(rounds, algorithm, rows, estimate) if is_solvable_by_rounds(algorithm) else None
         if chain is None:
@@ -156,7 +173,10 @@ class ConsensusGram:
         return replace(chain, residual=residual)
 
     def _fitted(self, rounds: Sequence[RoundView], target: Target, rows: int) -> FAPSSolution | None:
-        """Fit a simulated client; `None` where there are too many unknowns, or no start ends at a fit."""
+        """Fit a simulated client; `None` where there are too many unknowns, or no start ends at an accepted fit.
+
+        Clients that iterate to the end (`solves_subproblems`) are not fitted: they make hundreds of inner steps.
+        """
         algorithm = cast(FAPS, target.algorithm)
         if not algorithm.rank < target.public.features or solves_subproblems(algorithm):
             return None
@@ -175,7 +195,16 @@ class ConsensusGram:
 
 
 def replay_residual(gram: Array, rounds: Sequence[RoundView], target: Target) -> float:
-    """Return the relative residual of all messages for a FAPS client with this Gram matrix."""
+    """Return ||messages of a FAPS client with this Gram matrix - observed ones|| / ||observed ones|| over all rounds.
+
+    The algorithm's own client step is run, on rows A^T = diag(sqrt(l)) V^T with gram = V diag(l) V^T, so that
+    A A^T = gram. It draws no random numbers.
+
+    Args:
+        gram: S, (features, features).
+        rounds: one client's rounds, from its first on.
+        target: the algorithm and the public facts.
+    """
     algorithm = cast(FAPS, target.algorithm)
     values, vectors = np.linalg.eigh(gram)
     rng = np.random.default_rng(0)
@@ -192,7 +221,10 @@ def replay_residual(gram: Array, rounds: Sequence[RoundView], target: Target) ->
 
 
 def runs_of_faps(rounds: Sequence[RoundView], algorithm: FAPS) -> dict[Members, list[RoundView]]:
-    """Return the rounds that form one run of FAPS, by set of clients: all rounds, or guarded FAPS' longest block."""
+    """Return the rounds that form one run of FAPS, by set of clients: all rounds, or guarded FAPS' longest block.
+
+    Broadcasts of guarded FAPS hold the number of the block, `BLOCK`, which is 0 in rounds of SSI.
+    """
     groups = rounds_by_members(rounds)
     if not isinstance(algorithm, GuardedFAPS):
         return groups
@@ -208,11 +240,18 @@ def runs_of_faps(rounds: Sequence[RoundView], algorithm: FAPS) -> dict[Members, 
 
 
 def _private(rounds: Sequence[RoundView], target: Target, rows: int, distance: float) -> FAPSSolution | None:
-    """Solve with clips and noise taken into account.
+    """Estimate S from messages that a defence clipped or noised.
+
+    Args:
+        rounds: rounds of the same clients.
+        target: the algorithm and the public facts.
+        rows: bound on the rank of S; 0 for none.
+        distance: relative distance of the first message from consensus.
 
     Returns:
-        The estimate; `None` where no defence clipped the messages and its noise leaves the first one at consensus, and
-        where undoing a clip is not consistent.
+        The estimate; `None` where no message was clipped and the noise is too small to move the first one from
+        consensus (exact methods apply then), where messages and scalars were clipped apart, and where the clip factors
+        that were found contradict each other.
     """
     if not is_perturbed(rounds):
         return None
@@ -226,6 +265,7 @@ def _private(rounds: Sequence[RoundView], target: Target, rows: int, distance: f
     solution = masked.estimate_gram(rows)
     if not noised and not solution.explained:
         return None
+    # a row of `parts` sums to the factor by which clipping scaled that round's sum
     notes = {"noise": solution.noise, "clipped to": float(solution.parts.sum(axis=1).mean())}
     return FAPSSolution(solution.gram, "shrunk", solution.residual, unknowns=_entries(solution.gram), notes=notes)
 

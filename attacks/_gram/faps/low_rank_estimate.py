@@ -1,9 +1,11 @@
 """Estimate the Gram matrix S of a client of few rows from FAPS' messages, without a simulation: the start of the fit.
 
-With Z_k the broadcast basis and Y_k the message, the equations are the following. They hold at consensus, where the
-client's subspace is Z_k; elsewhere their error grows with the distance of the subspace from Z_k.
+FAPS is federated PCA. `client_fit` calls this before it varies S until a simulated client sends the messages. With Z_k,
+(features, rank), the orthonormal basis broadcast in round k and Y_k the client's message, the equations are the
+following. They hold at consensus, where the client's subspace is Z_k; elsewhere their error grows with the distance of
+the subspace from Z_k.
 
-    (I - Z_k Z_k^T) S Z_k = (I - Z_k Z_k^T) Y_k,    tr(Z_k^T S Z_k) = the scalar sent,    lambda_1(S) = the known one,
+    (I - Z_k Z_k^T) S Z_k = (I - Z_k Z_k^T) Y_k,    tr(Z_k^T S Z_k) = the scalar sent,    lambda_1(S) = the known one.
 
 The entries of S have a normal prior. `near_consensus` solves the first two for any symmetric matrix, and projects the
 result on matrices of low rank. Here they are solved by Levenberg-Marquardt among the matrices F F^T of the known rank,
@@ -42,7 +44,10 @@ def low_rank_estimate(equations: ClientEquations, estimate: Array, rounds: Seque
     Args:
         equations: equations of the rounds that will be fitted; they give the basis and the parametrisation of S.
         estimate: estimate of S by `near_consensus`, from which the search starts.
-        rounds: all of the client's messages.
+        rounds: all of the client's rounds.
+
+    Returns:
+        S, (directions, directions), with directions the number of columns of `equations.basis`.
     """
     parametrisation = equations.parametrisation
     problem = _NearConsensusEquations.of(equations, evenly_spaced(rounds, _ROUNDS))
@@ -71,6 +76,7 @@ class _NearConsensusEquations:
 
     @classmethod
     def of(cls, equations: ClientEquations, rounds: Sequence[RoundView]) -> _NearConsensusEquations:
+        """Read these rounds, in the basis and the units (lambda_1(S) = 1) of `equations`."""
         Z = np.stack([o.broadcast[BASIS] for o in rounds])
         Y = np.stack([o.message[PRODUCT] for o in rounds])
         return cls(
@@ -82,10 +88,11 @@ class _NearConsensusEquations:
         )
 
     def linearised(self, x: Array) -> tuple[Array, Array]:
-        """Return the residuals and their derivative by the parameters of S."""
+        """Return the residuals and their derivative by the parameters of S, (equations, parameters)."""
         S, directions = self.parametrisation.matrix(x), self.parametrisation.at(x)
         values, vectors = np.linalg.eigh(S)
         size = len(S)
+        # lambda_1(S) = 1; its derivative is that of v^T S v with the leading eigenvector v
         residuals, slopes = [np.array([values[-1] - 1]) / _EXACT], [self._slope(directions, vectors[:, -1:])]
         for Z, block, deviation, captured in zip(self.probes, self.blocks, self.deviations, self.captured, strict=True):
             complement = np.eye(size) - Z @ Z.T
@@ -93,10 +100,12 @@ class _NearConsensusEquations:
                 (complement @ S @ Z - block).reshape(-1) / deviation,
                 np.array([np.vdot(Z, S @ Z) - captured]) / _EXACT,
             ]
+            # (I - Z Z^T) dS Z, (directions, rank, parameters)
             block_slopes = np.tensordot(complement, directions.times(Z), 1).transpose(0, 2, 1)
             slopes += [block_slopes.reshape(-1, len(x)) / deviation, self._slope(directions, Z)]
         i, j = np.triu_indices(size)
-        weight = size * np.where(i == j, 1.0, np.sqrt(2.0))  # entries of S / lambda_1 of variance 1 / size^2
+        # the prior: entries of S / lambda_1 have variance 1 / size^2; those off the diagonal occur twice in S
+        weight = size * np.where(i == j, 1.0, np.sqrt(2.0))
         residuals.append(weight * S[i, j])
         slopes.append(weight[:, None] * directions.times(np.eye(size))[i, :, j])
         return np.concatenate(residuals), np.vstack(slopes)

@@ -1,10 +1,12 @@
 """Estimate a Gram matrix S from FAPS' messages near consensus, where they are linear in S.
 
-At consensus the client's subspace equals the broadcast basis Z, and its message is Y = beta Z + (I - Z Z^T) S Z. This
-is a Bayesian linear estimate. Each round gives (I - Z Z^T) S Z = (I - Z Z^T) Y with an error in proportion to the
-round's distance from consensus, ||Z^T Y - beta I||, and tr(Z^T S Z), which is sent for the stop rule, exactly. The
-prior is normal with mean zero and the size that beta = beta_scale lambda_1(S) shows. A client's first message is at
-consensus exactly. A sum over clients is treated as the message of one client.
+FAPS is federated PCA; every attack on it starts from this estimate (`consensus_attack`). A client keeps a subspace, and
+the server broadcasts an orthonormal basis Z, (features, rank). At consensus the subspace is that of Z, and the message
+is Y = beta Z + (I - Z Z^T) S Z. This is a Bayesian linear estimate. Each round gives (I - Z Z^T) S Z = (I - Z Z^T) Y
+with an error in proportion to the round's distance from consensus, ||Z^T Y - beta I||, and tr(Z^T S Z), which is sent
+for the stop rule, exactly. The prior is normal with mean zero and the size that beta = beta_scale lambda_1(S) shows;
+beta_scale is a public setting of FAPS, and lambda_1 the largest eigenvalue. A client's first message is at consensus
+exactly. A sum over clients is treated as the message of one client.
 """
 
 from __future__ import annotations
@@ -36,9 +38,9 @@ class NearConsensusEstimate:
     """An estimate of S, and how far its messages are from consensus.
 
     Attributes:
-        gram: estimate of S.
+        gram: estimate of S, (features, features), positive semidefinite.
         scale: lambda_1(S), from the first message.
-        distances: distance from consensus of each round, ||Z^T Y - beta I||_F / (rank beta).
+        distances: distance from consensus of each round, ||Z^T Y - beta I||_F / (rank beta), (rounds,).
     """
 
     gram: Array
@@ -70,16 +72,21 @@ def near_consensus(rounds: Sequence[RoundView], beta_scale: float, rows: int) ->
     spread = block_deviations(Z, Y)
     scalar_spread = max(_SCALAR_FLOOR, float(distances.min()))
     blocks = np.stack([off(z, y) for z, y in zip(Z, Y, strict=True)]) / scale
+    # right-hand side of the normal equations, in units of lambda_1:
+    # sum_k sym[(I - P_k) Y_k Z_k^T] / spread_k^2 + sum_k captured_k P_k / scalar_spread^2, with P_k = Z_k Z_k^T
     products_term = np.einsum("kxp,kyp->xy", spread[:, None, None] ** -2 * blocks, Z, optimize=True)
     traces = np.einsum("kxp,kyp->xy", (captured / scale / scalar_spread**2)[:, None, None] * Z, Z, optimize=True)
-    prior = float(features**2)  # entries of S / lambda_1 of variance 1 / features^2
+    prior = float(features**2)  # entries of S / lambda_1 have prior variance 1 / features^2
     system = ProjectedEquations.of(Z, spread**-2, scalar_spread**-2, prior)
     solution, _ = system.solve((products_term + products_term.T) / 2 + traces)
     return NearConsensusEstimate(scale * nearest_psd(solution, rows), scale, distances)
 
 
 def block_deviations(Z: Array, Y: Array) -> Array:
-    """Return the standard deviation of an entry of (I - Z Z^T) Y - (I - Z Z^T) S Z, over lambda_1(S), by round."""
+    """Return the standard deviation of an entry of (I - Z Z^T) Y - (I - Z Z^T) S Z, over lambda_1(S), by round.
+
+    Z and Y are (rounds, features, rank).
+    """
     _, features, rank = Z.shape
     return np.asarray(DISTANCE_FACTOR * _distances(Z, Y) / np.sqrt(features * rank) + _FLOOR)
 

@@ -1,19 +1,24 @@
 """Find the most likely Gram matrix S of one client from its FAPS messages, if these carry rounding errors or noise.
 
-Inputs are the messages Y_k, the S at which `client_fit` ended, and the estimate S_0 of `near_consensus`. The result
+FAPS is federated PCA; a client's message in round k is a matrix Y_k, (features, rank), a known function of its Gram
+matrix S, of a penalty beta in proportion to lambda_1(S), the largest eigenvalue, and of its numbers of inner iterations
+("inner counts", unknown where a rule ends them). `client_fit` calls `most_likely` where the residual of a fit may be
+noise. Inputs are the Y_k, the S at which `client_fit` ended, and the estimate S_0 of `near_consensus`. The result
 minimises, over S, its largest eigenvalue and the inner counts,
 
     sum_e (Y_e(S) - Y_e)^2 / var_e + ||x(S) - x(S_0)||^2 / prior^2,
     var_e = (additive rms_k)^2 + (proportional Y_e)^2 + rounding_e^2,
 
-where e runs over the entries, rms_k is the root mean square of message k, x(S) are the parameters of S, and the
-three standard deviations `additive`, `proportional` and `prior` are fitted in turn with S.
+where e runs over the entries of all messages, rms_k is the root mean square of message k, rounding_e the rounding error
+of the number format, and x(S) are the parameters of S. The three standard deviations `additive`, `proportional` and
+`prior` (the sizes of the errors) are fitted in turn with S: each becomes the root mean square of what it stands for,
+over the degrees of freedom that the fit has left to it.
 
 `client_fit` takes the first message and the penalty beta that it shows as exact, and gives all rounds the same weight.
 Here every entry has the weight of its own error, and beta is computed from S. Directions of S that the messages do not
 determine stay at the near-consensus estimate.
 
-Source: MacKay, Bayesian interpolation (1992), for the sizes.
+Source: MacKay, Bayesian interpolation (1992), for the sizes of the errors.
 """
 
 from __future__ import annotations
@@ -29,7 +34,6 @@ from scipy.optimize import nnls
 
 from securefed._tensors import Array
 from securefed.algorithms._pca.faps import FAPS
-from securefed.algorithms._pca.server import PRODUCT
 from securefed.attacks._base import RoundView
 from securefed.attacks._fitting.levenberg_marquardt import (
     GeodesicAcceleration,
@@ -38,10 +42,8 @@ from securefed.attacks._fitting.levenberg_marquardt import (
     levenberg_marquardt,
 )
 from securefed.attacks._gram.coordinates import GramParametrisation, LowRankFactor
-from securefed.attacks._gram.faps.client_equations import ClientEquations
-from securefed.attacks._gram.faps.simulated_client import (
-    rule_counts,
-)
+from securefed.attacks._gram.faps.received_messages import SMALLEST, ReceivedMessages, typical_sizes
+from securefed.attacks._gram.faps.simulated_client import rule_counts
 from securefed.attacks._gram.linear import nearest_psd
 from securefed.errors import DivergenceError
 
@@ -52,20 +54,14 @@ decrease of the norm below which a fit ends; number of Gauss-Newton steps at the
 _SETTLED = 1e-2
 """The sizes have converged once none of them moves by a larger share."""
 _STIFF = 1e-3
-"""lambda_1(S) = beta / beta_scale holds exactly: its weight is that of an error this share of the messages'."""
+"""That S / lambda_1(S) has largest eigenvalue 1 holds exactly: its standard deviation is this share of the messages'
+relative error, so that it weighs far more than they do."""
 _PRIOR = 0.1
 """Relative error of the near-consensus estimate that the search begins with."""
 _POOR = 1.5
 """Mean square of the residuals, in units of their variances, above which another start is tried."""
 _FLAT = 1e3
 """Standard deviation of a prior that says nothing."""
-_SMALLEST = 1e-3
-"""Share of its message's root mean square below which an entry's own error no longer shrinks with it."""
-
-
-def is_single_precision(Y: Array) -> bool:
-    """Return whether the numbers are those of float32."""
-    return bool(np.array_equal(Y, np.asarray(Y, np.float32)))
 
 
 @dataclass(frozen=True)
@@ -73,11 +69,11 @@ class NoiseWeightedFit:
     """The most likely S.
 
     Attributes:
-        gram: S.
-        counts: inner counts, where they are unknown.
-        error: expected relative error.
-        noise: relative noise of the messages, as fitted.
-        residual: norm of the relative residuals.
+        gram: S, (features, features), positive semidefinite.
+        counts: inner counts of rounds 1, 2, ...; empty where they are public.
+        error: expected relative error of S (Frobenius norm, root mean square).
+        noise: standard deviation of an entry's error over its message's root mean square, as fitted.
+        residual: norm of the residuals of all messages, each relative to the norm of its message.
         unevenness: largest deviation of a round's residual from what the noise explains, in standard deviations.
         rank: parameters of S that the messages rather than the estimate determine.
         unknowns: parameters of S.
@@ -93,58 +89,6 @@ class NoiseWeightedFit:
     rank: int
     unknowns: int
     condition: float
-
-
-@dataclass(frozen=True)
-class _ReceivedMessages:
-    """The observed messages, and those that a simulated client would send.
-
-    The parameters are those of S / lambda_1(S), the inner counts, and lambda_1(S).
-
-    Attributes:
-        equations: of the simulated client, with all features; their units are those of everything here.
-        products: Y_k, (rounds, features, rank).
-        rounding: standard deviations of the entries' rounding, likewise.
-    """
-
-    equations: ClientEquations
-    products: Array
-    rounding: Array
-
-    @classmethod
-    def of(cls, rounds: Sequence[RoundView], algorithm: FAPS, rows: int, scale: float) -> _ReceivedMessages:
-        equations = ClientEquations.of(rounds, algorithm, rows, scale, reduced=False)
-        products = np.stack([o.message[PRODUCT] for o in rounds])
-        kind = np.float32 if is_single_precision(products) else np.float64
-        spacing = np.spacing(np.maximum(np.abs(products), _SMALLEST * _typical(products)).astype(kind))
-        return cls(equations, products.astype(float) / scale, spacing / np.sqrt(12) / scale)
-
-    @property
-    def coordinates(self) -> GramParametrisation:
-        return self.equations.parametrisation
-
-    def residual(self, point: Array) -> Array:
-        """Return the residuals of the entries, the scalars and of lambda_1 = 1; NaN where the simulation fails."""
-        try:
-            return self._residual(*self.equations.sent(point[:-1], len(self.products)), point[-1])
-        except (LinAlgError, DivergenceError):
-            return np.full(self.products.size + len(self.products) + 1, np.nan)
-
-    def linearised(self, point: Array) -> tuple[Array, Array]:
-        """Return `residual` and its derivative."""
-        size, level, count = self.coordinates.count, point[-1], self.products.size
-        sent, tangents, scalars, slopes = self.equations.sent_and_slopes(point[:-1], len(self.products))
-        jacobian = np.zeros((count + len(scalars), len(point)))
-        jacobian[:count, :-1] = level * np.stack(tangents).transpose(0, 1, 3, 2).reshape(count, -1)
-        jacobian[:count, -1] = np.stack(sent).reshape(-1)
-        jacobian[count:, :size] = slopes
-        jacobian[count:-1, :size] *= level
-        jacobian[count:-1, -1] = scalars[:-1]
-        return self._residual(sent, scalars, level), jacobian
-
-    def _residual(self, sent: Sequence[Array], scalars: Array, level: float) -> Array:
-        entries = (level * np.stack(sent) - self.products).reshape(-1)
-        return np.concatenate([entries, level * scalars[:-1] - self.equations.captured, scalars[-1:] - 1])
 
 
 @dataclass(frozen=True)
@@ -175,18 +119,18 @@ def most_likely(
 
     Args:
         rounds: one client's messages from its first on, all with known beta.
-        algorithm: that the client runs.
+        algorithm: the FAPS that the client runs.
         rows: bound on the rank of S; 0 for none.
-        start: S as fitted.
+        start: S as fitted, (features, features).
         counts: inner counts as fitted; empty where they are public.
-        estimate: S from `near_consensus`.
+        estimate: S from `near_consensus`, the mean of the prior.
 
     Returns:
         The fit; `None` where the search fails.
     """
     scale = float(np.linalg.eigvalsh(start)[-1])
     likelihood = _NoiseWeightedEquations(
-        _ReceivedMessages.of(rounds, algorithm, rows, scale), start / scale, counts, estimate / scale
+        ReceivedMessages.of(rounds, algorithm, rows, scale), start / scale, counts, estimate / scale
     )
     try:
         return likelihood.maximised(scale, rows)
@@ -201,12 +145,12 @@ def least_error(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, gram: A
 
     Args:
         rounds: one client's messages from its first on, all with known beta.
-        algorithm: that the client runs.
+        algorithm: the FAPS that the client runs.
         rows: bound on the rank of S; 0 for none.
         gram: the client's S.
     """
     scale = float(np.linalg.eigvalsh(gram)[-1])
-    seen = _ReceivedMessages.of(rounds, algorithm, rows, scale)
+    seen = ReceivedMessages.of(rounds, algorithm, rows, scale)
     counts = (
         np.zeros(0)
         if algorithm.inner_steps
@@ -216,18 +160,32 @@ def least_error(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, gram: A
 
 
 class _NoiseWeightedEquations:
-    """Residuals of the parameters, whitened by the sizes of the errors."""
+    """Residuals of the messages and of the parameters, each over its standard deviation (whitened).
 
-    def __init__(self, seen: _ReceivedMessages, start: Array, counts: Array, estimate: Array) -> None:
+    Args:
+        seen: the observed messages.
+        start: S at which the search begins, in units of its lambda_1.
+        counts: inner counts at the start; empty where they are public.
+        estimate: S of `near_consensus` in the same units, the mean of the prior.
+    """
+
+    def __init__(self, seen: ReceivedMessages, start: Array, counts: Array, estimate: Array) -> None:
         self._seen = seen
         x = seen.coordinates.coordinates(start)
         self._start = np.concatenate([x, counts, np.ones(1)])
         self._mean = np.concatenate([_aligned(seen.coordinates, estimate, x), counts, np.ones(1)])
         self._size = len(x)
-        self._typical = np.repeat(_typical(seen.products), seen.products[0].size)
-        self._entries = np.maximum(np.abs(seen.products).reshape(-1), _SMALLEST * self._typical)
+        # by entry: the root mean square of its message, and its own size
+        self._typical = np.repeat(typical_sizes(seen.products), seen.products[0].size)
+        self._entries = np.maximum(np.abs(seen.products).reshape(-1), SMALLEST * self._typical)
 
     def maximised(self, scale: float, rows: int) -> NoiseWeightedFit:
+        """Alternate between the parameters and the sizes of the errors until these have converged.
+
+        Args:
+            scale: the unit of S, lambda_1 of the start.
+            rows: bound on the rank of S; 0 for none.
+        """
         point = self._start
         residual = self._seen.residual(point)[: len(self._entries)]
         sizes = _ErrorSizes(
@@ -250,7 +208,7 @@ class _NoiseWeightedEquations:
     def least_error(self) -> float:
         """Return the bound at the start, taken as the truth, with nothing known but the messages."""
         count, sizes = len(self._entries), _ErrorSizes(0.0, 0.0, _FLAT)
-        nothing = np.ones(count), 0.0
+        nothing = np.ones(count), 0.0  # no parameter was fitted, so that residuals have all of their variance
         for _ in range(_ITERATIONS):
             sizes = replace(self._fit_sizes(self._start, nothing, sizes), prior=_FLAT)
         return self._expected(self._start, self._whitened(self._start, sizes)[1])
@@ -275,7 +233,7 @@ class _NoiseWeightedEquations:
         )
 
     def _deviations(self, sizes: _ErrorSizes) -> tuple[Array, Array]:
-        """Return standard deviations of what was observed, and of the parameters from the estimate's."""
+        """Return standard deviations of the residuals of the messages, and of the parameters from the prior's mean."""
         seen = self._seen
         entries = np.sqrt(
             (sizes.additive * self._typical) ** 2
@@ -283,23 +241,31 @@ class _NoiseWeightedEquations:
             + seen.rounding.reshape(-1) ** 2
         )
         share = float(np.sqrt(np.mean((entries / self._typical) ** 2)))
+        # the traces tr(Z^T S Z) are taken to have the messages' mean relative error
         scalars = np.append(share * np.abs(seen.equations.captured), _STIFF * share)
         prior = np.ones(len(self._mean))  # the counts and lambda_1 have loose priors
         prior[: self._size] = sizes.prior
         return np.concatenate([entries, scalars]), prior
 
     def _whitened(self, point: Array, sizes: _ErrorSizes) -> tuple[Array, Array]:
+        """Return the whitened residuals, those of the messages first, and their Jacobian."""
         observed, prior = self._deviations(sizes)
         residual, jacobian = self._seen.linearised(point)
         whole = np.concatenate([residual / observed, (point - self._mean) / prior])
         return whole, np.vstack([jacobian / observed[:, None], np.diag(1 / prior)])
 
     def _residual(self, point: Array, sizes: _ErrorSizes) -> Array:
+        """Return the whitened residuals."""
         observed, prior = self._deviations(sizes)
         return np.concatenate([self._seen.residual(point) / observed, (point - self._mean) / prior])
 
     def _fit_sizes(self, point: Array, freedom: tuple[Array, float], sizes: _ErrorSizes) -> _ErrorSizes:
-        """Fit the sizes to the squared residuals, each of which the fit has reduced to its share `freedom`."""
+        """Fit the sizes to the squared residuals, each of which the fit has reduced to its share `freedom`.
+
+        An entry's squared whitened residual r_e^2 has the expectation free_e (additive^2 typical_e^2 + proportional^2
+        entry_e^2 + rounding_e^2) / var_e with the old var_e: a linear equation for the two squared sizes, which are
+        solved for by non-negative least squares.
+        """
         count = len(self._entries)
         variances = self._deviations(sizes)[0][:count] ** 2
         free, determined = freedom
@@ -310,10 +276,12 @@ class _NoiseWeightedEquations:
         return _ErrorSizes(float(additive), float(proportional), shift / math.sqrt(max(determined, 1.0)))
 
     def _summary(self, fit: LeastSquaresFit, sizes: _ErrorSizes, scale: float, rows: int) -> NoiseWeightedFit:
+        """Report a fit; `scale` and `rows` are those of `maximised`."""
         seen, size, count = self._seen, self._size, len(self._entries)
         deviations = self._deviations(sizes)[0][:count] / self._typical
         free, determined = self._freedom(fit)
         whitened = self._residual(fit.point, sizes)[:count]
+        # by round: the sum of squared whitened residuals, and its expectation
         residuals, left = (np.sum(v.reshape(len(seen.products), -1), axis=1) for v in (whitened**2, free))
         s = np.linalg.svd(np.linalg.qr(fit.jacobian, mode="r"), compute_uv=False)
         return NoiseWeightedFit(
@@ -329,10 +297,15 @@ class _NoiseWeightedEquations:
         )
 
     def _expected(self, point: Array, jacobian: Array) -> float:
-        """Return the relative error of S, root mean square, with this whitened Jacobian."""
+        """Return the relative error of S, root mean square, with this whitened Jacobian.
+
+        The parameters have covariance (J^T J)^-1 = R^-1 R^-T with J = Q R, and S changes by `moves` times a change of
+        the parameters; so the sum of the variances of the entries of S is ||R^-T moves^T||_F^2.
+        """
         size = self._size
         S = self._seen.coordinates.matrix(point[:size])
         moves = self._seen.coordinates.at(point[:size]).times(np.eye(len(S))).transpose(0, 2, 1).reshape(S.size, size)
+        # S = level S': derivatives by the parameters of S', by the counts (none), and by the level, at level 1
         moves = np.hstack([moves, np.zeros((S.size, len(point) - size - 1)), S.reshape(-1, 1)])
         spread = solve_triangular(np.linalg.qr(jacobian, mode="r"), moves.T, trans="T")
         return float(np.linalg.norm(spread) / np.linalg.norm(S))
@@ -345,13 +318,9 @@ class _NoiseWeightedEquations:
             that the messages determine.
         """
         Q, _ = np.linalg.qr(fit.jacobian)
-        left = np.clip(1 - np.sum(Q**2, axis=1), 0.0, 1.0)
+        left = np.clip(1 - np.sum(Q**2, axis=1), 0.0, 1.0)  # 1 - (Q Q^T)_ee
+        # the last rows are those of the prior; they keep their variance where the messages determine the parameter
         return left[: len(self._entries)], float(np.sum(left[-len(fit.point) :][: self._size]))
-
-
-def _typical(products: Array) -> Array:
-    """Return the root mean square of the entries of each message, (messages, 1, 1)."""
-    return np.asarray(np.sqrt(np.mean(np.asarray(products, float) ** 2, axis=(1, 2), keepdims=True)))
 
 
 def _aligned(coordinates: GramParametrisation, estimate: Array, x: Array) -> Array:

@@ -1,0 +1,99 @@
+"""Compare all messages of a FAPS client with simulated ones, entry by entry, with the rounding error of every entry.
+
+FAPS is federated PCA; a client's message in round k is a matrix Y_k, (features, rank), and a scalar tr(Z_k^T S Z_k),
+with Z_k the broadcast basis. Both are known functions of its Gram matrix S, of its penalty beta in proportion to the
+largest eigenvalue lambda_1(S), and of its numbers of inner iterations (inner counts). `noise_weighted_fit` minimises
+these differences, each over its standard deviation. Unlike in `client_fit`, lambda_1(S) is an unknown of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.linalg import LinAlgError
+
+from securefed._tensors import Array
+from securefed.algorithms._pca.faps import FAPS
+from securefed.algorithms._pca.server import PRODUCT
+from securefed.attacks._base import RoundView
+from securefed.attacks._gram.coordinates import GramParametrisation
+from securefed.attacks._gram.faps.client_equations import ClientEquations
+from securefed.errors import DivergenceError
+
+SMALLEST = 1e-3
+"""Share of its message's root mean square below which an entry's proportional error and rounding shrink no further."""
+
+
+def is_single_precision(Y: Array) -> bool:
+    """Return whether the numbers are those of float32."""
+    return bool(np.array_equal(Y, np.asarray(Y, np.float32)))
+
+
+def typical_sizes(products: Array) -> Array:
+    """Return the root mean square of the entries of each message, (messages, 1, 1)."""
+    return np.asarray(np.sqrt(np.mean(np.asarray(products, float) ** 2, axis=(1, 2), keepdims=True)))
+
+
+@dataclass(frozen=True)
+class ReceivedMessages:
+    """The observed messages, and those that a simulated client would send.
+
+    The unit of S and of the messages is `scale`, the lambda_1 of the S at which the fit begins. A point holds the
+    parameters of S / lambda_1(S), the inner counts, and lambda_1(S), called the level. FAPS' messages are homogeneous:
+    those for S are the level times those for S / lambda_1(S), which `equations` simulates.
+
+    Attributes:
+        equations: equations of the simulated client, in all features.
+        products: Y_k, (rounds, features, rank).
+        rounding: standard deviations of the entries' rounding, (rounds, features, rank).
+    """
+
+    equations: ClientEquations
+    products: Array
+    rounding: Array
+
+    @classmethod
+    def of(cls, rounds: Sequence[RoundView], algorithm: FAPS, rows: int, scale: float) -> ReceivedMessages:
+        """Read the rounds; numbers of float32 are recognised, and rounded uniformly within their last digit."""
+        equations = ClientEquations.of(rounds, algorithm, rows, scale, reduced=False)
+        products = np.stack([o.message[PRODUCT] for o in rounds])
+        kind = np.float32 if is_single_precision(products) else np.float64
+        spacing = np.spacing(np.maximum(np.abs(products), SMALLEST * typical_sizes(products)).astype(kind))
+        return cls(equations, products.astype(float) / scale, spacing / np.sqrt(12) / scale)
+
+    @property
+    def coordinates(self) -> GramParametrisation:
+        """Return the parametrisation of S / lambda_1(S)."""
+        return self.equations.parametrisation
+
+    def residual(self, point: Array) -> Array:
+        """Return the residuals of the entries, of tr(Z_k^T S Z_k) in each round, and of lambda_1(S / level) = 1.
+
+        They are NaN where the simulation fails.
+        """
+        try:
+            return self._residual(*self.equations.sent(point[:-1], len(self.products)), point[-1])
+        except (LinAlgError, DivergenceError):
+            return np.full(self.products.size + len(self.products) + 1, np.nan)
+
+    def linearised(self, point: Array) -> tuple[Array, Array]:
+        """Return `residual` and its derivative (equations, parameters).
+
+        With level l: d(l Y(x)) = l dY + Y dl, likewise for the scalars; the last equation does not depend on l.
+        """
+        size, level, count = self.coordinates.count, point[-1], self.products.size
+        sent, tangents, scalars, slopes = self.equations.sent_and_slopes(point[:-1], len(self.products))
+        jacobian = np.zeros((count + len(scalars), len(point)))
+        jacobian[:count, :-1] = level * np.stack(tangents).transpose(0, 1, 3, 2).reshape(count, -1)
+        jacobian[:count, -1] = np.stack(sent).reshape(-1)
+        jacobian[count:, :size] = slopes
+        jacobian[count:-1, :size] *= level
+        jacobian[count:-1, -1] = scalars[:-1]
+        return self._residual(sent, scalars, level), jacobian
+
+    def _residual(self, sent: Sequence[Array], scalars: Array, level: float) -> Array:
+        """Return `residual` from the messages and scalars that a client with S / lambda_1(S) sends."""
+        entries = (level * np.stack(sent) - self.products).reshape(-1)
+        return np.concatenate([entries, level * scalars[:-1] - self.equations.captured, scalars[-1:] - 1])
