@@ -3,8 +3,8 @@
 The attacker knows the algorithm, its public hyper-parameters, every broadcast and each client's number of rows, so that
 it can run the client's code on rows of its own. This code is called the client step here: `enroll` makes a client's
 state from its rows, `contribute` its message from the state and a broadcast, `commit` the next state. Generic attacks
-need no more: they compare the messages of hypothetical rows with the observed ones. The members are the clients whose
-sum each observed message is; an equation is one number of one observed message.
+compare such messages with the observed ones. The members are the clients whose sum an observed message is; an equation
+is one number of one observed message.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Replay:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Public number of rows of each member."""
+        """Number of rows of each member, which is public."""
         return tuple(self.target.public.rows[client] for client in self.members)
 
     @property
@@ -296,8 +296,7 @@ class Replay:
     def differentiable(self) -> bool:
         """True if torch derivatives exist and agree with a finite difference along one line.
 
-        A step that leaves torch on the way, or detaches, has a derivative of zero there; one that calls `backward`
-        itself has none.
+        A step that leaves torch, or detaches, has a derivative of zero; one that calls `backward` itself has none.
         """
         clips = any(observation.clips for observation in self.observed.rounds)
         if clips or not isinstance(self.target.algorithm, Differentiable):

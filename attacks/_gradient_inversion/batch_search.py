@@ -1,9 +1,11 @@
 """Search for the random mini-batches or blocks of a client's local steps together with its rows.
 
-A draw is the choice of rows for each local step of one round; a round has finitely many. Given the rows, the best draw
-of each round is the one whose simulated message is nearest to the observed one; given the draws, the rows are fitted as
-without randomness. The two alternate. The start is a fit of full batches, which is close enough if steps are small: a
-wrong order of the same batches changes a round only by the square of the step.
+A client that trains by mini-batches (or by LoSAC's blocks, a fixed partition of its rows) draws at random which rows
+each local step uses, and the attacker does not know which. A draw is that choice for all local steps of one round; a
+round has finitely many. Given the rows, the best draw of each round is the one whose simulated message is nearest to
+the observed one; given the draws, the rows are fitted as without randomness. The two alternate. The start is a fit of
+full batches, which is close enough if steps are small: a wrong order of the same batches changes a round only by the
+square of the step. `SampleFit` calls this for messages of a single client.
 """
 
 from __future__ import annotations
@@ -51,7 +53,11 @@ class PossibleDraws:
 
 
 def number_of_draws(method: LocalRound, rows: int) -> float:
-    """Return the number of possible draws of a round."""
+    """Return the number of possible draws of a round, without listing them.
+
+    With blocks, each step takes one of them. Else each pass over the rows (epoch) deals them into batches, and the rows
+    that fill no batch are left out.
+    """
     steps = local_steps(method)
     if isinstance(method, BlockMethod):
         return float(method.blocks) ** steps
@@ -70,6 +76,7 @@ def _ordered(rows: int, size: int, batches: int) -> float:
 
 
 def _options(method: LocalRound, rows: int) -> Iterator[BatchDraw]:
+    """Yield the possible draws of a round, as `number_of_draws` counts them."""
     steps = local_steps(method)
     if isinstance(method, BlockMethod):
         blocks = np.array_split(np.arange(rows), method.blocks)
@@ -84,6 +91,7 @@ def _options(method: LocalRound, rows: int) -> Iterator[BatchDraw]:
 
 
 def _epoch(left: tuple[int, ...], size: int, count: int) -> Iterator[list[tuple[int, ...]]]:
+    """Yield all ways to take `count` disjoint batches of `size` rows from the rows `left`, in order."""
     if count == 0:
         yield []
         return
@@ -98,8 +106,14 @@ def best_draws(
 ) -> tuple[BatchDraw, ...]:
     """Return for each round the draw that fits its message best, given the draws chosen for the rounds before.
 
-    All possible draws of a round are simulated at once, as if each were a client of its own: the leading axis of every
-    array counts draws.
+    The draws of earlier rounds matter to methods whose clients keep a memory (stored gradients). All possible draws of
+    a round are simulated at once, as if each were a client of its own: the leading axis of every array counts draws.
+
+    Args:
+        equations: equations of the client.
+        possible: the draws of a round.
+        samples: (rows, coordinates) the rows.
+        labels: (rows,) their classes.
     """
     simulation = equations.simulation
     model, method, count = simulation.model, simulation.method, len(possible.options)
@@ -214,7 +228,7 @@ def _alternate(
     equations: SumEquations, labels: Array, point: Array, possible: PossibleDraws, alternations: int, steps: int
 ) -> _BatchFit:
     """Alternate between draws and rows until they explain the messages or the draws repeat."""
-    known = set[bytes]()
+    known = set[bytes]()  # the draws tried so far, of all rounds together
     best = _BatchFit(equations, labels, LeastSquaresFit(point.ravel(), np.inf, 0, lambda p: (p, p)))
     for _ in range(alternations):
         draws = best_draws(equations, possible, point, labels)

@@ -3,7 +3,9 @@
 A contribution has one or several parts (`delta`; `dx` and `dc` in SCAFFOLD), each a copy of all parameters: weights,
 and a bias. A block is the weights or the bias of a part. A clip replaces its blocks m by m min(1, norm / ||m||), with
 ||m|| the norm of all its blocks together. The contribution also holds a data-free part, which follows from what the
-client received (momentum or a control variate). It is scaled too; `data_free_factors` estimates by how much.
+client received (momentum or a control variate). It is scaled too; `data_free_factors` estimates by how much. The
+simulation of clients (`round_simulation`) applies the clips, with derivatives: a dual number is a vector with its
+derivatives along several directions, called slopes.
 """
 
 from __future__ import annotations
@@ -18,8 +20,11 @@ from securefed._tensors import Array
 from securefed.attacks._gradient_inversion.dual_numbers import DualNumber
 
 _TINY = 1e-300
+"""Smallest divisor, in place of zero."""
 _CONVERGED = 1e-14
+"""Change of the factors, which are at most 1, at which Gauss-Newton ends: round-off."""
 _MOST_ITERATIONS = 30
+"""Most Gauss-Newton steps."""
 _ABSENT = 1e-9
 """Norm, relative to the messages, below which the data-free part of a round counts as zero."""
 _UNDETERMINED = 1e-5
@@ -55,12 +60,13 @@ class ContributionClip:
         values = {part: v.value if isinstance(v, DualNumber) else v for part, v in sent.items()}
         factors = self.factors(values)
         out = dict(sent)
+        # A clipped message is c m with c = norm / ||m||, so d(c m) = c dm + dc m with dc = -c <m, dm> / ||m||^2, where
+        # ||m|| = norm / c.
         slope: Array | float = 0.0
-        for part, where in self.blocks:  # half the derivative of the squared norm
+        for part, where in self.blocks:  # <m, dm>
             if isinstance(sent[part], DualNumber):
                 slope = slope + np.sum(sent[part].slopes[..., where] * values[part][..., where], axis=-1)
-        # dc = -c <m, dm> / ||m||^2, and ||m|| = norm / c
-        slope = np.where(factors < 1.0, -(factors**3) / self.norm**2, 0.0) * slope
+        slope = np.where(factors < 1.0, -(factors**3) / self.norm**2, 0.0) * slope  # dc
         for part, where in self.blocks:
             value = scaled(getattr(out[part], "value", out[part]), where, factors)
             if isinstance(sent[part], DualNumber):
@@ -113,7 +119,8 @@ def data_free_factors(rows: Array, known: Array, groups: Array, rank: int) -> Ar
     used = [g for g in range(count) if present[groups == g].any()]
     if not used or min(rows.shape[0] * rows.shape[1], features) <= rank:
         return out
-    fixed = np.where((groups < 0)[:, None, None], known, 0.0)
+    fixed = np.where((groups < 0)[:, None, None], known, 0.0)  # data-free parts that were not clipped
+    # columns[g]: the data-free parts that factor g scales; the start: the row space of blocks without such a part
     columns = np.stack([np.where((groups == g)[:, None, None], known, 0.0) for g in used])
     clear = rows[~present].reshape(-1, features)
     left = np.zeros((rows.shape[0] * rows.shape[1], 0))
@@ -121,6 +128,8 @@ def data_free_factors(rows: Array, known: Array, groups: Array, rank: int) -> Ar
     lengths = np.linalg.norm(columns.reshape(len(used), -1), axis=1)
     s = np.ones(len(used))
     for _ in range(_MOST_ITERATIONS):
+        # With the current factors, `gap` should have rank `rank`: solve for the change of s that removes what lies
+        # outside.
         gap = (rows - fixed - np.tensordot(s, columns, 1)).reshape(-1, features)
         outside = [_outside(one.reshape(-1, features), left, right).ravel() for one in (gap, *columns)]
         step = _least_squares(np.stack(outside[1:], axis=1) / lengths, outside[0]) / lengths

@@ -1,7 +1,11 @@
 """Deep leakage from gradients: the exact ratio for one row, otherwise L-BFGS through the simulated local steps.
 
-Sources: Zhu et al., Deep Leakage from Gradients; Zhao et al., iDLG (labels from signs); Geng et al. (simulated local
-steps); Phong et al. (the ratio of weight to bias gradients).
+For logistic and softmax regression. One row x with label y has the gradients (p - y) x^T of the weights and p - y of
+the bias, p the predicted probabilities, so that the ratio is x. Several rows are searched for: those whose simulated
+local steps send the observed messages.
+
+Sources: Zhu et al. 2019, Deep Leakage from Gradients; Zhao et al. 2020, iDLG (labels from signs); Geng et al. 2021
+(simulated local steps); Phong et al. 2018 (the ratio of weight to bias gradients).
 """
 
 from __future__ import annotations
@@ -110,7 +114,7 @@ class DLG(FittingAttack):
         energy = float(biases @ biases)
         if energy == 0.0:
             return None
-        row: Array = (biases @ weights / energy)[None]
+        row: Array = (biases @ weights / energy)[None]  # least squares of weights = biases x^T, all rounds together
         counts = problem.starts.label_counts[0]
         labels = np.repeat(np.arange(len(counts)), counts)
         residual = equations.relative_residual(row, labels)

@@ -1,4 +1,8 @@
-"""Dual numbers: vectors with derivatives along many directions, for steps that use only `+ - *`."""
+"""Dual numbers: vectors with derivatives along many directions, for steps that use only `+ - *`.
+
+The local steps of a federated client, run on dual numbers in place of arrays, give its message together with the
+derivatives of the message by the client's rows. `round_simulation` runs them so.
+"""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ SIGN_OPEN: Final = (
     "bias (taken so that each row's sum is positive; wrong for rows that are not)"
 )
 _RANK_TOLERANCE = 1e-10
+"""Singular values of the Jacobian below this share of the largest do not count for the rank."""
 _PROXIMAL_COST = 3
 """Factor by which `limit` is smaller for proximal methods, which are fitted in all coordinates at a higher cost."""
 
@@ -70,7 +71,7 @@ class FittingAttack:
         return reconstruction(problem, found.fit.point.reshape(equations.shape), found.labels, found)
 
     def _posterior(self, problem: RowFitProblem, rng: np.random.Generator) -> Reconstruction:
-        """Return the posterior mean under known noise, or a fit if the posterior mean leaves more than noise."""
+        """Return the posterior mean under known noise; or a fit, if the mean leaves more than noise and a fit less."""
         estimate = PosteriorEstimate.of(problem.simulation, problem.starts.label_counts)
         if not estimate.explained and int(np.prod(problem.equations.shape)) <= self.limit:
             found = self.search(problem.equations, problem.starts, rng)
@@ -88,7 +89,17 @@ class FittingAttack:
 def reconstruction(
     problem: RowFitProblem, coordinates: Array, labels: Array, found: SearchResult | None
 ) -> Reconstruction:
-    """Report rows in the features' own units, with the rank and condition of the equations there."""
+    """Report rows in the features' own units, with the rank and condition of the equations there.
+
+    Args:
+        problem: the problem that was solved.
+        coordinates: (rows, coordinates) the solution.
+        labels: (rows,) its labels.
+        found: the search that found it; `None` where none ran, so that there is no Jacobian.
+
+    Returns:
+        The rows, clipped to their public range if they do not explain the messages.
+    """
     equations = problem.equations
     bound = equations.simulation.public.feature_bound
     samples = coordinates @ equations.basis

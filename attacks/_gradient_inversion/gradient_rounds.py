@@ -1,6 +1,10 @@
 """Read a gradient method's rounds from a view, as one vector for each part of a message.
 
-A part is what the method sends as one copy of all parameters, for instance `delta`, or `dx` and `dc` in SCAFFOLD.
+A gradient method here is one whose clients send what local steps of gradient descent changed: FedAvg, SCAFFOLD, LoSAC
+and others. A part of a message is one copy of all parameters, flattened to a vector: `delta`, the change of the model,
+or `dx` and `dc` in SCAFFOLD, the changes of the model and of the control variate. Members are the clients whose sum a
+round's message is. `row_fit_problem` calls this module first: it reads the rounds, and a first estimate of the gradient
+behind each of them.
 """
 
 from __future__ import annotations
@@ -30,7 +34,11 @@ from securefed.problems._base import Problem
 
 
 class LocalRound(Protocol):
-    """The client's part of a round, as a simulation needs it: a `GradientMethod`, or a part of its round."""
+    """The client's part of a round, as a simulation needs it: a `GradientMethod`, or a part of its round.
+
+    Attributes:
+        sent: names of the parts of a message, in order.
+    """
 
     sent: ClassVar[tuple[str, ...]]
 
@@ -57,11 +65,11 @@ class GradientRound:
     """One round: vectors that the members received, and the sum of their contributions.
 
     Attributes:
-        received: by part, what the members received.
+        received: the vectors that the members received, by the method's names: `x` is the model.
         total: by part, the sum of their contributions.
         members: clients in the sum.
         rounding: by part, standard deviation of the fixed-point rounding error of an entry of the sum.
-        clips: clips of each member's contribution.
+        clips: how a defence clipped each member's contribution.
         noise: by part, standard deviation of the noise in an entry of the sum.
     """
 
@@ -104,7 +112,11 @@ def why_not_invertible(target: Target, observed: View) -> str | None:
 
 
 def _too_large(target: Target, observed: View) -> str | None:
-    """Return why the rounds' vectors and the unknown rows do not fit into memory, or `None`."""
+    """Return why the rounds' vectors and the unknown rows do not fit into memory, or `None`.
+
+    The largest arrays hold, by feature, a few numbers for each output of each round, for each coordinate of a row's
+    space, and for each row.
+    """
     model, rounds, public = LinearModel.of(target), len(observed.rounds), target.public
     assert model is not None  # `why_not_invertible` refuses other models
     rows = sum(public.rows[client] for client in observed.members)
@@ -162,6 +174,8 @@ def read_rounds(observed: View, target: Target) -> tuple[GradientRound, ...]:
     model = Model(method.problem, target.public)
     mime = isinstance(target.algorithm, MimeSVRG)
 
+    # By part of the method that is simulated, the part's name in the recorded messages. MimeSVRG sends the gradient as
+    # `direction`; the stand-in of `method_of` sends minus the gradient as `delta`.
     names = {"delta": "direction"} if mime else {part: part for part in method.sent}
     sign = -1 if mime else 1
 
@@ -189,7 +203,13 @@ def _root_mean_square(model: Model, part: str, by_tensor: Mapping[str, float]) -
 
 
 def _clips(model: Model, names: Mapping[str, str], item: RoundView) -> tuple[ContributionClip, ...]:
-    """Return the clips of a round; none if one of them covers tensors that are not read."""
+    """Return the clips of a round; none if one of them covers tensors that are not read.
+
+    Args:
+        model: the model, whose first tensor holds the weights and whose second, if any, the bias.
+        names: by part, its name in the recorded messages.
+        item: the round.
+    """
     weights, *bias = model.layout
     cut = -sum(spec.size for spec in bias) or None  # counted from the end, places hold in any coordinates of the rows
     where = {weights.name: slice(None, cut)} | {spec.name: slice(cut, None) for spec in bias}
@@ -204,9 +224,20 @@ def estimate_gradients(
 ) -> list[GradientEstimate]:
     """Read each round as one gradient at the broadcast model, the members as one average client.
 
-    Local steps are linear in the gradients, so that a gradient that is constant over the round follows exactly from
-    the last part of the contribution (`dc`, `dphi`), whose running sums are stored gradients. The result is exact for
-    one local step and constant members (SCAFFOLD: for mean gradients), and an average along the local path otherwise.
+    Local steps are linear in the gradients: with the same gradient g in all steps, a member sends known + slope g, with
+    a vector `known` and a number `slope` that two simulations show, one with g = 0 and one with g = 1. The message then
+    gives g. The last part of a message is used (in SCAFFOLD `dc`, in LoSAC `dphi`), since its running sums are
+    gradients that clients store. The result is exact for one local step and constant members (SCAFFOLD: for mean
+    gradients), and an average along the local path otherwise.
+
+    Args:
+        rounds: the rounds, in order.
+        method: the client's part of a round.
+        public: the public facts of the federation.
+        model: the linear model.
+
+    Returns:
+        One estimate for each round.
     """
     part = method.sent[-1]
     memory = method.memory(Model(method.problem, public))
@@ -216,7 +247,7 @@ def estimate_gradients(
         steps = local_steps(method)
 
         def work(gradient: Array, rows: float = rows, steps: int = steps) -> LocalTraining:
-            def oracle(point: Array, _: int = 0) -> Array:
+            def oracle(point: Array, _: int = 0) -> Array:  # in place of the gradient of the client's rows
                 return gradient + penalty(model, point)
 
             return LocalTraining(oracle, oracle, public, rows, (0,) * steps, (rows,) * steps)

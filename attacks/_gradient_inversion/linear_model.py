@@ -5,7 +5,9 @@ and row weights v_k, the gradient of sum_k v_k loss_k + l2/2 ||W||^2 is
 
     dW = sum_k v_k (p_k - y_k) x_k^T + l2 W,      db = sum_k v_k (p_k - y_k).
 
-Leading axes of arrays are free: they count clients or alternatives that are computed together.
+Attacks on these models simulate clients on guessed rows (`round_simulation`) and need both. Leading axes of arrays are
+free: they count clients or alternatives that are computed together. A dual number is a vector with its derivatives,
+called its slopes, along several directions.
 """
 
 from __future__ import annotations
@@ -96,7 +98,13 @@ class LinearModel:
         return self._summed(vector, x, (self.probabilities(self.logits(vector, x)) - targets) * row_weights[..., None])
 
     def _summed(self, vector: Array, x: Array, slope: Array) -> Array:
-        """Return sum_k slope_k x_k^T + l2 W, and sum_k slope_k; `slope` is (..., rows, outputs), v_k (p_k - y_k)."""
+        """Return parameters (..., size) of weights sum_k r_k x_k^T + l2 W and bias sum_k r_k.
+
+        Args:
+            vector: (..., parameters), with the weights W.
+            x: (..., rows, width).
+            slope: (..., rows, outputs), r_k = v_k (p_k - y_k), the derivative of the weighted loss by the logits.
+        """
         data = np.swapaxes(slope, -1, -2) @ x
         if self.l2:
             data = data + self.l2 * self.weight(vector)
@@ -142,18 +150,16 @@ class LinearModel:
         slope = (p - targets) * row_weights[..., None]
         W = np.broadcast_to(self.weight(point), (members, self.outputs, width))
         # Shapes: (slots, members, width) for the rows, (members, slots, 1, outputs) for their probabilities.
-        # Row k occurs in slope_k x_k^T twice: by entry e of the row, d slope_k = v_k p'(z_k) W_e, and d x_k = unit e.
-        varied, p_varied = (
-            x[:, slots].swapaxes(0, 1),
-            p[:, slots, None],
-        )
+        # Row k occurs in r_k x_k^T twice. By entry e of the row, with p' the Jacobian of the probabilities by the
+        # logits and W_e column e of W:  d r_k = v_k p'(z_k) W_e  and  d x_k = unit vector e.
+        varied, p_varied = x[:, slots].swapaxes(0, 1), p[:, slots, None]
         d_slope = self._probability_change(p_varied, np.swapaxes(W, 1, 2)[:, None]) * row_weights[:, slots, None, None]
         d_slope = d_slope.transpose(1, 2, 0, 3)  # (slots, width, members, outputs)
         out = np.empty((len(varied) * width, members, self.size(width)))
         by_weight = out[..., : self.outputs * width].reshape(-1, width, members, self.outputs, width)
-        np.multiply(d_slope[..., None], varied[:, None, :, None, :], out=by_weight)
+        np.multiply(d_slope[..., None], varied[:, None, :, None, :], out=by_weight)  # d r_k x_k^T
         entries = np.arange(width)
-        by_weight[:, entries, :, :, entries] += slope[:, slots].swapaxes(0, 1)
+        by_weight[:, entries, :, :, entries] += slope[:, slots].swapaxes(0, 1)  # r_k in column e: r_k d x_k^T
         if self.bias:
             out[..., -self.outputs :] = d_slope.reshape(len(out), members, -1)
         if isinstance(vector, DualNumber):
@@ -161,7 +167,18 @@ class LinearModel:
         return DualNumber(self._summed(point, x, slope), out)
 
     def _add_hessian_times(self, slopes: Array, x: Array, p: Array, row_weights: Array, out: Array) -> None:
-        """Add to `out` the Hessian of the weighted loss times each direction of the parameters' `slopes`."""
+        """Add to `out` the Hessian of the weighted loss times each direction of the parameters' `slopes`.
+
+        Along a direction (U, u) of weights and bias, the logits of row k change by dz_k = U x_k + u, so the gradient of
+        the weights by sum_k v_k p'(z_k) dz_k x_k^T + l2 U, and that of the bias by sum_k v_k p'(z_k) dz_k.
+
+        Args:
+            slopes: (directions, members, parameters).
+            x: (members, rows, width).
+            p: (members, rows, outputs) probabilities.
+            row_weights: (members, 1, 1, rows) v_k.
+            out: (directions, members, parameters), changed in place.
+        """
         directions, (members, rows, width) = len(slopes), x.shape
         by_weight = self.weight(slopes).swapaxes(0, 1)  # (members, directions, outputs, width)
         dz = by_weight.reshape(members, -1, width) @ np.swapaxes(x, 1, 2)
@@ -172,7 +189,7 @@ class LinearModel:
         # In place, since dz is the largest array here; the same derivative as in `_probability_change`.
         if self.logistic:
             dz *= p_by_class * (1.0 - p_by_class) * row_weights
-        else:
+        else:  # p' dz = p (dz - <p, dz>)
             dz -= np.einsum("mcr,mdcr->mdr", p_by_class[:, 0], dz)[:, :, None]
             dz *= p_by_class * row_weights
         d_weight = (dz.reshape(members, -1, rows) @ x).reshape(members, directions, self.outputs, width)
@@ -183,7 +200,7 @@ class LinearModel:
             out[..., -self.outputs :] += dz.sum(axis=-1).swapaxes(0, 1)
 
     def _probability_change(self, p: Array, dz: Array) -> Array:
-        """Return the change of the probabilities `p` (..., outputs) for a change `dz` of the logits."""
+        """Return the change p' dz of the probabilities `p` (..., outputs) for a change `dz` of the logits."""
         if self.logistic:
             return np.asarray(p * (1.0 - p) * dz)
         return np.asarray(p * (dz - np.sum(p * dz, axis=-1, keepdims=True)))

@@ -1,4 +1,10 @@
-"""Search for a client's rows by Levenberg-Marquardt from many starting points."""
+"""Search for the rows of clients by Levenberg-Marquardt from many starting points.
+
+The equations (`SumEquations`) say that the messages simulated from the rows equal the observed ones. For given labels
+they are a nonlinear least-squares problem in the rows' coordinates; the labels come with the starting points. Their
+residual is measured relative to the signal: the residual of clients without data, of which the messages leave a share
+unexplained. The attacks of this folder (`fitting_attack`) call `MultiStartSearch`.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +38,8 @@ _NEAR = 0.03
 """Unexplained share of the signal below which a fit may go longer without progress."""
 _FAR = 6
 """Jacobians within which a fit has to halve its residual above `_NEAR`. Exact fits needed at most 5 (one row, logistic
-regression), those of sums of 8 clients
-2. On 117 federations of 1 to 10 rows, 3 lost none and took as long, and 12 took 1.2 times as long and lost one."""
+regression), those of sums of 8 clients at most 2. On 117 federations of 1 to 10 rows, 3 Jacobians lost none and took as
+long, and 12 took 1.2 times as long and lost one."""
 _GEODESIC_CORRECTIONS = 4
 """Further steps with the same Jacobian, one residual each: they lead back to the floor of a curved valley."""
 _LEAST_PROGRESS = 1e-4
@@ -66,7 +72,13 @@ class Search(Protocol):
     """Interface of the methods that solve the equations for the rows and labels."""
 
     def __call__(self, equations: SumEquations, starts: StartGenerator, rng: np.random.Generator) -> SearchResult:
-        """Return the best fit found."""
+        """Return the best fit found.
+
+        Args:
+            equations: the equations to solve.
+            starts: starting points for them.
+            rng: draws the random starts.
+        """
         ...
 
 

@@ -1,5 +1,9 @@
 """Recover rows by plain gradient descent on the distance between two gradients, as in the papers.
 
+With g the observed mean gradient of logistic or softmax regression and g(x', y') the gradient of guessed rows x' and
+soft labels y' = softmax(scores), it descends ||g(x', y') - g||^2 in the rows and the scores. Both gradients are taken
+at the broadcast model.
+
 Source: Zhu et al., Deep Leakage from Gradients, (3)-(4); LoSAC (Liu et al.), sec. 5.4 and Fig. 6, with its settings.
 """
 
@@ -87,7 +91,12 @@ class NaiveDescent:
 def _distance(
     model: LinearModel, estimate: GradientEstimate, samples: Array, scores: Array
 ) -> tuple[float, Array, Array]:
-    """Return ||g' - g||^2 and its derivatives by the rows and by the label scores."""
+    """Return ||g' - g||^2 and its derivatives by the rows and by the label scores.
+
+    With p the predicted and q the guessed probabilities of B rows X, the differences of weights and bias are
+    D = (p - q)^T X / B - g_W and d = mean(p - q) - g_b. By p - q the derivative is (2 / B) (X D^T + d); by the rows
+    directly (2 / B) (p - q) D, and through the logits of p.
+    """
     count = len(samples)
     p, q = model.probabilities(model.logits(estimate.point, samples)), model.probabilities(scores)
     slope = p - q
@@ -100,7 +109,7 @@ def _distance(
 
 
 def _derivative_by_logits(model: LinearModel, p: Array, by_p: Array) -> Array:
-    """Turn derivatives by probabilities into derivatives by logits."""
+    """Turn derivatives by the probabilities p (rows, outputs) into derivatives by their logits."""
     if model.logistic:
         return np.asarray(p * (1.0 - p) * by_p)
     return np.asarray(p * (by_p - np.sum(p * by_p, axis=1, keepdims=True)))

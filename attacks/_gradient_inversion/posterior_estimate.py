@@ -1,8 +1,10 @@
 """Estimate rows from messages with noise of known size, and check how well they explain the messages.
 
+The noise is what a defence added to the messages of logistic or softmax regression; its standard deviation is public.
 The labels are counted first, then the rows' posterior mean is computed by ridge regression (`row_posterior`). The
 estimate explains the messages if the residual, in units of the noise, is about the square root of their number of
-entries. Under weak noise, where a posterior mean falls short of this, the rows are fitted to the posterior's mode.
+entries. Under weak noise, where the posterior mean may leave more, the rows are fitted to the posterior's mode.
+`fitting_attack` calls this where messages hold noise.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ _GEODESIC_CORRECTIONS: Final = 4
 
 
 def has_known_noise(simulation: RoundSimulation) -> bool:
-    """Return whether every part of every message holds known noise and is linear in the rows for given coefficients."""
+    """Return whether every part of every message holds known noise, and the method applies no proximal operator."""
     parts = simulation.method.sent
     known = all(item.noise.get(part, 0.0) > 0 for item in simulation.rounds for part in parts)
     return known and not is_proximal(simulation.method)
@@ -60,7 +62,7 @@ class PosteriorEstimate:
         rows: (rows, features).
         labels: (rows,) classes.
         prior: prior of the rows.
-        certain: mean probability that a label is right.
+        certain: mean probability that a label is right; 1 after a fit.
     """
 
     equations: SumEquations
@@ -123,6 +125,12 @@ class PosteriorEstimate:
 
         The unknowns are the rows' coordinates in that span. It is as wide as the space in which the rows were searched,
         however many features they have: one round of a model with one output has a single direction.
+        Levenberg-Marquardt minimises `objective`: the squared residual plus the squared entries of root X, with
+        root^T root the prior's precision.
+
+        Args:
+            rows: (rows, features) an estimate by a search without a prior.
+            labels: (rows,) their classes.
         """
         values, directions = np.linalg.svd(rows, full_matrices=False)[1:]
         basis = directions[: max(1, int(np.sum(values > _SPAN_TOLERANCE * values[0])))]

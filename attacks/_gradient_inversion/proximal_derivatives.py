@@ -1,7 +1,9 @@
 """Differentiate proximal operators, so that an attack can simulate clients whose local steps use them.
 
-The operators here take dual numbers (values with their derivatives, called slopes). The values are computed as the
-clients compute them, the slopes by the derivative of the operator.
+The proximal operator of a regulariser r with step s maps v to the minimiser u of s r(u) + ||u - v||^2 / 2. The
+operators here take dual numbers (vectors with their derivatives along several directions, called slopes). The values
+are computed as the clients compute them, the slopes by the derivative of the operator. Other operators than those of
+the L1 and the nuclear norm have no derivative here, and methods that use them are refused.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ def _derivative(matrix: Array, along: Array, cut: float) -> Array:
     along = np.swapaxes(left, -1, -2) @ along @ np.swapaxes(right, -1, -2)
     f, slope = np.maximum(s - cut, 0.0), (s > cut).astype(float)
     ds, df = s[..., :, None] - s[..., None, :], f[..., :, None] - f[..., None, :]
-    near = np.abs(ds) <= 1e-12 * s[..., :1, None]
+    near = np.abs(ds) <= 1e-12 * s[..., :1, None]  # equal singular values: the quotient is the derivative f'(s)
     even = np.where(near, 0.5 * (slope[..., :, None] + slope[..., None, :]), df / np.where(near, 1.0, ds))
     total = s[..., :, None] + s[..., None, :]
     odd = (f[..., :, None] + f[..., None, :]) / np.where(total > 0, total, 1.0)

@@ -1,15 +1,18 @@
 """Simulate the members' rounds of logistic or softmax regression for guessed rows.
 
-A message has one or several parts (`delta`; `dx` and `dc` in SCAFFOLD), each a copy of all parameters: weights of shape
-(outputs, features), and a bias. For these linear models the weights of a member's part are
+Members are the clients whose messages an observed sum holds; the attacker guesses all their rows. A message has one or
+several parts (`delta`; `dx` and `dc` in SCAFFOLD), each a copy of all parameters: weights of shape (outputs, features),
+and a bias. For these linear models the weights of a member's part are
 
     data-free part + sum_k c_k x_k^T,   x_k the member's rows, c_k (outputs,) the coefficients of row k.
 
 The data-free part depends on what the member received only, such as momentum or a penalty's pull on the weights. Once
 it is subtracted, the rows of the weights span the space of the data: with B rows and enough rounds, the 64 or 784
 unknowns of a row become B coordinates. The simulation runs in those coordinates, through the clients' own code
-(`GradientMethod.steps`), with all members side by side, and on dual numbers for derivatives by all rows at once. A
-defence's clips scale each member's message afterwards (`contribution_clipping`).
+(`GradientMethod.steps`), with all members side by side, and on dual numbers (vectors with their derivatives, called
+slopes) for derivatives by all rows at once. A defence's clips scale each member's message afterwards
+(`contribution_clipping`). Members may have different numbers of rows: every member has as many slots for rows as the
+largest one needs, and the rest stay empty. The fit of the rows calls this module in every step (`sum_equations`).
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ from securefed.attacks._gradient_inversion.linear_model import LinearModel
 from securefed.attacks._gradient_inversion.proximal_derivatives import is_proximal
 
 _TINY = 1e-300
+"""Smallest divisor, in place of zero."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,10 @@ class RoundSimulation:
         return self._after_clips(self._sent(x, targets, self.model.gradient))
 
     def totals_by_rows(self, x: Array, targets: Array, slots: slice) -> list[dict[str, DualNumber]]:
-        """Return `totals` with slopes (slots * width, members, parameters): by each member's own rows in `slots`."""
+        """Return `totals` with their derivatives, slopes (slots * width, members, parameters).
+
+        Slope (s, e) of a member is the derivative by entry e of that member's own row in slot s of `slots`.
+        """
         return self._after_clips(self._sent(x, targets, partial(self.model.gradient_by_rows, slots=slots)))
 
     def coefficients(self, x: Array, targets: Array) -> list[dict[str, Array]]:
@@ -116,7 +123,13 @@ class RoundSimulation:
         return [clipped(out, item.clips) if item.clips else out for item, out in zip(self.rounds, sent, strict=True)]
 
     def _sent(self, x: Array, targets: Array, gradient: Callable[..., Any]) -> list[dict[str, Any]]:
-        """Return by round and part what each member sends before clipping, zero where it takes no part in the round."""
+        """Return by round and part what each member sends before clipping, zero where it takes no part in the round.
+
+        Args:
+            x: (members, slots, width) rows.
+            targets: (members, slots, outputs) labels as probabilities.
+            gradient: a method of `LinearModel` that computes gradients, with or without derivatives.
+        """
         # `without_rows` simulates no rows but all features, too many to hold all rounds at once
         if not self.memory and not self.draws and x.shape[-2]:
             sent = self._rounds_at_once(x, targets, gradient)
@@ -164,6 +177,10 @@ class RoundSimulation:
         return out
 
     def _work(self, x: Array, targets: Array, draw: BatchDraw | None, oracle: Callable[..., Any]) -> LocalTraining:
+        """Return what a method's local steps ask of a client: gradients of its rows, and the numbers of rows a step.
+
+        Rows weigh 1 / n_i in the mean gradient of a member with n_i rows, and empty slots 0.
+        """
         sizes = np.tile(self.sizes, len(x) // len(self.members))[:, None]
         weights = (np.arange(x.shape[-2]) < sizes) / sizes
 

@@ -1,9 +1,10 @@
 """Turn a view of a gradient method into equations for the rows and starting points for their search.
 
-From the recorded rounds this chooses those to fit, and the method to simulate: the target's own, or one that sends the
-same gradients with less to simulate. For instance the running sums of the changes that SCAFFOLD's clients send are
-gradients at the broadcast models, as DSGD's clients send them. `sum_equations` has the equations, `starting_points` the
-starts.
+The attacks of this folder (`fitting_attack`) call this first. A view holds for every round the broadcast and the sum of
+some clients' messages; these clients are its members. From the recorded rounds this chooses those to fit, and the
+method to simulate: the target's own, or one that sends the same gradients with less to simulate. For instance the
+running sums of the changes that SCAFFOLD's clients send are gradients at the broadcast models, as DSGD's clients send
+them. `sum_equations` has the equations, `starting_points` the starts.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ _MOST_ROUNDS = 40
 _EQUATIONS_PER_UNKNOWN = 2.5
 """Equations to ask for, for each unknown; more of them cost time in proportion."""
 _FIRST_ROUNDS = 3
-"""Rounds after which LoSAC's running sums hold a gradient of about every block."""
+"""Rounds after which LoSAC's running sums hold a gradient of about every block (a client's rows are divided into
+blocks, and each local step uses one)."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ class RowFitProblem:
     Attributes:
         equations: what the rows must satisfy.
         starts: starting points.
-        known_points: whether the equations are about exact gradients at known points, not about simulated local steps.
+        known_points: whether the messages were rewritten as exact gradients at known parameters, so that no local steps
+            need to be simulated.
         repeatable: whether the clients' steps use all rows; else full batches stand in for random ones.
         simulation: the simulation in all coordinates of the rows.
     """
@@ -73,7 +76,8 @@ def problem_from_view(
         target: the attacked algorithm.
         rounds: number of rounds to fit, more if the rows need them: the first ones for methods with memory, otherwise
             spread over the run.
-        telescope: use running sums of the contributions where they are exact gradients at known points.
+        telescope: use running sums of the contributions where they are exact gradients at known parameters: clients of
+            SCAFFOLD and LoSAC send changes of a stored gradient, which add up to it.
         running_sums: read LoSAC's running sums as full gradients, as they are about once every block had its turn.
 
     Raises:
@@ -119,8 +123,11 @@ def problem_from_rounds(
 def _chosen_rounds(
     method: LocalRound, model: LinearModel, public: Public, history: tuple[GradientRound, ...], rounds: int, rows: int
 ) -> list[int]:
-    """Return the indices of the rounds to fit."""
-    # A round holds outputs * (B + 1) equations for B * B coordinates.
+    """Return the indices of the rounds to fit; `rounds` is the smallest number, `rows` that of all members' rows.
+
+    Methods with memory are followed from the first round; of others rounds spread over the run are taken.
+    """
+    # A round holds outputs * (B + 1) equations for the B * B coordinates of B rows in their span.
     rounds = max(rounds, min(_MOST_ROUNDS, 2 + int(np.ceil(_EQUATIONS_PER_UNKNOWN * rows / model.outputs))))
     rounds += len({item.members for item in history}) - 1  # members that come and go are in fewer sums
     if any(item.noise for item in history):
@@ -139,7 +146,10 @@ def _stores_gradients(method: LocalRound, history: tuple[GradientRound, ...]) ->
 
 
 def _summed_blocks(method: LoSAC, history: tuple[GradientRound, ...]) -> tuple[LocalRound, tuple[GradientRound, ...]]:
-    """Read running sums of `dphi` as gradients: phi_i sums the stored gradients of all blocks (times M as printed)."""
+    """Read running sums of `dphi` as gradients, as DSGD's clients send them.
+
+    phi_i sums the stored gradients of all M blocks of client i (M times that, in the paper's printed formula).
+    """
     scale = 1.0 / method.blocks if method.block_scale == "printed" else 1.0
     sums = np.cumsum([item.total["dphi"] for item in history], axis=0)
     rounds = [
@@ -156,7 +166,11 @@ def _telescoped(
     history: tuple[GradientRound, ...],
     gradients: list[GradientEstimate],
 ) -> tuple[LocalRound, tuple[GradientRound, ...]]:
-    """Rewrite the rounds as those of a method that sends exactly the stored gradients."""
+    """Rewrite the rounds as those of a method that sends exactly the stored gradients.
+
+    Returns:
+        That method, and its rounds: the model x and the data's gradient plus the penalty's, summed over the members.
+    """
     if isinstance(method, LoSAC):  # stores n_i * mean gradient, as DSGD sends it
         plain: LocalRound = DSGD(problem=method.problem)
         part, scale = "gradient", 1.0

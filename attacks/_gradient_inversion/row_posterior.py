@@ -1,12 +1,19 @@
 """Estimate the rows behind messages with noise of known size, where a plain fit would amplify the noise.
 
-The weights' part of a message is sum_k c_k x_k + noise with the rows x_k and coefficients c_k (residuals p_k - y_k,
-summed over the local steps), feature by feature. For given c_k it is linear in the rows, so that under a Gaussian prior
-their posterior mean is a ridge regression. The c_k follow from the rows, and the two alternate. The variances of the
-prior, and the labels, maximise the marginal likelihood of the messages.
+The model is logistic or softmax regression, and a defence added Gaussian noise to the messages. The weights' part of a
+message is, for each output,
+
+    data = sum_k c_k x_k + noise,
+
+with the unknown rows x_k and coefficients c_k (the model's residuals p_k - y_k, summed over the local steps). For given
+c_k it is linear in the rows, feature by feature, so that under a Gaussian prior their posterior mean is a ridge
+regression. The c_k follow from the rows and labels, and the two alternate. The labels enter by their counts, the
+numbers of rows of each class. The variances of the prior, and the label counts, maximise the marginal likelihood of the
+messages (the density of the messages after the rows are integrated out).
 
 The unknowns of the likelihood are either the single rows or, which is cheaper, the sum of the rows of each class; the
-numbers of rows that each unknown sums up (`summed`) tell which: all 1, or the label counts.
+numbers of rows that each unknown sums up (`summed`) show which: all 1, or the label counts. `posterior_estimate` calls
+`whitened_equations`, `likeliest_label_counts` and `ridge`, in this order.
 """
 
 from __future__ import annotations
@@ -66,7 +73,10 @@ class GaussianRowPrior:
         return np.stack([rest + features * self.level * both, rest])
 
     def root(self, rows: int) -> Array:
-        """Return (rows, rows) a root of the precision of the rows' entries, with the level as part of the mean."""
+        """Return (rows, rows) R with R^T R = C^-1, C the covariance over the rows of one entry of each.
+
+        The level, which ties the features together, counts as part of the mean here.
+        """
         values, vectors = np.linalg.eigh(self.covariance(np.ones(rows), 1)[0])
         return np.asarray((vectors / np.sqrt(values)).T)
 
@@ -104,32 +114,38 @@ class LinearMessages:
     def likelihoods(self, priors: Sequence[GaussianRowPrior], summed: Array) -> Array:
         """Return (priors, m) log marginal likelihoods, up to a constant, for m alternatives of what the unknowns are.
 
-        Unknown j of an alternative is a sum of e_j rows. With coefficients = Q R, the messages Q^T data have covariance
-        I + own M + v u u^T across features, where M = R diag(e) R^T, u = R e, v = mean (along (1, ..., 1):
-        mean + features level). One eigendecomposition of M serves all priors, and the term of rank one follows by the
-        matrix determinant lemma and the Sherman-Morrison formula.
+        Unknown j of an alternative is a sum of e_j rows. With coefficients = Q R, the columns of the messages Q^T data,
+        one for each coordinate, are independent with covariance I + own M + v u u^T, where M = R diag(e) R^T, u = R e,
+        and v = mean (in the coordinate along (1, ..., 1): mean + features level). With M = A diag(m) A^T, scales s =
+        1 + own m, and w = A^T u / s, the matrix determinant lemma and the Sherman-Morrison formula give
+
+            log det = sum log s + log(1 + v u^T A w),
+            d^T cov^-1 d = sum (A^T d)^2 / s - v (w^T A^T d)^2 / (1 + v u^T A w),
+
+        so that one eigendecomposition of M serves all priors. The log likelihood is minus half their sum.
 
         Args:
             priors: priors to compare.
             summed: (m, unknowns) numbers of rows e.
         """
         root, data = self._reduced
-        values, axes = np.linalg.eigh((root * summed[:, None]) @ root.T)
-        shift = ((summed @ root.T)[:, None] @ axes)[:, 0]
+        values, axes = np.linalg.eigh((root * summed[:, None]) @ root.T)  # m and A of each alternative
+        shift = ((summed @ root.T)[:, None] @ axes)[:, 0]  # A^T u
         scales = 1.0 + np.array([prior.own for prior in priors])[:, None, None] * np.maximum(values, 0.0)
+        # What Q projects away from the data is noise under every prior and counts the same.
         out = np.full((len(priors), len(summed)), np.sum(data**2) - np.sum(self.data**2))
         if self.bias.size:
             out -= np.sum((self.bias - self.coefficients @ summed.T) ** 2, axis=0)
-        weights = shift / scales
-        squares = np.sum(shift * weights, axis=-1)
+        weights = shift / scales  # w
+        squares = np.sum(shift * weights, axis=-1)  # u^T A w
         levels = np.array([[prior.mean + self.features * prior.level, prior.mean] for prior in priors])
         for level, part, width in zip(levels.T[..., None], *self._split(data), strict=True):
             turned = np.swapaxes(axes, -1, -2) @ part
-            inner = turned @ np.swapaxes(turned, -1, -2)
+            inner = turned @ np.swapaxes(turned, -1, -2)  # A^T d d^T A, summed over the coordinates
             common = 1.0 + level * squares
             out -= width * (np.sum(np.log(scales), axis=-1) + np.log(common))
             out -= np.sum(np.diagonal(inner, axis1=-2, axis2=-1) / scales, axis=-1)
-            along = (weights[..., None, :] @ inner @ weights[..., None])[..., 0, 0]
+            along = (weights[..., None, :] @ inner @ weights[..., None])[..., 0, 0]  # w^T A^T d d^T A w
             out += level * along / common
         return np.asarray(out / 2)
 
@@ -155,6 +171,7 @@ class LinearMessages:
         (root, data), out, spread = self._reduced, [], np.zeros(self.coefficients.shape[1])
         covariances = prior.covariance(np.ones(len(spread)), self.features)
         for cov, part, width in zip(covariances, *self._split(data), strict=True):
+            # Posterior mean C R^T (R C R^T + I)^-1 Q^T data, posterior covariance C - C R^T (R C R^T + I)^-1 R C.
             gain = cov @ root.T
             kept = gain @ np.linalg.inv(root @ gain + np.eye(len(root)))
             out.append(kept @ part)
@@ -186,7 +203,18 @@ def linear_messages(equations: SumEquations, rows: Array, labels: Array) -> Line
 
 
 def ridge(equations: SumEquations, labels: Array) -> tuple[float, GaussianRowPrior, Array]:
-    """Return the largest log likelihood of these labels, and the posterior means of the prior and of the rows."""
+    """Return the largest log likelihood of these labels, and the posterior means of the prior and of the rows.
+
+    The prior is the mean over all priors tried, weighted by their likelihoods at rows of which only the length is
+    known.
+
+    Args:
+        equations: as `whitened_equations` returns them.
+        labels: (rows,) classes.
+
+    Returns:
+        The log likelihood, the prior, and the rows (rows, coordinates).
+    """
     bound, count = equations.simulation.public.feature_bound, equations.shape[0]
     priors, values = list[GaussianRowPrior](), list[float]()
     for square in _SQUARES:
@@ -219,7 +247,7 @@ def uninformed_rows(equations: SumEquations, square: float) -> Array:
 
 
 def likeliest_label_counts(equations: SumEquations) -> tuple[Array, Array]:
-    """Return the likeliest label counts, and by class the probability that a row's label is right.
+    """Return the likeliest label counts, and by class the probability that a row's label is right; both (classes,).
 
     A local search moves one row at a time to another class; its unknowns are the sums of the rows of each class. It
     starts from an even share and from the bias, and again from the opposite of each result, because opposite labels
@@ -253,7 +281,7 @@ def likeliest_label_counts(equations: SumEquations) -> tuple[Array, Array]:
     for other, value in zip(others, values, strict=True):  # by single rows where both were judged so, else by classes
         known = judged.get(tuple(other))
         log_odds = value - reference if known is None else known - judged[tuple(counts)]
-        odds[np.argmin(other - counts)] += np.exp(min(log_odds, 0.0))
+        odds[np.argmin(other - counts)] += np.exp(min(log_odds, 0.0))  # the class that loses a row
     return counts, 1.0 / (1.0 + odds)
 
 
@@ -277,7 +305,7 @@ def _climb(
 
 
 def log_orderings(counts: Array) -> float:
-    """Return the logarithm of the number of orderings of the labels, up to a constant."""
+    """Return the logarithm of the number of orderings of the labels, up to a constant: rows have no order."""
     return float(-np.sum(gammaln(counts + 1.0)))
 
 

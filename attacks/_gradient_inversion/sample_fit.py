@@ -1,7 +1,8 @@
 """Find the rows that, run through the clients' own steps, send the observed messages.
 
 From a view of a gradient method on logistic or softmax regression, the attack fits all rows and labels of the members
-to several rounds together: Levenberg-Marquardt on the difference between simulated and observed messages.
+(the clients whose sum each observed message is) to several rounds together: Levenberg-Marquardt on the difference
+between simulated and observed messages.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ class SampleFit(FittingAttack):
         return reconstruction(problem, fit.point.reshape(equations.shape), found.labels, replace(found, fit=fit))
 
     def _why_no_batch_search(self, problem: RowFitProblem) -> str | None:
+        """Return why random draws are not searched for, for `diagnostics["draws"]`, or `None` if they are."""
         simulation = problem.equations.simulation
         if len(simulation.members) > 1:
             return "not searched for: the view shows a sum of several clients"
@@ -96,6 +98,7 @@ class SampleFit(FittingAttack):
         return None
 
     def _with_draws(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
+        """Search for the rows together with the draws of every round."""
         rounds = self.batch_search.rounds
         problem = problem_from_view(observed, target, rounds=rounds)
         starts = problem_from_view(observed, target, rounds=rounds, running_sums=True).starts

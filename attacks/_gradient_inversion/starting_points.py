@@ -1,6 +1,9 @@
 """Choose starting points for the fit of a client's rows.
 
-The number of rows of each class is estimated from the gradient of the bias. For given labels, the rows are estimated by
+The searches (`multistart_search`, `dlg`) fit the rows behind the messages of logistic or softmax regression from one
+start after the other. A start is a guess of all labels and rows. With predicted probabilities p_k and labels y_k of row
+x_k, the gradients of weights and bias are G = sum_k (p_k - y_k) x_k^T and sum_k (p_k - y_k). The number of rows of each
+class (the label counts) is estimated from the gradient of the bias. For given labels, the rows are estimated from G by
 linear least squares, each round's message being treated as one gradient.
 """
 
@@ -23,7 +26,7 @@ from securefed.attacks._gradient_inversion.sum_equations import SumEquations
 _LABEL_COUNTS = 12
 """Label counts to try: with fewer the true one may be missing, with more the likely ones get fewer starts."""
 _LABEL_COUNTS_OF_ONE_GRADIENT = 50
-"""Label counts to try for one client with one local step, where each is cheap to fit."""
+"""Label counts to try for one client with one local step, whose messages are plain gradients, cheap to fit."""
 _FIRST_ROUNDS = 8
 """With mini-batches, labels are counted from three averages: of the first round, of so many rounds, and of all."""
 _ITERATIONS = 3
@@ -31,7 +34,7 @@ _ITERATIONS = 3
 _CLIPPED_ITERATIONS = 4
 """Alternations if contributions are clipped, because the clipping factors depend on the rows too."""
 _BIAS_WEIGHTS = 0.05, 2.0
-"""Limits of a row's estimated weight under clips, so that noise in the bias does not scale a row to infinity."""
+"""Limits of the factor by which a row is estimated to be scaled by a clip: noise cannot scale a row to infinity."""
 _SINGULAR = 1e-3
 """Relative singular value below which a direction of the rows is left out of a start."""
 _SCALES = 0.7, 3.0
@@ -47,7 +50,7 @@ class StartingPoint:
 
     Attributes:
         labels: (rows,) classes.
-        samples: (rows, coordinates) first guess of the rows.
+        samples: (rows, coordinates) first guess of the rows, in the coordinates of the equations (`SumEquations`).
     """
 
     labels: Array
@@ -101,7 +104,11 @@ class StartGenerator:
         return self.equations.simulation.model
 
     def __call__(self, rng: np.random.Generator) -> Iterator[StartingPoint]:
-        """Yield an endless sequence of starts: each label count once, then the likelier half of the plausible ones."""
+        """Yield an endless sequence of starts: each label count once, then the likelier half of the plausible ones.
+
+        From the second start on the order of the labels (which row belongs to which member) and the rows' size are
+        random. All starts but those of a single row are disturbed by normal noise.
+        """
         plausible = self.label_counts
         repeated = cycle(plausible[: max(1, len(plausible) // 2)])
         for attempt, counts in enumerate(chain(plausible, self.further_label_counts, repeated)):
@@ -119,9 +126,16 @@ class StartGenerator:
             )
 
     def samples(self, labels: Array) -> Array:
-        """Solve R X = G for the rows X by least squares, with R = p - y and p from the rows found before.
+        """Solve G = R X for the rows X by least squares, all rounds stacked.
 
+        R (outputs, rows) has the columns p_k - y_k. The p_k are computed from the rows found before, zero at first.
         Rows of one label come out equal.
+
+        Args:
+            labels: (rows,) classes.
+
+        Returns:
+            (rows, coordinates).
         """
         simulation = self.equations.simulation
         if any(item.clips for item in simulation.rounds) and not is_proximal(simulation.method):
@@ -148,8 +162,9 @@ class StartGenerator:
             bias = bias[:, :0]  # a bias that is clipped by itself does not show the clipping factors of the weights
         x = np.zeros((len(labels), len(equations.basis)))
         for _ in range(_CLIPPED_ITERATIONS):
-            counts = equations.coefficients(x, labels)
-            both = np.linalg.lstsq(counts, np.concatenate([rows, bias], axis=1), rcond=_SINGULAR)[0]
+            # weights' data = coefficients X, and bias' data = coefficients 1, both times the rows' clipping factors
+            coefficients = equations.coefficients(x, labels)
+            both = np.linalg.lstsq(coefficients, np.concatenate([rows, bias], axis=1), rcond=_SINGULAR)[0]
             x = both[:, : x.shape[1]]
             if bias.shape[1]:
                 x = x / np.clip(both[:, -1:], *_BIAS_WEIGHTS)
@@ -157,7 +172,7 @@ class StartGenerator:
 
     @cached_property
     def label_counts(self) -> list[Array]:
-        """Plausible label counts (number of rows of each class), the likeliest first.
+        """Plausible label counts n_c (number of rows of each class c), each (classes,), the likeliest first.
 
         With a bias, its gradient is sum_k p_kc - n_c. Without one, the weights' gradient summed over the features takes
         its place, up to a scale, if all features have one sign. Several local steps shrink the gradient by a common
@@ -179,7 +194,8 @@ class StartGenerator:
         """Further possible numbers of rows per class after several local steps of one client, the likeliest first.
 
         After large steps the bias no longer counts rows, but it shows which classes are present if sum_k p_kc < 1: then
-        n_c >= 1 exceeds it, and the gradient of the first step is negative. All rows are of these classes.
+        the gradient sum_k p_kc - n_c of the first step is negative exactly where n_c >= 1. All rows are of these
+        classes.
         """
         total, first, model = self._total, self.gradients[0], self.model
         several = len(self.equations.simulation.members) > 1
@@ -212,28 +228,33 @@ class StartGenerator:
         return np.asarray(model.probabilities(model.logits(first.point, row))[0])
 
     def _counts(self, first: GradientEstimate) -> list[Array]:
-        """Return the counts that one gradient suggests, the likeliest first."""
+        """Return the counts that one gradient suggests, the likeliest first.
+
+        For a guess f of the unknown factor, n = sum_k p_k - sums / f should be integers; counts are ranked by how
+        nearly they are, over all guesses.
+        """
         total, model = self._total, self.model
         number = number_of_classes(model, self.equations.simulation.public)
         if total == 1 and not model.logistic:
             return self._label_of_one_row(first, number)
         p = self._probabilities(first)
-        if model.bias:
+        if model.bias:  # local steps shrink the gradient to between all and a fifth of it
             sums, factors = np.asarray(model.offset(first.gradient)), np.linspace(1.0, 0.2, 81)
         else:
             sums = model.weight(first.gradient) @ self.equations.basis.sum(axis=1)
-            largest = float(np.max(sums / p)) / total
+            largest = float(np.max(sums / p)) / total  # a class without rows has sums = factor total p
             factors = np.abs(largest) * np.append(1.0, np.linspace(0.5, 4.0, 81))
         distances: dict[tuple[int, ...], float] = {}
         for factor in factors:
             n = total * p - sums / max(factor, 1e-300)
-            n = np.array([total - n[0], n[0]]) if model.logistic else n
+            n = np.array([total - n[0], n[0]]) if model.logistic else n  # its one output is the probability of class 1
             counts = round_to_total(n, total)
             key = tuple(int(c) for c in counts)
             distances[key] = min(float(np.abs(n - counts).max()), distances.get(key, np.inf))
         ranked = [np.array(key) for key in sorted(distances, key=distances.__getitem__)]
         if self.averages or not model.bias or model.logistic or not self._one_gradient:
             return ranked
+        # Probabilities are positive, so that n_c >= -sums_c; counts above these bounds, nearest to the estimate.
         least = minimum_counts(sums, first.error)
         if least.sum() > total:
             return ranked
@@ -241,8 +262,8 @@ class StartGenerator:
         return list({tuple(counts): counts for counts in (*nearest, *ranked)}.values())
 
     def _label_of_one_row(self, first: GradientEstimate, number: int) -> list[Array]:
-        """Read one row's label: its entry of p - y is as large as all others together."""
-        if number == 2:  # as large as the other one, and negative
+        """Read one row's label: p - y sums to 0 and is negative at the label, so largest in size there."""
+        if number == 2:  # both entries are equally large; the label's is negative
             return [np.eye(2, dtype=np.int64)[k] for k in np.argsort(self.model.offset(first.gradient))]
         label = int(np.argmax(np.linalg.norm(self.model.weight(first.gradient), axis=1)))
         return [np.eye(number, dtype=np.int64)[label]]

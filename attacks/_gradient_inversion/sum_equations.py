@@ -1,11 +1,15 @@
 """The equations that the unknown rows must satisfy: simulated sums equal observed sums.
 
-With X the members' rows, y their labels, and m_kp(X, y) the simulated sum of the members' messages in round k and part
-p (for instance `delta`, or `dx` and `dc`), the residual stacks over all k and p
+Members are the clients whose messages an observed sum holds. With X their rows, y their labels, and m_kp(X, y) the
+simulated sum of their messages in round k and part p (a part is one copy of all parameters, such as `delta`, or `dx`
+and `dc` in SCAFFOLD), the residual stacks over all k and p
 
     scale_p (m_kp(X, y) - observed_kp),      scale_p = 1 / || observed_p - data-free part of it ||.
 
-Each row is given by its coordinates in an orthonormal basis of the span of the rows, which the messages reveal.
+The data-free part is what members would send without rows, such as momentum. Each row is given by its coordinates in an
+orthonormal basis of the span of the rows, which the messages reveal: less their data-free part, the weights of linear
+models are combinations of the rows (`round_simulation`). `row_fit_problem` builds the equations, and the searches
+(`multistart_search`, `dlg`) minimise the residual.
 """
 
 from __future__ import annotations
@@ -22,7 +26,9 @@ from securefed.attacks._gradient_inversion.proximal_derivatives import is_proxim
 from securefed.attacks._gradient_inversion.round_simulation import RoundSimulation, summed_over_members
 
 _RANK_TOLERANCE = 1e-13
+"""Singular values below this share of the largest count as round-off in the span of the rows."""
 _ROUND_OFF = 1e-12
+"""Size of a part's data-dependent share, relative to the part, below which it counts as round-off."""
 _CACHED = 1 << 17
 """Numbers in a batch of derivatives: a megabyte, which stays in the processor's cache (affects speed only)."""
 
@@ -46,7 +52,10 @@ class SumEquations:
 
     @classmethod
     def in_row_space(cls, simulation: RoundSimulation) -> SumEquations:
-        """Build the equations in the row space of the messages; in all coordinates if the method is proximal."""
+        """Build the equations in the row space of the messages; in all coordinates if the method is proximal.
+
+        A proximal operator, applied after each local step, mixes the rows with the rest.
+        """
         model, features, known = simulation.model, simulation.public.features, simulation.data_free
         signals = {
             part: np.stack([item.total[part] - out[part] for item, out in zip(simulation.rounds, known, strict=True)])
@@ -122,10 +131,14 @@ class SumEquations:
             return self._residual_and_jacobian(*self._slotted(samples, labels))
 
     def coefficients(self, samples: Array, labels: Array) -> Array:
-        """Return (rounds * parts * outputs, rows): each row's coefficient in the equations of a coordinate."""
+        """Return (rounds * parts * outputs, rows): each row's scaled coefficient c_k in the weights of the messages.
+
+        The coefficients are the same for all coordinates of a row.
+        """
         simulation = self.simulation
         counts = simulation.coefficients(*self._slotted(samples, labels))
         stacked = np.stack([[scale * out[part] for part, scale in self.scales.items()] for out in counts])
+        # (rounds, parts, slots, members, outputs) to (rounds, parts, outputs, members, slots), without the empty slots
         by_row = stacked.transpose(0, 1, 4, 3, 2)[..., simulation.slots]
         return np.asarray(by_row.reshape(-1, samples.shape[0]))
 
@@ -154,7 +167,10 @@ class SumEquations:
         )
 
     def _slotted(self, samples: Array, labels: Array) -> tuple[Array, Array]:
-        """Arrange rows as (members, slots, width) and labels as probabilities (members, slots, outputs)."""
+        """Arrange rows as (members, slots, width) and labels as probabilities (members, slots, outputs).
+
+        Every member has as many slots as the largest has rows; slots without a row stay zero.
+        """
         simulation, slots = self.simulation, self.simulation.slots
         x = np.zeros((*slots.shape, samples.shape[1]))
         x[slots] = samples
@@ -173,6 +189,7 @@ class SumEquations:
             sent = simulation.totals_by_rows(x, targets, part)
             for k, out in enumerate(sent):
                 for which, (name, scale) in enumerate(self.scales.items()):
+                    # (slots * width, members, size) to (size, members, slots, width)
                     here = out[name].slopes.reshape(-1, width, members, size).transpose(3, 2, 0, 1)
                     np.multiply(here, scale, out=slopes[k, which, :, :, part])
         values = [{part: dual.value for part, dual in out.items()} for out in sent]

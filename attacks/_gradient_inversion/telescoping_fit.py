@@ -1,4 +1,8 @@
-"""Recover rows from the gradients that clients of SCAFFOLD and LoSAC store: the running sums of their messages."""
+"""Recover rows from the gradients that clients of SCAFFOLD and LoSAC store: the running sums of their messages.
+
+A client i stores a gradient (c_i in SCAFFOLD, y_i in LoSAC), 0 at first, and sends its changes. The changes up to round
+k add up to the gradient that it stores then. `fitting_attack` fits the rows to these gradients.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +21,9 @@ from securefed.errors import TranscriptError
 
 @dataclass(frozen=True)
 class TelescopingFit(FittingAttack):
-    """Fit rows to the stored gradients, which are running sums of the messages.
+    """Fit rows to the stored gradients, which are running sums of the messages `dc` and `dphi`.
 
-    Clients send changes of a stored gradient that starts at 0: dc_i of c_i in SCAFFOLD, dphi_i of y_i in LoSAC. With
+    With
     one local step, or SCAFFOLD's option I, the stored gradient is exactly the gradient at the broadcast model, and the
     rows are fitted to it as to DSGD's messages. With more local steps it is a gradient at a point on the client's path,
     which depends on the rows. Then the path is simulated, and the model change dx is fitted too.
