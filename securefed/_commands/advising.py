@@ -1,4 +1,10 @@
-"""Define the command `securefed advise`, which finds the settings under which a leak is acceptable."""
+"""Define the command `securefed advise`, which finds the settings under which a leak is acceptable.
+
+The search (`securefed._auditing.advice.search`) runs the algorithm under several defences, attacks each run, and
+measures the leak: 0 where the strongest attack knows no more of a client's data than a public guess, 1 where it has
+them exactly. A setting is a defence with rows per client and rounds. Here the search's options are declared and its
+result is printed as a table, sentences and commands to paste.
+"""
 
 from __future__ import annotations
 
@@ -106,6 +112,7 @@ def advise(
 
 
 def _write(found: Advice, out: Path | None) -> None:
+    """Write the advice as JSON to a file; raise `StorageError` where that fails."""
     if out is None:
         return
     try:
@@ -115,7 +122,15 @@ def _write(found: Advice, out: Path | None) -> None:
 
 
 def show_advice(found: Advice, seeds: int) -> None:
-    """Print every setting that was tried, the sentences, and the command to paste."""
+    """Print every setting that was tried, the sentences, and the commands to paste.
+
+    Three settings may be advised: the best one for whole clients, one that hides single rows instead (a record-level
+    method), and, where none holds, the nearest to acceptable.
+
+    Args:
+        found: the advice.
+        seeds: runs of each setting; where they are few, the last line says how many more to run.
+    """
     from securefed._auditing.advice.advised_words import nearest_sentence, record_sentence  # noqa: PLC0415 - heavy
     from securefed._auditing.engine.statistics import ENOUGH  # noqa: PLC0415
 
@@ -133,6 +148,7 @@ def show_advice(found: Advice, seeds: int) -> None:
 
 
 def _paste(setting: Setting | RecordSetting | None) -> str:
+    """Return the command to paste for a setting; the empty text without one."""
     return "" if setting is None else setting.paste
 
 

@@ -1,4 +1,8 @@
-"""Run what `securefed audit`, `attack` and `plan` ask for; parsing and printing are elsewhere."""
+"""Run what `securefed audit`, `attack` and `plan` ask for; parsing and printing are elsewhere.
+
+An audit runs registered algorithms under defences, attacks what the server sees, and reports how much of a client's
+data leaks. An algorithm's audit case says how the audit runs it: settings, data, rounds, and a clipping norm.
+"""
 
 from __future__ import annotations
 
@@ -58,6 +62,9 @@ def plan_for(
         data: name of the data set.
         settings: settings of the algorithm; those of its audit case where there are none.
         defense_settings: settings of the defence.
+
+    Returns:
+        The defence, and its plan for one training round: errors, stages, bytes, threshold, epsilon, assumptions.
     """
     entry, name, own = catalogue.algorithms[algorithm], catalogue.defenses[defense].name, defense_settings or {}
     if entry.audit_case is None or settings:
@@ -88,6 +95,10 @@ def attack_file(
         candidates: guesses of the other settings; each makes one algorithm that is tried.
         rows: file of the clients' rows, to score the attacks against.
         **arguments: further arguments of `audit_transcript`.
+
+    Returns:
+        The findings: what each attack recovered, its score where `rows` are given, and which candidate explains the
+        messages.
 
     Raises:
         StorageError: the file is no transcript.

@@ -1,4 +1,8 @@
-"""Define what all commands share: the application, common options, and the exit on an error."""
+"""Define what all commands share: the application, common options, and the exit on an error.
+
+Each module of commands adds its own by `@app.command(...)`. A command's body is a function that returns the exit code
+and runs inside `guarded`; it imports the heavy parts of the package itself, so that `--help` stays quick.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from securefed._commands.display import errors
 from securefed.errors import ConfigError, SecureFedError
 
 EXIT_DECLINED, EXIT_BAD_INPUT, EXIT_LEAK = 1, 2, 3
+"""Exit codes: a plan promises less than was required, bad input, and a leak above the limit that was given."""
 
 app = typer.Typer(
     name="securefed",
@@ -64,7 +69,11 @@ Names = Annotated[str | None, typer.Option(help="Comma-separated names; all by d
 
 
 def guarded(command: Callable[[], int]) -> None:
-    """Run a command; print an error of the library in one line and exit with code 2."""
+    """Run a command, and exit with its code; print an error of the library in one line and exit with code 2.
+
+    Args:
+        command: returns the exit code; 0 for success.
+    """
     try:
         code = command()
     except SecureFedError as error:

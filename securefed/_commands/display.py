@@ -1,4 +1,9 @@
-"""Print results on the command line: progress, tables and plans."""
+"""Print results on the command line: progress, tables and plans.
+
+A report of an audit consists of cells. A cell is one attack on one algorithm under one defence, from one view (what the
+attacker sees: all messages, sums only, ...), for one secret (one client's data, or all clients' pooled), with its
+leakage over several runs and a verdict such as `exposed`. Where an attack did not run, the report gives the reason.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +53,11 @@ def progress_bar(silent: bool) -> Progress:
 
 
 def show_audit(report: Report) -> None:
-    """Print one line for each view, the reasons for missing cells, and the finding."""
+    """Print a report: a table with one line for each algorithm, defence and view, and what follows from it.
+
+    Each line holds the strongest attack on one client's data and on all clients' pooled, or numbers of the reasons why
+    none ran. Below stand these reasons, a legend, membership inference if it was tested, and what to do next.
+    """
     from securefed._auditing.cases.own_setup import head_text  # noqa: PLC0415
     from securefed._auditing.engine.audit_report import AUDIT  # noqa: PLC0415
     from securefed._auditing.engine.results import CLIENT, FEDERATION  # noqa: PLC0415
@@ -183,6 +192,7 @@ def _order(report: Report) -> Callable[[tuple[str, str, str]], tuple[int, int, i
 
 
 def _leakage(cell: Cell) -> str:
+    """Write a cell's mean leakage and 95 % interval, with the mark and colour of its verdict."""
     from securefed._auditing.report.palette import tone  # noqa: PLC0415
     from securefed._auditing.report.report_words import interval_text, leak_text  # noqa: PLC0415
 
@@ -212,7 +222,14 @@ def show_registry(title: str, registry: Any) -> None:
 
 
 def show_plan(defense: Any, found: Any, clients: int | None = None) -> None:
-    """Print a plan and its cost, and the cost of a tree of groups where `clients` is given."""
+    """Print a plan and its predicted cost.
+
+    Args:
+        defense: the defence.
+        found: its plan for one exchange.
+        clients: number of clients for which to show also a tree of groups of the plan's size, each of which sums its
+            own; `None` for no tree.
+    """
     for line in (*str(found).splitlines(), *_costs(defense, found, clients)):
         console.print(escape(line), soft_wrap=True, highlight=False)
 
@@ -227,7 +244,13 @@ def _costs(defense: Any, found: Any, clients: int | None) -> list[str]:
 
 
 def show_comparison(rows: Sequence[Compared], uneven: Sequence[str], *, everything: bool) -> None:
-    """Print the cells that changed, or all of them, and the settings in which the two audits differ."""
+    """Print the cells that changed, or all of them, and the settings in which the two audits differ.
+
+    Args:
+        rows: the cells of both audits, each with its leakage before and after.
+        uneven: sentences on settings in which the audits differ.
+        everything: whether to print also the cells that did not change.
+    """
     from securefed._auditing.engine.statistics import EXPOSED, NOT_DETECTED, PARTIAL  # noqa: PLC0415
     from securefed._auditing.report.comparison import QUIET  # noqa: PLC0415 - not needed for --help
     from securefed._auditing.report.report_words import short, short_defense  # noqa: PLC0415

@@ -1,4 +1,7 @@
-"""Define the command `securefed doctor`: what is installed, and whether the ground that security rests on is sound."""
+"""Define the command `securefed doctor`: what is installed, and whether random source, ciphers and clocks work.
+
+The checks themselves stand in `health`; this module prints their findings.
+"""
 
 from __future__ import annotations
 

@@ -56,7 +56,10 @@ class HealthFinding:
 
 
 def examine() -> list[HealthFinding]:
-    """Run all checks, in the order in which the command shows them."""
+    """Run all checks, in the order in which the command shows them.
+
+    A check of the list returns a few words on what it found, or raises an error with what is wrong.
+    """
     checks = (
         ("random source", random_source),
         ("AES-128-CTR and AES-256-GCM", ciphers),

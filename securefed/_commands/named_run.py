@@ -1,4 +1,8 @@
-"""Run one algorithm on named data under a named defence, as `securefed run` does."""
+"""Run one algorithm on named data under a named defence, as `securefed run` does.
+
+`prepare` loads the data and splits the rows over clients, `federation` builds the simulated run, `execute` runs it,
+and `summary` and `FinishedRun.save` give the result to people and to files.
+"""
 
 from __future__ import annotations
 
@@ -242,7 +246,15 @@ def _setup(
 
 
 def measures(sums: Mapping[str, float]) -> dict[str, float]:
-    """Turn evaluation sums into readable ratios: per row, or captured energy as a share of the total."""
+    """Turn sums of the clients' evaluations into readable ratios.
+
+    Args:
+        sums: totals over clients by name: `count` (rows) with `loss`, `correct`, ...; or, for PCA, `captured` and
+            `total` (variance of the rows, within the subspace and altogether); and `clients`, their number.
+
+    Returns:
+        Means per row (`correct` becomes `accuracy`), or the share that is captured; other sums as they are.
+    """
     if sums.get("count"):
         names = [name for name in sums if name not in ("count", "clients")]
         return {("accuracy" if name == "correct" else name): sums[name] / sums["count"] for name in names}

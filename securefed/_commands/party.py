@@ -1,4 +1,10 @@
-"""Define the commands `securefed party ...`: a sum between sites that exchange a folder of files by hand."""
+"""Define the commands `securefed party ...`: a sum between sites that exchange a folder of files by hand.
+
+One site writes the terms (tensors, clients, defence) and all check their fingerprint. Then the server's site and the
+clients' sites take turns: `sum` writes one request for each client into the exchange folder, `contribute` answers it,
+until the stages of the secure sum are through and `sum` writes the mean. `party_turns` holds the turns, `party_files`
+the files.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Read and write the files of `securefed party`: updates, message files with their names, identities and states."""
+"""Read and write the files of `securefed party`: updates, message files with their names, identities and states.
+
+Sites make a secure sum by files in a folder that people carry or share. A round takes one exchange, or several where an
+attempt is repeated; an exchange goes in stages, with one request file and one reply file for each client.
+"""
 
 from __future__ import annotations
 

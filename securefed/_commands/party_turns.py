@@ -1,5 +1,9 @@
 """Take one turn of a sum whose messages are files: of a client, that answers, and of the server, that goes on.
 
+A round makes one secure sum. It goes in stages (keys, shares, upload, unmasking): the server writes a request for each
+client into the exchange folder, each client writes its reply, and when all have replied the server's next turn opens
+the next stage. An attempt that gives no sum is void, and the round is repeated.
+
 A turn may be taken again at any point, also after it was killed: the state and what is to be published are written to
 one file at once, and published from there. So a message that was made is never made again with other contents.
 """
@@ -117,6 +121,7 @@ def _check_given(mine: Contribution, terms: SumTerms) -> None:
 
 
 def _refusal(terms: SumTerms, party: int, reply: bytes) -> list[str]:
+    """Say why this client's own reply refuses the request; nothing where it does not."""
     message = Message.decode(unwrap(terms.digest, reply, party), claimed_sender=party)
     return [f"The request was refused: {read_refusal(message)}"] if message.stage == REFUSAL else []
 
@@ -161,7 +166,16 @@ def take_turn(
 
 
 class _Turn:
-    """One turn of the server: its state is read, changed and written."""
+    """One turn of the server: its state is read, changed and written.
+
+    Args:
+        at: the server's files.
+
+    Attributes:
+        meta: what the newest round was opened with (`_opened`), and the facts of the newest result as JSON; texts.
+        mean: the newest mean, by name.
+        server: the sum.
+    """
 
     def __init__(self, at: Exchange) -> None:
         self.at = at
@@ -181,6 +195,7 @@ class _Turn:
     def take(
         self, round: int | None, base: Mapping[str, Any] | None, cohort: Sequence[int] | None, without: Sequence[int]
     ) -> list[str]:
+        """Open the wanted round or go on with it; without a number, the open one, or the next one before the first."""
         asked = set(without) - set(range(self.at.terms.clients))
         if asked:
             raise ConfigError(f"clients are numbered 0 to {self.at.terms.clients - 1}; --without {min(asked)} is none")

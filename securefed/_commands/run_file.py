@@ -1,19 +1,22 @@
 """Read a run from a TOML file, and compare what its plan promises with what the file asks for.
 
-algorithm = "ssi"                 # `securefed list`
-data      = "digits"              # or a file, with owner_column, label_column and standardise
-clients   = 8
-rounds    = 20
-[settings]                        # of the algorithm
-rank = 5
-[defense]
-name      = "secure_aggregation"  # `securefed list`; the other keys are its settings
-threshold = 6
-[require]                         # what the plan has to promise
-hidden    = true                  # the server sees no single contribution
-threshold = 6                     # survivors that a sum needs, at least
-epsilon   = 8.0                   # after all rounds, at most
-error     = 1e-6                  # rounding error of an entry of a sum, at most
+    algorithm = "ssi"                 # `securefed list`
+    data      = "digits"              # or a file, with owner_column, label_column and standardise
+    clients   = 8
+    rounds    = 20
+    [settings]                        # of the algorithm
+    rank = 5
+    [defense]
+    name      = "secure_aggregation"  # `securefed list`; the other keys are its settings
+    threshold = 6
+    [require]                         # what the plan has to promise
+    hidden    = true                  # the server sees no single contribution
+    threshold = 6                     # survivors that a sum needs, at least
+    epsilon   = 8.0                   # after all rounds, at most
+    error     = 1e-6                  # rounding error of an entry of a sum, at most
+
+`securefed run FILE.toml` reads it. A defence states its plan before a run: rounding errors, the least number of clients
+that a sum is opened over (survivors), and epsilon where it adds noise.
 """
 
 from __future__ import annotations
@@ -93,6 +96,9 @@ def shortfalls(required: Requirements, defense: Defense, plan: Plan, rounds: int
         defense: the defence.
         plan: its plan.
         rounds: rounds of the run.
+
+    Returns:
+        The sentences; none where the plan promises all that is required. Epsilon is infinite without noise.
     """
     out = []
     if required.hidden and not defense.aggregation.hides:
@@ -119,6 +125,7 @@ def _check_keys(path: Path, where: str, table: Mapping[str, Any], known: Sequenc
 
 
 def _typed(path: Path, name: str, value: Any, kind: type) -> Any:
+    """Return a value of this type (an integer as a float where one is due); raise `ConfigError` for another."""
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:

@@ -1,4 +1,8 @@
-"""Define the commands `securefed run`, `key`, `plan` and `list`."""
+"""Define the commands `securefed run`, `key`, `plan` and `list`.
+
+`run` simulates a federation in this process, described by options or by a TOML file (`run_file`); `key` makes the key
+that encrypts its checkpoint; `plan` shows before a run what a defence promises and costs; `list` shows what there is.
+"""
 
 from __future__ import annotations
 
@@ -175,6 +179,7 @@ def _from_file(
 
 
 def _was_given(context: typer.Context, name: str) -> bool:
+    """Tell whether the user wrote this option, so that its value is not the default."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
@@ -201,6 +206,7 @@ def key(path: Annotated[Path, typer.Argument(help="File to write; an existing fi
 
 
 def _seal(key_file: Path | None, anchor: Path | None, checkpoint: Path | None) -> Seal | None:
+    """Return what encrypts the checkpoint, if the options ask for it; raise `ConfigError` where one lacks another."""
     from securefed._persistence.sealing import Seal  # noqa: PLC0415
     from securefed.errors import ConfigError  # noqa: PLC0415
 

@@ -1,5 +1,8 @@
 """Checks that every aggregation must pass: it sums the contributions of five clients, some of which drop out.
 
+An aggregation is the protocol that makes one sum, in stages of one request and one reply for each client. Its steps
+take a state and return a new one; `_Exchange` below plays all parties.
+
 An aggregation that hides single contributions sums one tensor more, the indicator. Every client that contributes adds
 zero to it. A client that sits out uploads random numbers in all tensors, so that a sum of the indicator that is not
 zero shows the server that the sums are noise.
@@ -29,7 +32,9 @@ from securefed.testing._transform_checks import CLIENTS, LAYOUT, contributions
 _RUN: Final = "ab" * 16
 _ROUND: Final = 3
 _CONTEXT: Final = bytes(32)
+"""Stands for the digest of what clients were sent, to which an aggregation binds uploads."""
 _LOST: Final[ClientId] = 2
+"""The client whose replies are lost."""
 _ROUNDING: Final = 1e-9
 """Rounding in float64 that is allowed on top of the plan's error."""
 
@@ -208,6 +213,7 @@ class _Exchange:
         return restore(state, pack(state)) if self.freeze else state
 
     def _lost(self, stage: str, party: PartyId) -> bool:
+        """Tell whether a reply is lost, and note that of the client that may be lost."""
         if party not in self.clients:
             return False
         if self.all_lost and stage == self.defense.aggregation.upload:

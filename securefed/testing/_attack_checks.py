@@ -1,5 +1,8 @@
 """Checks that every attack must pass: it runs on views of short runs, and its estimates have the right form.
 
+A view is what an attacker sees of a run. An attack's `applies` returns `None` where it can run on a view, or says in a
+sentence why not; `run` returns an estimate of the attack's secret (a client's rows, its Gram matrix, ...).
+
 The attack is run on views of short runs of all algorithms that the audit runs. The views are those of: the server, an
 observer of the sums only, the server with a colluding client, an observer of sums over changing clients, the server
 with shuffled messages, and an observer of the result only.
@@ -126,6 +129,7 @@ def check_views_of(attack: Any, algorithm: str) -> None:
 
 
 def _check_refuses(attack: Any, target: Target, observed: View) -> None:
+    """Check that `run` raises `TranscriptError` on a view that the attack says it does not apply to."""
     try:
         attack.run(observed, target, np.random.default_rng(0))
     except TranscriptError:

@@ -1,7 +1,11 @@
 """A check for test suites that limits how much an algorithm's messages leak.
 
-def test_my_method_keeps_rows_to_itself():
-    assert_leakage_below(0.2, my_contribute, clients, start=first, combine=follow)
+    def test_my_method_keeps_rows_to_itself():
+        assert_leakage_below(0.2, my_contribute, clients, start=first, combine=follow)
+
+An audit runs the algorithm several times and attacks what an observer sees of each run (a view: the server's messages,
+or the sums only) for several secrets (one client's rows, labels, Gram matrix, ...). The leakage of an attack is 0 where
+it does no better than a guess from public facts, and 1 where it is exact; each mean has a 95 % interval.
 """
 
 from __future__ import annotations
@@ -31,9 +35,9 @@ def assert_leakage_below(
     """Fail if an attack leaks `limit` or more, or if the audit is too weak to decide.
 
     Args:
-        limit: 0 = nothing beyond public knowledge, 1 = exact.
+        limit: largest leakage that is allowed, above 0 and below 1.
         algorithm: as `securefed.audit_algorithm` takes it; or the `Report` of a finished audit, alone.
-        clients: as `securefed.audit_algorithm` takes them.
+        clients: their rows, one `securefed.Dataset` each; not with a finished audit.
         views: those that have to stay below: `("sum only",)` for a method that always runs under secure aggregation.
         secrets: of gram, samples, labels, membership, pooled gram, pooled samples, confirmation; confirmation is not
             asked for by default, since only noise withstands it. The pooled ones are all clients' data together, which

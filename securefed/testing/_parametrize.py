@@ -1,4 +1,8 @@
-"""Find the published checks for an object, and parametrise a pytest test with them."""
+"""Find the published checks for an object, and parametrise a pytest test with them.
+
+A check is a function of one object (an algorithm, attack, transform or aggregation) that raises where the object breaks
+a rule of its kind; each kind has a module with the tuple `CHECKS`.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +46,12 @@ def parametrize_with_checks(instances: Iterable[Any]) -> Any:
 
     Args:
         instances: algorithms, attacks, transforms or aggregations, with small, quick settings.
+
+    Returns:
+        The decorator, pytest's own `pytest.mark.parametrize`.
+
+    Raises:
+        ConfigError: no list, or an object for which there are no checks.
     """
     if not isinstance(instances, Iterable):
         raise ConfigError(f"instances must be a list of objects; got one {type(instances).__name__}. Write [...].")

@@ -1,5 +1,8 @@
 """Checks that every transform must pass: it plans, encodes and decodes the contributions of five clients.
 
+A transform (a clip, noise, fixed point, ...) changes each contribution before the sum (`encode`) and the sum after it
+(`decode`, `release`), and states in the plan what it will do. Transforms are chained; `composed` makes a whole chain.
+
 Each check is a function of a transform. It raises `AssertionError` with what the transform does and what it should do,
 or the transform's own named error. `securefed.testing.parametrize_with_checks` runs them all.
 """
@@ -193,6 +196,7 @@ def contributions() -> list[dict[str, Any]]:
 
 
 def _added(parts: list[Tensors] | list[dict[str, Any]]) -> dict[str, Any]:
+    """Add contributions tensor by tensor."""
     return {name: sum(np.asarray(part[name]) for part in parts) for name in parts[0]}
 
 
