@@ -112,6 +112,7 @@ class ClientNode:
         self._spending = self.algorithm if isinstance(self.algorithm, SupportsPrivacyCost) else None
         self._plans = ExchangePlans(schema, defense)
         self.state = ClientNodeState(self.algorithm.enroll(data, schema.public, self._rng(0)))
+        """All that the client keeps between messages; replaced as a whole, at each message."""
 
     @property
     def terms(self) -> str:
@@ -126,7 +127,8 @@ class ClientNode:
     def begin(self, message: Message) -> Message | PendingUpload:
         """Answer a message, or accept a request that still needs this client's contribution.
 
-        A request for a contribution is accepted once: afterwards its exchange is used up, whatever happens next.
+        A request for a contribution is accepted once: afterwards its exchange is used up, whatever happens next. The
+        caller passes it to `compute` and `finish`; `ClientBatch` computes for many clients at once between the two.
         """
         try:
             step = self._step(self.state, message)

@@ -83,8 +83,8 @@ class Ledger:
         path: its file; `None` in memory.
     """
 
-    def __init__(self, limits: Limits, path: Path | None, seal: Seal | None, book: LedgerEntries) -> None:
-        self.limits, self.path = limits, path
+    def __init__(self, limits: Limits, path: Path | str | None, seal: Seal | None, book: LedgerEntries) -> None:
+        self.limits, self.path = limits, None if path is None else Path(path)
         self._seal, self._book = seal, book
 
     @classmethod

@@ -112,6 +112,9 @@ def open_exchange(
         log: where messages are recorded.
         previous: survivors of the last sum that was opened; empty before any.
         prepared: what the last exchange precomputed for this one.
+
+    Raises:
+        PlanError: the defence cannot keep its promise after so many doublings of the range.
     """
     header = content.header
     plan = defense.plan(layouts[header.kind], clients, range_doublings=header.doublings, learned=header.learned)
@@ -121,7 +124,7 @@ def open_exchange(
 
 
 class Requests(Mapping[PartyId, bytes]):
-    """A stage's requests by receiver, encoded when they are looked up and not kept."""
+    """A stage's requests by receiver: `encode(party)` makes one whenever it is looked up, and none is kept."""
 
     def __init__(self, parties: Mapping[PartyId, Any], encode: Callable[[PartyId], bytes]) -> None:
         self._parties, self._encode = parties, encode

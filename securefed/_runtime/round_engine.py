@@ -57,7 +57,10 @@ from securefed.errors import (
 _START_STREAM = 2**32 - 2
 """Separates the random stream of the first state from clients' and cohorts' streams of the same seed."""
 _RESERVED = 64
-"""Exchange numbers that a checkpoint reserves at a time, with one write; a resumed run skips what is left of them."""
+"""Exchange numbers that a checkpoint reserves at a time, with one write; a resumed run skips what is left of them.
+
+A number must never be used twice, also after a crash, and numbers cost nothing: half as many would take twice as many
+writes."""
 
 VOIDING = (ClientOut, SurvivorsTooClose, RangeRefused, TooFewSurvivors, MessageRefused)
 """Errors that make one attempt at a sum void; the sum is then attempted again."""
@@ -86,7 +89,7 @@ class RoundEngine:
     Args:
         terms: what all parties agreed on.
         run: the run's identifier; a fresh one by default.
-        options: cohorts, checkpoint, transcript, retries and budget; without open defaults.
+        options: cohorts, checkpoint, transcript, retries and budget, with all defaults filled in.
         nodes: clients simulated in this process; their states go into the checkpoint.
 
     Raises:
@@ -112,13 +115,15 @@ class RoundEngine:
         self._server = self.algorithm.start(self.public, np.random.default_rng([self.seed, _START_STREAM]))
         self._history: list[RoundHistory] = []
         self._opened: tuple[ClientId, ...] = ()  # survivors of the last sum that was opened
-        self._prepared: Any = None  # by the last exchange for the next, where the aggregation does that
-        self._exchanges = self._reserved = self._sums = 0
+        self._prepared: Any = None  # keys and masks, by the last exchange for the next, where the aggregation does that
+        self._exchanges = 0  # the next exchange's number
+        self._reserved = 0  # the checkpoint on disk allows numbers below this one
+        self._sums = 0  # exchanges that the budget counts
         self.tried: dict[tuple[int, str], int] = {}  # attempts at the last sum: clients answer none of them twice
         self.given_up = 0
         """Rounds of a `SumServer` that were given up: clients answer no further attempt at them."""
-        self._doublings = {TRAIN: 0, EVALUATE: 0}
-        self._learned = self.defense.start(layouts[TRAIN])
+        self._doublings = {TRAIN: 0, EVALUATE: 0}  # of the declared bounds, since a client was out of range
+        self._learned = self.defense.start(layouts[TRAIN])  # public numbers of an adaptive defence, such as its clip
         self._counted = CountedClients(self.algorithm.needs_outcome)
         self._checkpoint = self._open_checkpoint(options)
         self.resumes: str | None = None
@@ -215,6 +220,11 @@ class RoundEngine:
     def failed(self, pending: PendingSum, exchange: OpenExchange, error: Exception) -> None:
         """Note that an attempt was void, and decide whom the next one invites.
 
+        After `ClientOut` the sum was opened, and is noise: the bounds are doubled, and the same clients are invited
+        again, since of sums over two sets of clients the difference would show the clients in one set only. After
+        `SurvivorsTooClose` to the last sum nothing was opened, and some clients are left out. Otherwise the same
+        cohort is tried again.
+
         Args:
             pending: the sum; it is changed.
             exchange: the attempt.
@@ -230,11 +240,12 @@ class RoundEngine:
         if isinstance(error, ClientOut):
             pending.was_out = True
             self._double(kind, error)
-            # another set of survivors' sum and this one could be subtracted
             pending.cohort = self._opened = error.survivors
         elif isinstance(error, SurvivorsTooClose):
             pending.cohort = drop_surplus(error.survivors, error.surplus, self._opened)
-        elif doubled or pending.was_out:  # a repeat that lost a client: those that were out are not asked in vain again
+        elif doubled or pending.was_out:
+            # In the clear a client refused by name; or a repeat after `ClientOut` lost a client, and without larger
+            # bounds the clients that were out would be out of the next attempt too.
             self._double(kind, error)
         if len(pending.void) >= self._options.max_void:
             number, last = len(self._history), pending.void[-1]
