@@ -105,6 +105,10 @@ def test_rows_and_labels_of_one_gradient_are_found() -> None:
     assert curve["series"]["the step"]["rounds"][0] == 1
 
 
+def test_every_run_states_its_costs_under_its_own_number() -> None:
+    assert [(fact.defense, fact.seed) for fact in of_descent().facts] == [("plain", 0), ("plain", 1)]
+
+
 def test_statistics_are_found_and_rows_are_said_to_be_out_of_reach() -> None:
     report = of_signed_steps("server", 1e-6)
     found = cell(report, "server", "training/batch statistics")

@@ -1,4 +1,8 @@
-"""Inputs of an attack on a torch loop: the observed change of model state, and the public facts that go with it."""
+"""Inputs of an attack on a torch loop: the observed change of model state, and the public facts that go with it.
+
+The change is that of one member, or the mean over several members' changes, weighted by their rows. `simulate` computes
+the same from rows of the attacker's own, by the caller's step.
+"""
 
 from __future__ import annotations
 
@@ -83,12 +87,15 @@ class AttackInputs:
         return self.network.flatten({name: self.observed.change[name] for name in self.network.shapes})
 
     def gradient(self) -> Tensor:
-        """Return the mean gradient (parameters,): exact for one gradient step, else the change's direction."""
+        """Return minus the change over the rate, (parameters,).
+
+        It is the mean gradient for one gradient step; for other steps only its direction is meant.
+        """
         rate = self.facts.rate if self.facts is not None and self.facts.rate > 0 else 1.0
         return -self.message / rate
 
     def rng(self, stream: int) -> np.random.Generator:
-        """Return the generator of one attack."""
+        """Return the generator of one attack; each attack has a stream of its own."""
         return np.random.default_rng([self.seed, stream])
 
     def draw(self, rng: np.random.Generator, count: int) -> TrainedRows:
@@ -97,7 +104,12 @@ class AttackInputs:
         return self.prior.part(torch.as_tensor(places))
 
     def simulate(self, rows: TrainedRows, seed: int) -> dict[str, Array]:
-        """Return the change that all members would cause together, the rows dealt out in their order."""
+        """Return the change that all members would cause together: the mean of theirs, weighted by their rows.
+
+        Args:
+            rows: of all members, in the members' order.
+            seed: of the members' draws.
+        """
         changes, first = [], 0
         for place, count in enumerate(self.rows):
             own = rows.part(slice(first, first + count))

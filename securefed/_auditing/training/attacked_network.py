@@ -1,7 +1,8 @@
 """Treat the model as the attacks on networks do: its mean loss as a function of parameters and rows.
 
-Batch normalisation is in the mode in which the step used it: in training mode the statistics of the batch are part of
-the function, and no running ones are kept. Dropout is off: the attacker does not know its draws.
+`attack_inputs` and `step_probe` wrap the caller's model here; attacks then differentiate the loss by both. Batch
+normalisation is in the mode in which the step used it: in training mode the statistics of the batch are part of the
+function, and no running ones are kept. Dropout is off: the attacker does not know its draws.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ def attacked_network(training: TorchTraining, state: State, row_shape: tuple[int
         training: model, loss and the modes of its parts.
         state: that a client receives.
         row_shape: shape of one row as the model takes it.
+
+    Returns:
+        The loss of rows (rows, features), each as one vector; only parameters that the model trains are variables.
     """
     module, evaluated = training.received(state), training.received(state).eval()
     for name, part in module.named_modules():
@@ -31,6 +35,7 @@ def attacked_network(training: TorchTraining, state: State, row_shape: tuple[int
     for layer in batch_norms(module, training.modes).values():  # without running statistics a layer uses its batch's
         layer.track_running_stats = False
         layer.running_mean = layer.running_var = layer.num_batches_tracked = None
+    # parameters that are not trained are constants of the loss
     frozen = {name: value for name, value in module.named_parameters() if name not in training.parameters}
 
     def output(parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -52,6 +57,7 @@ def attacked_network(training: TorchTraining, state: State, row_shape: tuple[int
 
 
 _DROPOUT = (nn.modules.dropout._DropoutNd, nn.AlphaDropout, nn.FeatureAlphaDropout)
+"""Layers that stay in evaluation mode, where they pass everything on."""
 
 
 def mean_loss(loss: LossFunction, output: Tensor, target: Tensor) -> Tensor:

@@ -1,7 +1,9 @@
 """Run the caller's local step on copies of the model, and compute what a server sees of it: the change of the state.
 
-The caller's code is run as it is. Its draws come from the global generators, which are set for each run and restored
-afterwards, so that a run can be repeated and two runs can differ in their draws alone.
+The state is the model's state dict: parameters, and buffers such as the running statistics of batch normalisation. Both
+the audited clients and those that attacks simulate are run here. The caller's code is run as it is. Its draws come from
+the global generators, which are set for each run and restored afterwards, so that a run can be repeated and two runs
+can differ in their draws alone.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ LocalStep = Callable[[nn.Module, Tensor, Tensor], Any]
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """(output, target) -> the loss: one number for the batch, or one a row."""
 State = Mapping[str, Tensor]
-"""A state dict."""
+"""A state dict: parameters and buffers by name."""
 _COUNTER = "num_batches_tracked"
+"""End of the names under which layers of batch normalisation count their batches."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class TrainedRows:
 
 
 class TorchTraining:
-    """The model and the caller's step.
+    """The model, its loss and the caller's step.
 
     Args:
         model: with the weights that every client receives.
@@ -90,7 +93,7 @@ class TorchTraining:
         Args:
             state: that the client receives.
             rows: of the client.
-            seed: of the global generators.
+            seed: of the global random generators during the step.
 
         Returns:
             By name, the trained state less the received one, in double precision; counters of batches included.
@@ -123,7 +126,11 @@ class TorchTraining:
 
 
 class _Modes:
-    """Record in which mode each part of a module is called first."""
+    """Record in which mode, training or evaluation, each part of a module is called first.
+
+    Attributes:
+        seen: by the part's name, whether it was in training mode.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self.seen: dict[str, bool] = {}

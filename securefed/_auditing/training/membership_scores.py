@@ -1,11 +1,14 @@
-"""Score whether records are among the rows behind a change of model state.
+"""Score whether records are among the rows behind a change of model state; higher means more likely.
 
-    loss drop            how much the record's loss falls from the received model to the returned one
-    gradient alignment   how much of the change points against the record's own gradient
+With weights w and change d = w' - w, a record of loss l is scored by
+
+    loss drop            l(w) - l(w + d): how much its loss falls from the received model to the returned one
+    gradient alignment   the cosine between d and -grad l(w): how much the change points against its gradient
     shadow               likelihood ratio over clients simulated with and without the record (`ShadowMembership`)
 
-The first two need one pass of the model for each record and no simulated client. Batch normalisation and dropout are in
-evaluation mode there, since a record has no batch.
+`training_seed_run` compares the scores of the target's rows with those of other rows. The first two scores need a pass
+or two of the model for each record and no simulated client. Batch normalisation and dropout are in evaluation mode
+there, since a record has no batch.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from securefed.errors import TranscriptError
 SCORED: Final = 20
 """Most records that are scored in one run, half of them members."""
 _SHADOWS: Final = 8
-"""Simulated clients with each record, and as many without; half as many leave variances of three numbers."""
+"""Simulated clients with each record, and as many without; half as many leave variances of 3 degrees of freedom."""
 _ENTRIES: Final = 2**27
 """Most numbers of simulated messages held at a time (1 GiB)."""
 
@@ -40,7 +43,7 @@ class Records:
 
     Attributes:
         inside: rows of the target.
-        places: their places among the target's rows.
+        places: (records,) their places among the target's rows.
         outside: as many rows that no member has, of the members' classes.
     """
 
@@ -113,15 +116,15 @@ def gradient_alignments(inputs: AttackInputs, records: TrainedRows) -> Array:
     out = []
     for x, y in _one_by_one(records):
         loss = mean_loss(inputs.training.loss, module(x), y)
-        slopes = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
-        gradient = np.concatenate([slope.double().reshape(-1).numpy() for slope in slopes])
+        parts = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        gradient = np.concatenate([part.double().reshape(-1).numpy() for part in parts])
         size = float(np.linalg.norm(gradient) * np.linalg.norm(change))
         out.append(-float(gradient @ change) / size if size > 0 else 0.0)
     return np.array(out)
 
 
 def shadow_ratios(inputs: AttackInputs, records: Records, first: int) -> Array:
-    """Return the likelihood ratios of simulated clients.
+    """Return each record's log likelihood ratio, from clients simulated with it and without it.
 
     Args:
         inputs: of the attack.
@@ -150,14 +153,19 @@ def shadow_ratios(inputs: AttackInputs, records: Records, first: int) -> Array:
         CandidateRecord(row, first + int(place)) for row, place in zip(_codes(records.all), places, strict=True)
     ]
     scorer = ShadowMembership(_SHADOWS)
-    # The records and the known rows travel as numbers of the rows in `replay.pool`.
+    # The scorer handles rows as vectors of numbers. Inputs and targets of any type go through it as their row numbers
+    # in `replay.pool`, records first.
     replay.pool = TrainedRows.joined([records.all, inputs.prior])
     known = np.arange(count, count + len(inputs.prior), dtype=np.float64)[:, None]
     return scorer.score(replay, candidates, known, inputs.rng(41))  # type: ignore[arg-type]
 
 
 class _Simulation:
-    """The observed change as a function of the members' rows, each given by its number in `pool`."""
+    """The observed change as a function of the members' rows, each given by its number in `pool`.
+
+    It has the interface of an attack's `Replay` that `ShadowMembership` needs: `rows`, `messages`, `scale` and the
+    call.
+    """
 
     def __init__(self, inputs: AttackInputs) -> None:
         self._inputs, self.rows, self.pool = inputs, inputs.count, inputs.prior
@@ -174,12 +182,13 @@ class _Simulation:
         return float(np.linalg.norm(self.messages))
 
     def __call__(self, rows: Array, seed: int) -> Array:
-        """Return the simulated change of rows given by their numbers (rows, 1)."""
+        """Return the simulated change (numbers,) of rows given by their numbers in `pool`, (rows, 1)."""
         chosen = self.pool.part(torch.as_tensor(rows[:, 0].astype(np.int64)))
         return as_vector(self._inputs.simulate(chosen, seed), self._names)
 
 
 def _codes(records: TrainedRows) -> Array:
+    """(records, 1) the records' numbers in the pool, which they lead."""
     return np.arange(len(records), dtype=np.float64)[:, None]
 
 

@@ -1,7 +1,8 @@
 """Give an audit of a torch loop the changes of model state that a server sees: simulated, or read from a recording.
 
 One run is one round and one target. In the server's view the change is the target's own; in that of sums it is the mean
-over all clients, weighted by their numbers of rows, which is what exact secure aggregation leaves.
+over all clients, weighted by their numbers of rows, which is what exact secure aggregation leaves. `TrainingSubject`
+asks a source, `SimulatedRuns` or `RecordedRuns`, for the change of each run and view.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from securefed.attacks import views
 from securefed.errors import ConfigError, TranscriptError
 
 _DELTA = "delta."
+"""Prefix of recorded tensors that are changes of a model's entries, not the entries."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,15 @@ class ObservedRuns(Protocol):
         ...
 
     def observe(self, seed: int, view: str) -> ObservedChange:
-        """Return what a view shows of a run; raises `TranscriptError` where it is closed."""
+        """Return what a view shows of a run.
+
+        Args:
+            seed: number of the run.
+            view: `server` or `sum only`.
+
+        Raises:
+            TranscriptError: the run does not show this view; for instance the recording holds no single messages.
+        """
         ...
 
 
@@ -93,7 +103,7 @@ class SimulatedRuns:
         """Run every client once for each seed, and return what a view shows."""
         state, target = self._training.state, self.target(seed)
         if self._cached[0] != seed:
-            draws = [1_000_003 * seed + 2 * client for client in range(len(self._clients))]
+            draws = [1_000_003 * seed + 2 * client for client in range(len(self._clients))]  # all different
             found = [self._training.change(state, rows, s) for rows, s in zip(self._clients, draws, strict=True)]
             self._cached = seed, found
         return _observed(view, seed, target, state, self._cached[1], [len(rows) for rows in self._clients])
@@ -158,15 +168,18 @@ class RecordedRuns:
         return ObservedChange(view, seed, target, (target,), state, found.change, found.null)
 
     def _weight(self, client: int) -> float:
+        """Return the factor of a client's recorded update: its number of rows over the mean of all clients'."""
         return self._rows[client] / float(np.mean(self._rows)) if self._weighted else 1.0
 
     def _change(self, message: Tensors, broadcast: Tensors, weight: float, members: int) -> dict[str, Array]:
+        """Return the members' mean change: of recorded models less the broadcast, or of updates over their weights."""
         values = {name: np.asarray(value, np.float64) for name, value in message.items()}
         if self._models:
             return {name: value / members - broadcast[name] for name, value in values.items()}
         return {name.removeprefix(_DELTA): value / weight for name, value in values.items()}
 
     def _state(self, broadcast: Tensors) -> dict[str, Tensor]:
+        """Return the model's state dict with the broadcast's entries; `ConfigError` where these do not fit it."""
         own = self._training.state
         for name, value in broadcast.items():
             if name not in own or tuple(np.shape(value)) != tuple(own[name].shape):
@@ -185,7 +198,10 @@ def _observed(
     changes: Sequence[Mapping[str, Array]],
     rows: Sequence[int],
 ) -> ObservedChange:
-    """Make a view of one round, in which every single change is known; the null takes the next client's."""
+    """Make a view of one round, in which every single change is known; the null takes the next client's.
+
+    `target` is the place of the target in `changes` and `rows`.
+    """
     after = (target + 1) % len(changes)
     if view == views.SERVER_VIEW:
         null = changes[after] if len(changes) > 1 else None

@@ -1,4 +1,13 @@
-"""Read labels and batch statistics off a change of model state: closed forms, and a regression on simulated clients."""
+"""Read labels and batch statistics off a change of model state: closed forms, and a regression on simulated clients.
+
+`training_seed_run` calls `read_statistics`, `read_labels` and `learn_labels` on the change that a view shows.
+
+- Statistics: with momentum m, a layer of batch normalisation moves its running mean r by r <- (1 - m) r + m (batch
+  mean), and the variance likewise. The change of r after a known number of batches gives their average.
+- Labels in closed form: the gradient of a softmax's bias is (mean probability - share of the class).
+- Labels by regression: training on many rows of a class raises that class's output on known rows. How much is learned
+  from clients that are simulated on known rows, with the caller's own step.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +38,9 @@ on held-out clients with shares of classes drawn evenly, 160 gave .68, 320 .71 (
 _LEARNING: Final = 0.3
 """Share of the time that is left which these clients may take; membership by simulation comes after them."""
 _FEWEST: Final = 24
-"""Simulated clients below which the regression is left out: fewer than the features of ten classes would overfit."""
+"""Simulated clients below which the regression is left out: ten classes make 20 features, and fewer would overfit."""
 _SHIFTS: Final = 8
-"""Simulated clients on which shift and scatter of batch statistics are measured; all together give a number a layer."""
+"""Simulated clients on which the errors of batch statistics are measured; all channels of a layer share one number."""
 _ASKED: Final = 200
 """Most known rows on which the outputs of the received and the returned model are compared."""
 
@@ -44,8 +53,7 @@ def read_statistics(inputs: AttackInputs) -> list[Reconstruction]:
     towards the statistics of all known rows.
 
     Raises:
-        TranscriptError: no layer follows its batches, the change lacks the running statistics, or the number of batches
-            is unknown.
+        TranscriptError: no layer keeps running statistics, the change lacks them, or the number of batches is unknown.
     """
     module = inputs.training.received(inputs.observed.state)
     batches = counted_batches(inputs.observed.change) or (inputs.facts.batches if inputs.facts else None)
@@ -59,7 +67,18 @@ def read_statistics(inputs: AttackInputs) -> list[Reconstruction]:
 
 
 def _corrected(inputs: AttackInputs, found: Array, pooled: list[Array], batches: int) -> Array:
-    """Subtract the shift of simulated clients, and shrink each layer's means or variances by how far they scatter."""
+    """Subtract the shift of simulated clients, and shrink each layer's means or variances by how far they scatter.
+
+    With s the mean error (read - true) over simulated clients, and in units in which known rows have statistics 1, the
+    corrected value is 1 + c (found - s - 1). c is the least-squares slope of (true - 1) on (read - s - 1), within
+    [0, 1], one number for all channels of a layer.
+
+    Args:
+        inputs: of the attack.
+        found: (channels of all layers,) statistics as read.
+        pooled: by layer the means, then the variances, of the known rows.
+        batches: number of batches that the layers saw.
+    """
     module, known, rng = inputs.training.received(inputs.observed.state), labels_of(inputs.prior), inputs.rng(22)
     reads, truths = [], []
     for number in range(_SHIFTS):
@@ -70,10 +89,8 @@ def _corrected(inputs: AttackInputs, found: Array, pooled: list[Array], batches:
     out, start = [], 0
     for part in pooled:
         place = slice(start, start + len(part))
-        off, true = (
-            np.array(reads)[:, place] - shift[place] - 1.0,
-            np.array(truths)[:, place] - 1.0,
-        )  # known rows have 1
+        off = np.array(reads)[:, place] - shift[place] - 1.0
+        true = np.array(truths)[:, place] - 1.0
         reliable = float(np.clip(np.sum(off * true) / max(float(np.sum(off * off)), 1e-300), 0.0, 1.0))
         out.append(1.0 + reliable * (found[place] - shift[place] - 1.0))
         start = place.stop
@@ -98,7 +115,7 @@ def _read_layers(inputs: AttackInputs, change: Mapping[str, Array], batches: int
 
 
 def read_labels(inputs: AttackInputs) -> list[Reconstruction]:
-    """Count labels from the last layer's gradient.
+    """Count labels from the last layer's gradient; the estimate is (classes,) numbers of rows.
 
     Raises:
         TranscriptError: the change is not one gradient, or no linear layer gives the logits of a cross entropy.
@@ -161,7 +178,11 @@ class OutputShift:
 
     @classmethod
     def of(cls, inputs: AttackInputs, known: Array) -> OutputShift:
-        """Compute the outputs of the received model; `TranscriptError` where these are no score for each class."""
+        """Compute the outputs of the received model on rows whose labels are `known`.
+
+        Raises:
+            TranscriptError: the outputs are no score for each class.
+        """
         rows, labels = inputs.prior.x[:_ASKED], known[:_ASKED]
         outputs = _outputs(inputs, {}, rows)
         if outputs.shape != (len(rows), inputs.classes):
@@ -172,7 +193,7 @@ class OutputShift:
         return cls(inputs, rows, members / np.maximum(members.sum(axis=1, keepdims=True), 1.0), outputs)
 
     def __call__(self, change: Mapping[str, Array]) -> Array:
-        """Return for each class how its output moves over all rows, and over the rows of that class."""
+        """Return (2 classes,) for each class how its mean output moves over all rows, then over that class's rows."""
         moved = _outputs(self.inputs, change, self.rows) - self.outputs
         return np.concatenate([moved.mean(axis=0), np.diagonal(self.classes @ moved)])
 

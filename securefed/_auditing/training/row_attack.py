@@ -1,5 +1,10 @@
 """Recover rows from a change of model state: closed forms of the first layer, then searches through simulated steps.
 
+The gradient of a linear first layer is a sum of (output gradient) x (input row), so that inputs can be separated from
+it where each row activates outputs of its own (`FirstLayerEvidence`). A search looks for rows x that minimise the
+distance between the observed message and the one that x would send (`StagedInversion`). `training_seed_run` and
+`size_curve` call `recover_rows`.
+
 A search has to differentiate the client's local training. Training that is one gradient step can be. For other
 training, gradient descent of several full-batch steps is tried as a stand-in, on rows that the attacker knows: where
 it sends what the caller's training sends, it takes its place. Where none fits, the closed forms remain, and the
@@ -33,7 +38,8 @@ EFFORT: Final = InversionEffort(
 )
 """Limits of a search, less than those of `invert` by default: an audit makes tens of them."""
 _STEPS: Final = (2, 3, 4, 5, 6, 8, 10, 15, 20)
-"""Numbers of gradient steps to try for a stand-in: those of usual local training; each costs six simulations."""
+"""Numbers of gradient steps to try for a stand-in: those of usual local training; each costs six simulations. One step
+needs no stand-in."""
 _EXPLAINED: Final = 1e-2
 """Relative difference of a simulated message up to which rows count as explaining it; rows of a closed form in float32
 miss it by 1e-3 and less, other rows by .1 and more."""
@@ -65,8 +71,10 @@ class ReadRows:
 def stand_in(inputs: AttackInputs) -> LocalSteps | None:
     """Find full-batch gradient descent that sends what the caller's training sends for known rows; `None` if none does.
 
-    `facts.rate` is the learning rate of all its steps together. It is adjusted until the simulated change, projected on
-    the caller's, has its length; six corrections suffice.
+    For each number of steps T the learning rate begins at `facts.rate` / T, where `facts.rate` is the c of the best fit
+    change = -c gradient. It is divided by the simulated change's component along the caller's change, as a share of
+    that change's length, until that is 1; six corrections suffice. None is looked for where the step draws at random,
+    or where the message is a sum.
     """
     facts = inputs.facts
     if facts is None or not facts.repeatable or facts.rate <= 0 or len(inputs.rows) != 1:
@@ -94,6 +102,10 @@ def recover_rows(inputs: AttackInputs, seconds: float, *, search: bool = True) -
         inputs: of the attack.
         seconds: that a search may take.
         search: whether to search where the closed forms fail.
+
+    Returns:
+        The rows of the first method that explains the message: closed form, then search. Where no search is possible,
+        the rows of the closed form stand even if they do not explain it.
 
     Raises:
         TranscriptError: no attack applies; the message says why.
@@ -128,7 +140,10 @@ def recover_rows(inputs: AttackInputs, seconds: float, *, search: bool = True) -
 
 
 def _closed_form(inputs: AttackInputs, first: FirstLayerEvidence | None) -> ReadRows | None:
-    """Return the rows that the first layer gives, checked by the caller's own step."""
+    """Return the rows that the first layer gives, checked by the caller's own step; `None` where it gives none.
+
+    The check needs their labels. Without them only a single row counts as explained, since its closed form is exact.
+    """
     if first is None or first.rows is None:
         return None
     rows, targets = first.rows, None
@@ -161,7 +176,19 @@ def _search(
     first: FirstLayerEvidence | None,
     seconds: float,
 ) -> ReadRows:
-    """Count labels in the last layer and search for rows, with as many evaluations as the time allows."""
+    """Count labels in the last layer and search for rows, with as many evaluations as the time allows.
+
+    Args:
+        inputs: of the attack.
+        inversion: the search, with the simulation of the step that it differentiates.
+        message: (parameters,) the message that this simulation would send.
+        gradient: (parameters,) the mean gradient that follows from it, for the labels.
+        first: evidence of the first layer, where the search starts; `None` without.
+        seconds: that it may take.
+
+    Raises:
+        TranscriptError: targets are no classes, or time or memory do not suffice.
+    """
     features, classes = inversion.features, inputs.classes
     if classes < 2:
         raise TranscriptError("a search needs labels, which are counted in the last layer; targets are no classes")

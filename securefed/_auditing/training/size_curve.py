@@ -1,4 +1,9 @@
-"""Measure the share of rows recovered over rows a client and repetitions of the local step."""
+"""Measure the share of rows recovered over rows a client and repetitions of the local step.
+
+The more rows a client trains on, and the longer it trains, the less its update tells of a single row. The curve shows
+the caller from which sizes on rows are out of reach. `TrainingSubject` measures it before the audited runs, and the
+report draws it.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """Find out what kind of step the caller's is, by running it on rows that the attacker knows.
 
-Closed forms need a change that is one gradient times a number. Whether it is, and which number, is measured: the change
-of known rows is compared with their gradient. Two runs from other draws show how much the step's own draws matter.
+Closed forms need a change of the model that is one gradient of the mean loss times a number. Whether it is, and which
+number, is measured: the change d of known rows is compared with their gradient g, by the c that minimises ||d + c g||.
+Two runs from different draws show how much the step's own draws (shuffling, dropout) matter. The attacks of an audit of
+a torch loop call `probe_step` before they choose a method.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from securefed._auditing.training.local_training import State, TorchTraining, Tr
 from securefed._tensors import Array
 
 _ROUNDINGS: Final = 10.0
-"""Roundings of a state's entries that a change may differ from a gradient by and still count as one."""
+"""Roundings of a state's entries by which a change may differ from a multiple of the gradient, and still count as one."""
 _LEAST: Final = 1e-4
 """Relative difference that counts as rounding whatever the sizes are: gradients are themselves sums with rounding."""
 _SAME: Final = 1e-9
@@ -33,7 +35,7 @@ class StepFacts:
         rows: number of rows of these runs.
         seconds: of one run.
         draw_spread: relative difference of two runs from other draws; 0 for a step that draws nothing.
-        rate: c of the best fit change = -c gradient.
+        rate: c of the best fit change = -c gradient; the learning rate of a single gradient step.
         residual: ||change + c gradient|| / ||change||.
         precision: relative size of the rounding of the change, from the numbers' type.
         batches: that batch normalisation counts in one run; `None` where no layer counts.
@@ -107,6 +109,6 @@ def probe_step(training: TorchTraining, state: State, rows: TrainedRows, seed: i
 
 
 def _rate(change: Array, gradient: Array) -> float:
-    """Return the number c that makes ||change + c gradient|| smallest."""
+    """Return the number c that makes ||change + c gradient|| smallest: -<change, gradient> / ||gradient||^2."""
     energy = float(gradient @ gradient)
     return -float(change @ gradient) / energy if energy > 0 else 0.0

@@ -1,4 +1,11 @@
-"""Recover tokens and sequences of text models: which tokens occur, then whole rows by span checks."""
+"""Recover tokens and sequences of text models: which tokens occur, then whole rows by span checks.
+
+A row is a sequence of token numbers, (length,). The row of a token in the embedding moves differently where the token
+occurs, which tells the tokens (`occurring_tokens`). Sequences are built from them by DAGER (`find_sequences`): the
+gradient of a linear map is spanned by its inputs, so that a candidate whose input lies in the span occurs. This needs
+one gradient step, and fewer positions in all rows than the maps are wide. `training_seed_run` calls `read_tokens` and
+`text_rows`, and the curve of sizes `rows_by_spans`.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +24,10 @@ from securefed.attacks._text.token_occurrence import EmbeddingReference, occurri
 from securefed.errors import TranscriptError
 
 _PARITIES: Final = (0, 1, 0)
-"""Runs of the step that the embedding is compared with: on rows of even tokens alone, of odd ones, and of even ones
-again, so that every token is absent from one run, and the odd ones from two, whose difference shows whether such rows
-move by the data."""
+"""Runs of the step that the embedding is compared with: on sequences of even token numbers alone, of odd ones, and of
+even ones again. Every token is absent from one run at least, and the odd ones from two; if an absent token's row
+differs
+between these two, it moves by the data even where the token does not occur, and the attack refuses."""
 
 
 def token_table(training: TorchTraining, rows: TrainedRows) -> str | None:

@@ -1,7 +1,8 @@
 """Audit a torch training loop: the caller's model, loss and local step, or a recording of them.
 
-The step is run as it stands: any layers, optimiser, number of epochs, shuffling and dropout. What clients send is the
-change of the state dict, buffers of batch normalisation included, in the clear or as a sum under secure aggregation.
+The step is run as it stands: any layers, optimiser, number of epochs, shuffling and dropout. A client sends the change
+of the state dict, buffers of batch normalisation included. A server sees it in the clear (view `server`), or sees the
+sum of all clients' changes under secure aggregation (view `sum only`). A run is one round and one target.
 """
 
 from __future__ import annotations
@@ -118,8 +119,8 @@ def audit_training(
     subject = TrainingSubject(training, runs, rows, held_out, _classes(training, rows, classes), chosen, seconds)
     curve = subject.measure_sizes() if local_step is not None else SizeCurve()
     results = [subject.audit_seed(seed) for seed in range(runs.count)]
-    for result in results:
-        _note_costs(result, subject, chosen)
+    for seed, result in enumerate(results):
+        _note_costs(result, subject, chosen, seed)
     return make_report(
         [subject],
         results,
@@ -136,13 +137,14 @@ def audit_training(
     )
 
 
-def _note_costs(result: SeedResult, subject: TrainingSubject, chosen: Sequence[str]) -> None:
-    """Record what one run cost: a state dict in both directions, and the time of the step."""
+def _note_costs(result: SeedResult, subject: TrainingSubject, chosen: Sequence[str], seed: int) -> None:
+    """Record what the run of a seed cost: a state dict in both directions, and the time of the step."""
     size = sum(value.numel() * value.element_size() for value in subject.training.state.values())
     for name in chosen:
         costs = {"bytes_per_client_round": 2.0 * size, "seconds_per_round": subject.step_seconds, "rounds": 1}
         real = name == VIEWS[0]
-        result.facts.append(RunFacts(subject.name, DEFENSES[name], 0, math.nan, real=real, **costs))  # type: ignore[arg-type]
+        facts = RunFacts(subject.name, DEFENSES[name], seed, math.nan, real=real, **costs)  # type: ignore[arg-type]
+        result.facts.append(facts)
 
 
 def _check_model(training: TorchTraining, rows: TrainedRows) -> None:

@@ -1,9 +1,10 @@
 """The data that an audit of a torch loop tries to recover, what could be guessed of them, and the score.
 
-Rows and counts of labels are scored as in an audit of a function (`client_secrets`). Two secrets are added:
+`training_subject` makes a `TrainingSecrets` for each run and target; estimates of attacks are scored by `judge`. Rows
+and counts of labels are scored as in an audit of a function (`client_secrets`). Two secrets are added:
 
     statistics   of every layer of batch normalisation, means and variances over the client's rows with the weights that
-                 it received, in units of the pooled deviations; the guess is those of all clients' rows together
+                 it received, in units of known rows' (`standardised`); the guess is those of all clients' rows together
     tokens       which tokens occur in the client's rows; the guess is the share of the clients that have the token
 """
 
@@ -42,7 +43,8 @@ class TrainingSecrets:
         clients: all clients' rows.
         target: the client; `None` for all together.
         seed: of the run.
-        statistics: (layers' channels,) statistics by client, and of all rows last; empty without such layers.
+        statistics: for each client (numbers,) its standardised statistics, and those of all rows last; empty arrays
+            without layers of batch normalisation.
         vocabulary: number of tokens; 0 where rows are no tokens.
     """
 
@@ -70,7 +72,14 @@ class TrainingSecrets:
         return out
 
     def judge(self, estimate: Reconstruction) -> list[Judgement]:
-        """Score an estimate beside the guess."""
+        """Score an estimate beside the guess.
+
+        Args:
+            estimate: of rows, labels, statistics or tokens; `estimate.secret` says which.
+
+        Returns:
+            One score.
+        """
         if estimate.secret == "samples" and self.vocabulary:
             return [self._exact_rows(estimate.value)]
         if estimate.secret not in ("statistics", "tokens", "labels"):
@@ -96,7 +105,7 @@ class TrainingSecrets:
         return own, np.sum(counts, axis=0) * (own.sum() / np.sum(counts))
 
     def _exact_rows(self, found: Array) -> Judgement:
-        """Score token sequences by the share of the secret ones that are exactly among the found ones."""
+        """Score token sequences: the error is the share of the secret ones that are not among the found ones."""
         known = {tuple(row) for row in np.asarray(found, np.int64).tolist()}
         share = np.mean([tuple(row) in known for row in self.truth.astype(np.int64).tolist()])
         secret: Secret = "samples" if self.target is not None else "pooled samples"
@@ -112,7 +121,7 @@ class TrainingSecrets:
         return float(np.mean(off <= RECOVERED * np.linalg.norm(self.truth - self.data.prior.mean(axis=0), axis=1)))
 
     def tells(self, secret: str) -> bool:
-        """Whether a secret is one: whether the guess leaves anything open."""
+        """Whether a kind of secret exists here, and the guess without messages leaves anything of it open."""
         if secret == "labels":
             return not self.vocabulary and self.data.has_label_counts
         if self.target is None:
@@ -146,7 +155,7 @@ def layer_statistics(module: nn.Module, modes: Mapping[str, bool], rows: Tensor)
     for name, part in module.named_modules():
         part.training = name in layers
     for layer in layers.values():
-        layer.momentum = 1.0
+        layer.momentum = 1.0  # the running statistics become those of the one batch
     with torch.no_grad():
         module(rows)
     found = [(layer.running_mean, layer.running_var) for layer in layers.values()]
@@ -154,7 +163,17 @@ def layer_statistics(module: nn.Module, modes: Mapping[str, bool], rows: Tensor)
 
 
 def standardised(parts: Sequence[Array], pooled: Sequence[Array]) -> Array:
-    """Return statistics as one vector, means in pooled deviations and variances in pooled variances."""
+    """Return statistics as one vector: (mean - pooled mean) / pooled deviation + 1, and variance / pooled variance.
+
+    The pooled statistics themselves become ones, so that errors relative to the vector's norm are defined for them.
+
+    Args:
+        parts: for each layer its means, then its variances, each (channels,).
+        pooled: the same of known rows.
+
+    Returns:
+        (numbers,) in the order of `parts`; empty without layers.
+    """
     out = []
     for place in range(0, len(pooled), 2):
         mean, variance = pooled[place], np.maximum(pooled[place + 1], 1e-12)

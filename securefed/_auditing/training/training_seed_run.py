@@ -1,7 +1,16 @@
-"""One run of an audit of a torch loop: every attack on the change that one view shows, scored beside its null.
+"""Let every attack loose on the change of model state that one view of a torch loop shows, and score it.
 
-The null of an attack is the same attack on the change of another client, or on the sum with another client's change in
-place of the target's. For membership it is the same scores dealt out at random.
+`TrainingSubject` makes a `TrainingSeedRun` for each run (one round, one target) and view. The change is one client's,
+or the mean of all clients' as secure aggregation leaves it. These secrets are attacked:
+
+    rows                the inputs x, by closed forms and searches; of text, token sequences by span checks
+    labels              how many rows each class has, from the last layer or by regression on simulated clients
+    batch statistics    means and variances at layers of batch normalisation
+    tokens              which tokens occur
+    membership          which of some candidate records are among the target's rows
+
+The null, which measures chance, is the same attack on the change of another client, or on the sum with another client's
+change in place of the target's. For membership it is the same scores dealt out at random.
 """
 
 from __future__ import annotations
@@ -36,11 +45,13 @@ from securefed._tensors import Array
 from securefed.attacks._base import Reconstruction
 from securefed.errors import SecureFedError
 
+# Names of the attacks in the report.
 STATISTICS, LABELS, REGRESSION = "training/batch statistics", "training/last layer", "training/label regression"
 TOKENS, SPANS = "text/tokens", "text/spans"
 ROWS: Final = "training/rows"
 DROP, ALIGNMENT, SHADOW = "membership/loss drop", "membership/gradient alignment", "membership/shadow"
 Attack = Callable[[AttackInputs], list[Reconstruction]]
+"""From the observed change and the public facts to estimates; raises `SecureFedError` where it does not apply."""
 _SEARCH_SHARE: Final = 0.5
 """Share of a run's time that the search for rows may take; membership and labels need simulated clients after it."""
 
@@ -51,8 +62,8 @@ class TrainingSeedRun:
 
     Attributes:
         name: of the audited training.
-        inputs: of the attacks.
-        secrets: of the target.
+        inputs: of the attacks: the observed change, the model and step, and the rows that the attacker knows.
+        secrets: of the target, and how estimates of them are scored.
         population: rows that no client has; `None` where the other clients' rows stand in for them.
         result: where attempts are recorded.
         image_shape: (height, width) of rows that are pictures; `None` otherwise.
@@ -80,6 +91,7 @@ class TrainingSeedRun:
             self._membership()
 
     def _read(self) -> None:
+        """Read batch statistics, counts of labels and tokens, as far as they are secrets here."""
         secrets = self.secrets
         if secrets.tells("statistics"):
             self._try(STATISTICS, read_statistics)
@@ -125,6 +137,8 @@ class TrainingSeedRun:
             return
         found: list[ReadRows] = []
 
+        # The first call is the attack, the second its null. That one does not search: a search takes long, and would
+        # at best find the rows of another client.
         def attack(inputs: AttackInputs) -> list[Reconstruction]:
             first = not found
             share = _SEARCH_SHARE * self.inputs.budget.remaining
@@ -138,6 +152,7 @@ class TrainingSeedRun:
             self._picture(found[0].rows)
 
     def _picture(self, rows: Array) -> None:
+        """Keep the secret rows and the recovered ones, matched row by row, for a picture in the report."""
         judged = self.secrets.judge(Reconstruction("samples", rows))[0]
         matched = self.secrets.data.judge(Reconstruction("samples", rows))[0].estimate
         picture = Artifact(

@@ -1,4 +1,9 @@
-"""A torch training loop under audit: an `audit_report.Subject` whose attacks share one limit of time."""
+"""A torch training loop under audit: an `audit_report.Subject` whose attacks share one limit of time.
+
+A server sees how a client's state dict changed in one round, in the clear (view `server`) or as the mean over all
+clients (`sum only`). `training_audit.audit_training` makes one subject, lets it measure the curve of sizes, and calls
+`audit_seed` for each run: one round and one target, whose change is simulated or read from a recording.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +34,7 @@ from securefed.errors import SecureFedError
 _CURVE_SHARE: Final = 0.4
 """Largest share of the time for the curve of sizes: it makes tens of searches, each run one at most."""
 _SUMS_SHARE: Final = 0.25
-"""Share of a run's time for its sum, of which simulations cost as many steps as there are clients."""
+"""Share of a run's time for the attacks on its sum; each simulation of it costs as many steps as there are clients."""
 _STEPS_A_RUN: Final = 150
 """Runs of the step that one audited run needs about, for membership and label counts by simulation."""
 _FEWEST: Final = 4
@@ -45,10 +50,10 @@ class TrainingSubject:
         runs: what a server sees, run by run.
         clients: their rows.
         population: rows that no client has and the attacker knows; `None` where the other clients' rows stand in.
-        classes: number of classes; 0 where targets are no classes.
+        classes: number of classes; 0 where the rows' targets (y) are no classes.
         views: that are attacked.
         seconds: for all attacks together.
-        facts: what the first probe of the step showed.
+        facts: what the first probe of the step showed; `None` before it, and where there is no step to run.
     """
 
     training: TorchTraining
@@ -151,6 +156,7 @@ class TrainingSubject:
         return curve
 
     def _attack(self, seed: int, view: str, budget: TimeBudget, result: SeedResult) -> None:
+        """Attack one view of one run, within the budget; the results go into `result`."""
         observed = self.runs.observe(seed, view)
         prior = self._prior(observed.target)
         sizes = tuple(len(self.clients[client]) for client in observed.members)
@@ -177,7 +183,10 @@ class TrainingSubject:
         return known.part(torch.as_tensor(order))
 
     def _statistics_of(self, seed: int, observed: ObservedChange) -> list[Array]:
-        """Return the standardised batch statistics of every client and of all rows, under the received weights."""
+        """Return the batch statistics of every client, then of all rows, under the received weights.
+
+        They are means and variances at the layers of batch normalisation, in units of those of the known rows.
+        """
         if seed not in self._statistics:
             module = self.training.received(observed.state)
             parts = [*self.clients, TrainedRows.joined(list(self.clients))]
