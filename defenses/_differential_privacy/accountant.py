@@ -1,5 +1,8 @@
 """Account for releases of the Gaussian mechanism: epsilon for a delta, under the sampling that ran.
 
+Plans and budgets call `epsilon_of`; users call `calibrate` to find the noise for an epsilon. A release is a noisy sum
+that leaves the aggregator; in the formulas a round is one release.
+
 Neighbours: one client's whole contribution is added or removed; for cohorts of a fixed size, it is replaced by another
 (replace-one), which moves a sum by up to twice as much. `noise_multiplier` is always the noise's standard deviation
 over the L2 sensitivity to ONE contribution.
@@ -30,8 +33,9 @@ from securefed._public import require
 
 DELTA: Final = 1e-5
 """The customary default: below one over the number of clients, for up to 100 000 of them."""
-# Below it the grid of a privacy loss distribution has millions of points: every round counts in full instead.
 _FINEST: Final = 0.3
+"""Smallest noise multiplier for which Poisson sampling is accounted for. Below it the grid of a privacy loss
+distribution has millions of points: every round counts in full instead, which is a valid upper bound."""
 
 PLANNED_ROUNDS: Final = (1, 10, 30, 100)
 """Numbers of rounds for which a plan states epsilon."""
@@ -90,8 +94,9 @@ def epsilon_of(noise_multiplier: float, rounds: int, delta: float = DELTA, sampl
     Args:
         noise_multiplier: standard deviation of the noise over the L2 sensitivity to one contribution.
         rounds: number of releases.
-        delta: probability with which epsilon may fail.
-        sampler: how cohorts are drawn; "full" holds for any sampling that does not look at data.
+        delta: the delta of (epsilon, delta)-differential privacy.
+        sampler: how cohorts (the clients of a round) are drawn; "full" holds for any sampling that does not look at
+            data.
 
     Raises:
         ConfigError: a parameter outside its domain.
@@ -121,9 +126,12 @@ def calibrate(epsilon: float, delta: float, rounds: int, sampler: Sampler = "ful
 
     Args:
         epsilon: the total cost allowed.
-        delta: probability with which epsilon may fail.
+        delta: the delta of (epsilon, delta)-differential privacy.
         rounds: number of releases.
         sampler: how cohorts are drawn.
+
+    Returns:
+        Standard deviation of the noise over the L2 sensitivity to one contribution.
 
     Raises:
         ConfigError: a parameter outside its domain.
@@ -174,6 +182,7 @@ def _log_delta(epsilon: float, mu: float) -> float:
 
 @lru_cache(maxsize=512)
 def _poisson_epsilon(noise_multiplier: float, rounds: int, delta: float, rate: float) -> float:
+    """Bound epsilon under Poisson sampling by dp-accounting's privacy loss distributions."""
     import dp_accounting  # noqa: PLC0415 - takes a second, and full participation does without it
     from dp_accounting.pld import PLDAccountant  # noqa: PLC0415
 
@@ -185,6 +194,7 @@ def _poisson_epsilon(noise_multiplier: float, rounds: int, delta: float, rate: f
 
 @lru_cache(maxsize=512)
 def _fixed_size_epsilon(noise_multiplier: float, rounds: int, delta: float, sampler: FixedSizeSampling) -> float:
+    """Bound epsilon for cohorts of a fixed size by dp-accounting's Renyi divergences, neighbours by replacement."""
     import dp_accounting  # noqa: PLC0415 - takes a second, and full participation does without it
     from dp_accounting.rdp import RdpAccountant  # noqa: PLC0415
 

@@ -1,5 +1,8 @@
 """Clip at a quantile of the contributions' norms, which is estimated privately during the run.
 
+`adaptive_clip(...)` makes a link of a defence's chain, with noise after it. Client and server call it in each exchange
+(one sum of all contributions): `encode` at the clients, `release` and `learn` at the server.
+
 Andrew, Thakkar, McMahan, Ramaswamy, "Differentially private learning with adaptive clipping" (NeurIPS 2021). Every
 client adds a bit b to its contribution x: 1 if the norm of x is at most the clip C, else 0. The sum of the bits is
 noised with everything else. From it all parties estimate the share of clients within C, and before the next exchange
@@ -31,7 +34,7 @@ BELOW = "clip.below"
 """Name of the tensor of bits that is added to a contribution."""
 
 _EPS = float(np.finfo(np.float64).eps)
-_SMALLEST, _LARGEST = 1e-150, 1e150  # C^2 neither vanishes nor overflows in float64
+_SMALLEST, _LARGEST = 1e-150, 1e150  # range of C, in which C^2 neither vanishes nor overflows in float64
 _LONGEST_STEP = 1.0  # of log C in one exchange: noise on few clients may take the estimated share far outside 0..1
 _RATE = 0.2  # the paper's
 
@@ -46,7 +49,7 @@ class AdaptiveClip(AdaptiveTransform):
         rate: eta_C > 0; the paper uses 0.2. The share is noised, so a small cohort wants a smaller rate.
         share: of the squared sensitivity that the bits take, in (0, 1): the noise on contributions is
             1 / sqrt(1 - share) times what a fixed clip would need, that on a count z / (2 sqrt(share)).
-        each: whether every tensor has a clip and a bit of its own; else one serves the whole contribution.
+        each: whether every tensor has a clip C and a bit of its own; else one serves the whole contribution.
 
     Guarantee: as for `Clip`, at C; and the L2 norm of what is summed, bits included, is within `PrivacyPlan.clip`.
     Units: up to the release everything is in units of C (the plan's bounds, steps and errors, and the sums that an
@@ -85,12 +88,13 @@ class AdaptiveClip(AdaptiveTransform):
         return 2 * math.sqrt(self.share / (1 - self.share))
 
     def start(self, layout: Layout) -> tuple[float, ...]:
-        """Return the clips of the first exchange."""
+        """Return the clips C of the first exchange: one, or with `each` one for every tensor."""
         return (self.initial,) * (len(layout.specs) if self.each else 1)
 
     def plan(self, plan: Plan) -> Plan:
         """State the plan in units of C, with a further tensor of bits. It holds for every C."""
         clips = plan.learned
+        # Each of the groups of tensors has norm 1 at most, and its bit is w / 2 or -w / 2.
         squared_norm = len(clips) * (1 + self.weight**2 / 4)
         own = tuple(replace(tensor, bound=1.0, sensitivity=None) for tensor in plan.tensors)
         bits = TensorPlan(BELOW, (len(clips),), self.weight / 2, 0, 0.0, 2**31, 0.0)
@@ -121,12 +125,15 @@ class AdaptiveClip(AdaptiveTransform):
         return out | {BELOW: self.weight * (np.asarray(below, np.float64) - 0.5)}
 
     def release(self, total: Tensors, plan: Plan) -> dict[str, Array]:
-        """Return the sum in its own units, and the bits' sum as it is."""
+        """Return the sum in the algorithm's units, and the bits' sum as it is."""
         own = {name: np.asarray(total[name] * clip) for names, clip in self._groups(plan) for name in names}
         return own | {BELOW: total[BELOW]}
 
     def learn(self, released: Tensors, plan: Plan, count: int) -> tuple[float, ...]:
-        """Compute the next C, or the same where no client contributed; log C moves by 1 at most."""
+        """Compute the next C, or the same where no client contributed; log C moves by 1 at most.
+
+        The released bits are sum_i w (b_i - 1/2) plus noise, from which the share of clients within C follows.
+        """
         if not count:
             return plan.learned
         within = 0.5 + np.asarray(released[BELOW], np.float64) / (self.weight * count)

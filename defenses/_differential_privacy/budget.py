@@ -1,4 +1,8 @@
-"""Keep a privacy budget, so that a round which would exceed it never runs."""
+"""Keep a privacy budget, so that a round which would exceed it never runs.
+
+The server of a run holds a budget and spends from it before each exchange (one sum of the clients' contributions, whose
+noisy result is released). Clients keep their own count (the ledger of the runtime), which does not trust the server's.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +18,19 @@ from securefed.errors import BudgetSpent, ConfigError
 class Budget:
     """An immutable privacy budget: `budget = budget.spend(1)` before every exchange whose sum is released.
 
-    Make it with the mechanism's own `budget`, which knows the noise that is really added. Evaluations released through
-    the same mechanism count as well. A void exchange releases nothing, but is counted too, to be safe.
+    Make it with the mechanism's own method `budget` (of `gaussian`, `skellam`, ...), which knows the noise that is
+    really added. Evaluations released through the same mechanism count as well. A void exchange (one without a sum, as
+    too many clients were lost) releases nothing, but is counted too, to be safe.
 
     Attributes:
         epsilon: the total that may be spent, at `delta`.
-        noise_multiplier: the noise of every exchange; it cannot change between exchanges.
-        delta: probability with which epsilon may fail.
+        noise_multiplier: standard deviation of the noise over the L2 sensitivity, of every exchange; it cannot change
+            between exchanges.
+        delta: the delta of (epsilon, delta)-differential privacy.
         exchanges: number of exchanges spent so far.
-        sampler: how cohorts are drawn in every exchange.
-        loss: the mechanism's privacy loss; `None` for the central Gaussian, which its multiplier determines.
+        sampler: how the clients of an exchange are drawn; "full" counts every client in every exchange.
+        loss: the mechanism's privacy loss, from which epsilon is computed; `None` for the central Gaussian, which its
+            multiplier determines.
 
     Raises:
         ConfigError: a parameter outside its domain.

@@ -1,7 +1,8 @@
 """Clip a client's contribution to an L2 norm, as a whole or tensor by tensor.
 
-A contribution x becomes x min(1, C / ||x||), with C the norm that is allowed. That bounds how far one client can move a
-sum, which is what noise is sized for.
+A contribution x (the tensors that one client sends in an exchange) becomes x min(1, C / ||x||), with C the norm that is
+allowed. That bounds how far one client can move a sum, which is what noise is sized for. `clip(C)` and `clip_each(...)`
+make the first link of a defence's chain; a client's encoding calls `encode`, the plan is made before the run.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Clip(Transform):
         return f"{self.name}({self.norm:g})"
 
     def plan(self, plan: Plan) -> Plan:
-        """Set the bounds of the tensors and the clip."""
+        """Set the bounds of the tensors, and the clip as the sensitivity to one client."""
         tensors = tuple(
             replace(tensor, bound=self.norm if tensor.bound is None else min(tensor.bound, self.norm))
             for tensor in plan.tensors
@@ -59,7 +60,7 @@ class Clip(Transform):
         return replace(plan, tensors=tensors, privacy=PrivacyPlan(self.norm))
 
     def encode(self, contribution: Tensors, plan: Plan) -> dict[str, Array]:
-        """Clip the contribution."""
+        """Clip the contribution; `DataError` where it is not finite and no noise is planned."""
         return clipped(finite(contribution, plan), self.norm)
 
     def distortion(self, plan: Plan, count: int) -> ClippingNoiseRecord:
@@ -114,13 +115,14 @@ class ClipEach(Transform):
         return replace(plan, tensors=tensors, privacy=PrivacyPlan(math.hypot(*limits.values()) * (1 + 4 * _EPS)))
 
     def _limit(self, name: str) -> float:
+        """Return the norm of one tensor; `PlanError` where it has none."""
         norm = dict(self.norms).get(name, self.norm)
         if norm is None:
             raise PlanError(f"{self.name}: tensor {name!r} has no norm; name it, or give one for all others")
         return norm
 
     def encode(self, contribution: Tensors, plan: Plan) -> dict[str, Array]:
-        """Clip the contribution."""
+        """Clip each tensor; `DataError` where one is not finite and no noise is planned."""
         parts = ((name, finite({name: value}, plan)) for name, value in contribution.items())
         return {name: clipped(part, self._limit(name))[name] for name, part in parts}
 
@@ -143,11 +145,12 @@ def norm_of(contribution: Tensors) -> float:
     """Compute the L2 norm over all tensors together; infinite where it overflows."""
     values = [np.asarray(value, np.float64) for value in contribution.values()]
     largest = max((float(np.abs(value).max(initial=0.0)) for value in values), default=0.0)
+    # Scaled by the largest entry, so that no square overflows or vanishes.
     return largest * math.sqrt(sum(float(np.square(value / largest).sum()) for value in values)) if largest else 0.0
 
 
 def finite(contribution: Tensors, plan: Plan) -> Tensors:
-    """Return the contribution, or zeros in all of its tensors where an entry is NaN or infinite.
+    """Return the contribution, or under noise zeros in all of its tensors where an entry is NaN or infinite.
 
     Raises:
         DataError: it is not finite, and the plan has no noise that would hide that it was replaced.

@@ -1,7 +1,11 @@
 """Round vectors at random, on condition of a bounded norm (Kairouz, Liu, Steinke, ICML 2021, sec. 4.1).
 
-A real vector x of d entries and norm c at most becomes an integer vector: each entry is rounded up or down at random so
-that its mean is right, again and again until the rounded vector's squared norm is at most
+A client with distributed noise (`distributed`) rounds its clipped and rotated contribution before it adds its share of
+integer noise. The noise is sized for the norm after rounding, hence the bound.
+
+A real vector x of d entries and L2 norm c at most becomes an integer vector: each entry x_i is rounded up with
+probability x_i - floor(x_i), else down, so that its mean is right; all over again until the rounded vector's squared
+norm is at most
 
     min(c^2 + d / 4 + sqrt(2 log(1 / beta)) (c + sqrt(d) / 2), (c + sqrt(d))^2),
 
@@ -43,6 +47,11 @@ def round_conditionally(values: Array, squares: int, stream: SecureRandomStream)
 
     Unbiased up to the condition; rounds towards zero where it fails 100 times (probability .61^100 = 1e-22). Zeros
     where even that exceeds `squares`, or is NaN: noise follows, and a refusal would reveal what the noise hides.
+
+    Args:
+        values: the vector, one axis, in units of the ring's integers.
+        squares: from `rounded_squares`.
+        stream: uniform words from the operating system.
     """
     zeros: Array = np.zeros(values.shape, np.int64)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -51,7 +60,7 @@ def round_conditionally(values: Array, squares: int, stream: SecureRandomStream)
     if not fits:  # before any cast: values beyond int64 would wrap
         return zeros
     for _ in range(_ATTEMPTS):
-        rounded: Array = np.floor(values + uniforms(stream, values.size)).astype(np.int64)
+        rounded: Array = np.floor(values + uniforms(stream, values.size)).astype(np.int64)  # up if u >= 1 - fraction
         if int(rounded @ rounded) <= squares:
             return rounded
     towards_zero: Array = truncated.astype(np.int64)

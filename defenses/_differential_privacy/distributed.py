@@ -1,13 +1,17 @@
 """Protect against the server: every client adds a share of the noise in the ring, before its mask.
 
+`skellam`, `discrete_gaussian`, `local_gaussian` and `local_laplace` make a link of a defence's chain. Before a run it
+plans (`plan`); in each exchange (one sum) every client calls `encode`, and the server `decode` on the sum.
+
 One transform of the chain takes a client's clipped contribution, rotates it by a public random rotation (`rotation`,
 which makes all entries about equally large), rounds it to integer multiples of a step (`conditional_rounding`), and
 adds integer noise. `clip` stands before it, and an aggregation that hides single contributions after it. Skellam noise:
 Agarwal, Kairouz, Liu (NeurIPS 2021); discrete Gaussian noise: Kairouz, Liu, Steinke (ICML 2021).
 
 A share is sized for h = t - c honest survivors: t is the number of summands below which the aggregation refuses to
-open anything, c the number of them that may collude with the server (they know their own shares). More survivors only
-add noise. Arithmetic mod 2^ring comes after the noise and cannot weaken it.
+open anything (its survivors are the clients whose uploads are in the sum), c the number of them that may collude with
+the server (they know their own shares). Each share has variance sigma^2 / h, if the noise of the whole sum is to have
+sigma^2. More survivors only add noise. Arithmetic mod 2^ring comes after the noise and cannot weaken it.
 
 With t = 1 every upload is protected by its own noise: local differential privacy, under any aggregation.
 """
@@ -54,6 +58,7 @@ _TAILS: Final[dict[str, Callable[[float, int], float]]] = {
     "discrete_laplace": distributions.discrete_laplace_tail,
 }
 _RUN_BITS: Final = 40
+"""-log2 of the probability that a sum wraps in a run."""
 _EXCHANGES_BITS: Final = 20
 """A sum wraps with probability at most 2^-40 in a run of up to 2^20 exchanges."""
 
@@ -70,7 +75,7 @@ class NoiseSizes:
         step: value of a unit, a power of two.
         squares: squared L2 sensitivity after rounding.
         norm_squared: largest squared L2 norm of a rounded contribution; equal to `squares` unless the unit
-            of privacy is a record.
+            of privacy is a record, which moves a contribution by less than its whole norm.
         share: variance of one client's noise.
         honest: h, the number of honest survivors that the noise is sized for.
         signal: largest entry of a client's rotated and rounded contribution; larger entries are cut to it before noise.
@@ -97,7 +102,7 @@ class DistributedNoise(Transform):
         survivors: t; `None` takes floor(N / 2) + 1 of N planned clients, 1 makes the noise local. The aggregation's
             threshold must reach it.
         colluding: c, the number of survivors that may collude.
-        ring: width of the sums in bits.
+        ring: width of the sums in bits; a narrower one makes uploads smaller and steps coarser.
         delta: the delta for which the plan states epsilon.
 
     Guarantee: a party that sees the sum and everything of up to c survivors, the server included, learns of each
@@ -154,6 +159,8 @@ class DistributedNoise(Transform):
             )
         sizes = self.sizes(plan)
         entries = _entries(plan)
+        # Rounding moves a client's vector by less than sqrt(entries) steps in L2 norm, hence every entry of it once it
+        # is rotated back by no more; the rest is float64's error in rotating.
         error = plan.clients * (math.sqrt(entries) * sizes.step + _reach(plan, privacy) * 2.0**-40)
         tensors = tuple(
             replace(
@@ -182,6 +189,7 @@ class DistributedNoise(Transform):
         return plan.privacy
 
     def _assumptions(self, plan: Plan, privacy: PrivacyPlan, sizes: NoiseSizes) -> tuple[str, ...]:
+        """Return what epsilon is stated for and rests on, as sentences for the plan."""
         raised = 100 * (math.sqrt(sizes.squares) * sizes.step / privacy.clip - 1)
         deviation = math.sqrt(plan.clients * sizes.share) * sizes.step
         return (
@@ -196,6 +204,7 @@ class DistributedNoise(Transform):
         )
 
     def _claim(self, privacy: PrivacyPlan) -> str:
+        """Say for which neighbours and against which parties epsilon is stated."""
         what = "one client's contribution replaced by zero"
         if privacy.unit == "record":
             what = "one record of one client replaced by zeros"
@@ -245,7 +254,7 @@ class DistributedNoise(Transform):
         return layout.unflatten(rounded + _DRAWS[self.distribution](sizes.share, layout.size, stream))
 
     def decode(self, total: Tensors, plan: Plan, count: int) -> dict[str, Array]:
-        """Return the noisy sum in real units."""
+        """Rotate the noisy sum of integers back, and return it in the algorithm's units."""
         layout = plan.layout
         units = Rotation(layout.size, plan.exchange).inverse(layout.flatten(total))
         return layout.unflatten(units * self.sizes(plan).step)
@@ -260,14 +269,17 @@ class DistributedNoise(Transform):
 def skellam(
     noise_multiplier: float, *, survivors: int | None = None, colluding: int = 0, ring: Ring = 32, delta: float = DELTA
 ) -> DistributedNoise:
-    """Add distributed Skellam noise: any number of shares add up to Skellam noise; see `DistributedNoise`."""
+    """Add distributed Skellam noise; arguments as of `DistributedNoise`.
+
+    A Skellam variable is the difference of two Poisson variables; any number of shares add up to Skellam noise.
+    """
     return DistributedNoise("skellam", noise_multiplier, survivors, colluding, ring, delta)
 
 
 def discrete_gaussian(
     noise_multiplier: float, *, survivors: int | None = None, colluding: int = 0, ring: Ring = 32, delta: float = DELTA
 ) -> DistributedNoise:
-    """Add distributed discrete Gaussian noise; see `DistributedNoise`."""
+    """Add distributed discrete Gaussian noise; arguments as of `DistributedNoise`."""
     return DistributedNoise("discrete_gaussian", noise_multiplier, survivors, colluding, ring, delta)
 
 
@@ -307,12 +319,12 @@ def _sizes(noise: DistributedNoise, clip: float, reach: float, clients: int, ent
             f"{noise.distribution}: of {survivors} survivors {noise.colluding} collude, so no honest one is left "
             "to add noise; assume fewer, or raise the threshold and `survivors`"
         )
-    half = 2 ** (noise.ring - 1) - 1
+    half = 2 ** (noise.ring - 1) - 1  # the largest sum that does not wrap
     # Each upload leaves its range with this probability at most, by the rotation or by the noise.
     log_chance = -math.log(2) * (_RUN_BITS + 1 + _EXCHANGES_BITS + math.log2(clients * entries))
-    peak = flatness(entries, log_chance)
+    peak = flatness(entries, log_chance)  # largest entry of a rotated vector, over its norm
     step = 2.0 ** math.floor(math.log2(reach * peak * clients / half))
-    while clip / step >= 1:
+    while clip / step >= 1:  # all lengths below are in units of the step, which doubles until everything fits
         norm = reach / step
         largest = squares = rounded_squares(norm, entries)
         if reach != clip:
@@ -320,6 +332,7 @@ def _sizes(noise: DistributedNoise, clip: float, reach: float, clients: int, ent
             # same uniforms: entries |d| apart are then less than |d| + 1 apart, and divergences are quasi-convex.
             largest = math.floor((norm + math.sqrt(entries)) ** 2 * (1 + 2**-40))
             squares = math.floor((clip / step + math.sqrt(entries)) ** 2)
+        # h shares have the variance (z sensitivity)^2, rounded up so that floating point takes nothing from it.
         share = math.nextafter(noise.noise_multiplier**2 * squares / honest * (1 + 2**-50), math.inf)
         if share <= distributions.LARGEST_VARIANCE:
             if share < _SMALLEST_SHARE:

@@ -1,8 +1,10 @@
 """Add Gaussian noise to the sum at the aggregator, before anything leaves it.
 
-To every entry of the sum it adds a normal deviate of standard deviation z s, with z the noise multiplier and s the L2
-distance by which one client (or record) moves the sum: the norm to which `clip` cuts, and what rounding adds.
-Dwork and Roth, "The algorithmic foundations of differential privacy" (2014), appendix A; accounting in `accountant`.
+`gaussian(z)` makes a link of a defence's chain, after a clip. The aggregator is the server's process that opens and
+decodes the sum; it calls `release` once an exchange. To every entry of the sum that adds a normal deviate of standard
+deviation z s, with z the noise multiplier and s the L2 distance by which one client (or record) moves the sum: the norm
+to which `clip` cuts, and what rounding adds. Dwork and Roth, "The algorithmic foundations of differential privacy"
+(2014), appendix A; accounting in `accountant`.
 
 Guarantee: what leaves the aggregator (the released sums, hence the model) is (epsilon, delta)-differentially private
 for each client's whole contribution; the set of participants counts as public.
@@ -57,7 +59,7 @@ class CentralGaussian(Transform):
     would be a signal that depends on data and that epsilon does not count.
 
     Attributes:
-        noise_multiplier: standard deviation over sensitivity; see `calibrate`.
+        noise_multiplier: z, standard deviation over sensitivity; `calibrate` finds it for a wanted epsilon.
         delta: the delta for which the plan states epsilon.
         sampler: how cohorts are drawn. `full` holds for any sampler that does not look at data; `PoissonSampling(q)`
             and `FixedSizeSampling(m, n)` are valid only if that sampling really runs and no outsider learns which
@@ -80,7 +82,7 @@ class CentralGaussian(Transform):
         return f"{self.name}(z={self.noise_multiplier:g})"
 
     def budget(self, epsilon: float) -> Budget:
-        """Make a budget for exactly this mechanism."""
+        """Make a budget of `epsilon` in all, at this delta, for exactly this mechanism."""
         return Budget(epsilon, self.noise_multiplier, self.delta, sampler=self.sampler)
 
     def plan(self, plan: Plan) -> Plan:
@@ -113,6 +115,7 @@ class CentralGaussian(Transform):
         return replace(plan, tensors=tensors, privacy=noisy).assume(*self._assumptions(privacy))
 
     def _assumptions(self, privacy: PrivacyPlan) -> tuple[str, ...]:
+        """Return what epsilon is stated for and rests on, as sentences for the plan."""
         neighbours = "adding or removing one client's whole contribution"
         if privacy.unit == "record":
             neighbours = "replacing one record of one client by zeros"
@@ -140,7 +143,7 @@ class CentralGaussian(Transform):
         )
 
     def release(self, total: Tensors, plan: Plan) -> dict[str, Array]:
-        """Add noise to the sum, fresh from the operating system in every call."""
+        """Add noise to the decoded sum, float64 tensors; fresh from the operating system in every call."""
         stream = SecureRandomStream()
         return _release(total, plan, lambda deviation, count: rounded_normal_draws(deviation, count, stream))
 
@@ -185,7 +188,7 @@ class InsecureGaussian(Transform):
 
 
 def gaussian(noise_multiplier: float, *, delta: float = DELTA, sampler: Sampler = "full") -> CentralGaussian:
-    """Add central Gaussian noise to the sum; see `CentralGaussian`. `calibrate` finds the multiplier for an epsilon."""
+    """Add central Gaussian noise to the sum; arguments as of `CentralGaussian`."""
     return CentralGaussian(noise_multiplier, delta, sampler)
 
 
@@ -194,7 +197,8 @@ def sensitivity(plan: Plan) -> float:
 
     Rounding adds per entry: half a step for the client's own rounding to fixed point (a whole one where the unit is a
     record, as both neighbours' contributions are rounded); the float64 rounding of both neighbours' sums; and one grid
-    unit where the sum is coarsened to the noise's grid.
+    unit where the sum is coarsened to the noise's grid. With r_k what rounding adds per entry of tensor k, of n_k
+    entries, it is clip + sqrt(sum_k n_k r_k^2).
 
     Raises:
         PlanError: the plan has no clip.
@@ -212,7 +216,7 @@ def _rounding(tensor: TensorPlan, plan: Plan, privacy: PrivacyPlan) -> float:
     assert tensor.bound is not None
     largest = plan.clients * (tensor.bound + tensor.step)
     if tensor.step:
-        # integers up to 2^53 become float64 exactly; larger ones are rounded to within half an epsilon, twice
+        # integers up to 2^53 become float64 exactly; larger ones are off by half an epsilon, in each of both sums
         arithmetic = 0.0 if largest <= 2**53 * tensor.step else _EPS * largest
     else:
         arithmetic = plan.clients * _EPS * largest
@@ -220,7 +224,7 @@ def _rounding(tensor: TensorPlan, plan: Plan, privacy: PrivacyPlan) -> float:
 
 
 def _largest(plan: Plan, privacy: PrivacyPlan) -> float:
-    """Return the largest entry of a contribution."""
+    """Return the largest absolute entry that a contribution may have."""
     return privacy.clip if privacy.unit == "client" else max(tensor.bound or 0.0 for tensor in plan.tensors)
 
 
@@ -249,6 +253,7 @@ def _release(total: Tensors, plan: Plan, draw: Draw) -> dict[str, Array]:
     """Round the sum to the grid, and add the drawn noise in units of the grid."""
     if plan.privacy is None or not plan.privacy.noise_multiplier:
         raise ConfigError("the plan has no noise; it is not the plan of this chain")
+    # The grid is a power of two: dividing and multiplying by it is exact.
     grid, deviation = _grid(plan, plan.privacy), _deviation(plan)
     out = {}
     for tensor in plan.tensors:

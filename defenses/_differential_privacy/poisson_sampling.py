@@ -1,5 +1,8 @@
 """Sample each exchange's clients by Poisson sampling: every client contributes with probability q, by its own coin.
 
+`poisson(q)` makes a link of a defence's chain, between the clip and the noise. It serves for privacy amplification:
+where an observer does not know who took part, an accountant (`accountant.PoissonSampling`) states a smaller epsilon.
+
 All clients answer, and a client that its coin leaves out uploads zeros: the coin never leaves the client. Under an
 aggregation that hides single contributions not even the server learns which clients took part, no sum of few clients
 has to be opened, and an empty cohort gives a sum of noise like any other. The price is the upload of clients that are
@@ -34,7 +37,7 @@ class PoissonCohort(Transform):
             `gaussian(z, sampler=...)`, so that it counts the amplification.
 
     Guarantee: each coin shows heads with probability `sampler.rate` up to 2^-53; it comes from the operating system,
-    independent of data, clients and rounds.
+    independent of data and of every other coin.
     Not promised: anything against a party that learns a coin: under an aggregation in the clear the server sees zeros.
     """
 
@@ -46,7 +49,7 @@ class PoissonCohort(Transform):
         return f"{self.name}({self.sampler.rate:g})"
 
     def plan(self, plan: Plan) -> Plan:
-        """Divide errors by the rate.
+        """Divide the planned errors of the sum by the rate, as the sum is.
 
         Raises:
             PlanError: no clip of whole contributions stands before it; a clip of single records does not do.
@@ -60,15 +63,15 @@ class PoissonCohort(Transform):
         )
 
     def encode(self, contribution: Tensors, plan: Plan) -> dict[str, Array]:
-        """Toss the coin; return the contribution or zeros."""
+        """Toss the coin at the client; return the contribution, or zeros of its shapes."""
         contributes = bool(uniforms(SecureRandomStream(), 1)[0] < self.sampler.rate)
         return {name: np.asarray(x) if contributes else np.zeros_like(x) for name, x in contribution.items()}
 
     def release(self, total: Tensors, plan: Plan) -> dict[str, Array]:
-        """Divide the sum by the rate."""
+        """Divide the sum by the rate, at the server, after the noise was added."""
         return {name: np.asarray(value / self.sampler.rate) for name, value in total.items()}
 
 
 def poisson(rate: float) -> PoissonCohort:
-    """Let each client contribute to each exchange with probability `rate`; see `PoissonCohort`."""
+    """Let each client contribute to each exchange with probability `rate`, in (0, 1]; see `PoissonCohort`."""
     return PoissonCohort(PoissonSampling(rate))

@@ -1,11 +1,15 @@
 """Account for distributed noise: turn Renyi divergences of integer noise into epsilon for a delta.
 
-Clients add integer noise to integer vectors (`distributed`), and the sum is released. Each class here states, for one
-distribution of that noise, a bound on the Renyi divergence of order a > 1 between the outputs on two neighbouring
-inputs, from the noise's variance and the sensitivity; `composed_epsilon` adds the divergences of all releases and
-converts them to epsilon at a delta. All quantities are in units of the ring's integers. Neighbours: one client's
-contribution replaced by zero; the sum then moves by an integer vector of squared L2 norm `squares` at most, hence L1
-norm min(squares, sqrt(entries * squares)) at most.
+Clients add integer noise to integer vectors (`distributed`), and the sum is released. Plans and budgets of that noise
+call `epsilon` here. With P and Q the distributions of the output on two neighbouring inputs, their Renyi divergence of
+order a > 1 is
+
+    D_a(P || Q) = log(sum_x P(x)^a Q(x)^(1 - a)) / (a - 1).
+
+Each class bounds it for one distribution of the noise, from the noise's variance and the sensitivity;
+`composed_epsilon` adds the divergences of all releases and converts them to epsilon at a delta. All quantities are in
+units of the ring's integers. Neighbours: one client's contribution replaced by zero; the sum then moves by an integer
+vector of squared L2 norm `squares` at most, hence L1 norm min(squares, sqrt(entries * squares)) at most.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ class PrivacyLoss(Protocol):
     """The privacy loss of one release of a mechanism."""
 
     def epsilon(self, rounds: int, delta: float = DELTA) -> float:
-        """Bound epsilon after `rounds` releases from above."""
+        """Bound epsilon after `rounds` releases from above, at `delta`."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +45,11 @@ class RingLoss(ABC):
     """The privacy loss of integer noise, known by its Renyi divergences.
 
     Attributes:
-        squares: squared L2 sensitivity.
+        squares: squared L2 sensitivity, in squared units of the ring's integers.
         entries: length of the vector.
+
+    Raises:
+        ConfigError: numbers that are not positive and finite.
     """
 
     squares: int
@@ -50,12 +57,12 @@ class RingLoss(ABC):
 
     @property
     def l1(self) -> float:
-        """Bound on the L1 sensitivity."""
+        """Bound on the L1 sensitivity: min(squares, sqrt(entries * squares)), as the shift is an integer vector."""
         return min(float(self.squares), math.sqrt(self.entries * self.squares))
 
     @abstractmethod
     def divergence(self, orders: Array) -> Array:
-        """Bound the Renyi divergence of the given orders, all above 1."""
+        """Bound the Renyi divergence of one release; `orders` is float64 (any,), all above 1, as is the result."""
 
     def epsilon(self, rounds: int, delta: float = DELTA) -> float:
         """Bound epsilon after `rounds` releases from above."""
@@ -147,8 +154,9 @@ class LaplaceLoss(RingLoss):
         Masses c p^|x| and c p^|x - k|, p = exp(-1 / scale), c = (1 - p) / (1 + p), give
             sum_x P(x - k)^a P(x)^(1 - a) = w p^(k (1 - a)) + (1 - w) p^(k a),
             w = c (1 / (1 - p) + 1 / (p^(1 - 2 a) - 1))
-        by geometric series over x <= 0, 0 < x < k and x >= k. Its logarithm is convex in k and 0 at k = 0: shifts of
-        several entries cost at most what one entry with their sum does. At most `pure`, the limit a -> infinity.
+        by geometric series over x <= 0, 0 < x < k and x >= k; in the code k / scale is `pure`. Its logarithm is convex
+        in k and 0 at k = 0: shifts of several entries cost at most what one entry with their sum does. At most `pure`,
+        the limit a -> infinity.
         """
         a = np.asarray(orders, np.float64)
         c = math.tanh(1 / (2 * self.scale))
@@ -168,6 +176,9 @@ def composed_epsilon(parts: tuple[tuple[RingLoss, int], ...], delta: float = DEL
     Args:
         parts: each loss with its number of releases; their divergences add up.
         delta: between 0 and 1.
+
+    Returns:
+        Epsilon, 0 for no release. A loss of `SkellamLoss` restricts the search to integer orders.
 
     Raises:
         ConfigError: a negative number of releases, or a delta outside its domain.

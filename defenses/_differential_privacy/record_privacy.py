@@ -1,7 +1,10 @@
 """Make one record of a client the unit of privacy: size the noise for what replacing a record changes.
 
-The algorithm's layout declares, for each tensor, the L2 distance by which one record of a client can move it. The noise
-that follows in the chain is sized for the norm of all these distances together, instead of for a clipped contribution.
+`records()` makes a link of a defence's chain that stands where a clip would: `chain(records(), gaussian(z), ...)`. A
+record is one row of a client's data, a contribution the tensors that a client sends in an exchange.
+
+The algorithm's layout declares, for each tensor, the L2 distance s_k by which one record of a client can move it. The
+noise that follows in the chain is sized for sqrt(sum_k s_k^2), instead of for the norm of a clipped contribution.
 """
 
 from __future__ import annotations
@@ -24,8 +27,8 @@ _EPS = float(np.finfo(np.float64).eps)
 class RecordPrivacy(Transform):
     """Takes the place of a clip: the layout bounds what one record changes, so contributions need no clipping.
 
-    The layout declares that bound tensor by tensor (`TensorSpec.sensitivity`);
-    `record_level` clips records and derives the bound, for algorithms where a proof is known.
+    The layout declares that bound tensor by tensor (`TensorSpec.sensitivity`); the wrapper `record_level(algorithm,
+    norm)` clips records and derives the bound, for algorithms where a proof is known.
 
     Guarantee: with noise after it, epsilon for one record of one client replaced by zeros, how many records a client
         has being public. Records of different clients do not add up: every record is with one client.
@@ -38,7 +41,7 @@ class RecordPrivacy(Transform):
     stage: ClassVar[ChainStage] = ChainStage.CLIP
 
     def plan(self, plan: Plan) -> Plan:
-        """Set the sensitivity and the unit of privacy.
+        """Set the sensitivity and the unit of privacy; the factor 1 + 4 eps covers the rounding of the root.
 
         Raises:
             PlanError: a tensor whose change by one record, or whose range, is not declared.
@@ -57,7 +60,7 @@ class RecordPrivacy(Transform):
         )
 
     def encode(self, contribution: Tensors, plan: Plan) -> Tensors:
-        """Cut entries to their declared range, under noise."""
+        """Cut entries to their declared range, under noise; without noise return them as they are."""
         if not plan.noised:
             return contribution
         return {tensor.name: _cut(contribution[tensor.name], tensor.declared) for tensor in plan.tensors}

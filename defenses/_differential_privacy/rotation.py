@@ -1,5 +1,8 @@
 """Rotate vectors by a public random rotation, which spreads a vector evenly over its entries without padding.
 
+A client with distributed noise (`distributed`) rotates its contribution before it rounds it, and the server rotates the
+sum back. With entries of about equal size, a ring of few bits holds the sum in fine steps.
+
 H is Sylvester's Hadamard matrix (entries +1 and -1, H H^T = m I), D a diagonal matrix of random signs. A vector x of
 length d becomes H D x / sqrt(m) on its first m = 2^k entries, then the same with fresh signs on the last m, where m is
 the largest power of two up to d (Kairouz, Liu, Steinke, ICML 2021, sec. 4, pad to a power of two; two
@@ -30,8 +33,9 @@ class Rotation:
     """The rotation of one exchange.
 
     Attributes:
-        entries: length of the vectors.
-        exchange: run and number of the exchange, or `None` without one.
+        entries: length d of the vectors, at least 1.
+        exchange: the run's identifier and the number of the exchange, from which all parties derive the signs; `None`
+            outside an exchange.
     """
 
     entries: int
@@ -43,7 +47,7 @@ class Rotation:
         return largest_power_of_two(self.entries)
 
     def forward(self, x: Array) -> Array:
-        """Rotate a vector, float64."""
+        """Rotate a vector, float64 (entries,)."""
         out = np.array(x, np.float64)
         for stage, part in enumerate(self._parts()):
             out[part] = _hadamard(out[part] * self._signs_of(stage))
@@ -62,6 +66,7 @@ class Rotation:
         return parts[:1] if self.mixed == self.entries else parts
 
     def _signs_of(self, stage: int) -> Array:
+        """Return the diagonal of D of a stage, float64 (m,)."""
         return _signs(self.mixed, self.entries, self.exchange, stage)
 
 
@@ -79,15 +84,16 @@ def largest_power_of_two(entries: int) -> int:
 
 
 def flatness(entries: int, log_chance: float) -> float:
-    """Bound a rotated vector's entries over its norm; the bound is exceeded with probability exp(log_chance)."""
+    """Bound an entry of a rotated vector of norm 1 by the formula above; p = exp(log_chance) that it is exceeded."""
     return min(1.0, math.sqrt(2 * (math.log(2) - log_chance) / largest_power_of_two(entries)))
 
 
 def _hadamard(x: Array) -> Array:
     """Multiply x by Sylvester's Hadamard matrix over sqrt(length): by factors, each a product with a small matrix.
 
-    A product acts on the lowest bits of the index and the transposition moves them to the top; after all
-    factors every bit is back in its place.
+    That matrix is the Kronecker product of one 2 x 2 matrix for each bit of the index. A product with `_factor(radix)`
+    acts on the lowest `radix` bits of the index, and the transposition moves them to the top; after all factors every
+    bit is back in its place.
     """
     bits = x.size.bit_length() - 1
     while bits > 0:

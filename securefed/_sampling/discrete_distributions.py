@@ -1,6 +1,9 @@
 """Draw exactly from the discrete Gaussian, discrete Laplace, Poisson and Skellam distributions.
 
-The module `rejection` states the assumptions of "exactly".
+The noise of differential privacy (`distributed`) calls the `_draws` and `_tail` functions: noise on integers, and how
+large it gets. A distribution f is a class that computes log f(mode + x) / f(mode) in floating point (`log_ratio`) and
+the ratio itself to any precision (`ratio`); `rejection` turns these into exact draws and states the assumptions of
+"exact".
 """
 
 from __future__ import annotations
@@ -24,9 +27,10 @@ LARGEST_VARIANCE: Final = 2.0**44
 
 # Less is no use as noise: a discrete Gaussian draw of this variance is 0 but for a probability of 1e-14.
 _SMALLEST_VARIANCE: Final = 2.0**-6
-# Factorials below are taken from a table, and from Stirling's series above, which is exact enough from here on.
+# Log-factorials below are taken from a table, and from Stirling's series above, which is exact enough from here on.
 _SMALL: Final = 64
 _LOG_FACTORIALS: Final = np.array([math.log(math.factorial(k)) for k in range(_SMALL)])
+# Coefficients 1/3, 1/5, ... of (artanh(r) / r - 1) / r^2 in r^2; for |r| <= 1/7 twelve are enough in float64.
 _ARTANH: Final = tuple(1 / (2 * j + 3) for j in range(12))
 
 
@@ -125,6 +129,8 @@ class PoissonDistribution(LogConcaveDistribution):
         """Compute f(mode + x) / f(mode) to `digits` decimal digits; see `LogConcaveDistribution`."""
         if self.mode + x < 0:
             return Decimal(0)
+        # f(mode + x) / f(mode) is the product of rate / j over the x integers j above the mode, or of j / rate below
+        # it.
         context = decimal_context(digits + len(str(abs(x))) + 3)  # each of the |x| factors adds two roundings
         rate = Fraction(self.rate)
         over, under = (Decimal(part) for part in rate.as_integer_ratio())  # of products of integers: no rounding yet
@@ -142,8 +148,9 @@ class PoissonDistribution(LogConcaveDistribution):
     def _log_mass(self, k: Array) -> Array:
         """Compute log of rate^k e^-rate / k! without cancellation.
 
-        After Loader (2000), "Fast and accurate computation of binomial probabilities":
-        -rate phi((k - rate) / rate) - log sqrt(2 pi k) - (Stirling's series).
+        After Loader (2000), "Fast and accurate computation of binomial probabilities", with phi(x) = (1 + x) log(1 + x)
+        - x: log mass = -rate phi((k - rate) / rate) - log sqrt(2 pi k) - (Stirling's series). Near the mode phi is
+        computed by a series, as k log(k / rate) and k - rate nearly cancel there.
         """
         x = (k - self.rate) / self.rate
         logs = np.empty_like(k)
@@ -188,7 +195,11 @@ def skellam_draws(variance: float, count: int, stream: SecureRandomStream) -> Ar
 
 
 def skellam_tail(variance: float, units: int) -> float:
-    """Bound log P(|draw| >= units) of a Skellam draw (Chernoff: the exponent at its least, in closed form)."""
+    """Bound log P(|draw| >= units) of a Skellam draw, by Chernoff's bound at its best exponent, in closed form.
+
+    With u = units and v = variance it is log 2 + v (sqrt(1 + (u / v)^2) - 1) - u asinh(u / v); the code avoids the
+    cancellation in the root less 1.
+    """
     ratio = units / variance
     return math.log(2) + variance * (ratio * ratio / (math.sqrt(1 + ratio * ratio) + 1) - ratio * math.asinh(ratio))
 
@@ -199,7 +210,7 @@ def discrete_gaussian_tail(variance: float, units: int) -> float:
 
 
 def discrete_laplace_tail(variance: float, units: int) -> float:
-    """Bound log P(|draw| >= units) of a discrete Laplace draw."""
+    """Bound log P(|draw| >= units) of a discrete Laplace draw, whose tail is geometric."""
     return math.log(2) - units / DiscreteLaplace(variance).scale
 
 
@@ -211,7 +222,7 @@ def _sampler(distribution: LogConcaveDistribution) -> RejectionSampler:
 def _phi(x: Array) -> Array:
     """Compute (1 + x) log(1 + x) - x for |x| <= 1/4.
 
-    It is 2 r^2 / (1 - r) (1 + (1 + r) r (1/3 + r^2/5 + ...)) with r = x / (2 + x).
+    It is 2 r^2 / (1 - r) (1 + (1 + r) r (1/3 + r^2/5 + ...)) with r = x / (2 + x), as log(1 + x) = 2 artanh(r).
     """
     r = x / (2 + x)
     square = r * r
@@ -223,7 +234,10 @@ def _phi(x: Array) -> Array:
 
 
 def _stirling(k: Array) -> Array:
-    """Compute log k! - (k log k - k) for k >= 64; the first term left out of the series is below 2^-60."""
+    """Compute log k! - (k log k - k) for k >= 64: log sqrt(2 pi k) + 1 / (12 k) - 1 / (360 k^3) + ...
+
+    The first term that is left out is below 2^-60.
+    """
     inverse = 1 / k
     square = inverse * inverse
     return np.asarray(

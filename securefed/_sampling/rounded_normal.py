@@ -1,5 +1,8 @@
 """Draw normal deviates rounded to a grid, exactly: noise for mechanisms that are accounted for as Gaussian.
 
+The grid is the multiples of a power of two (`grid_for`); central differential privacy (`gaussian`) calls
+`rounded_normal_draws` for the noise of each released sum.
+
 A sum on the grid plus a rounded normal deviate is the Gaussian mechanism's output rounded to the grid, since rounding
 commutes with adding a multiple of the grid. So the epsilon that an accountant states for the Gaussian mechanism holds
 without correction: any number of releases, any sampler, any delta. No tail is cut: every integer has its probability,
@@ -38,7 +41,8 @@ class RoundedNormal(LogConcaveDistribution):
     """A normal deviate of mean 0 rounded to the nearest integer: f(x) = Phi((x + 1/2) / s) - Phi((x - 1/2) / s).
 
     With a = x / s^2 and b = 1 / (2 s^2) the ratio to the mode is f(x) / f(0) = exp(-x^2 / (2 s^2)) I(x) / I(0),
-    I(x) the integral of cosh(a u) exp(-b u^2) over -1/2 < u < 1/2: log I(x) / I(0) = a^2 / 24 up to a^4 / 2880.
+    I(x) the integral of cosh(a u) exp(-b u^2) over -1/2 < u < 1/2: substitute x + u in the normal density and drop what
+    is odd in u. log(I(x) / I(0)) = a^2 / 24 up to a^4 / 2880.
 
     Attributes:
         deviation: s, of the deviate before it is rounded, in steps of the grid.
@@ -62,7 +66,10 @@ class RoundedNormal(LogConcaveDistribution):
         return self.deviation
 
     def log_ratio(self, x: Array) -> Array:
-        """Compute log f(x) / f(0) without the terms of a^4, which stay below 2^-44 of 1 + |itself|."""
+        """Compute log(f(x) / f(0)) = -x^2 / (2 s^2) + x^2 / (24 s^4) without the terms of a^4.
+
+        These stay below 2^-44 (1 + |logarithm|). `x` is int64, the result float64 of the same shape.
+        """
         real = x.astype(np.float64) / self.deviation
         return np.asarray(real * real * (-0.5 * (1 - 1 / (12 * self.deviation**2))))
 
@@ -76,28 +83,31 @@ class RoundedNormal(LogConcaveDistribution):
 
 
 def rounded_normal_draws(deviation: float, count: int, stream: SecureRandomStream) -> Array:
-    """Draw `count` times from `RoundedNormal(deviation)`, independently (int64)."""
+    """Draw `count` times from `RoundedNormal(deviation)`, independently (int64), in steps of the grid.
+
+    Raises:
+        ConfigError: `deviation` outside [2^12, 2^32].
+    """
     return _sampler(deviation).draw(count, stream)
 
 
 def grid_for(deviation: float) -> float:
-    """Return the step of the grid for noise of this standard deviation: a power of two."""
+    """Return the step of the grid for noise of this standard deviation: a power of two, 2^-31 to 2^-30 of it."""
     return 2.0 ** (math.floor(math.log2(deviation)) - GRID_BITS)
 
 
-def _cell(slope: Fraction, variance: Fraction, digits: int) -> Fraction:
-    """Compute I(x) for a = `slope` with a relative error of at most 10^-digits.
+def _cell(a: Fraction, variance: Fraction, digits: int) -> Fraction:
+    """Compute I(x) for a = x / variance with a relative error of at most 10^-digits.
 
-    The power series is integrated term by term. The k-th term is at most t^k / k!, t = (a^2 + b) / 4, and I(x) is at
-    least 0.99.
+    The power series of cosh(a u) exp(-b u^2) in u^2, with coefficients `power`, is integrated term by term: u^(2 k)
+    over -1/2 < u < 1/2 gives 1 / (4^k (2 k + 1)). The k-th term is at most t^k / k!, t = (a^2 + b) / 4, and I(x) is at
+    least 0.99. `bound` is t^k / k!.
     """
-    square, curvature = slope * slope, 1 / (2 * variance)
-    size = (square + curvature) / 4
+    square, b = a * a, 1 / (2 * variance)
+    size = (square + b) / 4
     total, k, bound = Fraction(0), 0, Fraction(1)
-    while 2 * size > k or bound * 4 * 10**digits > 1:
-        power = sum(
-            square**m / math.factorial(2 * m) * (-curvature) ** (k - m) / math.factorial(k - m) for m in range(k + 1)
-        )
+    while 2 * size > k or bound * 4 * 10**digits > 1:  # from k = 2 t on terms halve: what is left is below 2 bound
+        power = sum(square**m / math.factorial(2 * m) * (-b) ** (k - m) / math.factorial(k - m) for m in range(k + 1))
         total += power / (4**k * (2 * k + 1))
         k += 1
         bound *= size / k
