@@ -1,4 +1,7 @@
-"""Split data for anomaly detection: training rows are normal, test rows are normal and anomalous."""
+"""Split data for anomaly detection: training rows are normal, test rows are normal and anomalous.
+
+A detector (`securefed.detection`) learns normal rows, and flags rows that it reconstructs badly.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from securefed.errors import DataError
 NORMAL = 0
 """Label of normal rows; anomalies have others."""
 TRAIN_ROLE = 0
-"""Entry of the group `role` for rows to train on."""
+"""Value of the fact `role` for rows to train on; other values are test rows."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,10 @@ class DetectionSplit:
 
     Attributes:
         train: normal rows, `y` all 0.
-        test: other normal rows and all anomalies, `y` 0 or 1.
+        test: other normal rows and all anomalies, `y` 0 (normal) or 1.
+
+    Raises:
+        DataError: an anomaly among the training rows, or test rows of one kind only.
     """
 
     train: Dataset
@@ -40,7 +46,7 @@ class DetectionSplit:
 
 
 def official(source: LoadedDataset, role: str = "role") -> DetectionSplit:
-    """Return the official split of a data set: its own test rows, or the rows by its group `role`.
+    """Return the official split of a data set: its own test rows, or its rows by their fact `role`.
 
     Raises:
         DataError: the data set has neither; `hold_out` draws a split.

@@ -1,4 +1,8 @@
-"""Hold the rows of one client, and refuse rows and labels that no algorithm can use."""
+"""Hold the rows of one client, and refuse rows and labels that no algorithm can use.
+
+Users make a `Dataset` for each client, or split one over clients (`securefed.datasets.partition`). Checks run when it
+is made, so that algorithms need none.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +36,7 @@ class Dataset:
             self._check_labels(self.y)
 
     def _check_rows(self) -> None:
+        """Turn the rows into a float matrix; raise `DataError` where they are none, or not finite."""
         if self.x is None:
             raise DataError("data must be a (rows, features) matrix; got None. Write Dataset(x), or Dataset(x, y).")
         try:
@@ -57,6 +62,7 @@ class Dataset:
             )
 
     def _check_labels(self, given: Array) -> None:
+        """Check labels (integers) or responses (floats), and keep them as an array; raise `DataError` for others."""
         y = np.asarray(given)
         if not y.shape or len(y) != len(self.x):
             raise DataError(f"y must hold one label or response for each of {len(self.x)} rows; got shape {y.shape}")
@@ -118,13 +124,14 @@ class Dataset:
 
 
 def _labels_given(y: Array) -> str:
+    """Return what is wrong with labels, for the error."""
     if np.issubdtype(y.dtype, np.integer):
         return f"shape {y.shape}" if y.ndim != 1 else f"the label {y.min()}"
     return f"labels of type {y.dtype}"
 
 
 def _labels_remedy(y: Array) -> str:
-    """Expression that turns such labels into integers from 0."""
+    """Return an expression that turns such labels into integers from 0, for the error."""
     if y.dtype == bool:
         return "y.astype(int)"
     if y.ndim == 2 and np.issubdtype(y.dtype, np.integer):

@@ -1,4 +1,8 @@
-"""Find the files of a data set in the folder that SECUREFED_DATA names, or say where to get them."""
+"""Find the files of a data set in the folder that SECUREFED_DATA names, or say where to get them.
+
+Nothing is downloaded. A data set is looked for in two forms: as one `.npz` archive of arrays, as the maintainers keep
+it, or as the files of the original's site. Loaders (`_images`, `_signals`, `_intrusion`) read what is found.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from pathlib import Path
 from securefed.errors import DataError
 
 DATA_VARIABLE = "SECUREFED_DATA"
+"""The environment variable that names the folder of data sets."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +25,7 @@ class DatasetFiles:
 
     Attributes:
         name: the set's name.
-        archive: our `.npz` of it.
+        archive: name of the set's `.npz` archive.
         files: the original's files, each a pattern of `pathlib.Path.glob`, or several patterns of which one suffices.
             A file may also have `.gz` behind its name.
         site: the official site, for the error.
@@ -34,7 +39,7 @@ class DatasetFiles:
     unpacked: str = ""
 
     def archived(self) -> Path | None:
-        """Return the path of our `.npz` if it exists; raise `DataError` where no data folder is named."""
+        """Return the path of the `.npz` archive if it exists; raise `DataError` where no data folder is named."""
         path = self._folder() / self.archive
         return path if path.is_file() else None
 
@@ -52,6 +57,7 @@ class DatasetFiles:
         raise DataError(f"{self.name} is not in {folder} (from {DATA_VARIABLE}). {self._remedy()}")
 
     def _folder(self) -> Path:
+        """Return the folder of data sets; raise `DataError` where none is named."""
         named = os.environ.get(DATA_VARIABLE)
         if not named:
             raise DataError(
@@ -60,6 +66,7 @@ class DatasetFiles:
         return Path(named)
 
     def _remedy(self) -> str:
+        """Say which files to put where, and where they come from."""
         files = ", ".join(" or ".join(choices) for choices in self.files)
         subfolders = " or ".join(repr(name) for name in (self.unpacked, self.name) if name)
         return (
@@ -69,6 +76,7 @@ class DatasetFiles:
 
 
 def _matches(place: Path, choices: tuple[str, ...]) -> tuple[Path, ...]:
+    """Return the files in `place` that the first pattern with any matches, sorted; plain ones before `.gz`."""
     for pattern in choices:
         for suffix in ("", ".gz"):
             found = tuple(sorted(path for path in place.glob(pattern + suffix) if path.is_file()))

@@ -1,4 +1,7 @@
-"""Read the file formats of public data sets; a damaged file is refused by name."""
+"""Read the file formats of public data sets; a damaged file is refused by name.
+
+The loaders of data sets (`_images`, `_signals`, `_intrusion`) and of users' own tables call these functions.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ def read_idx(path: Path) -> Array:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"cannot read {path}: {error}") from error
-    # two zero bytes, the type, the number of axes, then one big-endian 32-bit length an axis
+    # IDX's header: two zero bytes, the type, the number of axes, then one big-endian 32-bit length an axis
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] != IDX_UNSIGNED_BYTE:
         raise DataError(f"{path} is no IDX file of unsigned bytes: it starts with {raw[:4].hex()}")
     start = 4 + 4 * raw[3]
@@ -99,11 +102,13 @@ class TextTable:
         return numbers.astype(np.int64)
 
     def _column(self, column: str) -> Sequence[str]:
+        """Return a column; raise `DataError` where the table lacks it."""
         if column not in self.columns:
             raise DataError(f"{self.path} has no column {column!r}; it has {', '.join(self.columns)}")
         return self.columns[column]
 
     def _numbers(self, column: str, value: Callable[[str], float]) -> Array:
+        """Return a column as (rows,) float64; raise `DataError` for an entry that `value` cannot read."""
         entries = self._column(column)
         try:
             return np.fromiter(map(value, entries), np.float64, len(entries))

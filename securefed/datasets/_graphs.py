@@ -1,4 +1,9 @@
-"""Generate graphs that share edges, and smooth signals on them (ppgl, section V-A)."""
+"""Generate graphs that share edges, and smooth signals on them (ppgl, section V-A).
+
+The experiments of graph learning draw one graph for each client and signals on it: rows are signals, columns are
+vertices, and neighbours have similar values. L is a graph's Laplacian, L^+ its pseudo-inverse; graphs are adjacency
+matrices (vertices, vertices).
+"""
 
 from __future__ import annotations
 
@@ -46,7 +51,13 @@ def rbf_graph(vertices: int, rng: np.random.Generator, *, width: float = 0.5, cu
 
 
 def rewired(base: Array, common: Array, rng: np.random.Generator) -> Array:
-    """Return `common` plus as many random new edges as `base` has more than it, weights uniform in `WEIGHTS`."""
+    """Add random edges to `common` until it has as many as `base`; their weights are uniform in `WEIGHTS`.
+
+    Args:
+        base: adjacency matrix (vertices, vertices) of the graph whose number of edges is kept.
+        common: that of a part of it.
+        rng: source of all randomness.
+    """
     heads, tails = np.triu_indices(len(base), 1)
     free = np.flatnonzero(common[heads, tails] == 0)
     added = np.count_nonzero(base[heads, tails]) - np.count_nonzero(common[heads, tails])
@@ -57,9 +68,10 @@ def rewired(base: Array, common: Array, rng: np.random.Generator) -> Array:
 
 
 def nested_parts(base: Array, shares: Sequence[float], rng: np.random.Generator) -> list[Array]:
-    """Draw for each share q round(q |E|) random edges of `base`; a smaller part lies in every larger one."""
+    """Draw for each share q a part of `base` with round(q |E|) of its |E| edges; smaller parts lie in larger ones."""
     if not all(0 <= share <= 1 for share in shares):
         raise ConfigError(f"shares of edges lie in [0, 1], not {tuple(shares)}")
+    # the two ends of each edge of `base`
     heads, tails = (index[base[np.triu_indices(len(base), 1)] > 0] for index in np.triu_indices(len(base), 1))
     order, parts = rng.permutation(len(heads)), []
     for share in shares:
@@ -112,12 +124,14 @@ def smooth_signals(graph: Array, rows: int, rng: np.random.Generator, *, noise: 
     if matrix.ndim != 2 or not np.array_equal(matrix, matrix.T) or (matrix < 0).any() or np.diagonal(matrix).any():
         raise DataError("an adjacency matrix is square, symmetric and non-negative with zero diagonal; this one is not")
     values, vectors = np.linalg.eigh(np.diag(matrix.sum(axis=0)) - matrix)
+    # variances of L^+ + noise^2 I along L's eigenvectors; eigenvalues within rounding of 0 have none in L^+
     tiny = len(matrix) * np.finfo(float).eps * max(values[-1], 1.0)
     variances = np.where(values > tiny, 1 / np.maximum(values, tiny), 0.0) + noise**2
     return Dataset(rng.standard_normal((rows, len(matrix))) * np.sqrt(variances) @ vectors.T)
 
 
 def _sharing(clients: int, shared: float, rng: np.random.Generator, vertices: int) -> RelatedGraphs:
+    """Draw the graphs of `related_graphs` once, whatever their degrees."""
     check_integer("clients", clients, 1)
     base = rbf_graph(vertices, rng)
     (common,) = nested_parts(base, [shared], rng)
@@ -125,6 +139,7 @@ def _sharing(clients: int, shared: float, rng: np.random.Generator, vertices: in
 
 
 def _drawn(draw: Callable[[], RelatedGraphs], smallest_degree: float) -> RelatedGraphs:
+    """Draw until every degree of every client's graph is above `smallest_degree`."""
     for _ in range(ATTEMPTS):
         related = draw()
         if min(graph.sum(axis=0).min() for graph in related.graphs) > smallest_degree:

@@ -1,4 +1,8 @@
-"""Load data sets of images; pixels are scaled to [0, 1]."""
+"""Load data sets of images; a row is an image, its pixels row by row, scaled to [0, 1].
+
+Except for `digits`, the files come from the folder that SECUREFED_DATA names: one `.npz` archive, or the original's own
+files. The errors of a missing file name both. `groups` of the result are facts of every row.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +34,7 @@ COIL20 = DatasetFiles(
     "coil-20-proc",
 )
 COIL20_SHAPE = (32, 32)
+"""(height, width) of COIL-20's pictures as they are loaded."""
 
 
 def digits() -> LoadedDataset:

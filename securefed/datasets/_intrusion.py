@@ -1,4 +1,9 @@
-"""Load data sets of network traffic, one row a flow, normal or attack; values are raw, scale them (`scaling`)."""
+"""Load data sets of network traffic, one row a flow, normal or attack; values are raw, scale them (`scaling`).
+
+The files come from the folder that SECUREFED_DATA names: one `.npz` archive, or the original's own files. The errors of
+a missing file name both. Archives keep a fact `role` of every row, which says whether it is for training or for tests
+of an anomaly detector. In the lists of groups below, "(archive)" and "(original)" mark facts that only one form has.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +37,7 @@ IOT23 = DatasetFiles(
     "Stratosphere Laboratory, https://www.stratosphereips.org/datasets-iot23",
 )
 
+# The columns that are read, in the order of the features, by the originals' names.
 UNSW_FEATURES = (
     *("dur", "spkts", "dpkts", "sbytes", "dbytes", "rate", "sttl", "dttl", "sload", "dload", "sloss", "dloss"),
     *("sinpkt", "dinpkt", "sjit", "djit", "swin", "stcpb", "dtcpb", "dwin", "tcprtt", "synack", "ackdat", "smean"),

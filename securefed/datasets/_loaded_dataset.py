@@ -1,4 +1,8 @@
-"""Hold a loaded data set: its rows, official test rows, declared range and facts of every row."""
+"""Hold a loaded data set: its rows, official test rows, declared range and facts of every row.
+
+`load` returns one; `partitioned` splits its rows over clients. The declared range becomes a public fact of a run, from
+which bounds of messages follow.
+"""
 
 from __future__ import annotations
 

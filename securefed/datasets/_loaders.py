@@ -1,4 +1,4 @@
-"""Load data sets by name: embedded ones, and files from the folder that SECUREFED_DATA names."""
+"""Load data sets by name: those that come with scikit-learn, and files from the folder that SECUREFED_DATA names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Split data by the name of a partition, as on the command line: `iid`, `dirichlet=0.3`, `by_group=subject`."""
+"""Split data by the name of a partition, as on the command line: `iid`, `dirichlet=0.3`, `by_group=subject`.
+
+The splits themselves are the functions of `partition`; here the text after `=` is read into their argument.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ def _number(text: str, example: str, default: float | None = None) -> float:
 
 
 def _integer(text: str, example: str, default: int | None = None) -> int:
+    """Read the whole number after `=`, as `_number` does."""
     number = float(_number(text, example, default))
     if not number.is_integer():
         name = example.partition("=")[0]
@@ -40,11 +44,13 @@ def _alone(source: LoadedDataset, name: str, text: str) -> Dataset:
 
 
 def _by_feature(source: LoadedDataset, clients: int, rng: np.random.Generator, text: str) -> list[Dataset]:
+    """Split by a column that is given by its number or name."""
     column = int(text) if text.isdecimal() else source.column(text)
     return partition.by_feature(source.data, clients, column)
 
 
 def _by_group(source: LoadedDataset, clients: int, rng: np.random.Generator, text: str) -> list[Dataset]:
+    """Split by a grouping of the rows, such as the subject, that is given by its name."""
     if text not in source.groups:
         known = ", ".join(source.groups)
         remedy = f"its groups are {known}" if known else "it has no groups; choose another partition"
@@ -52,6 +58,7 @@ def _by_group(source: LoadedDataset, clients: int, rng: np.random.Generator, tex
     return partition.by_group(source.data, source.groups[text], clients)
 
 
+# s is the data set, n the number of clients, and `text` what stands after `=`
 PARTITIONS: dict[str, PartitionFunction] = {
     "iid": lambda s, n, rng, text: partition.iid(_alone(s, "iid", text), n, rng),
     "power_law": lambda s, n, rng, text: partition.power_law(

@@ -1,4 +1,8 @@
-"""Read a user's own rows from a table (.npz, .csv or .parquet): features, labels, and whose row each one is."""
+"""Read a user's own rows from a table (.npz, .csv or .parquet): features, labels, and whose row each one is.
+
+`load` and the command line call `read_rows`. Columns other than features become labels, or facts of every row (the
+`groups` of the data set), by which rows are split over clients; the owner of each row is such a fact.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +49,7 @@ def read_rows(path: Path, owner: str = "", label: str = "") -> LoadedDataset:
 
 
 def _from_archive(path: Path, owner: str, label: str) -> LoadedDataset:
+    """Read an `.npz` file; arrays of another length than `x` are ignored."""
     arrays = read_npz(path, "x")
     x = arrays.pop("x")
     y = _labels(arrays, label, path)
@@ -56,6 +61,7 @@ def _from_archive(path: Path, owner: str, label: str) -> LoadedDataset:
 
 
 def _from_table(path: Path, owner: str, label: str) -> LoadedDataset:
+    """Read a `.csv` or `.parquet` table; every column but labels and owner is a feature."""
     columns = dict(_parquet(path) if path.suffix == ".parquet" else _csv(path))
     _require(owner, columns, path)
     groups = {owner: np.asarray(columns.pop(owner)).astype(str)} if owner else {}
@@ -71,6 +77,7 @@ def _from_table(path: Path, owner: str, label: str) -> LoadedDataset:
 
 
 def _csv(path: Path) -> Mapping[str, Any]:
+    """Return the columns of a `.csv` table, as texts."""
     if not path.is_file():
         raise DataError(f"cannot read {path}: there is no such file; give the path of a .csv file")
     table = read_csv(path)
@@ -78,6 +85,7 @@ def _csv(path: Path) -> Mapping[str, Any]:
 
 
 def _parquet(path: Path) -> Mapping[str, Any]:
+    """Return the columns of a `.parquet` table."""
     try:
         from pyarrow import ArrowException, parquet  # noqa: PLC0415 - optional
     except ImportError as error:
@@ -91,6 +99,7 @@ def _parquet(path: Path) -> Mapping[str, Any]:
 
 
 def _require(name: str, columns: Mapping[str, Any], path: Path) -> None:
+    """Raise `DataError` where a column was named that the file lacks."""
     if name and name not in columns:
         raise DataError(f"{path} has no column {name!r} with one value a row; it has {', '.join(columns) or 'none'}")
 
@@ -117,6 +126,7 @@ def _numbered(values: Array) -> Array:
 
 
 def _numbers(path: Path, name: str, values: Any) -> Array:
+    """Return a feature's values as numbers; raise `DataError` for text."""
     try:
         return np.asarray(values).astype(np.float64)
     except (ValueError, TypeError) as error:
@@ -127,6 +137,7 @@ def _numbers(path: Path, name: str, values: Any) -> Array:
 
 
 def _bound(data: Dataset) -> float:
+    """Return the largest absolute entry, 1 where all are 0."""
     return float(np.abs(data.x).max()) or 1.0
 
 

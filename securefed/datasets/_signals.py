@@ -1,4 +1,9 @@
-"""Load data sets of signals measured on people: phone sensors, EEG and functional MRI."""
+"""Load data sets of signals measured on people: phone sensors, EEG and functional MRI.
+
+The files come from the folder that SECUREFED_DATA names: one `.npz` archive, or the original's own files. The errors of
+a missing file name both. `y` are labels; `groups` of the result are facts of every row, by which rows can be split over
+clients.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Generate matrices of known singular values, cut over clients: the test problems of the FAPS paper.
 
-A = U Sigma V^T (FAPS, (23)), A of n x m. A client's rows are samples, so it holds A_i^T, (m_i, n), of A = [A_1 ...
-A_d].
+A = U Sigma V^T (FAPS, (23)), A of n x m, n features and m samples. A client's rows are samples, so client i of d holds
+A_i^T, (m_i, n), of A = [A_1 ... A_d]. PCA of all rows together then has a known answer: the columns of U.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError
 
 TALL = 4
-"""Rows over columns from which V is made by Cholesky: the condition number of uniform entries is then below 4 (its
-limit is (1 + .5) / (1 - .5) = 3, by Marchenko and Pastur's law with .5 = sqrt(1 / 4)), so V^T V = I to a few units of
-round-off. A matrix nearer to square goes by QR, which needs a copy of it."""
+"""Ratio of V's rows to its columns from which V is orthonormalised by Cholesky: the condition number of uniform entries
+is then below 4 (its limit is (1 + .5) / (1 - .5) = 3, by Marchenko and Pastur's law with .5 = sqrt(1 / 4)), so
+V^T V = I to a few units of round-off. A matrix nearer to square goes by QR, which needs a copy of it."""
 CHUNK = 1024
 """Rows multiplied at a time, so that the product needs no second copy of a client's rows."""
 
@@ -61,12 +61,16 @@ def arithmetic(n: int, condition: float) -> Array:
 
 
 def spectral(values: Array, sizes: Sequence[int], rng: np.random.Generator) -> SpectralMatrix:
-    """Draw a matrix with singular values `values` (n,), client i holding `sizes[i]` of its m = sum(sizes) columns.
+    """Draw a matrix of known singular values, and cut its columns over clients.
 
     U and V are orthonormalised matrices of entries uniform in [-1, 1]. The matrix is the same (up to round-off)
     however its columns are cut. Beside the rows themselves (8 m n bytes) it needs a few n x n matrices.
 
-    For equal clients use sizes `[m // d] * d`, for m_i in proportion to i (Table 4) `range(1000, 9000, 1000)`.
+    Args:
+        values: (n,) singular values.
+        sizes: number of columns m_i of each client, m in all: `[m // d] * d` for equal clients, and
+            `range(1000, 9000, 1000)` for m_i in proportion to i (Table 4).
+        rng: source of all randomness.
 
     Raises:
         ConfigError: fewer columns than rows (m < n), an empty client, or singular values that are not >= 0.
@@ -78,7 +82,7 @@ def spectral(values: Array, sizes: Sequence[int], rng: np.random.Generator) -> S
         raise ConfigError("singular values must be finite, >= 0 and not all 0")
     basis = _orthonormal(rng.uniform(-1, 1, (n, n)))
     parts = [rng.uniform(-1, 1, (size, n)) for size in sizes]
-    right = values[:, None] * basis.T  # A^T = V (Sigma U^T)
+    right = values[:, None] * basis.T  # Sigma U^T, with which A^T = V (Sigma U^T)
     if m < TALL * n:
         stacked = _orthonormal(np.concatenate(parts)) @ right
         parts = np.split(stacked, np.cumsum(sizes)[:-1])

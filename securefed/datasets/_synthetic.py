@@ -1,4 +1,7 @@
-"""Generate the papers' synthetic data: linear classification rules by client, and readings of a low-rank matrix."""
+"""Generate the papers' synthetic data: linear classification rules by client, and readings of a low-rank matrix.
+
+Each client's rows follow a law of its own, or share one truth; the results are one `Dataset` for each client.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError
 
 SPECTRAL_DECAY = 1.2
-"""Variance of feature j is j^-1.2 in the source."""
+"""Variance of feature j is j^-1.2 in the source (Li et al. 2020)."""
 
 
 def linear_rules(
@@ -56,11 +59,12 @@ def linear_rules(
     check_number("input_spread (beta)", input_spread, 0)
     check_integer("features", features, 1)
     check_integer("classes", classes, 2)
-    shared = rng.standard_normal((features + 1, classes))
+    shared = rng.standard_normal((features + 1, classes))  # W over b, of all clients where they are `alike`
     deviation = np.arange(1.0, features + 1) ** (-SPECTRAL_DECAY / 2)
     clients = []
     for size in sizes:
         rule = rng.normal(rng.normal(0.0, rule_spread), 1.0, (features + 1, classes))
+        # v_k; a deviation of 0 gives every feature the mean B_k
         centre = rng.normal(rng.normal(0.0, input_spread), 0.0 if alike else 1.0, features)
         x = centre + deviation * rng.standard_normal((size, features))
         weight = shared if alike else rule
@@ -92,6 +96,9 @@ def low_rank(
     noise: float = 0.1,
 ) -> LowRankReadings:
     """Draw readings y_j = <X_G, D_j> + N(0, noise), entries of D_j ~ N(mean, 1), X_G = diag(1, ..., 0) of rank `rank`.
+
+    X_G is d x d, d = `dimension`; `rows` is each client's number of readings. <X, D> is the sum of the entries'
+    products. The second argument of N is a standard deviation.
 
     Source: LoSAC, sec. 5.5, (21), with d = 64, rank 32, 16, 8, 4, 2 and 100 clients. The paper gives no number of rows
     a client, and leaves open whether its N(0, .1) names a standard deviation (taken here) or a variance.

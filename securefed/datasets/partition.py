@@ -1,7 +1,9 @@
 """Split one data set over clients.
 
-All functions are deterministic in the generator they are given. Every row goes to exactly one client, every client
-gets at least one row, unless the docstring says otherwise; a split that the rows do not allow is a `ConfigError`.
+Users call these functions to simulate clients; each returns one `Dataset` for each client. Splits by label, by a column
+or by size make clients unlike each other, as they are in practice. All functions are deterministic in the generator
+they are given. Every row goes to exactly one client, every client gets at least one row, unless the docstring says
+otherwise; a split that the rows do not allow is a `ConfigError`.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ def split(data: Dataset, share: float, rng: np.random.Generator) -> tuple[Datase
 
 
 def split_rows(rows: int, share: float, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Return the row indices of `split`."""
+    """Return the positions of the rows of `split`: (rest, held out), for so many rows."""
     if not 0 < share < 1 or rows < 2:
         raise ConfigError(
             f"the held-out share must lie between 0 and 1 and the rows be at least 2; got {share} of {rows} rows"
@@ -81,6 +83,8 @@ def apportion(rows: int, weights: Sequence[float] | Array) -> list[int]:
         raise ConfigError(f"{rows} rows cannot give {parts.size} clients one each")
     quota = parts / parts.sum() * rows
     sizes = np.maximum(np.floor(quota), 1).astype(np.int64)
+    # Give the rows still lacking to the largest remainders. Where "at least one each" gave out too many, take rows back
+    # from the parts that are furthest above their quota and have more than one row.
     while lacking := rows - int(sizes.sum()):
         step = 1 if lacking > 0 else -1
         due = np.where((sizes > 1) | (step > 0), (quota - sizes) * step, -np.inf)
@@ -123,6 +127,13 @@ def shards(
 
 
 def _pure_shards(order: Array, labels: Array, total: int) -> list[Array]:
+    """Cut rows into `total` shards of one label each.
+
+    Args:
+        order: positions of the rows, sorted by label.
+        labels: their labels, in that order.
+        total: number of shards.
+    """
     counts = np.unique(labels, return_counts=True)[1]
     if total < len(counts):
         raise ConfigError(f"{total} pure shards cannot hold {len(counts)} labels; take more clients or shards")
@@ -219,7 +230,7 @@ def by_group(data: Dataset, groups: Array, clients: int | None = None) -> list[D
 
 
 def _dealt(sizes: Array, clients: int) -> Array:
-    """Return (groups,) the client of each group."""
+    """Return (groups,) the client of each group, from the groups' sizes: largest first, to whom has fewest rows."""
     if not 1 <= clients <= len(sizes):
         raise ConfigError(f"{len(sizes)} groups can be dealt to 1..{len(sizes)} clients, not {clients}")
     held, owner = np.zeros(clients, np.int64), np.empty(len(sizes), np.int64)
@@ -230,6 +241,7 @@ def _dealt(sizes: Array, clients: int) -> Array:
 
 
 def _cut(data: Dataset, order: Array, clients: int) -> list[Dataset]:
+    """Cut the rows, in this order, into equal shares."""
     return [data.take(part) for part in np.split(order, _ends(len(order), clients))]
 
 

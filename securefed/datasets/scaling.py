@@ -20,7 +20,7 @@ from securefed.datasets._base import Dataset
 
 @dataclass(frozen=True)
 class ColumnScaling:
-    """Scale column by column, x -> (compress(x) - shift) * factor, compress(x) = sign(x) log(1 + |x|) or x.
+    """Scale column by column: x -> (c(x) - shift) * factor, with c(x) = sign(x) log(1 + |x|) if `compress`, else x.
 
     Attributes:
         shift: (features,) or scalar.
@@ -48,6 +48,7 @@ class ColumnScaling:
 
 
 ScalingFit = Callable[[Dataset], ColumnScaling]
+"""Fits a scaling to rows, as the functions below do."""
 
 
 def z_score(data: Dataset) -> ColumnScaling:

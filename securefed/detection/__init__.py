@@ -1,4 +1,10 @@
-"""Anomaly detection by the reconstruction error of a model."""
+"""Anomaly detection by the reconstruction error of a model.
+
+    detector = AnomalyDetector.fit(projection(basis), x, anomalous)      # a PCA basis that a federation has trained
+    detector.flags(new_rows)
+
+A model that was trained on normal rows reconstructs them well and other rows badly.
+"""
 
 from __future__ import annotations
 

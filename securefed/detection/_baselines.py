@@ -1,6 +1,8 @@
 """Register FedAE and FedBiGAN: networks that reconstruct rows, trained by FedAvg (fedpca_grassmann, section V-A2).
 
-Torch is imported when one of them is made.
+A network is trained on normal rows; rows that it reconstructs badly are anomalies. FedAE is an autoencoder, FedBiGAN a
+bidirectional GAN; "-2" has four layers instead of two. Registered, they are known by name to the command line and the
+audit. Importing this module registers them; torch is imported when one of them is made.
 """
 
 from __future__ import annotations

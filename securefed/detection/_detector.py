@@ -1,4 +1,8 @@
-"""Choose a threshold on anomaly scores from the ROC curve, and compute seven metrics (fedpca_grassmann, section V)."""
+"""Choose a threshold on anomaly scores from the ROC curve, and compute seven metrics (fedpca_grassmann, section V).
+
+A row's score is its reconstruction error under a model, such as a PCA basis that a federation has trained: a high score
+marks an anomaly. The threshold needs labelled rows; those of a validation set make honest metrics on test rows.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +52,7 @@ class AnomalyDetector:
     """Flag rows that a model reconstructs badly.
 
     Attributes:
-        reconstruct: the model (see `scores`).
+        reconstruct: the model, a function from rows (rows, features) to their reconstructions of the same shape.
         threshold: rows with an error at or above it are flagged.
     """
 
@@ -59,7 +63,14 @@ class AnomalyDetector:
     def fit(
         cls, reconstruct: Reconstruct, x: Array, anomalous: Array, rule: ThresholdRule = "rates"
     ) -> AnomalyDetector:
-        """Make a detector with the threshold from the ROC curve of labelled rows (see `roc_threshold`)."""
+        """Make a detector with the threshold from the ROC curve of labelled rows.
+
+        Args:
+            reconstruct: the model.
+            x: (rows, features).
+            anomalous: (rows,) bool, or 0 and 1.
+            rule: what the threshold maximises (see `roc_threshold`).
+        """
         return cls(reconstruct, roc_threshold(reconstruction_errors(reconstruct, x), anomalous, rule))
 
     def flags(self, x: Array) -> Array:
@@ -94,7 +105,8 @@ def roc_threshold(scores: Array, anomalous: Array, rule: ThresholdRule = "rates"
     scores, labels = _checked(scores, anomalous)
     false_positive, true_positive, thresholds = roc_curve(labels, scores)
     anomalies, normal = int(np.sum(labels)), int(np.sum(~labels))
-    # In whole numbers, as equals would differ by rounding.
+    # In whole numbers, as equals would differ by rounding: `accuracy` maximises hits - false alarms, `rates` maximises
+    # hits / anomalies - false alarms / normal, here times anomalies * normal.
     hits, false_alarms = np.rint(anomalies * true_positive), np.rint(normal * false_positive)
     one, other = (1, 1) if rule == "accuracy" else (normal, anomalies)
     return float(thresholds[np.argmax(one * hits - other * false_alarms)])
@@ -102,6 +114,11 @@ def roc_threshold(scores: Array, anomalous: Array, rule: ThresholdRule = "rates"
 
 def metrics(scores: Array, anomalous: Array, threshold: float | None = None) -> DetectionMetrics:
     """Compute the seven metrics at `threshold`, or at the one from the ROC curve of these very rows.
+
+    Args:
+        scores: (rows,) finite; higher is more anomalous.
+        anomalous: (rows,) bool, or 0 and 1.
+        threshold: rows scored at or above it are flagged.
 
     Raises:
         DataError: as in `roc_threshold`.

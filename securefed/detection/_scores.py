@@ -1,4 +1,7 @@
-"""Score rows by their reconstruction error, the anomaly score of every detector here."""
+"""Score rows by their reconstruction error, the anomaly score of every detector here.
+
+A model trained on normal rows reconstructs them well and other rows badly. `AnomalyDetector` puts a threshold on it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Record runs of other frameworks as transcripts, which attacks and audits read like runs of our own."""
+"""Record runs of other frameworks as transcripts, which attacks and audits read like runs of our own.
+
+A transcript holds what the server sent and received in each round, and the public facts of the run. `Recording` takes
+arrays from any loop, `FlowerRecording` Flower's messages.
+"""
 
 from __future__ import annotations
 

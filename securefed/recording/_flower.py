@@ -1,5 +1,8 @@
 """Record a Flower run: its training messages become a `Transcript` that every view and attack reads.
 
+A transcript holds what the server sent and received in each round. Attacks on it show what the server could have
+learned of the clients' rows. A node is one of Flower's clients.
+
 Flower is not imported: messages are read by their attributes, so that a recording needs only NumPy.
 
     recording = FlowerRecording(features=64, classes=10, names=["weight", "bias"])
@@ -27,7 +30,8 @@ from securefed.recording._recording import Recording, named
 
 Form = Literal["updates", "models"]
 EXAMPLES: Final = "num-examples"
-_TRAIN: Final = "train"
+"""Flower's name of the number of rows among a reply's metrics."""
+_TRAIN: Final = "train"  # Flower's type of training messages
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,9 @@ class _RecordedRound:
 
 @dataclass
 class FlowerRecording:
-    """Collect the models of each round; `finish` turns them into contributions like those of our algorithms.
+    """Collect the models of each round; `finish` turns them into contributions like those of this package's algorithms.
+
+    A contribution is what a client sends for the server's sum.
 
     Attributes:
         features: width of the rows, as in `Recording`.
@@ -96,7 +102,7 @@ class FlowerRecording:
         self._add(self._named(arrays_of(sent)), models, rows)
 
     def watch(self, grid: Any) -> Any:
-        """Wrap a grid so that its training rounds are recorded; pass the result to the strategy."""
+        """Wrap a Flower grid so that its training rounds are recorded; pass the result to the strategy."""
         return _RecordingGrid(grid, self)
 
     def finish(self, output: Tensors | None = None) -> Transcript:
@@ -149,10 +155,12 @@ class FlowerRecording:
         }
 
     def _add(self, sent: Tensors, models: Mapping[int, Tensors], rows: Mapping[int, int]) -> None:
+        """Keep a round: the model that was sent, and each node's model and number of rows."""
         if models:  # a round without replies holds no message
             self._rounds.append(_RecordedRound(sent, dict(models), dict(rows)))
 
     def _arrays(self, message: Any) -> dict[str, Array]:
+        """Return the model in a message, under `names` if there are any; raise `DataError` where there is none."""
         records = list(message.content.array_records.values())
         if not records:
             raise DataError("a training message holds no model; it needs an ArrayRecord")
@@ -160,6 +168,7 @@ class FlowerRecording:
         return self._named(list(arrays.values())) if self.names is not None else arrays
 
     def _named(self, arrays: Sequence[Array]) -> dict[str, Array]:
+        """Return arrays under `names`, or under their numbers "0", "1", ..."""
         return named(arrays, self.names if self.names is not None else [str(k) for k in range(len(arrays))])
 
 

@@ -5,7 +5,10 @@
     transcript = recording.finish(output)
     transcript.save("run.transcript")                                 # safetensors; nothing is ever unpickled
 
-Where single updates are not known (a run under secure aggregation), `sums` takes the sum and the clients in it.
+Where single updates are not known (a run under secure aggregation), `sums` takes the sum and the clients in it, the
+survivors. A transcript holds one record for each round and the run's public facts (`meta`): what a server sees. Attacks
+reconstruct clients' rows from it, and an audit scores them. "Exchange" is another word for a round in errors, since a
+run of this package also records rounds of evaluation.
 """
 
 from __future__ import annotations
@@ -24,10 +27,13 @@ from securefed._tensors import Array, Layout, Tensors, encode
 from securefed.errors import DataError, TranscriptError
 
 UPLOAD: Final = "upload"
+"""Name of the stage of a round in which clients send their updates."""
 
 
 class Recording:
     """Build a `Transcript` that views and attacks read like that of a run of this package.
+
+    All arrays are NumPy arrays by name. Names and shapes must be the same in every round.
 
     Args:
         rows: public number of rows of each client; a client's id is its position.
@@ -35,6 +41,9 @@ class Recording:
         classes: number of label classes; 0 without labels.
         feature_bound: declared largest absolute value of the rows' entries.
         facts: further facts to store in the transcript (JSON).
+
+    Raises:
+        DataError: facts that are not JSON, or numbers that no run can have.
     """
 
     def __init__(
@@ -118,7 +127,7 @@ class Recording:
         self._record(broadcast, self._checked(total, "sum"), clients, clip, noise)
 
     def finish(self, output: Tensors) -> Transcript:
-        """Return the transcript, with the final model.
+        """Return the transcript, with the final model `output`.
 
         Raises:
             TranscriptError: no round was recorded.
@@ -131,6 +140,7 @@ class Recording:
     def _record(
         self, broadcast: Tensors, total: Tensors, survivors: Iterable[ClientId], clip: float | None, noise: float
     ) -> None:
+        """Add a round to the transcript, after a check of its facts; `noise` is that of an entry of the sum."""
         if clip is not None and not 0 < clip < math.inf:
             raise DataError(f"clip must be a positive norm, or None where nothing was clipped; got {clip}")
         if not 0 <= noise < math.inf:
@@ -150,7 +160,18 @@ class Recording:
         deviations = dict.fromkeys(values, noise) if noise else {}
         distortion = ClippingNoiseRecord(() if clip is None else ((tuple(values), clip),), deviations, deviations)
         self._transcript.records.append(
-            RoundRecord(index, "train", sent, clients, clients, values, {}, values, values, distortion)
+            RoundRecord(
+                round=index,
+                kind="train",
+                broadcast=sent,
+                cohort=clients,
+                survivors=clients,
+                encoded=values,
+                step={},  # the sum is in the clear
+                total=values,
+                released=values,
+                distortion=distortion,
+            )
         )
 
     def _checked(self, tensors: Tensors, where: str) -> dict[str, Array]:

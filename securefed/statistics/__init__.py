@@ -1,12 +1,14 @@
 """Statistics of all parties' rows together, each from one secure sum: what a consortium computes before it trains.
 
-ages = Mean(features=1, bound=120, rows=10_000)          # public: columns, largest entry, most rows of one party
+    ages = Mean(features=1, bound=120, rows=10_000)          # public: columns, largest entry, most rows of one party
 
-ages.simulate([x0, x1, x2], secure_aggregation()).value   # in one process
+    ages.simulate([x0, x1, x2], secure_aggregation()).value   # in one process
 
-terms = ages.terms(clients=3, defense=secure_aggregation())                # between parties (`securefed.parties`)
-reply = client.receive(request, lambda: ages.summand(x))
-ages.estimate(server.result).value
+    terms = ages.terms(clients=3, defense=secure_aggregation())                # between parties (`securefed.parties`)
+    reply = client.receive(request, lambda: ages.summand(x))
+    ages.estimate(server.result).value
+
+A statistic's settings are public, and the same at all parties; `Estimate` is its result.
 """
 
 from __future__ import annotations

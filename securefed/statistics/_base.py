@@ -1,4 +1,11 @@
-"""The base class of a statistic: what each party adds to the sum, and what follows from the sum."""
+"""The base class of a statistic: what each party adds to the sum, and what follows from the sum.
+
+All parties agree on `terms`, which fix the tensors that are summed, public bounds on their entries, and the defence:
+how the sum is made (in the clear, masked, encrypted, noised). Each party computes its `summand`, `securefed.parties`
+carries out the sum, and whoever holds the result computes the `estimate`. Exact defences sum in fixed point: integers
+that stand for multiples of a small step. So a sum has a known largest error. A tensor's sensitivity is the largest
+change of its sum, in L2 norm, if one row is added or removed; noise for differential privacy is in proportion to it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +42,7 @@ class Estimate:
         noise: standard deviation of the noise in an entry of each sum that the value is computed from, by name; empty
             without differential privacy.
         count: number of rows of the parties in the sum, as the sum says it (with noise: an estimate).
-        survivors: parties in the sum.
+        survivors: ids of the parties in the sum; others dropped out.
         plan: the defence's plan.
         detail: further values that the class states, by name.
     """
@@ -55,7 +62,7 @@ class Sums:
 
     Attributes:
         total: by name, the sum over all parties.
-        error: by name, the bound on its error by fixed point.
+        error: by name, the bound on the error of each entry by fixed point.
         noised: whether noise was added.
     """
 
@@ -73,11 +80,11 @@ class Statistic(ABC):
 
     @abstractmethod
     def _summand(self, x: Array, y: Array | None) -> dict[str, Array]:
-        """Compute one party's tensors from its rows, which are known to keep to the bounds."""
+        """Compute one party's tensors, by name, from its rows, which are known to keep to the bounds."""
 
     @abstractmethod
     def _value(self, sums: Sums) -> tuple[Array, Array, dict[str, Array]]:
-        """Return value, bound on its fixed-point error, and details, from the sums."""
+        """Return the value, the bound on its fixed-point error (of its shape), and details by name, from the sums."""
 
     @abstractmethod
     def _check(self, x: Array, y: Array | None) -> None:
@@ -136,6 +143,7 @@ class Statistic(ABC):
         Raises:
             DataError: the sum holds too few rows for the statistic.
         """
+        # the sum's tensors are called `update.NAME` in the defence's plan
         planned = {tensor.name.removeprefix("update."): tensor for tensor in result.plan.tensors}
         noised = result.plan.noised
         error = {name: planned[name].error for name in result.total}

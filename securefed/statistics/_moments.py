@@ -4,8 +4,13 @@ With n the number of rows x_i, s = sum x_i and S = sum x_i x_i^T over all partie
 
     mean m = s / n        covariance C = (S / n - m m^T) n / (n - ddof)        variance = diag(C)
 
-Subtracting m m^T loses digits where the mean is large against the standard deviation; `shift`, a public guess of the
-mean, is subtracted from all rows before and keeps them.
+Each party adds its own n, s and S to one secure sum (`Statistic` in _base.py). Subtracting m m^T loses digits where the
+mean is large against the standard deviation; `shift`, a public guess of the mean, is subtracted from all rows before
+and keeps them.
+
+Each tensor of the sum is declared with its largest entry at one party, and its sensitivity: the largest L2 norm of what
+one row adds. Exact defences sum in fixed point, so that every sum has a known largest error, which the formulas here
+carry on to the value.
 """
 
 from __future__ import annotations
@@ -57,6 +62,7 @@ class _Moments(Statistic):
         )
 
     def _shifted(self, x: Array) -> Array:
+        """Return the rows less the shift."""
         return np.asarray(x - np.asarray(self.shift))
 
     def _check(self, x: Array, y: Array | None) -> None:
@@ -123,6 +129,7 @@ class Variance(_Moments):
     def _value(self, sums: Sums) -> tuple[Array, Array, dict[str, Array]]:
         mean, error = self._mean(sums)
         second, moved = _ratio(sums, sums.total["squares"], "squares")
+        # (m + e)^2 differs from m^2 by at most 2 |m| e + e^2
         value, bound = _unbiased(sums, self.ddof, second - mean**2, moved + 2 * np.abs(mean) * error + error**2)
         return value, bound, {"mean": mean + np.asarray(self.shift)}
 
@@ -150,7 +157,7 @@ class Covariance(_Moments):
     def _value(self, sums: Sums) -> tuple[Array, Array, dict[str, Array]]:
         mean, error = self._mean(sums)
         second, moved = _ratio(sums, symmetric(sums.total["products"], self.features), "products")
-        cross = np.outer(np.abs(mean), error)
+        cross = np.outer(np.abs(mean), error)  # (m_i + e_i)(m_j + e_j) differs from m_i m_j by these and e_i e_j
         centred, bound = second - np.outer(mean, mean), moved + cross + cross.T + np.outer(error, error)
         value, bound = _unbiased(sums, self.ddof, centred, bound)
         return value, bound, {"mean": mean + np.asarray(self.shift)}
@@ -164,11 +171,15 @@ def symmetric(triangle: Array, size: int) -> Array:
 
 
 def _at_least_one(sums: Sums) -> float:
+    """Return the count, or 1 where noise has made it smaller."""
     return max(float(sums.total["count"]), 1.0)
 
 
 def _ratio(sums: Sums, total: Array, name: str) -> tuple[Array, Array]:
-    """Return a sum over the count, and the bound on its error where both are off by theirs."""
+    """Return total / count, and the bound on its error where the total called `name` and the count are off by theirs.
+
+    With the true t = total + dt and n = count + dn, t / n - ratio = (dt - ratio dn) / n.
+    """
     count, error = _at_least_one(sums), sums.error["count"]
     ratio = total / count
     return ratio, (sums.error[name] + np.abs(ratio) * error) / max(count - error, 1.0)
@@ -180,6 +191,6 @@ def _unbiased(sums: Sums, ddof: int, moment: Array, error: Array) -> tuple[Array
     if count <= ddof:
         raise DataError(f"{count:g} rows, and more than ddof={ddof} are needed")
     counts = np.array([count, max(count - off, ddof + 1.0, 1.0), count + off])  # as summed, and how many there may be
-    scale, *others = counts / (counts - ddof)
+    scale, *others = counts / (counts - ddof)  # n / (n - ddof) at each
     moved = max(abs(other - scale) for other in others)
     return moment * scale, error * (scale + moved) + np.abs(moment) * moved

@@ -7,6 +7,10 @@ With rows z = (1, x) (or x without an intercept), A = sum z z^T and b = sum z y 
 A sum with errors A + dA, b + db moves w, to first order and beyond (Golub and Van Loan, Matrix Computations, 2.6), by
 
     |dw| <= kappa (|db| + |dA| |w|) / (1 - kappa |dA|)        kappa = |(A + ridge D)^-1|, spectral norms
+
+The errors are those of fixed point, in which exact defences sum; noise is not counted. Each party adds its own A, b and
+number of rows to one secure sum (`Statistic` in _base.py). Each tensor of the sum is declared with its largest entry at
+one party, and its sensitivity: the largest L2 norm of what one row adds.
 """
 
 from __future__ import annotations
@@ -54,6 +58,7 @@ class LinearRegression(Statistic):
 
     @property
     def _width(self) -> int:
+        """Number of coefficients, the intercept included."""
         return self.features + int(self.intercept)
 
     def tensors(self) -> tuple[SummedTensor, ...]:
@@ -98,7 +103,8 @@ class LinearRegression(Statistic):
         if smallest <= max(moved, 1e-12 * float(np.abs(matrix).max())):
             raise DataError("the columns are (nearly) linearly dependent over all parties; drop some, or give a ridge")
         weights = np.linalg.solve(matrix, sums.total["targets"])
-        right = sums.error["targets"] * math.sqrt(self._width)
+        right = sums.error["targets"] * math.sqrt(self._width)  # norm of db
+        # the bound above with kappa = 1 / smallest
         bound = (right + moved * float(np.linalg.norm(weights))) / (smallest - moved)
         first = int(self.intercept)
         detail = {"intercept": np.asarray(weights[0] if self.intercept else 0.0)}

@@ -1,4 +1,9 @@
-"""Histograms and contingency tables: numbers of rows, counted exactly."""
+"""Histograms and contingency tables: numbers of rows, counted exactly.
+
+Each party adds its own counts to one secure sum (`Statistic` in _base.py). Each tensor of the sum is declared with its
+largest entry at one party, and its sensitivity: the largest L2 norm of what one row adds. Exact defences sum in fixed
+point; where its error is below one half, rounding gives the exact counts. With noise, counts are estimates.
+"""
 
 from __future__ import annotations
 
