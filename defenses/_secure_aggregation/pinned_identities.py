@@ -59,7 +59,7 @@ class PinnedIdentities:
         seal: encrypts and authenticates the file; without one it is in the clear, readable by its owner only.
     """
 
-    path: Path
+    path: Path | str
     seal: Seal | None = None
 
     def pin(self, public: Mapping[ClientId, bytes], own: Mapping[ClientId, bytes] | None = None) -> Identities:
@@ -137,11 +137,11 @@ class PinnedIdentities:
         self._write({other: identity for other, identity in pinned.items() if other != client})
 
     def _read(self) -> dict[ClientId, PinnedIdentity]:
-        if not self.path.exists():
+        if not Path(self.path).exists():
             if self.seal is not None:
                 self.seal.check_never_written(_KIND, self.path)
             return {}
-        _, tensors = container.load(self.path, _KIND, self.seal)
+        _, tensors = container.load(Path(self.path), _KIND, self.seal)
         rows = zip(tensors["ids"].tolist(), tensors["public"], tensors["compared"].tolist(), strict=True)
         return {client: PinnedIdentity(public.tobytes(), bool(compared)) for client, public, compared in rows}
 
@@ -154,4 +154,4 @@ class PinnedIdentities:
             "public": public.reshape(-1, KEY_BYTES),
             "compared": compared,
         }
-        container.save(self.path, _KIND, {}, tensors, self.seal)
+        container.save(Path(self.path), _KIND, {}, tensors, self.seal)

@@ -3,10 +3,21 @@
     seal = Seal.from_file("client.key")                        # made by the operating system's generator the first time
     Federation(..., options=RunOptions(checkpoint="run.checkpoint", seal=seal))
 
-A sealed file is a header in the clear (mark, version, key's fingerprint, generation, length, salt) and a ciphertext
-whose tag covers header and kind. Every write uses a fresh key: HKDF of the seal's key and 32 fresh random bytes.
+A seal protects checkpoints, client states and pinned identities on disk (`container`). A sealed file is
 
-A generation is the number of a write, counted by the anchor; without one every write is the first.
+    mark (16 bytes) | version (2) | key's fingerprint (8) | generation (8) | length (8) | salt (32) | ciphertext | tag
+    (16)
+
+with a header in the clear and a GCM tag that covers header, kind of file and ciphertext. A generation is the number of
+a write, counted by the anchor; without one every write is the first.
+
+    key              derived by HKDF-SHA256 from           encrypts or authenticates         lives the seal's random, 32
+    bytes                      nothing itself                    in its own file, until deleted "file"           the
+    seal's key and 32 random bytes    one write of one file             for that write; never stored "anchor"
+    the seal's key                        the generation in the anchor      derived when needed "fingerprint"    the
+    seal's key                        nothing: 8 bytes name the key     in each header, in the clear
+
+The nonce of GCM is constant (zeros), as a file key encrypts one message.
 
 Guarantees: the file without the key reveals its length, its generation, and whether another file is sealed under the
 same key (by the fingerprint), and nothing else. A file that was altered, cut, written under another key, of another
@@ -57,7 +68,7 @@ class Seal:
     """
 
     key: bytes = field(repr=False)
-    anchor: Path | None = None
+    anchor: Path | str | None = None
 
     def __post_init__(self) -> None:
         if type(self.key) is not bytes or len(self.key) != KEY_BYTES:
@@ -96,7 +107,13 @@ class Seal:
         return cls(key, None if anchor is None else Path(anchor))
 
     def close(self, kind: str, data: bytes) -> bytes:
-        """Encrypt `data` as a file of this kind, of the generation after the newest one."""
+        """Encrypt `data` as a file of this kind, of the generation after the newest one; 90 bytes longer than `data`.
+
+        Call `remember` with the result once it is on disk.
+
+        Raises:
+            StorageError: the anchor cannot be read.
+        """
         salt = os.urandom(_SALT)
         header = _HEADER.pack(MARK, VERSION, self._fingerprint, self.newest() + 1, len(data), salt)
         # a nonce of zeros, for the key is fresh
@@ -112,6 +129,9 @@ class Seal:
             kind: the kind of file, as given to `close`.
             data: the sealed bytes.
             where: a description of the file, for errors.
+
+        Returns:
+            The content in the clear. The anchor is brought up to date where it was one write behind.
 
         Raises:
             WrongKeyError: sealed under another key.
@@ -157,10 +177,10 @@ class Seal:
         Raises:
             StorageError: the anchor cannot be read, or is no anchor of this key.
         """
-        if self.anchor is None or not self.anchor.exists():
+        if self.anchor is None or not Path(self.anchor).exists():
             return 0
         try:
-            data = self.anchor.read_bytes()
+            data = Path(self.anchor).read_bytes()
         except OSError as error:
             raise StorageError(f"cannot read anchor {self.anchor}: {error.strerror}") from error
         if len(data) == _ANCHOR.size:
@@ -169,7 +189,7 @@ class Seal:
                 return int(generation)
         raise StorageError(f"anchor {self.anchor} was altered, or belongs to another key")
 
-    def check_never_written(self, kind: str, path: Path) -> None:
+    def check_never_written(self, kind: str, path: Path | str) -> None:
         """Check, where there is no file, that there never was one.
 
         Raises:
@@ -194,16 +214,19 @@ class Seal:
         if self.anchor is None:
             return
         generation = _HEADER.unpack_from(sealed)[3]
-        write_atomically(self.anchor, _ANCHOR.pack(generation, self._anchor_tag(generation)), "anchor")
+        write_atomically(Path(self.anchor), _ANCHOR.pack(generation, self._anchor_tag(generation)), "anchor")
 
     @property
     def _fingerprint(self) -> bytes:
+        """Return 8 public bytes that name the key."""
         return self._derive(b"fingerprint")[:8]
 
     def _anchor_tag(self, generation: int) -> bytes:
+        """Compute the HMAC-SHA256 that stands beside a generation in the anchor, 32 bytes."""
         return hmac.digest(self._derive(b"anchor"), generation.to_bytes(8, "little"), "sha256")
 
     def _derive(self, purpose: bytes, salt: bytes | None = None) -> bytes:
+        """Derive the key for one purpose by HKDF-SHA256, 32 bytes."""
         return HKDF(SHA256(), KEY_BYTES, salt, b"securefed seal " + purpose).derive(self.key)
 
 

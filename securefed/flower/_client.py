@@ -63,7 +63,7 @@ def client_app(
     rows: Callable[[Context], Dataset],
     *,
     party: Callable[[Context], PartyId] = party_of,
-    folder: Callable[[Context], Path] | None = None,
+    folder: Callable[[Context], Path | str] | None = None,
     seal: Callable[[Context], Seal] | None = None,
     personal: Callable[[Context, Tensors], None] | None = None,
     ledger: Callable[[Context], Ledger] | None = None,
@@ -107,12 +107,15 @@ def client_app(
 
 @dataclass(frozen=True)
 class _PartyApp:
-    """One party of a run: it answers the server's messages; its state is kept in Flower's context between them."""
+    """One party of a run: it answers the server's messages; its state is kept in Flower's context between them.
+
+    The fields are the arguments of `client_app`.
+    """
 
     terms: Callable[[Context], Terms]
     rows: Callable[[Context], Dataset]
     party: Callable[[Context], PartyId]
-    folder: Callable[[Context], Path] | None
+    folder: Callable[[Context], Path | str] | None
     seal: Callable[[Context], Seal] | None
     personal: Callable[[Context, Tensors], None] | None
     ledger: Callable[[Context], Ledger] | None

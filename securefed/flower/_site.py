@@ -58,7 +58,7 @@ class SitePolicy:
     identity: bytes | None = None
     identities: Mapping[int, bytes] | None = None
     ledger: Ledger | None = None
-    folder: Path | None = None
+    folder: Path | str | None = None
     seal: Seal | None = None
     announce_errors: bool = False
 

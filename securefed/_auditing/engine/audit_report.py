@@ -134,7 +134,7 @@ class Report:
             **({"advice": [one.to_json() for one in self.advice]} if self.advice else {}),
         }
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path | str) -> None:
         """Write `audit.json` and the page `audit.html` into a folder.
 
         Raises:
@@ -142,11 +142,11 @@ class Report:
         """
         from securefed._auditing.report.audit_page import render  # noqa: PLC0415 - the page is made of reports
 
-        text = json.dumps(self.to_json(), indent=1, allow_nan=False)
+        place, text = Path(folder), json.dumps(self.to_json(), indent=1, allow_nan=False)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "audit.json").write_text(text + "\n", encoding="utf-8")
-            (folder / "audit.html").write_text(render(self), encoding="utf-8")
+            place.mkdir(parents=True, exist_ok=True)
+            (place / "audit.json").write_text(text + "\n", encoding="utf-8")
+            (place / "audit.html").write_text(render(self), encoding="utf-8")
         except OSError as error:
             raise StorageError(f"cannot write into {folder}: {error.strerror}; choose another folder") from error
 

@@ -64,7 +64,7 @@ def audit(
     active: bool = False,
     workers: int | None = None,
     progress: Progress | None = None,
-    keep: Path | None = None,
+    keep: Path | str | None = None,
 ) -> Report:
     """Attack every named algorithm under every named defence.
 
@@ -140,7 +140,7 @@ def audit(
     tasks = [(subject, seed) for seed in range(seeds) for subject in subjects]
     processes = workers or os.cpu_count() or 1
     common = replace(common, noise=noise)
-    results = _run(tasks, processes, progress, Unfinished(keep, common) if keep is not None else None)
+    results = _run(tasks, processes, progress, Unfinished(Path(keep), common) if keep is not None else None)
     rows, unplayed = _membership(tasks, processes, progress) if membership else ([], [])
     warnings = [text] if not standardise and (text := scaling_warning(source.data)) else []
     return make_report(
