@@ -91,7 +91,11 @@ def _summaries(module: str) -> dict[str, str]:
 
 
 def _source(module: str) -> str:
-    """Return the source text of a module; the empty text where none is installed."""
+    """Return the source text of a module; the empty text where none is installed.
+
+    Finders look a module up in its package's path, so that for "a.b.c" this finds "a", then "a.b", then "a.b.c".
+    `importlib.util.find_spec` would do the same, and import "a" and "a.b" on the way.
+    """
     path, spec = None, None
     for end in [i for i, letter in enumerate(f"{module}.") if letter == "."]:
         specs = (finder.find_spec(module[:end], path) for finder in sys.meta_path)

@@ -1,8 +1,9 @@
 """Write a run to disk and resume it with the same result.
 
-A checkpoint holds everything but the clients' data. Clients enrol again with their data, and their saved states replace
-the fresh ones. Keys are not saved: a resumed run makes new keys and continues the exchange numbers, so that no key or
-noise is ever used twice.
+A checkpoint holds the server's state, and of the clients that are simulated in its process everything but their data.
+Those clients enrol again with their data, and their saved states replace the fresh ones. Keys are not saved: a resumed
+run makes new keys and continues the numbers of exchanges (attempts at a sum), so that no key or noise is ever used
+twice. The round engine writes and reads it.
 """
 
 from __future__ import annotations
@@ -55,9 +56,12 @@ class Checkpoint:
             meta: public facts of the run; a resumed run must have the same.
             loop: counters of the round loop, in JSON values.
             server: the algorithm's server state.
-            followed: by exchange, the broadcast that followed from it.
-            announced: by exchange, the sum announced to the clients that check it.
+            followed: by exchange, the broadcast that followed from it: clients that were lost since are told it later.
+            announced: by exchange, the sum announced to the clients that check it, for the same reason.
             nodes: the clients simulated in this process.
+
+        Raises:
+            StorageError: the file cannot be written.
         """
         tensors = nest("server", pack(server))
         for exchange, broadcast in followed.items():
@@ -73,7 +77,15 @@ class Checkpoint:
     def load(
         self, meta: Mapping[str, Any], server: Any, nodes: Mapping[ClientId, ClientNode]
     ) -> tuple[dict[str, Any], Any, dict[int, Tensors], dict[int, Tensors]]:
-        """Restore `nodes` in place; returns (loop, server state, what followed from and was announced of exchanges).
+        """Read the checkpoint, and restore the states of `nodes` in place.
+
+        Args:
+            meta: public facts of this run; those in the file must be equal.
+            server: a fresh server state, whose type the saved one has.
+            nodes: the clients simulated in this process, freshly enrolled.
+
+        Returns:
+            `loop`, `server`, `followed` and `announced`, as they were given to `save`.
 
         Raises:
             StorageError: the file is unreadable, or belongs to a run with other parameters.
@@ -100,6 +112,7 @@ class Checkpoint:
             raise StorageError(f"checkpoint {self.path} lacks a field: {error!r}; delete it to start anew") from error
 
     def _same_run(self, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        """Raise `StorageError` that names a public fact in which the saved run differs from this one."""
         different = [name for name in now if saved.get(name) != now[name]]
         if different:
             name = different[0]

@@ -30,6 +30,7 @@ from securefed.defenses._base import Plan
 from securefed.errors import ConfigError
 
 Progress = Callable[[RoundHistory], None]
+"""Function that is called with each completed round."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Result:
         personal: each client's personal result, for algorithms that have one.
         history: one entry a round.
         plan: the defence's plan of the last training round.
-        transcript: what the server has (with `keep=False`: no messages, only the output).
+        transcript: what the server has; with `RunOptions(keep_transcript=False)` no messages, only the output.
         stopped: why the algorithm stopped before the last round, or `None`.
         uncommitted: clients that did not confirm the last outcome, so that their personal result may be a round old.
     """

@@ -98,11 +98,11 @@ class SumGrid(Grid):
     rounds: list[SecureRound]
     folder: Path | None = None
     seal: Seal | None = None
-    _sums: dict[str, SumServer] = field(default_factory=dict)
-    _terms: dict[str, bytes] = field(default_factory=dict)
-    _roster: Roster | None = None
-    _exchanges: int = 0
-    _refused: dict[int, str] = field(default_factory=dict)
+    _sums: dict[str, SumServer] = field(default_factory=dict)  # by phase
+    _terms: dict[str, bytes] = field(default_factory=dict)  # by phase, as they stand in requests
+    _roster: Roster | None = None  # which SuperNode is which client, for all phases
+    _exchanges: int = 0  # how often the server has sent requests and waited for replies
+    _refused: dict[int, str] = field(default_factory=dict)  # by SuperNode, why it refused its newest request
 
     def set_run(self, run: Any) -> None:
         """Set the run, as the ServerApp's grid does."""

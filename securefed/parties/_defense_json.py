@@ -33,6 +33,7 @@ _CLASSES: Final = {
     "RecordPrivacy": f"{_PRIVACY}.record_privacy",
     "SecureAggregation": "securefed.defenses._secure_aggregation.double_masking",
 }
+"""By name, the module of each class that may stand in a file of terms; a file cannot name any other."""
 _LEFT_OUT: Final = {"Paillier": {"public", "pool"}}
 """Fields that one party holds for itself: a key that it was given, and randomness computed ahead."""
 

@@ -166,7 +166,7 @@ def largest_rounding(algorithm: Method, defense: Defense) -> float:
         "contribute was called once too often or seldom"
     )
     for index, record in enumerate(ours.transcript.records):
-        raw = recording.raw[index * CLIENTS : (index + 1) * CLIENTS]
+        raw = recording.raw[index * CLIENTS : (index + 1) * CLIENTS]  # all clients of one exchange, one after the other
         for tensor in without_indicator(ours.plan).tensors:  # from the same state, |sum - plain sum| <= plan
             exact = sum(np.asarray(tensors[tensor.name], np.float64) for tensors in raw)
             difference = float(np.abs(record.total[tensor.name] - exact).max())
