@@ -1,9 +1,14 @@
 """Group rows that were recovered from sums by the client that holds them, from what their local steps do together.
 
-Over several local steps the rows of one client move the same model, so that a client's message is not the sum of what
-its rows would send by themselves. The attacker knows all rows behind a sum, simulates the clients of a grouping, and
-exchanges rows between groups while that brings the simulated sum nearer to the observed one. At the right grouping the
-two agree to rounding, so that the attacker knows when it is done.
+The setting is federated gradient descent whose server sees the sum of the clients' messages only, and an earlier attack
+has recovered all rows behind the sum. Over several local steps the rows of one client move the same model, so that a
+client's message is not the sum of what its rows would send by themselves:
+
+    sum = message(rows of client 1) + message(rows of client 2) + ...
+
+depends on which rows share a client. The attacker simulates the clients of a grouping, and exchanges rows between
+groups while that brings the simulated sum nearer to the observed one. At the right grouping the two agree to rounding,
+so that the attacker knows when it is done. It fails where the search ends in a local minimum, which the residual shows.
 
 Source: Marchand et al. 2023, SRATTA (arXiv 2306.07644), groups rows by ReLU outputs that a client's earlier local steps
 switched on. The search here needs all rows of a sum, and no ReLU.
@@ -28,7 +33,8 @@ from securefed.errors import TranscriptError
 _ENTRIES = 2000
 """Entries of a message that are compared, drawn at random; a message of a network holds thousands more than needed."""
 _SOLVED = 1e-3
-"""Residual, in units of what rows do together, at which the search ends. Rounding leaves 1e-5, a wrong exchange .05."""
+"""Residual at which the search ends, over the distance between the sums of two random groupings. Rounding leaves 1e-5,
+a wrong exchange .05."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +44,9 @@ class ClientGroups:
     Attributes:
         groups: (rows,) number of each row's group.
         clients: by group, the clients that it can be: those with as many rows.
-        residual: distance of the simulated sum from the observed one, over what rows of a client do together. Above
-            1e-3 the grouping is not the true one.
-        simulations: clients that were simulated.
+        residual: distance of the simulated sum from the observed one, over the distance between the sums of two random
+            groupings. Above 1e-3 the grouping is not the true one.
+        simulations: number of different groups of rows whose messages were simulated.
     """
 
     groups: Array
@@ -94,6 +100,7 @@ def group_by_client(
 
 
 def _why_not(rows: Array, observed: View, target: Target) -> str | None:
+    """Return why rows cannot be grouped, or `None` if they can."""
     method, public = target.algorithm, target.public
     if not isinstance(method, GradientMethod):
         return "It simulates local gradient steps, and this algorithm makes none."
@@ -113,14 +120,16 @@ def _why_not(rows: Array, observed: View, target: Target) -> str | None:
 
 @dataclass
 class _Simulation:
-    """Clients at one broadcast.
+    """Simulates clients with given rows at one broadcast; each group of rows once.
 
     Attributes:
         rows: (rows, features).
         labels: (rows,).
         observed: the round.
         target: the algorithm and the public facts.
-        known: by rows, the message of a client that holds them.
+        known: by the numbers of a group's rows, the message of a client that holds them.
+        kept: the entries of a message that are compared.
+        total: these entries of the observed sum.
     """
 
     rows: Array
@@ -149,7 +158,13 @@ class _Simulation:
 def _search(
     simulation: _Simulation, sizes: Sequence[int], rng: np.random.Generator
 ) -> tuple[float, list[frozenset[int]]]:
-    """Exchange rows between groups while that lowers the residual; return it, and the groups."""
+    """Exchange rows between groups while that lowers the residual; return it, and the groups.
+
+    Args:
+        simulation: messages of clients with given rows.
+        sizes: number of rows of each group.
+        rng: draws the first grouping, and the order in which pairs of rows are tried.
+    """
     count = len(simulation.rows)
     order, ends = rng.permutation(count), np.cumsum([0, *sizes])
     groups = [frozenset(order[low:high].tolist()) for low, high in pairwise(ends)]
@@ -165,6 +180,7 @@ def _search(
             if a == b:
                 continue
             new_a, new_b = groups[a] - {one} | {other}, groups[b] - {other} | {one}
+            # `left` is the observed sum less the simulated one; an exchange changes the messages of two groups only.
             change = sum(simulation.message(group) for group in (groups[a], groups[b]))
             change = change - simulation.message(new_a) - simulation.message(new_b)
             if (distance := float(np.linalg.norm(left + change))) < current * (1 - 1e-9):
@@ -173,7 +189,7 @@ def _search(
 
 
 def _together(simulation: _Simulation, sizes: Sequence[int], rng: np.random.Generator) -> float:
-    """Return the distance between the sums of two random groupings: what it matters which rows share a client."""
+    """Return the distance between the sums of two random groupings: how much it matters which rows share a client."""
     ends, sums = np.cumsum([0, *sizes]), []
     for _ in range(2):
         order = rng.permutation(len(simulation.rows))

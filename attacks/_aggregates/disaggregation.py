@@ -3,9 +3,14 @@
 Sums of cohorts that differ by one client can be subtracted, but messages change from round to round. So client i's
 message in round k is modelled as m_i(k) = B_i phi_k, with the same few functions phi of the public broadcast for all
 clients: a constant, and principal components of the broadcasts over the rounds. This is exact, with all components, for
-messages that are linear in the broadcast (SSI: S_i Z), and a local linear model otherwise. The number of components
-minimises the expected error: the leave-one-out residual times the amplification by the solution, plus the part that the
-sums do not determine.
+messages that are linear in the broadcast (in the subspace iteration SSI, S_i Z), and a local linear model otherwise.
+The server knows which clients are in each sum; with P_ki = 1 if client i is in that of round k, else 0,
+
+    sum_k = sum_i P_ki B_i phi_k,
+
+which is linear in the unknown B_i and solved by least squares. Clients that are always in the same sums form a group
+and share one B: no sums separate them. The number of components minimises the expected error: the leave-one-out
+residual times the amplification by the solution, plus the part that the sums do not determine.
 """
 
 from __future__ import annotations
@@ -22,10 +27,12 @@ from securefed.attacks._base import RoundView, View
 from securefed.errors import TranscriptError
 
 _RANK_TOLERANCE = 1e-9
+"""Relative singular value below which a direction counts as not determined."""
 _FREE_TOLERANCE = 1e-6
 """A round whose leverage is within this of 1 alone determines one parameter and cannot be left out."""
 _COMMON = 10.0
-"""Prior scale of the message that all clients share, relative to each client's deviation from it."""
+"""Scale of the message that all clients share, relative to each client's deviation from it: least squares of minimum
+norm gives to deviations only what the common message does not explain."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +44,9 @@ class Disaggregation:
         messages: (rounds, entries) estimates, entries in the order of the sorted names.
         members: the target and the clients that are always in the same rounds; `messages` is their sum.
         components: number of principal components used.
-        absences: number of observed rounds without the target.
-        noise: amplification of the sums' noise if messages do not change (`ParticipationMatrix.noise`).
+        absences: number of observed rounds without the target; without any, it shows in no difference of sums.
+        noise: factor by which independent noise of the sums is amplified in the target's message, if messages do not
+            change over the rounds (`ParticipationMatrix.noise`).
         residual: leave-one-out residual, relative to the sums.
     """
 
@@ -91,6 +99,7 @@ def _window(rounds: tuple[RoundView, ...], target: ClientId, components: int) ->
     noise = np.stack(
         [_flat({name: np.full_like(v, o.noise.get(name, 0.0), float) for name, v in o.message.items()}) for o in rounds]
     )
+    # (rounds, groups): 1 where the group is in the sum; all its clients are in the same rounds
     columns = np.stack(
         [participation.present[:, participation.clients.index(min(g))] for g in participation.groups], axis=1
     )
@@ -99,7 +108,7 @@ def _window(rounds: tuple[RoundView, ...], target: ClientId, components: int) ->
     fits = [_fit(columns, sizes, basis[:, : count + 1], sums, index) for count in range(basis.shape[1])]
     best = int(np.argmin([fit.expected for fit in fits]))
     present = np.flatnonzero(columns[:, index])
-    mean = sums[present] * (sizes[index] / (columns @ sizes)[present])[:, None]
+    mean = sums[present] * (sizes[index] / (columns @ sizes)[present])[:, None]  # the group's share of each sum
     found = Disaggregation(
         tuple(rounds[k].round for k in present),
         _shrunk(fits[best].messages, mean, fits[best].solved ** 2 @ noise**2),
@@ -132,8 +141,17 @@ class _LeastSquares:
 def _fit(columns: Array, sizes: Array, basis: Array, sums: Array, index: int) -> _LeastSquares:
     """Solve for all groups' B, (functions, entries) each, by least squares.
 
-    The part that the sums do not determine is divided in proportion to the groups' sizes: the solution deviates least
-    from a message common to all clients.
+    The part that the sums do not determine is divided in proportion to the groups' sizes: a group of n clients has B =
+    n C + D with C common to all clients, and the solution of least norm in (C / 10, all D) is taken. The expected error
+    is the leave-one-out residual times the norm of the map from sums to estimates, plus the open part: how much of the
+    target's messages lies in directions of the unknowns that no sum determines, at the typical size of the unknowns.
+
+    Args:
+        columns: (rounds, groups) 1 where a group is in the sum.
+        sizes: (groups,) numbers of clients.
+        basis: (rounds, functions) phi.
+        sums: (rounds, entries).
+        index: the target's group.
     """
     groups = columns.shape[1]
     common = _COMMON * (columns @ sizes)[:, None] * basis
@@ -146,7 +164,7 @@ def _fit(columns: Array, sizes: Array, basis: Array, sums: Array, index: int) ->
     unit[index] = 1.0
     to_messages = np.hstack([_COMMON * sizes[index] * functions, np.kron(unit, functions)])  # from the unknowns
     solved = (to_messages @ Vt.T / s) @ U.T
-    free = 1 - np.sum(U**2, axis=1)
+    free = 1 - np.sum(U**2, axis=1)  # 1 - leverage: a round's residual over it is its leave-one-out residual
     checked = free > _FREE_TOLERANCE  # a round that fixes a parameter of its own gives no information about the fit
     if 2 * np.sum(checked) < len(sums) and basis.shape[1] > 1:
         return _LeastSquares(solved @ sums, solved, float("inf"), float("inf"))

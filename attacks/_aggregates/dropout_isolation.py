@@ -1,6 +1,8 @@
 """Run the n - 1 attack: the server claims that all clients but the victim dropped out.
 
-The sum over one survivor is its message. A defence with a threshold of survivors must refuse to open it.
+A server that aggregates securely learns the sum over the survivors: the clients whose uploads arrived. The sum over one
+survivor is its message, and a dishonest server can discard all other uploads. A defence with a threshold of survivors
+must refuse to open (unmask or decrypt) such a sum. Users call `isolate` to try a defence.
 """
 
 from __future__ import annotations
@@ -41,11 +43,11 @@ def isolate(
     also_kept: int = 0,
     stage: str | None = None,
 ) -> IsolationResult:
-    """Run one exchange in which all clients but the victim (and `also_kept` others) drop out.
+    """Run one exchange (broadcast, uploads, sum) in which all clients but the victim and `also_kept` others drop out.
 
     Args:
         defense: the defence under attack.
-        layout: names and shapes of the contributions.
+        layout: names and shapes of the contributions' tensors.
         contributions: what each client sends.
         victim: the client to isolate.
         also_kept: number of other clients whose uploads the server keeps, those with the smallest ids.

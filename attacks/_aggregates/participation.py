@@ -1,4 +1,8 @@
-"""Record which clients contributed to which sum, and find which clients differences of sums can single out."""
+"""Record which clients contributed to which sum, and find which clients differences of sums can single out.
+
+With P the matrix of who is in which sum, a client's message is the combination w of the sums with P^T w = unit vector
+of the client, if messages do not change over the rounds. `disaggregate` fits messages that change.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from securefed.attacks._base import View
 from securefed.errors import TranscriptError
 
 _RANK_TOLERANCE = 1e-9
+"""Relative singular value below which least squares leaves a direction out."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class ParticipationMatrix:
         return tuple(frozenset(group) for group in found.values())
 
     def weights(self, client: ClientId) -> Array | None:
-        """Return the combination of sums that equals the client's message if messages do not change over the rounds.
+        """Return the combination w (rounds,) of sums that is the client's message if messages do not change.
 
         Of all such combinations it is the one with the least noise; `None` if there is none.
         """

@@ -1,10 +1,12 @@
 """Test record membership with canaries: each of a client's first rows is its own or a stand-in from the population.
 
-One run tests one bit per canary (after Steinke, Nasr, Jagielski, arXiv 2305.08846). Two adversaries score every bit by
-the log likelihood ratio of own row against stand-in. Both know the stand-ins, the other clients' rows, the size of the
-noise and the algorithm. The adversary `informed` also knows the client's other rows, as differential privacy assumes.
-The adversary `population` knows only the population that they come from (shadow runs as in LiRA, Carlini et al., S&P
-2022).
+For each canary a coin decides whether the client trains on its own row or on the stand-in, and an adversary guesses the
+coin from the client's messages. One run tests one bit per canary (after Steinke, Nasr, Jagielski, arXiv 2305.08846).
+Two adversaries score every bit by the log likelihood ratio of own row against stand-in. Both know the stand-ins, the
+other clients' rows, the size of the noise and the algorithm. The adversary `informed` also knows the client's other
+rows, as differential privacy assumes. The adversary `population` knows only the population that they come from (shadow
+runs as in LiRA, Carlini et al., S&P 2022). The audit of membership plays this game for
+each algorithm and seed.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ def plant(data: Dataset, population: Dataset, bits: Sequence[bool], rng: np.rand
 
 
 def alike(population: Dataset, data: Dataset, place: int) -> Array:
-    """Return a mask over the population: rows with the label of the row at `place`, all without class labels."""
+    """Return a mask over the population: rows with the label of the row at `place`; all without class labels."""
     if data.y is None or population.y is None or data.y.dtype.kind not in "iu":
         return np.ones(population.rows, bool)
     return np.asarray(population.y == data.y[place])
@@ -97,6 +99,8 @@ class CanaryGame:
 
     def informed(self) -> Array:
         """Return (bits,) scores of the adversary that knows all other rows; higher means the own row is more likely."""
+        # Under normal noise the log likelihood of a row is minus the squared distance over 2 noise^2; without noise the
+        # distance alone orders the rows.
         noisy = bool(np.any(self.noise))
         unit = np.sqrt(2) * self.noise if noisy else float(np.linalg.norm(self.messages)) or 1.0
         out = []

@@ -3,7 +3,9 @@
 `ShadowMembership` (after the likelihood ratio attack LiRA, Carlini et al., S&P 2022, with a Gaussian fitted to every
 number of the messages) knows the population that rows come from, but not the client's other rows. `ConfirmationAttack`
 knows all other rows, as the adversary of differential privacy does: it confirms a guess. Only noise protects against
-it, because any deterministic message that depends on every row confirms the right guess.
+it, because any deterministic message that depends on every row confirms the right guess. The audit scores records that
+are members and records that are not, and computes the error rates (`membership_rates`). A member of a sum, in contrast,
+is a client: the observed messages are sums over the members of a view.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Compute error rates of membership scores: AUC, and the true positive rate at a low false positive rate."""
+"""Compute error rates of membership scores: AUC, and the true positive rate at a low false positive rate.
+
+Scores of records that are among a client's rows (members) are compared with those of records that are not.
+"""
 
 from __future__ import annotations
 
@@ -126,5 +129,6 @@ def pooled_rates(scores: Sequence[Array], bits: Sequence[Array]) -> PooledRates:
 
 
 def _ends(values: Array) -> tuple[float, float]:
+    """Return the 2.5 % and 97.5 % quantiles."""
     low, high = np.quantile(values, [0.025, 0.975])
     return float(low), float(high)

@@ -35,7 +35,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
+    if name in _MODULES:  # these modules import torch, so they load on first use
         return getattr(import_module(f"securefed.attacks._networks.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'securefed.attacks._networks' has no attribute {name!r}")
 

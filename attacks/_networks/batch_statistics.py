@@ -7,7 +7,8 @@ batches from r_0 the client returns
 
 so that (r_T - (1 - m)^T r_0) / (1 - (1 - m)^T) is a weighted average of the batches' statistics: exact for one batch,
 the later batches count more for several. Without a momentum (torch's `momentum=None`) the running statistics are the
-mean over all K + T batches ever seen, and s = r_0 + (K + T) (r_T - r_0) / T. The closed form needs no search.
+mean over all K + T batches ever seen, and s = r_0 + (K + T) (r_T - r_0) / T. The closed form needs no search. The audit
+of training loops calls this where messages hold the buffers of such layers.
 """
 
 from __future__ import annotations

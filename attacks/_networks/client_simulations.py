@@ -2,7 +2,7 @@
 
 With parameters w, rows x and targets y, `OneGradient` returns the mean gradient g(w; x, y), and `LocalSteps` returns
 w_T - w_0 with w_{t+1} = w_t - eta g(w_t; batch t). Gradient inversion searches for the rows whose simulated message
-equals the observed one.
+equals the observed one. Clients of this package's own methods are simulated by `first_round` instead.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 For z = W x + b and a batch of B rows X, (B, features), the mean gradients are gW = D^T X / B and gb = D^T 1 / B, where
 D, (B, out), holds the slopes of each row's loss at the layer's outputs z. `row_separation` recovers X from them. Then D
 follows from gW by least squares. One pass of a row through the rest of the network gives the slope that it would have
-with a certain target; the target whose slope agrees best is the row's own, whatever lies behind the layer and whatever
-the loss.
+with a certain target (a label, or a real number in regression); the target whose slope agrees best is the row's own,
+whatever lies behind the layer and whatever the loss. This is the first stage of `staged_inversion`.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ class FirstLayerEvidence:
     def slopes(self) -> Array:
         """The slope (B, out) of each row's own loss at the layer's outputs, at the point. Needs `rows`."""
         assert self.rows is not None
-        weight = self.observed.weight[: self.network.shapes[self.layer.weight][0]]
+        weight = self.observed.weight[: self.network.shapes[self.layer.weight][0]]  # of the first message
+        # gW = D^T X / B, so D^T = B gW X^+ with the pseudoinverse X^+
         return np.asarray(self.count * (weight @ np.linalg.pinv(self.rows).astype(weight.dtype)).T)
 
     def residuals(self, targets: Tensor) -> Array:
@@ -113,7 +114,10 @@ class FirstLayerEvidence:
         return np.asarray(np.nan_to_num(torch.cat(distances).double().numpy(), nan=1e30, posinf=1e30))
 
     def _simulated(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the slope (B, out) of each row's loss at the layer's outputs: the gradient of a bias of its own."""
+        """Return the slope (B, out) of each row's loss at the layer's outputs, for rows `x` with targets `y`.
+
+        Each row is given a copy of the bias of its own; the gradient by that copy is the row's slope.
+        """
         assert self.layer.bias is not None
         network, name = self.network, self.layer.bias
         parts = network.split(self.point)

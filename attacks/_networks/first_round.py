@@ -1,8 +1,10 @@
 """Simulate the first round of a federated gradient method in torch, by calling the method's own `steps`.
 
-Inputs are the first round of a view (broadcast and sum of the members' messages) and the algorithm. In the first round
-the clients' memory (stored gradients, control variates) is still zero, so the sum is a known, differentiable function
-of the members' rows and targets. Network inversion searches for the rows for which it equals the observed sum.
+Inputs are the first round of a view (the broadcast, and the sum of the messages of some clients, its members) and the
+algorithm. `steps` is the method's own function of the local training: given what a client received, its memory and a
+function that computes gradients, it returns the message. In the first round the memory (stored gradients, control
+variates) is still zero, so the sum is a known, differentiable function of the members' rows and targets. Network
+inversion (`view_inversion`) searches for the rows for which it equals the observed sum.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class FirstRoundSimulation:
         method: the algorithm.
         public: facts that every party knows.
         sizes: rows of each member; the rows of a simulation are those of one member after the other.
-        received: vectors of the broadcast, by the method's name of each part.
+        received: vectors of the broadcast, by the method's names; `x` is the model.
         memories: number of vectors in a member's memory.
         matched: 1 for entries of a message that depend on the rows alone, 0 for others, which are not compared.
     """
@@ -50,11 +52,18 @@ class FirstRoundSimulation:
     matched: Tensor
 
     def copies(self) -> int:
-        """Return the number of vectors of parameters in a message."""
+        """Return the number of parts of a message: vectors of all parameters, such as SCAFFOLD's dx and dc."""
         return len(self.method.sent)
 
     def __call__(self, network: FlatNetwork, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """Return the sum of the members' messages."""
+        """Return the sum of the members' messages, (copies * parameters,).
+
+        Args:
+            network: the model and its loss.
+            point: (parameters,) initial parameters.
+            x: (B, features) rows of one member after the other.
+            y: (B, ...) their targets.
+        """
         total, start = torch.zeros((), dtype=x.dtype), 0
         for size in self.sizes:
             rows = slice(start, start + size)
@@ -128,7 +137,7 @@ class FirstRoundView:
         """
         offset = self.simulation.with_constant_gradient(self.network, self.point, 0.0)
         slope = self.simulation.with_constant_gradient(self.network, self.point, 1.0) - offset
-        last_vector = slice(-self.network.size, None)
+        last_vector = slice(-self.network.size, None)  # the last part: in SCAFFOLD dc, a change of a stored gradient
         divisor = torch.where(slope[last_vector] == 0, torch.ones_like(slope[last_vector]), slope[last_vector])
         return (self.message[last_vector] - offset[last_vector]) / divisor
 
@@ -175,7 +184,8 @@ def read_first_round(observed: View, target: Target) -> FirstRoundView:
 def _depends_on_rows_alone(problem: TorchProblem, network: FlatNetwork) -> Tensor:
     """Return (parameters,) 1 where messages depend on the rows alone, else 0.
 
-    BiGAN draws codes beside the rows; only its encoder does not use them.
+    Some problems draw numbers beside the rows (`companions`), which the attacker cannot know: BiGAN draws latent codes.
+    Only the gradient of its encoder does not depend on them.
     """
     if type(problem).companions is TorchProblem.companions:
         return torch.ones(network.size, dtype=network.dtype)

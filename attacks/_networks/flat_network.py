@@ -1,7 +1,8 @@
 """Treat a network's loss as a function of one flat vector of parameters and of rows, with gradients in torch.
 
-It also finds, by probing gradients, which parameters belong to the linear layer that the rows enter, and which to the
-linear layer that outputs the logits, so that attacks need no description of the network.
+Gradient inversion (`staged_inversion`) simulates gradients on candidate rows, and needs them as one differentiable
+function. The module also finds, by probing gradients, which parameters belong to the linear layer that the rows enter,
+and which to the linear layer that outputs the logits, so that attacks need no description of the network.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class FlatNetwork:
         def value(parameters: dict[str, Tensor]) -> Tensor:
             return self.objective(parameters, x, y, weights)
 
-        # By tensor: through a flat vector every tensor's slope would be padded to the length of all and added up.
+        # By tensor: through a flat vector every tensor's gradient would be padded to the length of all and added up.
         gradients = torch.func.grad(value)(self.split(point))
         return torch.cat([gradients[name].reshape(-1) for name in self.shapes])
 
@@ -146,10 +147,15 @@ class FlatNetwork:
     def first_layer(self, point: Tensor, features: int, target: Tensor) -> LinearLayer | None:
         """Find the linear layer that the rows enter as they are, by a probe: its gradient for one row x is d x^T.
 
+        Its bias is the parameter whose gradient is d.
+
         Args:
             point: (size,) parameters.
             features: width of a row.
             target: (1, ...) any valid target.
+
+        Returns:
+            The layer with most outputs if there are several, `None` if there is none.
         """
         generator = torch.Generator().manual_seed(0)
         row = torch.rand(1, features, generator=generator, dtype=self.dtype)
@@ -160,7 +166,7 @@ class FlatNetwork:
         for name, gradient in gradients.items():
             if gradient.ndim != 2 or gradient.shape[1] != features:
                 continue
-            slope = gradient @ row[0] / row[0].square().sum()
+            slope = gradient @ row[0] / row[0].square().sum()  # d, if the gradient is d x^T
             if (
                 slope.norm() == 0
                 or (gradient @ random_vector - slope * (row[0] @ random_vector)).norm() > _EQUAL * gradient.norm()
@@ -176,8 +182,16 @@ class FlatNetwork:
     def logit_layer(self, point: Tensor, features: int, classes: int) -> LinearLayer | None:
         """Find the linear layer whose outputs are the logits of a cross entropy, by a probe.
 
-        Its bias has gradient softmax(z) - one_hot(label): it sums to 0, the label's entry alone is negative, and the
-        rest does not change but for that entry when the label does.
+        Its bias has gradient softmax(z) - one_hot(label) for one row. The entries sum to 0, and the difference between
+        two labels is 1 and -1 at these labels and 0 elsewhere. Its weight has the gradient of the bias times the input.
+
+        Args:
+            point: (size,) parameters.
+            features: width of a row.
+            classes: number of classes; the layer may have further outputs.
+
+        Returns:
+            The layer, or `None` if there is none.
         """
         if classes < 2:
             return None

@@ -1,7 +1,10 @@
 """Compute the objective of gradient matching, and its gradient, for many candidate batches of rows at a time.
 
-For rows x and targets y the objective is ||simulated(x, y) - observed||^2 / ||observed||^2, tensors optionally
-weighted, or 1 - cos(simulated(x, y), observed), plus a penalty on x. Sources: Zhu et al. 2019; Geiping et al. 2020.
+Gradient inversion searches for rows whose simulated message equals an observed one (a gradient or a model update). For
+rows x and targets y the objective is ||simulated(x, y) - observed||^2 / ||observed||^2, tensors optionally weighted, or
+1 - cos(simulated(x, y), observed), plus a penalty on x. A candidate is one guess of all rows of the batch. Its unknowns
+are the rows' entries, or fewer numbers that determine them (`row_parametrisations`). `staged_inversion` passes this
+objective to its searches. Sources: Zhu et al. 2019; Geiping et al. 2020.
 """
 
 from __future__ import annotations
@@ -67,7 +70,7 @@ class InversionProblem:
 
     Attributes:
         point: (parameters,) initial parameters of the client.
-        message: (copies * parameters,) message of the client.
+        message: (copies * parameters,) message of the client: one or several vectors of all parameters.
         targets: (B, ...) labels or targets of its rows.
     """
 
@@ -109,7 +112,7 @@ class GradientMatching:
         self._balance, self._batched = balance, batched
 
     def __call__(self, points: Array) -> tuple[Array, Array]:
-        """Return the values (k,) and slopes (k, n) of the candidates `points` (k, n)."""
+        """Return the values (k,) and gradients (k, n) of the candidates `points` (k, n), n unknowns each."""
         values, slopes = np.empty(len(points)), np.empty(points.shape)
         for part in self._parts(len(points)):
             if len(part) == 1:

@@ -1,7 +1,8 @@
 """Minimise a function by L-BFGS or by signed Adam, from many starts at a time.
 
-Each search is a coroutine for one start: it yields a point and is sent the function's value and gradient (slope) there.
-`run_searches` collects the points of all searches and evaluates them in one call.
+Each search is a coroutine for one start: it yields a point and is sent the function's value and gradient there (the
+gradient is called the slope). `run_searches` collects the points of all searches and evaluates them in one call, so
+that torch can compute them together. `staged_inversion` searches for rows so; the objective is `gradient_matching`'s.
 """
 
 from __future__ import annotations
@@ -68,6 +69,9 @@ def run_searches(
         evaluate: the objective.
         budget: most evaluations of a search.
         goal: value at which a search ends.
+
+    Returns:
+        The lowest point of each search, in their order.
     """
     results = [BestPoint(start) for start in starts]
     waiting = {k: next(search) for k, search in enumerate(searches)}
@@ -111,6 +115,7 @@ def lbfgs(start: Array, history: int = 100) -> Search:
                 return
             steps, changes = steps[:0], changes[:0]
             continue
+        # Without a Hessian estimate, the first step has at most length 1 in the sum of absolute entries.
         first_length = 1.0 if len(steps) else min(1.0, 1.0 / max(float(np.abs(slope).sum()), 1e-300))
         trial = yield from _line_search(point, direction, LinePoint(0.0, value, slope, descent), first_length)
         if trial is None:
@@ -119,7 +124,7 @@ def lbfgs(start: Array, history: int = 100) -> Search:
             steps, changes = steps[:0], changes[:0]  # once more from the steepest descent
             continue
         step, change = trial.along * direction, trial.slope - slope
-        if float(step @ change) > 1e-300:
+        if float(step @ change) > 1e-300:  # positive curvature, so that the estimate stays positive definite
             steps, changes = np.vstack([steps, step])[-history:], np.vstack([changes, change])[-history:]
         point, value, slope = point + step, trial.value, trial.slope
         steps_since_progress += 1
@@ -130,14 +135,20 @@ def lbfgs(start: Array, history: int = 100) -> Search:
 
 
 def _inverse_hessian(S: Array, Y: Array, slope: Array) -> Array:
-    """Return H g for the rows of S (moves) and of Y (changes of the slope), oldest first."""
+    """Return H g for the slope g, from the last steps S (rows) and the slopes' changes Y (rows), oldest first.
+
+    With R the upper triangle of S Y^T, D its diagonal and gamma = <s, y> / <y, y> of the last step, Byrd, Nocedal and
+    Schnabel's (3.1) is, for steps and changes as rows,
+
+        H = gamma I + [S^T  gamma Y^T] [[R^-T (D + gamma Y Y^T) R^-1, -R^-T], [-R^-1, 0]] [S; gamma Y].
+    """
     if not len(S):
         return slope
     products = S @ Y.T
     R = np.triu(products)
     gamma = products[-1, -1] / float(Y[-1] @ Y[-1])
     sg, yg = S @ slope, Y @ slope
-    inner = _solve_upper(R, sg)
+    inner = _solve_upper(R, sg)  # R^-1 S g
     outer = _solve_upper(R, np.diag(products) * inner + gamma * (Y @ (Y.T @ inner)) - gamma * yg, transposed=True)
     return np.asarray(gamma * slope + S.T @ outer - gamma * (Y.T @ inner))
 
@@ -152,7 +163,17 @@ def _solve_upper(R: Array, right: Array, *, transposed: bool = False) -> Array:
 def _line_search(
     point: Array, direction: Array, origin: LinePoint, along: float
 ) -> Generator[Array, tuple[float, Array], LinePoint | None]:
-    """Return a step with the strong Wolfe conditions, else the best that decreases enough, else `None`."""
+    """Return a step with the strong Wolfe conditions, else the best that decreases enough, else `None`.
+
+    Nocedal and Wright's algorithms 3.5 and 3.6 in one loop: the step doubles until `low` and `high` bracket a minimum
+    (`low` is the best point that decreases enough), then the bracket shrinks.
+
+    Args:
+        point: (n,) start of the line.
+        direction: (n,) search direction.
+        origin: value and derivative at the start.
+        along: first step.
+    """
     low, high = origin, None
     for _ in range(_LINE_TRIALS):
         value, slope = yield point + along * direction
@@ -160,11 +181,11 @@ def _line_search(
         if not value <= origin.value + _SUFFICIENT * along * origin.descent or (
             low is not origin and value >= low.value
         ):
-            high = trial
+            high = trial  # too high: the minimum lies between `low` and the trial
         elif abs(trial.descent) <= -_CURVATURE * origin.descent:
-            return trial
+            return trial  # both Wolfe conditions hold
         elif trial.descent * ((high.along - low.along) if high else 1.0) >= 0.0 and (high or trial.descent >= 0.0):
-            low, high = trial, low
+            low, high = trial, low  # rising towards `high`, or rising at all: the minimum lies on the side of `low`
         else:
             low = trial
         if high is None:
@@ -177,7 +198,10 @@ def _line_search(
 
 
 def _between(low: LinePoint, high: LinePoint) -> float:
-    """Return the minimiser of the cubic through two trials, kept off the ends; the middle where there is none."""
+    """Return the minimiser of the cubic through two trials (Nocedal and Wright, (3.59)), kept a tenth off the ends.
+
+    The middle where the cubic has none; a tenth from `low` where the function is not finite at `high`.
+    """
     width = high.along - low.along
     middle = low.along + 0.5 * width
     if not (np.isfinite(high.value) and np.isfinite(high.descent)):

@@ -1,4 +1,9 @@
-"""Reconstruct a client's rows from a gradient or a model update of any `torch.nn.Module`, in one call."""
+"""Reconstruct a client's rows from a gradient or a model update of any `torch.nn.Module`, in one call.
+
+`invert` is for users who hold a message and the model, from any framework; attacks on recorded runs of this package are
+in `view_inversion`. Both search for rows whose simulated message is the observed one (`staged_inversion` has the method
+and its sources).
+"""
 
 from __future__ import annotations
 
@@ -171,6 +176,7 @@ def _known_targets(rows: int, labels: Array | Sequence[int] | None, targets: Arr
 
 
 def _named(network: FlatNetwork, message: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:
+    """Return the message's tensors by parameter name."""
     if isinstance(message, Mapping):
         return message
     require(

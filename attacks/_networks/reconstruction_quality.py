@@ -36,6 +36,10 @@ def tabular_accuracy(
         truth: (m, columns) rows.
         categories: columns of each categorical feature.
         tolerance: share of a column's range.
+
+    Returns:
+        (features,) share of the true rows in which each feature is right, and the share of rows in which all are. Rows
+        without a partner count as wrong.
     """
     estimates, truths = _flat(estimate), _flat(truth)
     span = np.ptp(truths, axis=0)

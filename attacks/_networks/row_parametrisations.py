@@ -1,7 +1,7 @@
 """Map the unknowns of a search to candidate rows, in torch, so that a search may use fewer or freer unknowns.
 
-The unknowns are all entries of the rows, coordinates in a known subspace, scores of one-hot coded columns, or the
-continuous columns beside known categories.
+Gradient inversion (`staged_inversion`) searches for B rows at a time. The unknowns are all entries of the rows,
+coordinates in a known subspace, scores of one-hot coded columns, or the continuous columns beside known categories.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
 """Recover a batch's rows from the gradient of the linear layer that they enter, without optimisation.
 
 For z = W x + b and B rows X, (B, features), the gradients are gW = D^T X and gb = D^T 1, where D, (B, out), holds the
-slopes d loss / d z. Three cases:
+slopes d loss / d z of each row's loss. The rows' order is not determined. `first_layer` calls this module, with the
+number B of rows given. Three cases:
 
   one row:        gW = d x^T and gb = d; x is their ratio, by least squares over all outputs (Phong et al. 2017).
   ReLU after z:   gW = L R of rank B, with known L (out, B) and R (B, features), and D^T = L Q with an unknown Q (B, B).
                   A ReLU that is inactive for a row makes that row's slope 0, so L q has many zeros for each column q of
                   Q: q is the null vector of any B - 1 rows of L whose outputs are inactive for its row. Random sets of
-                  B - 1 rows are tried, and null vectors with many further zeros are kept (Dimitrov et al. 2024, SPEAR).
-                  gb = L Q lengths gives the lengths of the columns, and X = (Q diag(lengths))^-1 R.
+                  B - 1 rows of L are tried, and null vectors with many further zeros are kept (Dimitrov et al. 2024,
+                  SPEAR). They are the columns of Q up to their lengths, which follow from gb = D^T 1 = L Q lengths;
+                  then D^T = L Q diag(lengths), and X = (Q diag(lengths))^-1 R.
   any activation: the rows of gW span those of X, so that only B coordinates of each row remain unknown.
 """
 
@@ -30,9 +32,9 @@ found; with the second multiple it ends also where directions are dependent."""
 _ZEROS = 0.05
 """Share of the outputs at which a direction must vanish, beyond those that it was solved for; at least 4 outputs."""
 _SHARE = 0.2
-"""A direction that vanishes at fewer outputs than this share of the best one is taken for a mixture of rows. At .5,
-rows for which few outputs are inactive are refused (FLAME, 3 and 6 digits behind 32 units: two batches that .2 and .1
-find).
+"""A direction that vanishes at fewer outputs than this share of the best one is taken for a mixture of rows: a
+combination of columns of Q, which vanishes only where all of them do. At .5, rows for which few outputs are inactive
+are refused (FLAME, 3 and 6 digits behind 32 units: two batches that .2 and .1 find).
 """
 _MOST_DIRECTIONS = 3
 """Directions that are kept, in multiples of B; further ones are mixtures of rows, and those with fewest zeros are
@@ -41,7 +43,8 @@ dropped.
 _MOST_ROWS = 24
 """Largest batch. About 2^B / B^2 trials find a row: 3e4 for 24 rows, 1e5 are made at most."""
 _SAMPLE, _SAMPLE_ZEROS = 64, 2
-"""Outputs on which a direction is tried first, and the zeros there without which it is dropped; it saves time only."""
+"""Number of outputs on which a direction is tried first, and of zeros there below which it is dropped. It saves time
+only: a direction with the needed share of zeros, `_ZEROS`, has about three among 64."""
 _FIRST_CHUNK, _CHUNK = 128, 2048
 """Trials that are computed together at first, and at most."""
 
@@ -51,17 +54,20 @@ class FirstLayerGradient:
     """Gradients of the layer that rows enter.
 
     Attributes:
-        weight: (out, features).
-        bias: (out,), or `None` where the layer has none.
+        weight: gW, (out, features), up to a factor that the bias shares.
+        bias: gb, (out,), or `None` where the layer has none.
     """
 
     weight: Array
     bias: Array | None
 
     def factors(self, rows: int) -> tuple[Array, Array, Array]:
-        """Return the leading singular triples, exact for a matrix of rank `rows` (Halko et al. 2011, algorithm 4.4)."""
+        """Return the leading left singular vectors, values and right singular vectors (as rows) of the weight.
+
+        They are exact for a matrix of rank `rows` (Halko et al. 2011, algorithm 4.4).
+        """
         weight = np.asarray(self.weight)
-        nonzero = weight.any(axis=0)  # images have margins
+        nonzero = weight.any(axis=0)  # columns of pixels that are 0 in all rows, such as margins, are left out
         if nonzero.all() or nonzero.sum() <= rows:
             return self._factors(weight, rows)
         left, values, inner = self._factors(weight[:, nonzero], rows)
@@ -71,7 +77,7 @@ class FirstLayerGradient:
 
     @staticmethod
     def _factors(weight: Array, rows: int) -> tuple[Array, Array, Array]:
-        """Return the leading singular triples by a randomised range finder; of small matrices, all."""
+        """Compute `factors` by a randomised range finder; of small matrices, all singular vectors and values."""
         width = rows + _OVERSAMPLING
         if 3 * width >= min(weight.shape):
             return np.linalg.svd(weight.astype(np.float64), full_matrices=False)
@@ -109,7 +115,7 @@ def separate(
 ) -> Array | None:
     """Return all rows (rows, features) of a batch behind a ReLU layer, or `None` where they cannot be separated.
 
-    The result is likely, not certain: simulate what these rows would have sent.
+    The result is likely, not certain: the caller should simulate what these rows would have sent.
 
     Args:
         observed: the layer's gradient.
@@ -142,7 +148,7 @@ def separate(
 
 @dataclass
 class _Columns:
-    """The search for directions q, (rows,), with many zeros in L q.
+    """The search for directions q, (rows,), with many zeros in L q: the columns of Q up to their lengths.
 
     Attributes:
         left: L, (outputs, rows).
@@ -163,7 +169,12 @@ class _Columns:
         self.needed = self.rows + max(4, int(_ZEROS * len(self.left)))
 
     def search(self, rng: np.random.Generator, trials: int) -> Array | None:
-        """Return (rows, rows) with one direction in each column, or `None`."""
+        """Return (rows, rows) with one direction in each column, or `None` where fewer are found.
+
+        Args:
+            rng: draws the sets of outputs.
+            trials: most sets that are tried.
+        """
         # A null vector is solved for with its last entry 1; after a random rotation no entry of a direction is 0.
         rotation, _ = np.linalg.qr(rng.normal(size=(self.rows, self.rows)))
         rotated = self.left @ rotation
@@ -174,7 +185,7 @@ class _Columns:
         while tried < trials and (len(directions) < self.rows or tried < _GIVE_UP_AFTER * trials_at_change):
             tried, chunk = tried + chunk, min(2 * chunk, _CHUNK)
             subsets = np.sort(rng.integers(0, len(rotated), (chunk, self.rows - 1)), axis=1)
-            systems = rotated[subsets[(np.diff(subsets, axis=1) > 0).all(axis=1)]]
+            systems = rotated[subsets[(np.diff(subsets, axis=1) > 0).all(axis=1)]]  # sets without repeated outputs
             # Outputs that one row alone reaches are parallel: without this noise such systems would be singular.
             systems = systems + rng.normal(scale=1e-13, size=systems.shape)
             nulls = _null_vectors(systems) @ rotation.T
@@ -183,7 +194,7 @@ class _Columns:
             nulls = nulls[sample_zeros.sum(axis=1) >= _SAMPLE_ZEROS]
             zeros = np.abs(nulls @ self.left.T) <= 3.0 * self.tolerance
             counts = zeros.sum(axis=1)
-            for i in np.argsort(-counts):
+            for i in np.argsort(-counts):  # those with most zeros first
                 if counts[i] < self.needed:
                     break
                 trials_at_change = tried if self._add(directions, zeros[i]) else trials_at_change
@@ -209,9 +220,17 @@ class _Columns:
 
         A mixture of rows k and l is zero where outputs are inactive for both: its zeros lie within those of k alone,
         except for the few outputs that it was solved for.
+
+        Args:
+            kept: the directions so far, each with its zeros (outputs,); changed in place.
+            approximate_zeros: (outputs,) where the new direction vanishes.
+
+        Returns:
+            Whether the direction was kept.
         """
         if any(self._within(approximate_zeros, others) for _, others in kept):
             return False
+        # The direction is the last right singular vector of L at these outputs; that of the R factor is the same.
         _, values, directions = np.linalg.svd(np.linalg.qr(self.left[approximate_zeros], mode="r"))
         direction = directions[-1]
         if self.rows > 1 and values[-2] <= 10.0 * self.tolerance * np.sqrt(np.count_nonzero(approximate_zeros)):

@@ -3,7 +3,8 @@
 The gradient of a first linear layer is D^T X, so that its row space holds the B rows X (B, features). With an
 orthonormal basis V (r, features) of it, r <= B, the rows are X = C V, and only the coordinates C (B, r) are fitted:
 they minimise ||simulated message of C V - observed message|| / ||observed message|| from random starts. Where labels
-are unknown, several hypotheses, each the message with one guess of all labels, are compared by a few steps each.
+are unknown, several hypotheses, each the message with one guess of all labels, are compared by a few steps each. This
+is the second stage of `staged_inversion`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ hundredfold apart (softmax regression, 8 rows: at most 5e-4 against at least .1)
 _NEAR = 0.03
 """Relative residual below which a fit is given more time; it lies between those of right and wrong labels (above)."""
 _EXACT = 1e-12
+"""Relative residual at which a fit ends."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class RowSpaceFit:
             rng: generator of the random starts.
             rows: (B, features) rows that are almost right, in place of the first random start.
         """
-        rounding = min(self.solved, float(torch.finfo(self.network.dtype).eps) ** 0.5)
+        rounding = min(self.solved, float(torch.finfo(self.network.dtype).eps) ** 0.5)  # a bound on rounding errors
         best = self._fit(which, self._random(rng) if rows is None else rows, _STEPS)
         jacobians = best.steps
         for _ in range(1, self.fits):

@@ -1,11 +1,13 @@
 """Invert one message of a network in stages: closed forms, then a fit in few coordinates, then descent on all entries.
 
 The input is a gradient or model update (the message), the parameters at which it was computed, and the rows' labels or
-guesses of them. Stages, from the cheapest:
+guesses of them; the output is the rows. `module_inversion` calls this for messages of any torch module, and
+`view_inversion` for recorded runs. Stages, from the cheapest:
 
-1. closed forms from the first linear layer: the ratio of its weight and bias gradients for one row, or the separation
-   of the rows behind ReLUs (`row_separation`);
-2. Levenberg-Marquardt on the rows' coordinates in the row space of that layer's gradient (`row_space_fit`);
+1. closed forms from the linear layer that the rows enter, if there is one: the ratio of its weight and bias gradients
+   for one row, or the separation of the rows behind ReLUs (`row_separation`);
+2. Levenberg-Marquardt on the rows' coordinates in the row space of that layer's gradient, which holds the rows
+   (`row_space_fit`);
 3. L-BFGS on all entries of the rows, with ReLUs smoothed at first (`smoothed_relu`), and signed Adam on the cosine
    distance (Geiping et al. 2020).
 
@@ -61,12 +63,13 @@ class InversionEffort:
     Attributes:
         exact: whether the closed forms and the row space of the first layer are used.
         restarts: random starts of each descent.
-        evaluations: most evaluations of each start of L-BFGS.
+        evaluations: most evaluations of the objective in each start of L-BFGS.
         widths: falling widths with which the ReLUs of a network are smoothed (`smoothed_relu`). Each of them, and then
             the network itself, gets an equal part of `evaluations`; empty leaves smoothing out.
-        balance: weight of the small tensors of a message while the network is smoothed (`GradientMatching`).
+        balance: exponent by which the small tensors of a message gain weight while the network is smoothed
+            (`GradientMatching`).
         evenness: weight of the images' total variation while the network is smoothed, in units of the squared width;
-            it is gone with the last width.
+            without smoothing it is 0.
         signed_steps: steps of signed Adam on cosine distance and total variation, where L-BFGS fails; 0 leaves it out.
         solved: relative residual at which rows count as found.
         fits: most starts of the fit in the row space.
@@ -196,6 +199,8 @@ class StagedInversion:
             ConfigError: it needs more than `effort.memory`.
         """
         effort = self.effort
+        # L-BFGS: two float64 vectors for each step that it remembers. Beside them, about six float64 vectors of the
+        # message's size for each row (counted as eight rows at least): activations and gradients of the network.
         history = 16 * effort.restarts * rows * self.features * min(_HISTORY, effort.evaluations)
         need = history + 48 * self.network.size * self.simulation.copies() * max(rows, 8)
         require(
@@ -249,7 +254,10 @@ class StagedInversion:
         return RowSpaceFit(self.network, self.simulation, hypotheses, space, self.prior, effort.fits, effort.solved)
 
     def _descend(self, problem: InversionProblem, best: RecoveredRows, rng: np.random.Generator) -> RecoveredRows:
-        """Run L-BFGS on the entries; where it fails, signed Adam on cosine distance, then L-BFGS from there."""
+        """Run L-BFGS on the entries; where it fails, signed Adam on cosine distance, then L-BFGS from there.
+
+        A residual below ten times `solved` after the first L-BFGS ends the search.
+        """
         parametrisation: RowParametrisation = self.columns or AllEntries(self.features)
         starts = self._starts(parametrisation, len(problem.targets), rng)
         if self.effort.widths and self._has_relu(problem):
@@ -302,9 +310,8 @@ class StagedInversion:
             return run_searches(adam, starts, matching, effort.signed_steps, -np.inf)
         with SmoothedReLU(width) if width else nullcontext():
             searches = [lbfgs(start, _HISTORY) for start in starts]
-            return run_searches(
-                searches, starts, matching, evaluations or effort.evaluations, (0.1 * effort.solved) ** 2
-            )
+            goal = (0.1 * effort.solved) ** 2  # of the squared relative residual
+            return run_searches(searches, starts, matching, evaluations or effort.evaluations, goal)
 
     def _smoothed(
         self, problem: InversionProblem, parametrisation: RowParametrisation, starts: Array
@@ -333,7 +340,7 @@ class StagedInversion:
         parametrisation: RowParametrisation,
         stage: str,
     ) -> RecoveredRows:
-        """Return the best of the rows so far and those at the ends of a search."""
+        """Return the best of the rows so far and those at the ends of a search, whose stage is `stage`."""
         matching, evaluations = self._matching(problem), best.evaluations + _spent(ends)
         # The search's own value ranks its ends, until categories are rounded.
         candidates = ends if self.columns is not None else [min(ends, key=lambda end: end.value)]

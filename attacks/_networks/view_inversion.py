@@ -1,8 +1,8 @@
 """Reconstruct clients' rows and labels from the first round of a federated gradient method that trains a torch network.
 
-The attack reads the broadcast parameters and the sum of the members' messages from a recorded view. It simulates the
-members' local steps on candidate rows, and searches for the rows that send the observed sum: closed forms from the
-first layer's gradient first, then fits (`staged_inversion`).
+The attack reads the broadcast parameters and the sum of the members' messages from a recorded view; members are the
+clients in that sum. It simulates the members' local steps on candidate rows, and searches for the rows that send the
+observed sum: closed forms from the first layer's gradient first, then fits (`staged_inversion`, with the sources).
 """
 
 from __future__ import annotations
@@ -139,7 +139,10 @@ def _has_labels(problem: Any) -> bool:
 
 
 def _companions(problem: Any, rows: int, rng: np.random.Generator) -> Any:
-    """Return the targets of a problem without labels: empty, or codes drawn from the problem's own distribution."""
+    """Return the targets of a problem without labels, such as an autoencoder: (rows, 0), or its own random numbers.
+
+    A BiGAN compares rows with latent codes that the client draws; the attacker draws codes from the same distribution.
+    """
     import torch  # noqa: PLC0415
 
     companions = problem.companions(rng.random((rows, 1)), np.empty((rows, 0)))

@@ -1,5 +1,9 @@
 """Recover the token sequences behind one gradient of a text model by span checks on its first linear maps (DAGER).
 
+A linear map is a weight that multiplies a vector at every position of a text. The gradient of such a weight shows the
+span of these vectors, its inputs, over all positions of all rows (`span_sites`). The attacker knows the model, so it
+can compute the input that any sequence of tokens would cause, and keeps the sequences whose inputs lie in the spans.
+
 1. At the first map the input of a position depends on its own token alone. Each token is tried at each position; those
    whose input lies in the span of the map's gradient occur there, in some row.
 2. At the first map behind the attention the input depends on the earlier tokens too. In a decoder sequences are built
@@ -60,10 +64,10 @@ def find_sequences(
     Args:
         sites: the maps of the model with the weights at which the gradient was computed.
         weights: those weights by name.
-        gradients: of them, up to a factor.
+        gradients: gradients of the weights by name, up to a factor; maps without one are not used.
         rows: number of rows.
-        length: of a row.
-        candidates: tokens that may occur.
+        length: number of tokens of a row.
+        candidates: tokens that may occur, for instance those of `occurring_tokens`.
         vocabulary: number of tokens.
         scale: see `span_of`.
         epsilon: see `span_of`.
@@ -79,6 +83,8 @@ def find_sequences(
     if first is None or second is None:
         raise TranscriptError("no linear map sees single tokens before, and tokens together after, a first attention")
     spans = {name: _selective(name, gradients[name], weights[name], scale, epsilon) for name in (first, second)}
+    # A decoder is causal: inputs depend on earlier tokens only. Tolerances grow until as many sequences as rows are
+    # found.
     found, causal = FoundSequences(np.empty((0, length), np.int64), 0), not depends[second][1]
     for tolerance in min((span.tolerances for span in spans.values()), key=len):
         try:
@@ -94,6 +100,7 @@ def find_sequences(
 
 
 def _selective(name: str, gradient: Array, weight: Array, scale: float, epsilon: float) -> Span:
+    """Return the span of a map's inputs; raise where it is so wide that inputs of other tokens lie in it too."""
     span = span_of(gradient, weight, scale, epsilon)
     if span is None or not span.selective:
         rank = len(span.basis) if span is not None else 0
@@ -159,6 +166,7 @@ class _Search:
         return [(float(distances[k].sum()), sequences[k]) for k in np.flatnonzero(kept)]
 
     def _refuse_too_many(self, count: int, place: int) -> None:
+        """Raise `TranscriptError` if more sequences would be tried at a position than `_MOST_TRIED`."""
         if count > _MOST_TRIED:
             raise TranscriptError(
                 f"{count} sequences would have to be tried at position {place}, beyond {_MOST_TRIED}: the spans select "

@@ -1,8 +1,10 @@
 """Find the linear maps of a text model whose inputs span-check attacks compare, and the span of their inputs.
 
-The gradient of a weight W (out, width) that is applied at every position is sum_k d_k z_k^T over the positions of all
-rows: its row space is spanned by the inputs z_k, as long as these are fewer than the width. A candidate token is
-checked by the distance of its own input from that span (Petrov et al. 2024, DAGER, arXiv 2405.15586).
+A row of text is a sequence of tokens; the model turns each position into a vector z, and multiplies it by weights. The
+gradient of a weight W (out, width) that is applied at every position is sum_k d_k z_k^T over the positions k of all
+rows, with d_k the derivative of the loss by the output at k: its row space is spanned by the inputs z_k, as long as
+these are fewer than the width. A candidate token is checked by the distance of its own input from that span: 0, up to
+rounding, if the token occurs (Petrov et al. 2024, DAGER, arXiv 2405.15586). `sequence_search` does the search.
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ def span_of(gradient: Array, weight: Array, scale: float, epsilon: float) -> Spa
         epsilon: relative rounding of the model's type.
     """
     _, values, directions = np.linalg.svd(gradient, full_matrices=False)
-    sides = np.sqrt(gradient.shape[0]) + np.sqrt(gradient.shape[1])
+    sides = np.sqrt(gradient.shape[0]) + np.sqrt(gradient.shape[1])  # spectral norm of random entries of deviation 1
     rounding = epsilon * max(_ROUNDED * scale * _rms(weight), _rms(gradient)) * sides
     rank = int(np.sum(values > _NOISES * rounding))
     return Span(directions[:rank]) if rank else None
@@ -87,7 +89,7 @@ class SpanSites:
     """The linear maps of a module that see every position, in the order in which a pass calls them.
 
     Args:
-        module: takes tokens (rows, length); it is put into a mode without dropout.
+        module: takes tokens (rows, length); it is changed: put into a mode without dropout.
     """
 
     def __init__(self, module: nn.Module) -> None:

@@ -2,7 +2,8 @@
 
 A token that does not occur has no gradient: its row moves by weight decay and momentum alone, in a way that does not
 depend on the data. So the attacker runs the step on rows without the token and compares; a row that moves otherwise
-belongs to a token that occurs. That holds for any optimiser, also where its step says nothing of the gradient's size.
+belongs to a token that occurs. That holds for any optimiser, also where its step shows nothing of the gradient's size.
+The audit of training loops calls this for text models, on the change of the embedding that a client sends.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _ROUNDINGS: Final = 4.0
 
 @dataclass(frozen=True)
 class EmbeddingReference:
-    """The change of the embedding in a step that the attacker ran.
+    """The change of the embedding in a step that the attacker ran on rows of its own.
 
     Attributes:
         change: (vocabulary, width).
@@ -55,6 +56,7 @@ def occurring_tokens(table: Array, change: Array, references: Sequence[Embedding
         return np.asarray(np.linalg.norm(change, axis=1) > tolerance, np.float64)
     found = np.full(len(table), np.nan)
     for place, reference in enumerate(references):
+        # Two runs must move the row of a token that is absent from both alike.
         for other in references[:place]:
             both = reference.absent & other.absent
             apart = np.linalg.norm(reference.change - other.change, axis=1) > tolerance
