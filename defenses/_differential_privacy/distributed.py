@@ -8,9 +8,9 @@ which makes all entries about equally large), rounds it to integer multiples of 
 adds integer noise. `clip` stands before it, and an aggregation that hides single contributions after it. Skellam noise:
 Agarwal, Kairouz, Liu (NeurIPS 2021); discrete Gaussian noise: Kairouz, Liu, Steinke (ICML 2021).
 
-A share is sized for h = t - c honest survivors: t is the number of summands below which the aggregation refuses to
-open anything (its survivors are the clients whose uploads are in the sum), c the number of them that may collude with
-the server (they know their own shares). Each share has variance sigma^2 / h, if the noise of the whole sum is to have
+Survivors are the clients whose uploads are in the sum. A share is sized for h = t - c honest ones: t is the number of
+survivors below which the aggregation refuses to open anything, c the number of them that may collude with the server
+(they know their own shares). Each share has variance sigma^2 / h, if the noise of the whole sum is to have
 sigma^2. More survivors only add noise. Arithmetic mod 2^ring comes after the noise and cannot weaken it.
 
 With t = 1 every upload is protected by its own noise: local differential privacy, under any aggregation.

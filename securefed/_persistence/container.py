@@ -1,5 +1,8 @@
 """Write and read the package's files: checkpoints, client states, transcripts, pinned identities.
 
+The runtime saves a checkpoint or a client's state after each exchange, users save transcripts; all go through `save`
+and `load`.
+
 A file holds named arrays and JSON values in the safetensors format, with a kind ("checkpoint", "transcript", ...), a
 version, and a SHA-256 of its content, so that a damaged file or one of another kind is refused. The digest is no
 protection against an attacker, who can compute it anew: a `Seal` is, and encrypts the file too. A file is written under
@@ -24,12 +27,19 @@ VERSION = 1
 
 
 def save(path: Path, kind: str, meta: Mapping[str, Any], tensors: Tensors, seal: Seal | None = None) -> None:
-    """Write `tensors` and `meta` (JSON values) to `path` atomically, mode 0600, encrypted where there is a `seal`.
+    """Write `tensors` and `meta` to `path` atomically, mode 0600.
 
     When it returns, file and folder are on disk: a power cut does not take the new file back.
 
+    Args:
+        path: the file; one that is there is replaced.
+        kind: what the file is, such as "checkpoint".
+        meta: JSON values.
+        tensors: named arrays.
+        seal: encrypts and authenticates the file; its anchor, if it has one, is written after the file.
+
     Raises:
-        StorageError: the path cannot be written.
+        StorageError: the path cannot be written, or the seal's anchor cannot be read or written.
     """
     header = {"kind": kind, "version": VERSION, "meta": dict(meta), "digest": _digest(kind, tensors, meta)}
     data = encode(tensors, header)
@@ -41,6 +51,11 @@ def save(path: Path, kind: str, meta: Mapping[str, Any], tensors: Tensors, seal:
 
 def load(path: Path, kind: str, seal: Seal | None = None) -> tuple[dict[str, Any], dict[str, Array]]:
     """Read what `save` wrote: `(meta, tensors)`.
+
+    Args:
+        path: the file.
+        kind: the kind that it must be of.
+        seal: the one that it was sealed with; `None` for a file in the clear.
 
     Raises:
         StorageError: no such file, truncated, altered, or of another kind or version; sealed and no seal given, or the

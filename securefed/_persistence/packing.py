@@ -1,5 +1,8 @@
 """Turn states into named arrays and back, so that they survive a process.
 
+The states of clients and servers between two messages go through it (`state_file`, checkpoints), and so do nested
+arrays in messages (`nest`, `unnest`). Nothing is encrypted here.
+
 A state is a frozen dataclass whose fields are arrays, numbers (integers within int64), strings, bytes, `None`,
 tuples of those, or dicts of those keyed by `int` or by `str` without '/' and ':'. A field marked `local()` (a
 client's data, a session) is never packed: the owner makes the state anew and `restore` lays the packed fields
@@ -43,7 +46,11 @@ def stored_as(name: str, *, written: Callable[[Any], Any] | None = None, **kwarg
 
 
 def pack(state: Any) -> dict[str, Array]:
-    """Return the state's fields as named arrays. Inverse: `restore`."""
+    """Return the state's fields as named arrays. Inverse: `restore`.
+
+    Raises:
+        DataError: a field, or an entry of one, is of a type that cannot be packed, or a key holds '/' or ':'.
+    """
     out: dict[str, Array] = {}
     for field in _packed_fields(state):
         value, written = getattr(state, field.name), field.metadata.get("written")
@@ -52,7 +59,15 @@ def pack(state: Any) -> dict[str, Array]:
 
 
 def restore(template: S, tensors: Tensors) -> S:
-    """Return `template` with its packed fields replaced by those in `tensors`."""
+    """Return `template` with its packed fields replaced by those in `tensors`.
+
+    Args:
+        template: a state of the same class; its `local()` fields are kept.
+        tensors: what `pack` returned.
+
+    Raises:
+        DataError: a field is missing.
+    """
     values: dict[str, Any] = {}
     for field in _packed_fields(template):
         values[field.name] = _get(tensors, field.metadata.get("stored_as", field.name))
@@ -71,7 +86,7 @@ def unnest(prefix: str, tensors: Tensors) -> dict[str, Array]:
 
 
 def from_bytes(data: bytes) -> Array:
-    """View bytes as a uint8 array."""
+    """View bytes as a uint8 array, read-only and without a copy."""
     return np.frombuffer(data, dtype=np.uint8)
 
 
@@ -80,6 +95,7 @@ def _packed_fields(state: Any) -> list[dataclasses.Field[Any]]:
 
 
 def _put(out: dict[str, Array], name: str, value: Any) -> None:
+    """Add the arrays of one field, or of an entry of it, to `out`."""
     match value:
         case None:
             out[f"{name}:n"] = np.zeros(0, np.uint8)
@@ -99,6 +115,7 @@ def _put(out: dict[str, Array], name: str, value: Any) -> None:
 
 
 def _leaf(name: str, value: Any) -> tuple[str, Array]:
+    """Return the letter and the array of a value that is no container; `DataError` for other types."""
     match value:
         case bool():
             return "b", np.asarray(value, np.uint8)
@@ -117,9 +134,11 @@ def _leaf(name: str, value: Any) -> tuple[str, Array]:
 
 
 def _get(tensors: Tensors, name: str) -> Any:
+    """Read the value of the field or entry `name`, the inverse of `_put`; `DataError` where it is missing."""
     if f"{name}:t" in tensors:
         return tuple(_get(tensors, f"{name}/{index}") for index in range(int(tensors[f"{name}:t"])))
     if f"{name}:m" in tensors:
+        # the part of each entry's name after `name/`, up to the next '/' or ':': iKEY or sKEY
         keys = {entry[len(name) + 1 :].split("/")[0].split(":")[0] for entry in tensors if entry.startswith(f"{name}/")}
         return {(int(key[1:]) if key[0] == "i" else key[1:]): _get(tensors, f"{name}/{key}") for key in sorted(keys)}
     if f"{name}:n" in tensors:
@@ -131,6 +150,7 @@ def _get(tensors: Tensors, name: str) -> Any:
 
 
 def _read(kind: str, value: Array) -> Any:
+    """Turn an array of a kind back into its value, the inverse of `_leaf`."""
     match kind:
         case "b":
             return bool(value)

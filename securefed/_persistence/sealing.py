@@ -5,24 +5,24 @@
 
 A seal protects checkpoints, client states and pinned identities on disk (`container`). A sealed file is
 
-    mark (16 bytes) | version (2) | key's fingerprint (8) | generation (8) | length (8) | salt (32) | ciphertext | tag
-    (16)
+    mark (16 bytes), version (2), key's fingerprint (8), generation (8), length (8), salt (32), ciphertext, tag (16)
 
-with a header in the clear and a GCM tag that covers header, kind of file and ciphertext. A generation is the number of
-a write, counted by the anchor; without one every write is the first.
+with the header, up to the salt, in the clear, and a GCM tag that covers header, kind of file and ciphertext. A
+generation is the number of a write, counted by the anchor; without one every write is the first.
 
-    key              derived by HKDF-SHA256 from           encrypts or authenticates         lives the seal's random, 32
-    bytes                      nothing itself                    in its own file, until deleted "file"           the
-    seal's key and 32 random bytes    one write of one file             for that write; never stored "anchor"
-    the seal's key                        the generation in the anchor      derived when needed "fingerprint"    the
-    seal's key                        nothing: 8 bytes name the key     in each header, in the clear
+    key             derived by HKDF-SHA256 from          serves                       lives
+    the seal's      (32 random bytes)                    the three keys below         in its own file, until deleted
+    "file"          the seal's key and the file's salt   to encrypt one write         while the file is written or read
+    "anchor"        the seal's key                       as HMAC key of the anchor    while the anchor is used
+    "fingerprint"   the seal's key                       8 bytes of it name the key   in each header, in the clear
 
 The nonce of GCM is constant (zeros), as a file key encrypts one message.
 
 Guarantees: the file without the key reveals its length, its generation, and whether another file is sealed under the
 same key (by the fingerprint), and nothing else. A file that was altered, cut, written under another key, of another
 kind, or replaced by one in the clear is refused by name. With `anchor`, an older file in place of the newest is refused
-as well, and so is a file whose anchor is gone or was set back. Not guaranteed: anything after an attacker has read the
+as well, and so is a file whose anchor is gone or was set back by several writes. (An anchor that is one write behind is
+accepted, as a crash between file and anchor leaves it so.) Not guaranteed: anything after an attacker has read the
 key. Without an anchor, that a file is the newest: a copy of an older one opens. With an anchor, protection against an
 attacker who resets both to the same write: keep the anchor where an attacker that can replace the file cannot write.
 """

@@ -1,4 +1,11 @@
-"""Keep the state of a party in a file that one process at a time goes on with."""
+"""Keep the state of a party in a file that one process at a time goes on with.
+
+`SumClient` and `SumServer`, the parties of a secure sum, keep their state in one, so that they outlive their process.
+Why one process at a time: two that go on from one state of a client would mask two uploads alike, and the server would
+learn their difference.
+
+Not promised: that a file is the newest. An older copy in its place opens, unless the seal has an anchor.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +28,9 @@ except ImportError:  # pragma: no cover - Windows
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file, so that no other process writes it. The operating system frees it with the process.
+    """Hold the lock of a file, so that no other process that asks for it writes it; wait where another holds it.
+
+    The lock is a file of its own beside it, `.NAME.lock`. The operating system frees it when the process ends.
 
     Not promised: anything on a system without `fcntl` (Windows).
 
@@ -39,8 +48,8 @@ def locked(path: Path) -> Iterator[None]:
 class StateFile:
     """A file with one state, written whole each time.
 
-    Two processes that read the same state must not both answer from it. So a write is refused where the file is not
-    the one that this object read or wrote last.
+    Two processes that read the same state must not both answer from it. So a write is refused where the file is not the
+    one that this object read or wrote last; call `read` before the first `write`, also where there is no file yet.
 
     Args:
         path: the file.
@@ -86,6 +95,7 @@ class StateFile:
             self._last = self._digest()
 
     def _digest(self) -> bytes:
+        """Compute SHA-256 of the file as it is on disk; empty where there is none."""
         try:
             return hashlib.sha256(self._path.read_bytes()).digest()
         except FileNotFoundError:
@@ -95,6 +105,7 @@ class StateFile:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
+        """Make the file's folder and hold the file's lock; `StorageError` where that fails."""
         with ExitStack() as held:
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
