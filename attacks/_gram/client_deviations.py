@@ -1,7 +1,9 @@
 """Estimate single clients' Gram matrices S_i from clipped or noised sums of products S_i Z over changing survivors.
 
-Write S_i = share_i S + D_i, with S the pooled matrix (already estimated by `clipped_products`), share_i the client's
-public share of all rows and D_i its deviation. Round k sends the basis Z_k and observes
+`survivor_differences` calls this where a defence clipped the messages or added noise. In federated PCA by subspace
+iteration client i sends S_i Z_k on receiving the basis Z_k, (features, rank); a view shows sums over the clients that
+took part. Write S_i = share_i S + D_i, with S the pooled matrix (already estimated by `clipped_products`), share_i the
+client's public share of all rows and D_i its deviation. Round k sends the basis Z_k and observes
 
     Y_k = sum_i g_ki (S + D_i / share_i) Z_k + noise,
 
@@ -22,8 +24,8 @@ from securefed._tensors import Array
 from securefed.attacks._gram.clipped_products import PerturbedProducts, PerturbedSolution
 
 _SIZES = np.concatenate([[0.0], np.geomspace(1e-8, 1.0, 81)])
-"""Grid of tau^2 that is searched, relative to its upper bound, at which the deviations are as large as the smallest
-share of S.
+"""Grid of tau^2 that is searched, relative to its upper bound, at which the D_a of the smallest group is about as large
+as its share of S.
 """
 
 
@@ -35,21 +37,25 @@ def deviations(
     Args:
         rounds: bases Z_k and products Y_k, with what is known of clips and noise.
         pooled: estimate of the pooled S and of the g_ki (`parts`).
-        groups: groups of clients; each client is given by its column of `rounds.clips.shares`.
+        groups: groups of clients; each client is given by its column of `rounds.clips.shares`, (K, clients).
 
     Returns:
         The symmetric D_a, (groups, features, features), and the relative residual of the Y_k with them.
     """
+    # [D_1 / sqrt(share_1) .. ] design = remainder, with equal prior variances tau^2 of all unknown entries
     shares = np.array([rounds.clips.shares.max(axis=0)[list(group)].sum() for group in groups])
     group_parts = np.stack([pooled.parts[:, list(group)].sum(axis=1) for group in groups])  # g_ka, (groups, K)
+    # Y_k - sum_i g_ki S Z_k, (K, features, rank)
     remainder = rounds.products - pooled.parts.sum(axis=1)[:, None, None] * (pooled.gram @ rounds.bases)
-    weighted = (group_parts / np.sqrt(shares)[:, None])[:, :, None, None] * rounds.bases  # of D_a / sqrt(share_a)
+    weighted = (group_parts / np.sqrt(shares)[:, None])[:, :, None, None] * rounds.bases  # (groups, K, features, rank)
     design = np.concatenate([np.hstack(list(group_bases)) for group_bases in weighted])  # (groups features, K rank)
     U, s, Vt = np.linalg.svd(design, full_matrices=False)
     projected = np.hstack(list(remainder)) @ Vt.T
+    # the bound of tau^2: mean square tau^2 share_a of the entries of D_a = that of share_a S, at the smallest share
     largest = shares.min() * (float(np.linalg.norm(pooled.gram)) / len(projected)) ** 2
     energies = np.sum(projected**2, axis=0)
     ratio = _likeliest(s, energies, float(np.sum(remainder**2)), remainder.size, len(projected), pooled.noise, largest)
+    # ridge regression: the component along singular direction i is shrunk by r s_i / (1 + r s_i^2), r the ratio
     solution = (projected * (ratio * s / (1 + ratio * s**2))) @ U.T
     deviation = solution.reshape(len(solution), len(groups), -1).transpose(1, 0, 2) * np.sqrt(shares)[:, None, None]
     deviation = (deviation + deviation.mT) / 2
@@ -62,7 +68,10 @@ def deviations(
 def _likeliest(
     s: Array, energies: Array, total_energy: float, entries: int, features: int, noise: float, largest: float
 ) -> float:
-    """Return the ratio of tau^2 to the variance of the noise that maximises the likelihood.
+    """Return the ratio r of tau^2 to the variance of the noise that maximises the likelihood.
+
+    In units of the noise's variance the observed entries have the variance 1 + r s_i^2 along singular direction i, and
+    1 outside. The variance of the noise itself is the one that fits best, but at least `noise` squared.
 
     Args:
         s: singular values of the regression's design matrix.
@@ -73,10 +82,12 @@ def _likeliest(
         noise: lower bound on the standard deviation of the noise.
         largest: upper bound on tau^2.
     """
+    # sum of squares outside the singular directions, where D_a shows nothing
     outside = max(total_energy - float(energies.sum()), 0.0)
     floor = max(noise**2, np.finfo(float).tiny)
 
     def negative_log_likelihood(ratio: float) -> float:
+        """Return twice the negative log-likelihood, up to a constant."""
         gains = 1 + ratio * s**2
         unexplained = outside + np.sum(energies / gains)
         variance = max(unexplained / entries, floor)

@@ -1,8 +1,11 @@
 """Solve for a Gram matrix S from products that a defence clipped, or to which it added noise of known size.
 
-Round k sends the basis Z_k and observes Y_k = f_k S Z_k + noise and, where clients send it, t_k = tr(Z_k^T S Z_k)
-likewise. f_k is the factor by which clipping shortened the message; for a sum of clients it is the sum over clients of
-their share of S times their own factor. Three cases are told apart by the messages' norms:
+The attacks on SSI (federated subspace iteration) call this where a view states that a defence clipped messages to a
+norm, or added noise. In round k the server sends the orthonormal basis Z_k, (features, rank), and the attacker observes
+Y_k = f_k S Z_k + noise and, where clients send it, t_k = f_k tr(Z_k^T S Z_k) + noise. f_k <= 1 is the factor by which
+clipping shortened the message. For a sum of clients S is the pooled matrix of all clients, of which each is taken to
+hold a share in proportion to its public number of rows, and f_k is the sum over the round's clients of share times own
+clip factor. Three cases are told apart by the messages' norms:
 
 1. Nothing was clipped: S is a penalised likelihood estimate (`shrinkage`).
 2. One client without noise: the f_k follow from the symmetry of S up to one common factor, and S by least squares. The
@@ -50,7 +53,8 @@ class PerturbedSolution:
         parts: share_i times the clip factor of client i in round k, (K, clients): the part of S that the client's
             message contributes to the sum; share_i is the client's share of all rows.
         residual: ||Y_k - f_k S Z_k|| over all rounds, relative to the products, with f_k the row sums of `parts`.
-        noise: standard deviation of an entry of the products.
+        noise: standard deviation of the noise in an entry of the products: the stated one, or what asymmetry shows if
+            that is larger.
         explained: whether the residual is no larger than the known noise. It is not for most clipped sums, because
             clients hold only approximately equal shares of S.
     """
@@ -69,7 +73,8 @@ class PerturbedProducts:
     Attributes:
         bases: Z_k, (K, features, rank).
         products: Y_k, f_k S Z_k with noise, (K, features, rank).
-        traces: f_k tr(Z_k^T S Z_k) with noise, (K,); empty where products and traces were clipped separately.
+        traces: t_k, f_k tr(Z_k^T S Z_k) with noise, (K,); empty where products and traces were clipped separately, so
+            that their factors differ.
         noise: standard deviation of the defence's noise in an entry of the products, (K,).
         trace_noise: standard deviation of the noise in the traces, (K,).
         clips: the clients of each sum, their shares of S, and the clipping norms.
@@ -95,6 +100,7 @@ class PerturbedProducts:
         rounds = [
             rounds[k] for k in np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), _ROUNDS)).round().astype(int))
         ]
+        # clipping norms of products and trace together; infinite where no clip covers both
         limits_together = [clip_limit(o, (name, CAPTURED)) for o in rounds]
         clipped_apart = np.isinf(limits_together) & np.array([bool(o.clips) for o in rounds])
         limits = np.array([clip_limit(o, (name,)) for o in rounds] if clipped_apart.any() else limits_together)
@@ -112,6 +118,7 @@ class PerturbedProducts:
     def may_be_clipped(self) -> bool:
         """Return whether a clip may have changed the messages, judged by their norms and the clients' public rows."""
         squares, errors = self.squares()
+        # the largest client's norm is its share of the sum's; two standard deviations of noise are allowed for
         largest_share = self.clips.shares.max(axis=1) / self.clips.shares.sum(axis=1)
         threshold = _UNCLIPPED_IN_SUM if self._several else _UNCLIPPED
         return bool(
@@ -125,13 +132,17 @@ class PerturbedProducts:
             The squared norms, and their standard deviations, (K,) each.
         """
         count, noise = self.products[0].size, self.noise
+        # ||x + noise||^2 has the mean ||x||^2 + count noise^2, and the variance 2 count noise^4 + 4 ||x||^2 noise^2
         energy = np.sum(self.products**2, axis=(1, 2)) - count * noise**2
         if len(self.traces):
             energy = energy + self.traces**2 - self.trace_noise**2
         return energy, noise * np.sqrt(2 * count * noise**2 + 4 * np.maximum(energy, 0.0))
 
     def without_clip(self, factors: Array) -> NoisyProducts:
-        """Divide the rounds by their clip factors f_k; the noise is the known one or the one that asymmetry shows."""
+        """Divide the rounds by their clip factors f_k, (K,).
+
+        The noise is the known one or, where clips may have changed the messages, at least the one that asymmetry shows.
+        """
         smallest = np.finfo(float).eps * max(float(np.abs(self.products).max()), np.finfo(float).tiny)
         noise_level = max(self.asymmetry(factors), smallest) if self.may_be_clipped else smallest
         traces = len(self.traces)
@@ -146,11 +157,15 @@ class PerturbedProducts:
     def asymmetry(self, factors: Array) -> float:
         """Estimate the noise of an entry of the products from the asymmetry of Z_j^T Y_k / f_k, which is Z_j^T S Z_k.
 
+        With noise of standard deviation s in the Y_k, Z_j^T Y_k / f_k - (Z_k^T Y_j / f_j)^T has entries of variance
+        s^2 (1 / f_k^2 + 1 / f_j^2), so that s^2 is the mean of their squares over the bracket.
+
         Pairs of consecutive rounds are left out, since Z_(k+1) is computed from Y_k and so depends on its noise.
         """
         flat = np.hstack(list(self.bases)).T @ np.hstack(list(self.products / factors[:, None, None]))
         sizes = np.repeat(factors**-2, self.bases.shape[2])
         round_of = np.repeat(np.arange(len(factors)), self.bases.shape[2])
+        # each pair of columns once, those of neighbouring rounds left out
         not_neighbours = np.abs(round_of - round_of[:, None]) != 1
         pairs = np.triu(not_neighbours, 1)
         return float(np.sqrt(np.sum(((flat - flat.T) ** 2 / (sizes + sizes[:, None]))[pairs]) / max(pairs.sum(), 1)))
@@ -180,6 +195,7 @@ class PerturbedProducts:
         norms = np.sqrt(self.squares()[0])
         factors = clip_ratios(self.bases, self.products)
         unclipped = norms < _UNCLIPPED * self.clips.limits
+        # the common factor: that of messages below the clipping norm is 1; without one, the largest factor is at first
         factors = factors / (factors[unclipped].mean() if unclipped.any() else factors.max())
         factors = np.where(unclipped, 1.0, np.minimum(factors, 1.0))
         probes, products = np.hstack(list(self.bases)), np.hstack(list(self.products / factors[:, None, None]))
@@ -192,7 +208,7 @@ class PerturbedProducts:
     def _alternating(self, rows: int) -> PerturbedSolution:
         """Alternate between S given the clip factors and the clip factors given S."""
         squares, errors = self.squares()
-        errors = errors + 1e-9 * np.abs(squares).max()
+        errors = errors + 1e-9 * np.abs(squares).max()  # never zero, since they are divided by
         parts, solution = self.clips.shares, None
         for _ in range(_ALTERNATIONS):
             solution = shrunk(self.without_clip(parts.sum(axis=1)), rows, start=solution, steps=_STEPS)
@@ -205,7 +221,7 @@ class PerturbedProducts:
         return self._with_residual(solution.gram, parts)
 
     def _sizes(self, gram: Array) -> Array:
-        """Return the norms that the sums would have without the clip, (K,).
+        """Return the norms that the sums over all clients would have without the clip, (K,).
 
         They are at least a thousandth of the largest, so that no weight becomes infinite.
         """
@@ -244,8 +260,12 @@ def is_perturbed(rounds: Sequence[RoundView]) -> bool:
 def clip_ratios(bases: Array, products: Array) -> Array:
     """Return the f_k, up to one common factor, from products Y_k = f_k S Z_k.
 
-    S is symmetric, so Z_j^T Y_k / f_k = (Z_k^T Y_j / f_j)^T. The vector of the 1 / f_k that violates this least, in the
-    sum of squares, is the eigenvector of the smallest eigenvalue of a quadratic form.
+    S is symmetric, so Z_j^T Y_k / f_k = (Z_k^T Y_j / f_j)^T. With I_jk = Z_j^T Y_k / ||Y_k|| and x_k = ||Y_k|| / f_k
+    the sum of squared violations is the quadratic form
+
+        sum_jk ||x_k I_jk - x_j I_kj^T||^2 = 2 x^T (diag_k(sum_j ||I_jk||^2) - [tr(I_jk I_kj)]_jk) x
+
+    without its terms j = k, and its least unit vector x is the eigenvector of the smallest eigenvalue.
 
     Args:
         bases: Z_k, (K, features, rank).
@@ -257,5 +277,6 @@ def clip_ratios(bases: Array, products: Array) -> Array:
     np.fill_diagonal(squares, 0.0)
     crossed = np.einsum("jkab,kjba->jk", inner, inner)
     np.fill_diagonal(crossed, 0.0)
+    # x; all of its entries are positive, but the sign of an eigenvector is arbitrary
     inverse = np.abs(np.linalg.eigh(np.diag(squares.sum(axis=0)) - crossed)[1][:, 0])
     return np.asarray(sizes / np.maximum(inverse, 1e-12 * inverse.max()))

@@ -1,7 +1,9 @@
 """Solve for a Gram matrix S from blocks G_k = (I - U_k U_k^T) S U_k that leave each Theta_k = U_k^T S U_k unknown.
 
-U_k, (features, p), has known orthonormal columns, and S U_k = G_k + U_k Theta_k with Theta_k symmetric, (p, p). S is
-eliminated: two kinds of linear equations for the Theta_k alone follow from it.
+Attacks on FAPS (`faps/round_by_round`), FedPG and FedPE (`_duals`) learn such blocks from the messages of a federated
+PCA, round by round, and call this to combine them. U_k, (features, p), has known orthonormal columns, and S U_k = G_k +
+U_k Theta_k with Theta_k symmetric, (p, p). S is eliminated: two kinds of linear equations for the Theta_k alone follow
+from it.
 
     symmetry of S:                   U_j^T G_k + U_j^T U_k Theta_k = (U_k^T G_j + U_k^T U_j Theta_j)^T   for j < k
     null vectors of [U_1 .. U_K]:    sum_k (G_k + U_k Theta_k) N_k = 0   where   sum_k U_k N_k = 0
@@ -32,7 +34,7 @@ _FIT_CUTOFF = 1e-11
 
 @dataclass(frozen=True)
 class InnerEquations:
-    """Linear equations of one Theta_k: sum_q theta_q images_q = right, with theta_q its coordinates.
+    """Linear equations of one Theta_k: sum_q theta_q images_q = right, theta_q its coordinates in `symmetric_basis`.
 
     Attributes:
         images: image of each matrix of `symmetric_basis`, (p (p + 1) / 2, ...); every entry beyond the first axis is
@@ -50,7 +52,7 @@ class EliminatedProducts:
 
     Attributes:
         probes: [U_1 .. U_K], (features, K p).
-        products: [S U_1 .. S U_K], plus c times the probes.
+        products: [S U_1 .. S U_K], (features, K p), up to the addition of c times the probes.
         rank: rank of the linear system for the Theta_k, with c fixed.
         unknowns: number of unknowns of that system.
         condition: condition number of that system.
@@ -76,7 +78,7 @@ def eliminate(
 
     Args:
         bases: U_k, (features, p) with orthonormal columns.
-        blocks: G_k = (I - U_k U_k^T) S U_k.
+        blocks: G_k = (I - U_k U_k^T) S U_k, (features, p).
         inner: further equations of each Theta_k, in order of k. Without them c is not determined, and the traces of the
             Theta_k are set to sum to zero.
     """
@@ -91,6 +93,7 @@ def eliminate(
         np.concatenate([transpose_right, null_right, inner_right]),
     )
     x, _, rank, sv = lstsq(A, b, cond=_FIT_CUTOFF)
+    # Theta_k = sum_q theta_kq E_q
     theta = np.einsum("kq,qab->kab", x.reshape(len(U), -1), basis)
     return EliminatedProducts(
         probes=probes,
@@ -130,8 +133,10 @@ def solve_shifted(
 def least_trace_shift(eliminated: EliminatedProducts) -> float:
     """Return the c at which the least positive semidefinite completion of S + c I has the least trace.
 
-    Q is an orthonormal basis of the probes' span, Q^T S Q = V diag(l) V^T and b_i = ||(I - Q Q^T) S Q v_i||^2. The
-    completion has trace sum_i (l_i + c) + sum_i b_i / (l_i + c), which is convex in c > -min l; its root is bracketed.
+    Outside the span of the probes S is unknown; the completion is the least matrix there that keeps all of S + c I
+    positive semidefinite (a Schur complement). Q is an orthonormal basis of the probes' span, Q^T S Q = V diag(l) V^T
+    and b_i = ||(I - Q Q^T) S Q v_i||^2. The completion has trace sum_i (l_i + c) + sum_i b_i / (l_i + c), which is
+    convex in c > -min l; its root is bracketed.
 
     Args:
         eliminated: products of S with the probes, up to the shift.
@@ -148,6 +153,7 @@ def least_trace_shift(eliminated: EliminatedProducts) -> float:
     low = -float(values[0]) + 1e-13 * scale
 
     def slope(shift: float) -> float:
+        """Return the derivative of the trace by c."""
         return float(len(values) - np.sum(energy / (values + shift) ** 2))
 
     if slope(low) >= 0:
@@ -156,7 +162,7 @@ def least_trace_shift(eliminated: EliminatedProducts) -> float:
 
 
 def symmetric_basis(size: int) -> Array:
-    """Return an orthonormal basis of the symmetric matrices, (size (size + 1) / 2, size, size)."""
+    """Return an orthonormal basis E_q of the symmetric matrices, (size (size + 1) / 2, size, size)."""
     i, j = np.triu_indices(size)
     out = np.zeros((len(i), size, size))
     weight = np.where(i == j, 1.0, np.sqrt(0.5))
@@ -165,12 +171,18 @@ def symmetric_basis(size: int) -> Array:
 
 
 def _transposes(U: Array, G: Array, basis: Array) -> tuple[Array, Array]:
-    """Return the equations U_j^T G_k + C Theta_k = G_j^T U_k + Theta_j C for j < k, with C = U_j^T U_k."""
+    """Return the equations U_j^T G_k + C Theta_k = G_j^T U_k + Theta_j C for j < k, with C = U_j^T U_k.
+
+    Returns:
+        The matrix, (pairs p^2, K p (p + 1) / 2), and the right-hand sides. The unknowns are the coordinates of all
+        Theta_k, one after the other.
+    """
     count, _, p = U.shape
     j, k = np.triu_indices(count, 1)
-    C, D = np.einsum("jna,knb->jkab", U, U), np.einsum("jna,knb->jkab", U, G)
+    C, D = np.einsum("jna,knb->jkab", U, U), np.einsum("jna,knb->jkab", U, G)  # U_j^T U_k and U_j^T G_k
     out = np.zeros((len(j), p, p, count, len(basis)))
     pairs = np.arange(len(j))
+    # entry (a, c) of the equation of a pair m = (j, k): of C E_q for Theta_k, less that of E_q C for Theta_j
     out[pairs, :, :, k] = np.einsum("mab,qbc->macq", C[j, k], basis)
     out[pairs, :, :, j] -= np.einsum("qab,mbc->macq", basis, C[j, k])
     right = D[k, j].transpose(0, 2, 1) - D[j, k]
@@ -193,6 +205,7 @@ def _vanishing(U: Array, G: Array, basis: Array, probes: Array) -> tuple[Array, 
     count, features, p = U.shape
     _, s, Vt = np.linalg.svd(probes)
     N = Vt[int(np.sum(s > _NULL_DIRECTION * s[0])) :].reshape(-1, count, p)
+    # null vector m, feature n: of U_k E_q N_k
     out = np.einsum("kna,qab,mkb->mnkq", U, basis, N, optimize=True)
     right = -np.einsum("kna,mka->mn", G, N)
     return out.reshape(len(N) * features, count * len(basis)), right.reshape(-1)

@@ -1,9 +1,11 @@
 """Reconstruct every client's Gram matrix from sums of non-linear messages: the base class for FAPS, FedPG and FedPE.
 
-A sum of messages that are not linear in the clients' S_i depends on each S_i, not only on their sum. Where the same
+In these methods of federated PCA client i has rows A_i^T and the Gram matrix S_i = A_i A_i^T, (features, features). A
+sum of messages that are not linear in the S_i depends on each S_i, not only on their sum. Where the same
 clients are in every round from the first on, and no noise was added, all clients are simulated and their S_i fitted to
 the observed sums (`joint_fit`). This class decides whether a view allows that and reports the fit; a subclass provides
-the simulation of its algorithm.
+the simulation of its algorithm. A view (`View`) is what an attacker observes of a run: for each round the broadcast and
+a sum of messages over a set of clients, its `members`.
 """
 
 from __future__ import annotations
@@ -70,14 +72,24 @@ class JointAttack(ABC):
 
     @abstractmethod
     def size(self, target: Target, rounds: int) -> tuple[int, int]:
-        """Return the number of unknowns of one client, and the number of observed entries in so many rounds."""
+        """Return the number of unknowns of one client, and the number of observed entries in so many rounds.
+
+        Args:
+            target: the algorithm and the public facts.
+            rounds: number of observed rounds.
+        """
 
     @abstractmethod
     def fit_problem(self, observed: View, target: Target) -> JointFitProblem:
         """Return the inputs of the fit, for a view that `applies` accepts."""
 
     def rescaled(self, grams: Array, target: Target, members: Sequence[int]) -> tuple[Array, float]:
-        """Convert the fitted matrices to the units in which they are reported.
+        """Convert the fitted matrices to the units in which they are reported; here nothing is converted.
+
+        Args:
+            grams: the fitted S_i, (clients, features, features), in arbitrary order.
+            target: the algorithm and the public facts.
+            members: ids of the clients.
 
         Returns:
             The clients' matrices, and the factor by which their sum is multiplied to give the reconstructed value.
@@ -103,7 +115,11 @@ class JointAttack(ABC):
         return None
 
     def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
-        """Fit the clients' Gram matrices and report their sum."""
+        """Fit the clients' Gram matrices and report their sum.
+
+        Raises:
+            TranscriptError: the attack does not apply to this view.
+        """
         reason = self.applies(target, observed)
         if reason is not None:
             raise TranscriptError(reason)

@@ -1,6 +1,7 @@
 """Solve Y = S Z + noise for a Gram matrix S, symmetric and positive semidefinite, (features, features).
 
-The probes Z and the products Y, (features, columns), are observed. With the singular value decomposition
+In federated PCA by subspace iteration the server broadcasts bases and clients send S times them: the probes Z and the
+products Y, (features, columns), are those of all observed rounds side by side. With the singular value decomposition
 Z = U diag(s) V^T, B = Y V diag(1/s) estimates S U, column i with noise in proportion to 1 / s_i. The stacked bases of a
 converging iteration are numerically dependent, so the s_i span many decades. The noise (round-off, fixed point,
 differential privacy) is estimated from U^T B - (U^T B)^T, which vanishes without noise, and from the known precision of
@@ -41,8 +42,8 @@ class GramSolution:
 
     Attributes:
         gram: the estimate, (features, features).
-        rank: directions of the probes' span that were used.
-        lost: directions that hold only noise.
+        rank: number of directions of the probes' span that were used.
+        lost: number of directions that hold only noise, and were left out.
         condition: ratio of the largest to the smallest singular value used.
         noise: estimated standard deviation of an entry of Y.
         residual: ||S Z - Y||_F / ||Y||_F.
@@ -84,7 +85,7 @@ class ProbeSpan:
     @property
     def inner(self) -> Array:
         """Return Q^T S Q by least squares over symmetric matrices: entry (i, j) is observed in columns i and j."""
-        W, precision = self.basis.T @ self.image, self.spread**-2
+        W, precision = self.basis.T @ self.image, self.spread**-2  # W ~ Q^T S Q, column j with this precision
         return np.asarray((W * precision + W.T * precision[:, None]) / (precision + precision[:, None]))
 
     @property
@@ -109,7 +110,9 @@ def span(probes: Array, products: Array, tau: float = TAU, errors: Array | None 
     significant = s > tau * s[0]
     U, s, Vt = U[:, significant], s[significant], Vt[significant]
     B = (products / sizes @ Vt.T) / s
+    # unit: noise of an entry of the products, in units of `sizes`; column_noise: the same, by direction
     unit, column_noise = _noise(U.T @ B, s, errors_known=errors is not None)
+    # a column of B that is noise alone has energy features (noise / s_i)^2
     visible = np.sum(B**2, axis=0) >= _SIGNAL * len(U) * (column_noise / s) ** 2
     noise = unit * float(np.sqrt(np.mean(sizes**2)))
     return ProbeSpan(U[:, visible], B[:, visible], unit / s[visible], s[visible], noise, int(np.sum(~visible)))
@@ -211,6 +214,7 @@ def _unobserved_factor(probe_span: ProbeSpan, rows: int) -> Array:
     precision = (
         1 / np.maximum(probe_span.spread, np.finfo(float).eps * float(np.linalg.norm(probe_span.image)))[:, None]
     )
+    # ridge regression of each row of G: minimise ||precision (F_Q g - observed)||^2 + ||g||^2 / prior
     u, d, vt = np.linalg.svd(precision * factor, full_matrices=False)
     gain = d / (d**2 + 1 / prior)
     return np.asarray(((vt.T * gain) @ (u.T @ (precision * probe_span.outer.T))).T)
@@ -230,6 +234,7 @@ def _noise(W: Array, s: Array, errors_known: bool) -> tuple[float, Array]:
     Returns:
         The standard deviation over all entries, and that estimated for each direction by itself, (r,).
     """
+    # squared asymmetries over their expectation, above the diagonal
     squares = np.triu((W - W.T) ** 2 / (s**-2 + s[:, None] ** -2), 1)
     pairs, prior = len(s) * (len(s) - 1) / 2, _PRIOR_PAIRS if errors_known else 0.0
     unit = np.sqrt((prior + squares.sum()) / (prior + pairs)) if prior + pairs else 0.0
@@ -253,6 +258,7 @@ def _likelier_errors(probes: Array, products: Array, errors: Array) -> Array:
         return equal
 
     def negative_log_likelihood(sizes: Array) -> float:
+        """Return twice the negative log-likelihood of the asymmetries, with the common factor `unit` fitted."""
         variances = sizes[i] ** 2 + sizes[j] ** 2
         unit = (_PRIOR_PAIRS + np.sum(squares / variances)) / (_PRIOR_PAIRS + len(i))
         return float(np.sum(np.log(unit * variances) + squares / (unit * variances)))

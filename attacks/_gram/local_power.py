@@ -1,8 +1,10 @@
 """Reconstruct a client's Gram matrix S from rounds of LocalPower with q > 1 local products.
 
-In such a round a client multiplies the received basis Z by S q times, orthonormalising in between, and sends the last
-product. `repeated_products` solves for S^q from the symmetry of S^q, takes the q-th root, and fits S to the messages.
-Rounds with q = 1 are linear in S; the attack `gram/power` reads them.
+LocalPower is federated PCA in which a client does several steps of the power method between two sums. In a round it
+multiplies the received basis Z, (features, rank), by S = A A^T q times, with A^T its rows, orthonormalising in between,
+and sends the last product. `repeated_products` solves for S^q from the symmetry of S^q, takes the q-th root, and fits S
+to the messages. Rounds with q = 1 are linear in S; the attack `gram/power` reads them. In a `RoundView` the tensors
+named `BASIS`, `PRODUCT` and `CAPTURED` are Z, the last product and the scalar tr(Z^T S Z), and `LOCAL_STEPS` is q.
 """
 
 from __future__ import annotations
@@ -71,13 +73,19 @@ class LocalPowerGram:
         if len(same) < 2:
             return "No two rounds have the same number of local steps above one; for one local step use `gram/power`."
         features, rank = same[0].start.shape
+        # the triangular factors of all rounds; equations for every pair of rounds, and for null vectors of the probes
         unknowns = len(same) * rank * (rank + 1) // 2
         equations = (len(same) * rank) ** 2 // 2 + len(same) * rank * features
         what = f"Eliminating S^q of {features} features from {len(same)} rounds of rank {rank}"
+        # three copies of the matrix, 8 bytes an entry
         return too_large(24 * unknowns * equations, self.memory, what)
 
     def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
-        """Reconstruct the target's Gram matrix."""
+        """Reconstruct the target's Gram matrix.
+
+        Raises:
+            TranscriptError: the attack does not apply to this view.
+        """
         reason = self.applies(target, observed)
         if reason is not None:
             raise TranscriptError(reason)

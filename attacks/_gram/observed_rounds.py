@@ -1,9 +1,10 @@
 """Select the observed rounds that an attack on Gram matrices can use together, and read their products S Z.
 
 In the PCA methods the server broadcasts a basis Z, (features, rank), and clients with Gram matrix S_i send S_i Z or a
-function of it. A view shows a sum over a set of clients, whose S is the sum of their S_i, if the message is linear.
-A method that stops by the KKT conditions of PCA has its clients send S_i Z beside their message, to test these
-conditions. Guarded FAPS alternates blocks of FAPS rounds, which mask S_i Z, with rounds that send it (SSI).
+function of it. A view shows a sum over a set of clients, whose S is the sum of their S_i, if the message is linear. A
+method that stops by the optimality (KKT) conditions of PCA, (I - Z Z^T) S Z = 0, has its clients send S_i Z beside
+their message, to test these conditions. Guarded FAPS alternates blocks of FAPS rounds, which mask S_i Z, with rounds
+that send it (SSI).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from securefed.attacks._precision import rounding
 from securefed.attacks._requirements import too_large
 
 Members = frozenset[ClientId]
+"""The clients whose sum a message is."""
 
 
 def shows_products(algorithm: object) -> bool:
@@ -46,7 +48,11 @@ def linear_rounds(observed: View) -> list[RoundView]:
 
 
 def gram_product(observation: RoundView) -> Array | None:
-    """Return S Z of a round, or `None` if this round does not show it; the algorithm must satisfy `shows_products`."""
+    """Return S Z of a round, (features, rank), or `None` if this round does not show it.
+
+    The algorithm must satisfy `shows_products`. Its message is S Z where the broadcast asks for one local step
+    (LocalPower) and belongs to no block of FAPS rounds (guarded FAPS); both numbers are missing in SSI's broadcasts.
+    """
     message, broadcast = observation.message, observation.broadcast
     if GRAM_PRODUCT in message:
         return message[GRAM_PRODUCT]
@@ -118,5 +124,6 @@ def why_too_large(features: int, rounds: Sequence[RoundView], groups: int, limit
         limit: largest number of bytes.
     """
     columns = sum(np.shape(o.broadcast[BASIS])[1] for o in rounds)
+    # 8 bytes a number; about eight (features, features) and six (features, columns) matrices a group
     needed = 8 * groups * (8 * features**2 + 6 * features * columns)
     return too_large(needed, limit, f"Solving for {groups} x {features} x {features} entries from {columns} products")

@@ -1,12 +1,17 @@
 """Solve for a client's Gram matrix S from rounds of LocalPower with q > 1 local products.
 
-The client receives Z_k, (features, p), and sends Y_k = S V_k, where V_k = orth(S^(q-1) Z_k) is unknown to the attacker.
-Orthonormalisation by Gram-Schmidt multiplies by an upper triangular matrix from the right, so S^q Z_k = Y_k R_k with
-an unknown triangular R_k, (p, p). S^q is symmetric, so Z_j^T Y_k R_k is the transpose of Z_k^T Y_j R_j for all j and k:
-these linear equations determine all R_k up to one common factor. With the products S^q Z_k known up to this factor, S^q
+LocalPower is federated PCA: in round k the server broadcasts an orthonormal basis, and the client multiplies it q times
+by the Gram matrix S of its rows, orthonormalising in between. The client receives Z_k, (features, p), and sends Y_k = S
+V_k, where V_k = orth(S^(q-1) Z_k) is unknown to the attacker. Orthonormalisation by Gram-Schmidt multiplies by an upper
+triangular matrix from the right, so that
+
+    S^q Z_k = Y_k R_k    with an unknown upper triangular R_k, (p, p),
+    Z_j^T Y_k R_k = (Z_k^T Y_j R_j)^T    for all j and k, since S^q is symmetric.
+
+These linear equations determine all R_k up to one common factor. With the products S^q Z_k known up to this factor, S^q
 follows as S does from subspace iteration, S is its q-th root, and the factor follows from the scalar tr(Z^T S Z), which
-clients send for the stop rule. The root magnifies round-off of the small eigenvalues, so S is finally fitted to the
-messages by simulating the client (Levenberg-Marquardt).
+clients send for the stop rule (`root`). The root magnifies round-off of the small eigenvalues, so S is finally fitted
+to the messages by simulating the client with Levenberg-Marquardt (`polish`). `local_power` calls both.
 """
 
 from __future__ import annotations
@@ -40,7 +45,7 @@ class LocalPowerRound:
 
     Attributes:
         probe: Z, (features, p).
-        product: the first c columns of Y; by Gram-Schmidt they depend only on the first c columns of Z.
+        product: the first c columns of Y, (features, c); by Gram-Schmidt they depend only on the first c columns of Z.
         steps: q, the number of local products.
         captured: tr(Z^T S Z), sent for the stop rule.
     """
@@ -61,7 +66,7 @@ class TriangularFactors:
     """The products S^q Z_k, as far as the symmetry of S^q determines them.
 
     Attributes:
-        products: [S^q Z_1 .. S^q Z_K] up to one positive factor.
+        products: [S^q Z_1 .. S^q Z_K], (features, K p), up to one positive factor.
         gap: ratio of the second smallest singular value of the equations to the smallest; the R_k are determined
             where it is large, and not where it is near 1.
     """
@@ -79,15 +84,18 @@ def factors(rounds: Sequence[LocalPowerRound]) -> TriangularFactors:
     Z, Y = np.stack([r.start for r in rounds]), np.stack([r.product for r in rounds])
     count, _, p = Z.shape
     a, b = np.triu_indices(p)
-    triangles = np.zeros((len(a), p, p))
+    triangles = np.zeros((len(a), p, p))  # basis of the upper triangular matrices
     triangles[np.arange(len(a)), a, b] = 1
     matrix = np.vstack([_transposes(Z, Y, triangles), _vanishing(Z, Y, triangles)])
     scale = np.maximum(np.linalg.norm(matrix, axis=0), np.finfo(float).tiny)
+    # columns of unit length; the equations are homogeneous, so their triangular factor has the same null vector. It is
+    # filled up with zero rows where there are fewer equations than unknowns, so that Vt holds all directions
     triangle = np.linalg.qr(matrix / scale, mode="r")
     _, s, Vt = np.linalg.svd(np.vstack([triangle, np.zeros((len(scale) - len(triangle), len(scale)))]))
     R = np.einsum("kq,qab->kab", (Vt[-1] / scale).reshape(count, -1), triangles)
     products = np.hstack(list(Y @ R))
     gap = float(s[-2] / max(s[-1], np.finfo(float).eps * s[0]))
+    # the sign: tr([Z_k]^T [S^q Z_k]) is positive
     return TriangularFactors(products * np.sign(np.vdot(np.hstack(list(Z)), products)), gap)
 
 
@@ -97,6 +105,9 @@ def root(rounds: Sequence[LocalPowerRound], rows: int) -> Array:
     Args:
         rounds: at least two rounds of one client, all with the same q.
         rows: upper bound on the rank of S.
+
+    Returns:
+        S, (features, features), scaled so that the sum of all tr(Z^T S Z) is the observed one.
     """
     triangular = factors(rounds)
     power = solve(np.hstack([r.start for r in rounds]), triangular.products, rows=rows).gram
@@ -190,12 +201,17 @@ class RepeatedProducts:
 
 
 def _transposes(Z: Array, Y: Array, triangles: Array) -> Array:
-    """Return the equations Z_j^T Y_k R_k - (Z_k^T Y_j R_j)^T = 0 for j <= k."""
+    """Return the equations Z_j^T Y_k R_k - (Z_k^T Y_j R_j)^T = 0 for j <= k, (equations, K p (p + 1) / 2).
+
+    The unknowns are the entries of the triangular R_k, one round after the other.
+    """
     count, _, p = Z.shape
     j, k = np.triu_indices(count)
     inner = np.einsum("jna,knb->jkab", Z, Y)
     out = np.zeros((len(j), p, p, count, len(triangles)))
     pairs = np.arange(len(j))
+    # entry (a, c) of the equation of a pair m = (j, k), with E_q a basis matrix: of Z_j^T Y_k E_q for R_k, less that of
+    # (Z_k^T Y_j E_q)^T for R_j
     out[pairs, :, :, k] = np.einsum("mab,qbc->macq", inner[j, k], triangles)
     out[pairs, :, :, j] -= np.einsum("mab,qbc->mcaq", inner[k, j], triangles)
     return out.reshape(len(j) * p * p, count * len(triangles))
@@ -206,5 +222,6 @@ def _vanishing(Z: Array, Y: Array, triangles: Array) -> Array:
     count, features, p = Z.shape
     _, s, Vt = np.linalg.svd(np.hstack(list(Z)))
     N = Vt[int(np.sum(s > _NULL_DIRECTION * s[0])) :].reshape(-1, count, p)
+    # null vector m, feature n: of Y_k E_q N_k
     out = np.einsum("kna,qab,mkb->mnkq", Y, triangles, N, optimize=True)
     return np.asarray(out.reshape(len(N) * features, count * len(triangles)))

@@ -1,6 +1,8 @@
 """Estimate a Gram matrix S from noisy products Y_k ~ S Z_k and traces t_k ~ tr(Z_k^T S Z_k), noise of known size.
 
-The estimate maximises, over positive semidefinite S,
+Attacks on federated PCA call this where a defence added noise (`clipped_products`, `faps/clipped_masked_products`,
+`_duals/pooled_client`). Z_k, (features, rank), is the orthonormal basis of round k. The estimate maximises, over
+positive semidefinite S,
 
     - sum_k ||Y_k - S Z_k||^2 / (2 e_k^2) - sum_k (t_k - tr(Z_k^T S Z_k))^2 / (2 f_k^2) - tr(M S),
 
@@ -11,8 +13,9 @@ computes from exact messages. The penalty is lowered in the directions of low pr
 than the noise.
 
 The likelihood is diagonal in the eigenbasis of H = sum_k Z_k Z_k^T / e_k^2, up to a low-rank term of the traces, and
-projecting on positive semidefinite matrices is one eigendecomposition. So ADMM alternates between these two, in
-coordinates scaled such that S is observed with about the same precision in all directions.
+projecting on positive semidefinite matrices is one eigendecomposition. So ADMM (the alternating direction method of
+multipliers) alternates between these two, in coordinates scaled such that S is observed with about the same precision
+in all directions.
 """
 
 from __future__ import annotations
@@ -78,8 +81,8 @@ class ShrinkageEstimate:
     """An estimate of S, and the state of ADMM from which a further search may continue.
 
     Attributes:
-        gram: the positive semidefinite estimate of S.
-        dual: scaled multiplier of the constraint.
+        gram: the positive semidefinite estimate of S, (features, features).
+        dual: ADMM's scaled multiplier of the constraint that both of its variables are equal, (features, features).
     """
 
     gram: Array
@@ -111,8 +114,8 @@ def shrunk(
     best, least_square = ShrinkageEstimate(np.zeros_like(point), np.zeros_like(point)), np.inf
     for penalty in likelihood.penalties():
         for _ in range(steps):
-            explained = likelihood.step(point - dual)
-            point = nearest_psd(explained + dual - penalty, rows)
+            explained = likelihood.step(point - dual)  # fits the observations, of any sign
+            point = nearest_psd(explained + dual - penalty, rows)  # positive semidefinite, with penalty tr(penalty X)
             dual = dual + explained - point
         solution = ShrinkageEstimate(likelihood.gram(point), likelihood.dual(dual))
         square = observed.mean_square_residual(solution.gram)
@@ -125,7 +128,10 @@ def shrunk(
 
 @dataclass(frozen=True)
 class ProductLikelihood:
-    """The quadratic form of the likelihood, in the coordinates X = T^-1 U^T S U T^-1.
+    """The quadratic form of the likelihood, in the coordinates X = T^-1 U^T S U T^-1, all (features, features).
+
+    With h_i the precisions, entry X_ij has the weight t_i^2 t_j^2 (h_i + h_j) / 2 in it, and t_i = h_i^(-1/4) makes
+    that 1 for h_i = h_j.
 
     Attributes:
         vectors: U, eigenvectors of H, as columns.
@@ -165,11 +171,12 @@ class ProductLikelihood:
         direction the noise of that direction only.
         """
         for floor in _PENALTY_FLOORS:
+            # a symmetric matrix of noise with entries of variance h / 2 has the largest eigenvalue sqrt(2 features h)
             noise_level = np.sqrt(2 * len(self.precisions) * np.maximum(self.precisions, floor * self.precisions[-1]))
             yield np.diag(_PENALTY_FACTOR * noise_level * self.scales**2)
 
     def step(self, point: Array) -> Array:
-        """Return the X that minimises the negative log-likelihood + ||X - point||^2 / 2.
+        """Return the X that minimises the negative log-likelihood + ||X - point||^2 / 2, the first half of ADMM.
 
         It is a diagonal solve, corrected for the low-rank term of the traces by Woodbury's identity.
         """
@@ -180,19 +187,19 @@ class ProductLikelihood:
         )
 
     def scaled(self, gram: Array) -> Array:
-        """Return a matrix in these coordinates."""
+        """Return T^-1 U^T S U T^-1 for a matrix S."""
         return np.asarray((self.vectors.T @ gram @ self.vectors) / np.outer(self.scales, self.scales))
 
     def gram(self, point: Array) -> Array:
-        """Return a matrix from these coordinates."""
+        """Return S = U T X T U^T for a matrix X in these coordinates."""
         return np.asarray(self.vectors @ (point * np.outer(self.scales, self.scales)) @ self.vectors.T)
 
     def scaled_dual(self, dual: Array) -> Array:
-        """Return a multiplier in these coordinates."""
+        """Return T U^T M U T for a multiplier M of S; multipliers scale inversely, so that <M, S> stays the same."""
         return np.asarray((self.vectors.T @ dual @ self.vectors) * np.outer(self.scales, self.scales))
 
     def dual(self, scaled: Array) -> Array:
-        """Return a multiplier from these coordinates."""
+        """Return the multiplier M of S, given one in these coordinates; the inverse of `scaled_dual`."""
         return np.asarray(self.vectors @ (scaled / np.outer(self.scales, self.scales)) @ self.vectors.T)
 
     @cached_property

@@ -4,8 +4,12 @@ SSI is federated PCA. Client i has the rows A_i^T and the Gram matrix S_i = A_i 
 the server broadcasts an orthonormal basis Z_k, (features, rank), client i sends S_i Z_k, and the server takes an
 orthonormal basis of the sum as Z_{k+1} (eq. 2 of the FAPS paper). An observed sum over some clients is Y_k = S Z_k,
 with S the sum of their S_i: it is linear in S. K rounds are K such equations, which are solved together as
-S [Z_1 .. Z_K] = [Y_1 .. Y_K]; this is the attack of the FAPS paper's proposition 2, by which SSI is not private.
-Several rounds are needed because one shows S on only `rank` directions, the columns of Z_k.
+
+    S [Z_1 .. Z_K] = [Y_1 .. Y_K].
+
+This is the attack of the FAPS paper's proposition 2, by which SSI is not private. Several rounds are needed because one
+shows S on only `rank` directions, the columns of Z_k. The attack is registered; an audit runs it on views of SSI, and
+on rounds of other methods that show S Z.
 """
 
 from __future__ import annotations
@@ -85,7 +89,11 @@ class PowerGram:
         return why_too_large(target.public.features, rounds, 1, self.memory)
 
     def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
-        """Reconstruct the Gram matrix of the target, or of the most frequent set of clients."""
+        """Reconstruct the Gram matrix of the target, or of the most frequent set of clients that includes it.
+
+        Raises:
+            TranscriptError: the attack does not apply to this view.
+        """
         reason = self.applies(target, observed)
         if reason is not None:
             raise TranscriptError(reason)

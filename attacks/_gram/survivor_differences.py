@@ -1,7 +1,9 @@
 """Reconstruct one client's Gram matrix from sums of products S_i Z over changing sets of survivors.
 
-Secure aggregation shows the server the exact sum over each round's survivors, and who survived. Sums over different
-sets can be subtracted, so that drop-outs alone expose single clients; no party needs to deviate from the protocol.
+In federated PCA by subspace iteration the server broadcasts a basis Z, (features, rank), and client i sends S_i Z, with
+S_i = A_i A_i^T the Gram matrix of its rows A_i^T. Secure aggregation shows the server the exact sum over each round's
+survivors (the clients that did not drop out), and their ids. Sums over different sets can be subtracted, so that
+drop-outs alone expose single clients; no party needs to deviate from the protocol.
 """
 
 from __future__ import annotations
@@ -44,11 +46,15 @@ _SIGNAL = 4.0
 class DifferenceGram:
     """Fit one Gram matrix S_a to every group a of clients that are in exactly the same rounds, jointly to all rounds.
 
-    The equations are sum_a c_ka S_a Z_k = Y_k, with c_ka = 1 where group a is in round k and 0 elsewhere, Z_k the
-    broadcast basis and Y_k the observed sum. Every S_a is positive semidefinite, of rank at most its number of rows.
-    Alternating projections on these two sets begin from two starts: the least-squares differences of the Gram matrices
-    that each set of survivors gives by itself, and shares of one common matrix in proportion to the public numbers of
-    rows, with the least deviations. The estimate is the mean of the two results.
+    It is registered as an attack, which an audit runs on views that show sums. The equations are
+
+        sum_a c_ka S_a Z_k = Y_k,    c_ka = 1 where group a is in round k, else 0,
+
+    with Z_k the broadcast basis and Y_k the observed sum. Every S_a is positive semidefinite, of rank at most its
+    number of rows. Alternating projections on the solutions of the equations and on such matrices begin from two
+    starts: the least-squares differences of the Gram matrices that each set of survivors gives by itself, and shares of
+    one common matrix in proportion to the public numbers of rows, with the least deviations. The estimate is the mean
+    of the two results.
 
     Sums that a defence clipped, or to which it added noise of known size, tell little about single clients: there the
     estimate is the group's share of the pooled matrix (`clipped_products`) plus a deviation that is zero where the
@@ -89,7 +95,11 @@ class DifferenceGram:
         return why_too_large(target.public.features, rounds, len(coming_together(rounds)), self.memory)
 
     def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
-        """Reconstruct the Gram matrix of the target's group."""
+        """Reconstruct the Gram matrix of the target's group.
+
+        Raises:
+            TranscriptError: the attack does not apply to this view.
+        """
         reason = self.applies(target, observed)
         if reason is not None:
             raise TranscriptError(reason)
@@ -125,7 +135,7 @@ class DifferenceGram:
         products = PerturbedProducts.of(rounds, target.public)
         if not products.noise.any() and not products.may_be_clipped:
             return None
-        clients = sorted(frozenset().union(*groups))
+        clients = sorted(frozenset().union(*groups))  # the order of the columns of `products.clips.shares`
         pooled = products.estimate_gram(rows_of(frozenset(clients), target.public))
         places = [[clients.index(client) for client in sorted(group)] for group in groups]
         deviation, residual = deviations(products, pooled, places)
@@ -159,6 +169,9 @@ def coming_together(rounds: Sequence[RoundView]) -> list[Members]:
 class SurvivorSystem:
     """The equations sum_a c_ka S_a Z_k = Y_k in matrix form: [S_1 .. S_A] D = Y.
 
+    There are A groups and K rounds; columns = K rank. The singular value decomposition D = left diag(weights) right is
+    cut to the directions along which Y is more than noise.
+
     Attributes:
         probes: [Z_1 .. Z_K], (features, columns).
         products: Y = [Y_1 .. Y_K], (features, columns).
@@ -166,10 +179,10 @@ class SurvivorSystem:
         present: c, with one column for each column of the Z_k, (groups, columns).
         share: each group's public share of all rows, (groups,).
         ranks: number of rows of each group, which bounds the rank of its S_a.
-        left: left singular vectors of D along which the products are more than noise.
-        weights: the singular values of these vectors.
-        right: the right singular vectors that belong to them, as rows.
-        noise: standard deviation of an entry of Y.
+        left: left singular vectors of D along which the products are more than noise, (groups features, r).
+        weights: the singular values of these vectors, (r,).
+        right: the right singular vectors that belong to them, as rows, (r, columns).
+        noise: standard deviation of the noise in an entry of Y.
     """
 
     probes: Array
@@ -201,6 +214,9 @@ class SurvivorSystem:
         Args:
             grams: the S_a to begin with, (groups, features, features).
             sweeps: number of alternations.
+
+        Returns:
+            The S_a after the last projection on positive semidefinite matrices.
         """
         for _ in range(sweeps):
             grams = self._cone(grams)
@@ -211,11 +227,14 @@ class SurvivorSystem:
         """Return the S_a of largest posterior density where they are about shares of one common matrix.
 
         The prior covariance of the entries of S_a and S_b is share_a (1_ab + 10 share_b): the common part has ten times
-        the variance of a group's own part, which favours explanations in which groups hold similar data.
+        the variance of a group's own part, which favours explanations in which groups hold similar data. With the
+        covariance written as F F^T, S_a = sum_b F_ab T_b for T_b with independent entries of variance 1, and the T_b
+        are the solution of least norm.
         """
         factor = np.linalg.cholesky(np.diag(self.share) + 10 * np.outer(self.share, self.share))
         design = ((factor.T @ self.present)[:, None, :] * self.probes).reshape(-1, self.probes.shape[1])
         left_vectors, singular_values, right_vectors = _visible(design, self.products, self.noise)
+        # T = Y V diag(1 / s) U^T, then S_a = sum_b F_ab T_b
         flat = ((self.products @ right_vectors.T) / singular_values) @ left_vectors.T
         return np.asarray(np.einsum("ab,xby->axy", factor, self._groups(flat)))
 
@@ -243,7 +262,7 @@ class SurvivorSystem:
         return np.asarray(np.hstack(list(grams)) @ self.design)
 
     def _least(self, residual: Array) -> Array:
-        """Return the least change of all S_a that removes the visible part of `residual`."""
+        """Return the least change of all S_a that removes the visible part of `residual`, shaped as the S_a."""
         return self._groups(((residual @ self.right.T) / self.weights) @ self.left.T).transpose(1, 0, 2)
 
     def _cone(self, grams: Array) -> Array:
@@ -264,7 +283,10 @@ def round_noise(rounds: Sequence[RoundView]) -> float:
 
 
 def _visible(design: Array, products: Array, noise: float) -> tuple[Array, Array, Array]:
-    """Return the singular directions of the design whose image is more than noise."""
+    """Return the singular directions of the design along which the products are more than noise: U, s and V^T.
+
+    Along one direction noise alone has the energy features x noise^2.
+    """
     U, s, Vt = np.linalg.svd(design, full_matrices=False)
     significant = s > _TAU * s[0]
     U, s, Vt = U[:, significant], s[significant], Vt[significant]
