@@ -111,7 +111,8 @@ class HasSmoothness(Protocol):
 class LinearInput(Protocol):
     """Mark a problem whose rows enter only through z = x W^T (optional).
 
-    W (outputs, features) is the first of the parameters. A cohort is then computed without forming gradients of W.
+    W (outputs, features) is the first of the parameters. Several clients are then computed together without forming
+    gradients of W.
     """
 
     @property

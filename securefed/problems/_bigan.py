@@ -38,7 +38,7 @@ class BiGAN(ReconstructionNetwork):
 
     The codes z are standard normal, drawn anew for every set of rows: the generator is seeded with a hash of the rows
     in their order (in the problem's precision). So a step on given rows always sees the same z, one client at a time
-    or a cohort at once, and mini-batches of a fresh permutation see fresh ones; full-batch steps see the same z in
+    or several at once, and mini-batches of a fresh permutation see fresh ones; full-batch steps see the same z in
     every round. z is not secret: any party that holds the rows can draw it.
 
     `layers` are the encoder's; the generator mirrors them, the discriminator has as many, the last of width one.

@@ -136,6 +136,7 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
     local_steps: int = 5
     start_weight: float = 0.1
 
+    # Settings with which tests and audits run the method.
     test_settings: ClassVar = {"local_steps": 2}
     audit_case: ClassVar = AuditCase(
         settings={"local_steps": 5}, secret="distances", split="standardised=8", utility="graph_fit"
@@ -297,7 +298,7 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
         out: list[tuple[GraphClient, Tensors] | DivergenceError] = []
         for k, client in enumerate(clients):
             row = {name: value[k] for name, value in sent.items()}
-            try:  # copies: a view of one row would keep the whole cohort's arrays alive
+            try:  # copies: a view of one row would keep the arrays of all clients alive
                 out.append(self._contribution(client, row, tuple(value[k].copy() for value in fresh)))
             except DivergenceError as error:
                 out.append(error)

@@ -31,6 +31,7 @@ class BlockMethod(GradientMethod):
     local_steps: int = 5
     blocks: int = 1
 
+    # Settings with which tests run the method.
     test_settings: ClassVar = {"learning_rate": 0.002, "local_steps": 2, "blocks": 2}
 
     def __post_init__(self) -> None:

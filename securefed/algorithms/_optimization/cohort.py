@@ -101,7 +101,7 @@ def together(model: Model, datasets: Sequence[Dataset], draws: Sequence[BatchDra
 
 
 class _Group:
-    """The stacked rows of a group, and the gradients over them."""
+    """The stacked rows of a group of clients in one round, and the gradients over them."""
 
     def __init__(self, model: Model, datasets: Sequence[Dataset], draws: Sequence[BatchDraw], pool: ArrayPool) -> None:
         self._model, self._datasets, self._draws, self._pool = model, datasets, draws, pool
@@ -137,6 +137,7 @@ class _Group:
         return self._model.gradients(points, stack.x, stack.y, stack.weights)
 
     def _stacked(self, parts: Sequence[Rows], whole: Array | None = None, start: int = 0) -> StackedRows:
+        """Stack these rows of each client, in `whole` from row `start` on where it is given."""
         return StackedRows.of(self._datasets, self._targets, parts, self._model.problem.dtype, self._pool, whole, start)
 
     def _stack_round(self) -> None:
@@ -151,7 +152,7 @@ class _Group:
 def _factored(model: Model, datasets: Sequence[Dataset], draws: Sequence[BatchDraw], members: Sequence[int]) -> bool:
     """Return whether a `FactoredCohort` can compute these clients, and with fewer multiplications for the input weight.
 
-    Blocks of memory, whose arrays are written into, are left to plain vectors.
+    Methods that remember a gradient for each block of rows write into these vectors; they are left to plain vectors.
     """
     if not isinstance(model.problem, LinearInput) or any(any(draws[i].blocks) for i in members):
         return False

@@ -46,6 +46,7 @@ class DSGD(GradientMethod):
             multiplied by n_i all the same.
     """
 
+    # Settings with which tests and audits run the method.
     test_settings: ClassVar = {"learning_rate": 0.05}
     audit_case: ClassVar = replace(ROWS_CASE, settings={"problem": "softmax", "learning_rate": 0.1}, default=True)
 

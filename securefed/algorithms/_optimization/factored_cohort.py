@@ -118,7 +118,7 @@ class FactoredCohort:
         self.taken.append((rows, slope))
         steps: dict[int, Coefficient] = {len(self.taken) - 1: 1.0}  # this step's c_s
         for name, place in room.items():
-            if found[name] is not place:
+            if found[name] is not place:  # the problem made an array of its own
                 place[...] = found[name]
         gradient = FactoredVector(self, {}, steps, LazySum.of(self.pool, flat))
         if self.problem.l2:  # of the weights that are not formed; those of the others are in `found`

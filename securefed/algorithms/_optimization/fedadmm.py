@@ -51,12 +51,12 @@ class CompositeFedADMM(SteppingMethod):
     Server (82), H the number of clients heard so far:
     Z = argmin sum_i (rho/2) ||Z - v_i / rho||^2 + Psi(Z) = prox_{Psi / (rho H)}(sum_i v_i / (rho H)).
 
-    Algorithm 3 leaves X_i^0 and pi_i^0 open. Here a client starts at X_i = Z (the first that it receives) and
-    pi_i = 0, so v_i = rho Z, which the server adds for it; clients not heard yet are no part of (82),
-    which the paper sums over all N clients. With all clients in every round this is Algorithm 3 started at X_i^0 = Z^0.
-    With few of them Z moves sooner: N - H silent copies of Z^0 would hold it back, and both have the same fixed points.
-    In the ledger, digits over 100 clients of whom 10 take part, .37 (shuffled) and .12 (sorted by class) of the descent
-    are left after 60 rounds, with the paper's sum .54 and .29; but on sorted digits ours first rises above f(Z^0).
+    Algorithm 3 leaves X_i^0 and pi_i^0 open. Here a client starts at X_i = Z (the first that it receives) and pi_i = 0,
+    so v_i = rho Z, which the server adds for it; clients not heard yet are no part of (82), which the paper sums over
+    all N clients. With all clients in every round this is Algorithm 3 started at X_i^0 = Z^0. With few of them Z moves
+    sooner: N - H silent copies of Z^0 would hold it back, and both have the same fixed points. On digits over 100
+    clients, 10 of them in a round, .37 (shuffled) and .12 (sorted by class) of the descent are left after 60 rounds,
+    and .54 and .29 with the paper's sum; but on sorted digits the loss first rises above f(Z^0) (docs/reproduction.md).
 
     Invariant: the server's vector `sum` = sum of the v_i of the clients heard. It is a running sum, in which rounding
     errors add up, so the change `dv` is summed in integers of 64 bits. The bound of `dv` is a heuristic: where a client
@@ -74,6 +74,7 @@ class CompositeFedADMM(SteppingMethod):
         server_rate: eta_g of those steps, with eta_g rho N < 2.
     """
 
+    # Settings with which tests and audits run the method.
     test_settings: ClassVar = {"learning_rate": 0.002, "local_steps": 2, "regulariser": L1(0.05)}
     audit_case: ClassVar = replace(ROWS_CASE, settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 1})
 

@@ -46,6 +46,7 @@ class FedAvg(PassingMethod):
         weighting: `rows`: w_i = n_i over the mean of all n_i (public); `uniform`: w_i = 1.
     """
 
+    # Settings with which audits run the method.
     audit_case: ClassVar = replace(
         ROWS_CASE, settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 5}, default=True
     )

@@ -47,6 +47,7 @@ class FedCM(SteppingMethod):
         server_rate: eta_g > 0; `None` is eta T, which moves x by the mean of the local updates.
     """
 
+    # Settings with which audits run the method.
     audit_case: ClassVar = replace(ROWS_CASE, settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 5})
 
     alpha: float = 0.1

@@ -46,6 +46,7 @@ class FedProx(FedAvg):
             declared bound would not hold.
     """
 
+    # Settings with which audits run the method.
     audit_case: ClassVar = replace(ROWS_CASE, settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 5})
 
     mu: float = 0.1

@@ -55,6 +55,7 @@ class FedSaga(BlockMethod):
             `clients`: x <- x + (1/N) sum dx, as line 6 of Algorithm 1 prints it: S/N of the former, S survivors.
     """
 
+    # Settings with which audits run the method.
     audit_case: ClassVar = replace(
         ROWS_CASE, settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 2, "blocks": 1}
     )

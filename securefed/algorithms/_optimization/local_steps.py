@@ -27,7 +27,7 @@ Vectors = Mapping[str, Array]
 Size = float | Array
 """A number of rows: of one client, or (clients, 1) of several."""
 Block = int | Array
-"""Index of a block, or (clients,) an index for each client of a cohort."""
+"""Index of a block, or (clients,) an index for each of several clients."""
 Rows = Array | slice
 """Rows of a data set: their positions, or a slice for all."""
 

@@ -44,6 +44,7 @@ class LoSACProx(ProximalSteps, LoSAC):
     The server's mean of low-rank matrices is not of low rank: the rank is exact in the limit, when the clients agree.
     """
 
+    # Settings with which tests and audits run the method.
     test_settings: ClassVar = {"learning_rate": 0.002, "local_steps": 2, "blocks": 2, "regulariser": Nuclear(0.05)}
     # Stored gradients do not depend on the proximal operator.
     audit_case: ClassVar = replace(

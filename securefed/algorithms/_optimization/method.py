@@ -234,7 +234,7 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
 
     @cached_property
     def _pool(self) -> ArrayPool:
-        """Return the pool of a cohort's large arrays, which later rounds reuse."""
+        """Return the pool of large arrays for clients that are computed together, which later rounds reuse."""
         return ArrayPool()
 
     def _group(

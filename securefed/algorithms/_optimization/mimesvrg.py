@@ -53,11 +53,12 @@ class MimeSVRG(SteppingMethod):
     x is the server's model, y a client's, f_i the mean loss of client i's rows, eta the `learning_rate`, and T the
     `local_steps`. The phase is part of the server's state and of every broadcast. In either phase the vector sent is
     called `direction` and is a mean of gradients, so that one bound and one form of message fit both. Each exchange
-    draws its own cohort and loses its own clients: with sampling, c is the gradient of OTHER clients than those that
-    step, where the source has the same ones in both. Clients carry no memory, and no quantity is a running sum. With
-    all clients in every round, one full-batch step is gradient descent.
+    draws its own clients, and its own drop out: with sampling, c is the gradient of OTHER clients than those that step,
+    where the source has the same ones in both. Clients carry no memory, and no quantity is a running sum. With all
+    clients in every round, one full-batch step is gradient descent.
     """
 
+    # Settings with which audits run the method.
     audit_case: ClassVar = replace(ROWS_CASE, settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 2})
 
     received: ClassVar[tuple[str, ...]] = ("x", "c")

@@ -38,6 +38,7 @@ class ScaffoldProx(ProximalSteps, Scaffold):
     Psi into c_i, and the next local steps would apply it a second time.
     """
 
+    # Settings with which tests and audits run the method.
     test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2, "regulariser": L1(0.05)}
     # Option I stores gradients of the loss, which do not depend on the proximal operator.
     audit_case: ClassVar = replace(

@@ -25,6 +25,7 @@ class SteppingMethod(GradientMethod):
     local_steps: int = 5
     batch_size: int | None = None
 
+    # Settings with which tests run the method.
     test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2}
 
     def __post_init__(self) -> None:

@@ -113,6 +113,7 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
     tolerance: float = 1e-10
     max_rounds: int = 3000
     needs_outcome: ClassVar[bool] = True
+    # Settings with which tests and audits run the method.
     test_settings: ClassVar = {"rank": 2, "tolerance": 0.0}
     audit_case: ClassVar[AuditCase] = AuditCase(
         settings={"rank": 3, "rho": 1.0, "step_size": 0.01, "local_steps": 1, "normalise": True},

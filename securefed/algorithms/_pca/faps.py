@@ -98,6 +98,7 @@ class FAPS(SubspaceMethod):
     argues for (its proposition 5; attack `gram/consensus`).
     """
 
+    # Settings with which audits run the method.
     audit_case: ClassVar = replace(GRAM_CASE, default=True, traced=1)  # a fit for every prefix takes seconds
 
     beta_scale: float = 0.15

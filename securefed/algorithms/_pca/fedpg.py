@@ -36,6 +36,7 @@ class FedPG(ConsensusPCA):
     NOT private: the attack `duals/fedpg` computes U_i and Y_i from the messages.
     """
 
+    # Settings with which audits run the method.
     audit_case: ClassVar = replace(
         ConsensusPCA.audit_case, wide_split="standardised", wide_rounds=(13, 25, 40, 60), default=True
     )

@@ -50,6 +50,7 @@ class LocalPower(SSI):
     The broadcast names q, so a client that joins late does what the others do.
     """
 
+    # Settings with which audits run the method.
     audit_case: ClassVar = replace(GRAM_CASE, default=True)
 
     local_steps: tuple[int, ...] = (8, 4, 2, 1)

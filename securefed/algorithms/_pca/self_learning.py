@@ -61,7 +61,7 @@ class SelfLearningPCA(Algorithm[SelfLearningServer, SelfLearningClient]):
 
     No basis is ever sent. A client sends one number: the share of its energy that its own basis captures, in
     [0, 1] (1 for rows of zeros). The output is the mean over the round's clients, as in the paper. One round is enough:
-    later rounds average over other cohorts, and change no client's result.
+    later rounds average over other clients, and change no client's result.
     The result of a client is `personal`: its basis. Where a client has fewer rows than `rank`, some of its directions
     are arbitrary.
 
@@ -69,6 +69,7 @@ class SelfLearningPCA(Algorithm[SelfLearningServer, SelfLearningClient]):
         rank: the number of components.
     """
 
+    # Settings with which tests and audits run the method.
     test_settings: ClassVar = {"rank": 2}
     audit_case: ClassVar = replace(GRAM_CASE, rounds=1, clip=1.0, utility="mean_share")
 

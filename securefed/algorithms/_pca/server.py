@@ -88,8 +88,8 @@ class SubspaceMethod(Algorithm[SubspaceServer, Any]):
     alone: a Z that is stationary for them stops the run though it is not for all; while survivors change, Z keeps
     moving and the residual seldom falls below their differences. Noise of standard deviation s on an entry of the sum
     adds about s sqrt(features x rank) to the residual: with a tolerance below that it never stops, and (27) may stop
-    early or never, as in a coarse ring. `max_rounds` always holds. Both rules find stationary points: that the
-    subspace is the dominant one follows from the random start, not from the rule.
+    early or never, as with few bits in fixed point. `max_rounds` always holds. Both rules find stationary points: that
+    the subspace is the dominant one follows from the random start, not from the rule.
     """
 
     rank: int
@@ -97,6 +97,7 @@ class SubspaceMethod(Algorithm[SubspaceServer, Any]):
     max_rounds: int = 3000
     stop: Stop = "energy"
 
+    # Settings with which tests run the method.
     test_settings: ClassVar = {"rank": 2, "tolerance": 0.0}
 
     def __post_init__(self) -> None:
@@ -178,7 +179,7 @@ class SubspaceMethod(Algorithm[SubspaceServer, Any]):
         return None
 
     def contribution_layout(self, public: Public, bound: float) -> Layout:
-        """Name the tensors of a contribution, each in a ring of 64 bits.
+        """Name the tensors of a contribution, each summed in integers of 64 bits under defences in fixed point.
 
         These are Y_i as `product` (features, rank), with entries up to `bound`, the scalar ||A_i^T Z||_F^2 of rule (27)
         as `captured`, and S_i Z as `gram_product` where the stop rule needs it and Y_i is another.

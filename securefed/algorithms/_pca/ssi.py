@@ -50,6 +50,7 @@ class SSI(SubspaceMethod):
     NOT private: the contributions are linear in S_i (faps proposition 2; attack `gram/power`).
     """
 
+    # Settings with which audits run the method.
     audit_case: ClassVar = replace(GRAM_CASE, absent_split="even_shares", default=True)
 
     @property

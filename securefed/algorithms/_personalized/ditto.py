@@ -43,6 +43,7 @@ class Ditto(PersonalMethod, FedAvg):
         attraction: lambda >= 0, of the personal model to the averaged one.
     """
 
+    # Settings with which audits run the method.
     audit_case: ClassVar = replace(
         PERSONAL_CASE, settings={"problem": "softmax", "learning_rate": 0.01, "local_steps": 5}
     )

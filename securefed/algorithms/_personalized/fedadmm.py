@@ -59,6 +59,7 @@ class FedADMM(ConsensusADMM):
             solves would not differ; FLAME's paper does not say, and its figures need `global`.
     """
 
+    # Settings with which tests and audits run the method.
     test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2, "penalty": 0.5}
     audit_case: ClassVar = replace(
         PERSONAL_CASE, settings={"problem": "softmax", "learning_rate": 0.01, "local_steps": 5, "penalty": 0.1}, also=()

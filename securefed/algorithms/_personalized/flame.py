@@ -71,9 +71,11 @@ class FLAME(ConsensusADMM, PersonalMethod):
             the authors' code, whose curves are the published ones.
         selection: `uniform`, or `biased` (sec. 4.3): of `candidates` random clients those with the largest gradient
             norm take part. The norms are revealed to the server, each client's own, outside any sum.
-        candidates: c, the number of clients that reveal their norm in a round, at least the cohort; 0 with `uniform`.
+        candidates: c, the number of clients that reveal their norm in a round, at least the number of
+            clients in a round; 0 with `uniform`.
     """
 
+    # Settings with which audits run the method.
     audit_case: ClassVar = replace(
         PERSONAL_CASE, settings={"problem": "softmax", "learning_rate": 0.01, "local_steps": 5, "anchor": "global"}
     )
@@ -99,7 +101,8 @@ class FLAME(ConsensusADMM, PersonalMethod):
         """Check the number of candidates.
 
         Raises:
-            ConfigError: it is smaller than the cohort, or larger than the number of clients.
+            ConfigError: it is smaller than the cohort (the number of clients in a round), or larger than the number of
+                clients.
         """
         require(
             self.selection == "uniform" or public.cohort <= self.candidates <= public.clients,
@@ -118,7 +121,8 @@ class FLAME(ConsensusADMM, PersonalMethod):
         # by 1 - eta lambda. With theta+ the theta of (9) and theta the one before, (10)-(11) give
         # dz = (w - w_i) + 2 lambda a / (lambda a + rho) ((theta+ - w) - (theta - w_i)), which is a few such lengths.
         # The 8 is the 2 of this formula times 4 lengths. It is planned, not proved: a client with a larger entry
-        # refuses, and the bound doubles. 64 is the number of bits of the ring, for `ConsensusADMM`'s running sum.
+        # refuses, and the bound doubles. 64 is the number of bits in fixed point: w is a running sum, which would drift
+        # with 32.
         pull = self.attraction * float(np.max(self.share(np.asarray(public.rows, float), public)))
         reach = min(self.learning_rate * self.most_steps(public), 1 / self.attraction)
         return {"dz": (8 * pull / (pull + self.penalty) * reach, 64)}

@@ -85,7 +85,7 @@ class PersonalMethod(KnownStart):
     """
 
     def personal(self, client: ModelClient) -> Tensors:
-        """Return the committed personal model, under the problem's names; w^0 before the first round."""
+        """Return the personal model of the last round that counted the client, by the problem's names; at first w^0."""
         return client.model.name("", client.memory[0])
 
     def evaluation_layout(self, public: Public) -> Layout:

@@ -63,6 +63,7 @@ class PFedMe(PersonalMethod):
         server_step: beta > 0.
     """
 
+    # Settings with which tests and audits run the method.
     test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2, "inner_steps": 2}
     # The settings of FLAME's comparison, as far as a client of few rows has them.
     audit_case: ClassVar = replace(
