@@ -1,6 +1,9 @@
 """Say what to do, from the cells of an audit alone: which protection holds for which algorithm, and on what conditions.
 
 Where the report has an advice, which searched protections and sizes, that stands first and these sentences follow it.
+The page's first screen and the terminal show them. `outcomes` sorts the algorithms beforehand: plain messages hold
+(`safe`), a protection holds (`held`), one holds while the same clients take part (`fixed`), not known, or none
+(`open`).
 """
 
 from __future__ import annotations

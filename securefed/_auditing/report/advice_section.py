@@ -1,4 +1,8 @@
-"""Show an advice: its sentences, what to paste, and the settings tried, as a plot of leak by utility and as rows."""
+"""Show an advice: its sentences, what to paste, and the settings tried, as a plot of leak by utility and as rows.
+
+An advice searched defences and sizes for settings that keep a leak acceptable (`advice.search`). The page's first
+screen shows the block that `advice_block` makes.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +21,8 @@ _TICKS: Final = (0.0, 0.5, 1.0)
 
 
 def advice_block(advice: Advice) -> dict[str, Any]:
-    """Collect what the first screen shows of one advice."""
-    best = advice.frontier
+    """Collect what the first screen shows of one advice, by the names that the template uses."""
+    best = advice.frontier  # the settings that no other one beats in everything
     shown = sorted(advice.tried, key=lambda setting: (setting != advice.advised, setting not in best))
     notes = [*(setting.note for setting in shown), *(setting.note for setting in advice.records)]
     return {

@@ -1,4 +1,8 @@
-"""The page's section on one algorithm: conclusions, what was recovered and from which messages, and costs."""
+"""The page's section on one algorithm: conclusions, what was recovered and from which messages, and costs.
+
+`audit_page.render` calls `section` for each algorithm of a report, and its template shows the values. A cell of the
+report is one attack on one secret in one view (what an attacker sees), over all runs.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,12 @@ _FIGURES: Final = ("bytes per client and round", "times plain's", "seconds per r
 
 
 def section(report: Report, algorithm: str) -> dict[str, Any]:
-    """Collect what the template shows of one algorithm."""
+    """Collect what the template shows of one algorithm, by the names that the template uses.
+
+    Args:
+        report: of the audit.
+        algorithm: its name in the report.
+    """
     known = algorithm in catalogue.algorithms.names
     entry = catalogue.algorithms[algorithm] if known else None
     return {
@@ -53,6 +62,7 @@ def section(report: Report, algorithm: str) -> dict[str, Any]:
 
 
 def _remedies(report: Report, algorithm: str) -> list[str]:
+    """Name the cheapest defence that keeps one client's data, then also all clients', below the accepted leakage."""
     level = report.settings[AUDIT]["acceptable"]
     out: list[str] = []
     both = f"both that and the leakage of {ALL_CLIENTS}"

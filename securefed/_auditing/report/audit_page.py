@@ -45,7 +45,16 @@ _FOLDER = files("securefed._auditing.report")
 
 
 def template_page(template: str, styles: Sequence[str], **values: object) -> str:
-    """Fill a template of this folder; `styles` are its style sheets, which become part of the page."""
+    """Fill a template of this folder.
+
+    Args:
+        template: its file name.
+        styles: file names of its style sheets, which become part of the page.
+        **values: by the names that the template uses.
+
+    Returns:
+        The page as HTML.
+    """
     css = style_sheet() + "".join((_FOLDER / name).read_text(encoding="utf-8") for name in styles)
     return _environment().get_template(template).render(css=Markup(css), **values)  # noqa: S704 - the package's own files
 
@@ -108,6 +117,7 @@ def _auc_shown(leak: float | None) -> str:
 
 
 def _notes(report: Report) -> list[str]:
+    """List how the runs were made where not all of them are the defence itself, and which attacks returned nothing."""
     noted: dict[tuple[str, str], dict[str, None]] = {}
     for cell in report.cells:
         if cell.note:

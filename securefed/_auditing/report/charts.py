@@ -1,4 +1,7 @@
-"""Draw the charts of an algorithm: error by rounds, leakage and utility by epsilon, and the spectrum of a secret."""
+"""Draw the charts of an algorithm: error by rounds, leakage and utility by epsilon, and the spectrum of a secret.
+
+`algorithm_section` calls the functions here, each of which returns a figure of HTML around an SVG drawing.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ from securefed._auditing.report.plot import DASHES, Plot, figure, powers, series
 from securefed._tensors import Array
 
 HALVES = (0.0, 0.5, 1.0)
+"""Ticks of an axis of shares."""
 Triple = tuple[float, float, float]
+"""(mean, low, high) of a leakage."""
 Series = Mapping[str, Mapping[str, Sequence[float]]]
 """By the name of a line, lists `rounds`, `middle`, `low` and `high` of equal length."""
 
@@ -74,7 +79,10 @@ def _exponents(values: Sequence[float]) -> tuple[int, int]:
 
 
 def _apart(ticks: Sequence[int], least: float) -> list[int]:
-    """Leave ticks out whose labels would touch: those nearer than `least` to the one before, the ends aside."""
+    """Leave ticks out whose labels would touch: those nearer than `least` to the one before, the ends aside.
+
+    Where the last tick would be left out, it takes the place of the one kept before it, unless that is the first.
+    """
     kept = [ticks[0]]
     for tick in ticks[1:]:
         if tick - kept[-1] >= least:

@@ -1,7 +1,7 @@
 """Compare two audits: which leaks grew, which shrank, and what that cost.
 
-Both audits are the JSON values of their `audit.json`. A leak changed if the two 95 % intervals do not overlap;
-`change_of` states the rule.
+Both audits are the JSON values of their `audit.json`. A cell is one attack on one secret in one view (what an attacker
+sees), over all runs. A leak changed if the two 95 % intervals do not overlap; `change_of` states the rule.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Compared:
         intervals: (low, high) of both, likewise.
         change: as `change_of` states.
         verdicts: words of both, likewise.
-        utility: after less before; `None` if one is missing.
-        bytes: after over before; `None` if one is missing or zero.
+        utility: of the final models, after less before; `None` if one is missing.
+        bytes: of traffic, after over before; `None` if one is missing or zero.
         seconds: likewise.
         epsilons: of both, as the cells have them.
     """

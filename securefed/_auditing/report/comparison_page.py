@@ -1,4 +1,8 @@
-"""The page of a comparison of two audits, `comparison.html`, and the same as `comparison.json`."""
+"""The page of a comparison of two audits, `comparison.html`, and the same as `comparison.json`.
+
+`securefed compare` calls `save`, `to_json` and `summary` with the JSON values of an earlier and a later audit. A row
+compares one situation (algorithm, defence, view and secret); `comparison` makes the rows and judges the changes.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +36,7 @@ from securefed.errors import StorageError
 
 Look = Literal["worse", "better", "same"]
 LOOKS: Final[Mapping[str, Look]] = {GREW: "worse", LOST: "worse", SHRANK: "better"}
+"""By change, how it is coloured; others are not."""
 GROUPS: Final = (
     (GREW, "Got worse", "The messages give away more than before: the later interval lies above the earlier."),
     (
@@ -53,10 +58,12 @@ GROUPS: Final = (
         "may decide.",
     ),
 )
+# Words of the glossary that the page explains.
 WORDS: Final = ("leakage", "exposed", "partial", "not detected", "inconclusive", "interval", "client, federation")
 LARGE: Final = 0.1
 """Change of a mean that the page points out although the intervals overlap."""
 Report = Mapping[str, Any]
+"""The JSON values of an `audit.json`."""
 
 
 def save(folder: Path, before: Report, after: Report) -> None:

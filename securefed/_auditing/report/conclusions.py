@@ -1,7 +1,11 @@
 """Conclusions of a report in sentences, for readers who know no cryptography.
 
 For each algorithm: what plain messages give away, what each defence changes, and the cheapest defence that keeps the
-leakage acceptable.
+leakage acceptable. The other modules of the report and the gate use the selections made here.
+
+A cell is one attack on one secret in one view (what an attacker sees), over all runs; its owner is whose data the
+secret is: one client's, the federation's (all clients' together) or a record's. A situation is an algorithm, a defence,
+a view and a secret; several attacks may have tried it.
 """
 
 from __future__ import annotations
@@ -31,9 +35,9 @@ class Remedy:
     Attributes:
         defense: its name.
         leakage: upper end of the interval in its worst view of the server alone.
-        bytes: traffic, as a multiple of that of plain messages.
+        bytes: traffic, as a multiple of that of plain messages; NaN where these were not run.
         utility: of its final model.
-        lost: utility of plain messages' model less this one.
+        lost: utility of plain messages' model less this one; NaN likewise.
     """
 
     defense: str
@@ -85,7 +89,7 @@ def worst(report: Report, algorithm: str, defense: str, owner: str) -> Cell | No
 
 
 def remedy(report: Report, algorithm: str, level: float, owners: Sequence[str] = (CLIENT,)) -> Remedy | None:
-    """Find the cheapest defence of `remedies`.
+    """Find the cheapest defence of `remedies`, whose arguments it has.
 
     Returns:
         The defence; `None` if no audited defence is shown to keep the leak below the level.
@@ -104,6 +108,13 @@ def remedies(
 
     Every attack on one of `views` counts with the upper end of its interval, and so does membership that was found.
 
+    Args:
+        report: of the audit.
+        algorithm: its name in the report.
+        level: leakage that is accepted.
+        owners: whose data count.
+        views: names of the views that count.
+
     Returns:
         The defences, the cheapest first: least utility lost (to a hundredth), then fewest bytes. A view whose attacks
         all failed shows nothing, so that its defence is not among them; nor does one whose attacks would not have
@@ -120,6 +131,8 @@ def remedies(
             for cell in report.of(algorithm)
             if (cell.defense, cell.owner) == (defense, RECORD) and cell.view in views and cell.verdict.word in FOUND
         ]
+        # nothing is shown by attacks that could have missed such a leak, nor where a secret was not attacked that plain
+        # messages give away
         unknown = any(_blind(cell, level) for cell in strongest(cells, by_owner=True).values())
         unknown |= not leaked <= {cell.secret for cell in cells}
         if cells and max(leaks) <= level and not unknown:

@@ -1,4 +1,8 @@
-"""Conclude an audit in two sentences: what unprotected messages give away, and whether a protection holds."""
+"""Conclude an audit in two sentences: what unprotected messages give away, and whether a protection holds.
+
+They are the first ones of the page and of the terminal's summary. A cell is one attack on one secret in one view (what
+an attacker sees), over all runs, with a verdict; `outcomes` sorts the algorithms by what protects them.
+"""
 
 from __future__ import annotations
 
@@ -50,12 +54,17 @@ def _lied(report: Report) -> str:
 
 
 def _few(seeds: int) -> str:
+    """Warn where a conclusion rests on few runs; empty otherwise."""
     if seeds < FEWEST:
         return f"That rests on {seeds} run{'s' * (seeds > 1)}, too few to say that anything is hidden."
     return f"That rests on {seeds} runs; {ENOUGH} are the fewest to rely on." if seeds < ENOUGH else ""
 
 
 def _concluded(report: Report) -> str:
+    """Say what unprotected messages give away, and whether a protection holds.
+
+    A report of one algorithm that tells its secrets apart names them; any other speaks of a client's data.
+    """
     if names_secrets(report) and (said := _secrets(report)):
         return f"{said} {_protected(report)}".strip()
     plain = {short(name): worst(report, name, PLAIN, CLIENT) for name in report.algorithms}
@@ -80,6 +89,12 @@ def _secrets(report: Report) -> str:
 
 
 def _unprotected(report: Report, words: dict[str, str]) -> str:
+    """Say what unprotected messages give away of one client's data.
+
+    Args:
+        report: of the audit.
+        words: by algorithm, the verdict on its unprotected messages.
+    """
     several = len(words) > 1
     named = {word: [name for name, one in words.items() if one == word] for word in words.values()}
     open_, part = named.get(EXPOSED, []), named.get(PARTIAL, [])

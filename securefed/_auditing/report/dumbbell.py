@@ -1,4 +1,7 @@
-"""Draw the leakages of two audits on one axis, for a row of the comparison."""
+"""Draw the leakages of two audits on one axis, for a row of the comparison.
+
+Each is a dot with its interval, and a line joins the two dots.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,11 @@ def dumbbell(
     Args:
         label: text for readers who cannot see the chart.
         leaks: (mean, low, high) of both audits.
-        known: whether each is known.
+        known: whether each is known: its attacks did not fail.
         look: how the change is coloured.
+
+    Returns:
+        The drawing as SVG.
     """
     width, height, edge = 220, 34, 8
 

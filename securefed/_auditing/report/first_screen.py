@@ -1,4 +1,8 @@
-"""The first screen of an audit, for a reader who has a minute: what leaks, to whom, how sure that is, what to do."""
+"""The first screen of an audit, for a reader who has a minute: what leaks, to whom, how sure that is, what to do.
+
+`audit_page.render` calls `first_screen`, and its template shows the values. Each part has a module of its own: the
+conclusion (`decision`), the table of who finds out what (`observers`), and so on.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ _MEANINGS: Final = {
 
 
 def first_screen(report: Report) -> dict[str, Any]:
-    """Collect what the template shows on the first screen."""
+    """Collect what the template shows on the first screen, by the names that the template uses."""
     return {
         "decision": decision(report),
         "setup": setup(report),

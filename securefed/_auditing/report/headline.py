@@ -1,4 +1,8 @@
-"""Conclude an audit in three sentences: messages in the clear, sums, and sums with noise."""
+"""Conclude an audit in three sentences: messages in the clear, sums, and sums with noise.
+
+They stand below the page's first screen. A cell is one attack on one secret in one view (what an attacker sees), over
+all runs; of several attacks on one client's or all clients' data in a view the strongest counts.
+"""
 
 from __future__ import annotations
 

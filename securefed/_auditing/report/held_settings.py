@@ -1,4 +1,7 @@
-"""Write the settings of a protection that held, ready to paste: a command, and a line of Python."""
+"""Write the settings of a protection that held in an audit, ready to paste: a command, and a line of Python.
+
+`actions` shows them below its advice to use the protection.
+"""
 
 from __future__ import annotations
 

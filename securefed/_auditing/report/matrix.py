@@ -1,4 +1,8 @@
-"""Make the tables of the strongest attacks: a row for each algorithm, a column for each protection and view."""
+"""Make the tables of the strongest attacks: a row for each algorithm, a column for each protection and view.
+
+`audit_page.render` calls `matrices` and `sizes`. A cell of the report is one attack on one secret in one view (what an
+attacker sees), over all runs; a field of the table shows the strongest cell of its algorithm, protection and view.
+"""
 
 from __future__ import annotations
 
@@ -100,12 +104,16 @@ def _matrix(report: Report, owner: str) -> dict[str, Any]:
 
 
 def _row(name: str, note: str, found: Sequence[Cell | None]) -> dict[str, Any]:
+    """Format a row: title, anchor of the algorithm's section, note, and `cells`, `None` where nothing was attacked."""
     cells = [_heat(cell) if cell else None for cell in found]
     return {"title": short(name), "anchor": anchor(name), "note": note, "cells": cells}
 
 
 def _heat(cell: Cell) -> dict[str, Any]:
-    """Format a cell: its verdict's tone, and the length of its bar."""
+    """Format a cell: mean, interval, verdict, and a word beside it (chance, epsilon).
+
+    `css`, `mark` and `share` say how it looks: style class, character, and length of its bar in hundredths.
+    """
     look, unsure = tone(cell.verdict.word), cell.verdict.word == INCONCLUSIVE
     extra = chance_text(cell)
     if cell.verdict.word in FOUND and cell.leakage.mean < 0:

@@ -1,4 +1,8 @@
-"""Sum up the membership part of an audit in a sentence, for the page and the terminal."""
+"""Sum up the membership part of an audit in a sentence, for the page and the terminal.
+
+That part (`membership_audit.MembershipRow`) measures whether an attacker can tell which records took part, by the AUC
+of its scores: the share of pairs of a member and another record that it orders rightly.
+"""
 
 from __future__ import annotations
 

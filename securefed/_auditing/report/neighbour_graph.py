@@ -1,4 +1,8 @@
-"""Draw the graph that distances make: each vertex joined with its nearest ones, as graph learning would join them."""
+"""Draw the graph that distances make: each vertex joined with its nearest ones, as graph learning would join them.
+
+The secret of graph learning is the matrix of squared distances between the vertices' signals, from which a graph
+follows. `pictures` calls `neighbour_graphs` to show how much of the graph a reconstruction of the distances gives away.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,11 @@ from securefed._tensors import Array
 _NEAREST: Final = 2
 """Neighbours that each vertex is joined with: the fewest that usually connect a graph of some ten vertices."""
 _SIDE: Final = 150
+"""Pixels of a side of a drawing."""
 _EDGE: Final = 14
+"""Pixels of its margin."""
 Edges = set[tuple[int, int]]
+"""Pairs of vertices, the smaller number first."""
 
 
 def neighbour_graphs(truth: Array, estimate: Array) -> tuple[tuple[Markup, ...], str]:
@@ -39,13 +46,18 @@ def neighbour_graphs(truth: Array, estimate: Array) -> tuple[tuple[Markup, ...],
 
 
 def _edges(distances: Array) -> Edges:
+    """Join each vertex with its nearest ones; unknown distances (NaN) and that to itself count as infinite."""
     far = np.nan_to_num(distances, nan=np.inf) + np.diag(np.full(len(distances), np.inf))
     nearest = np.argsort(far, axis=1, kind="stable")[:, :_NEAREST]
     return {(min(i, int(j)), max(i, int(j))) for i, row in enumerate(nearest) for j in row}
 
 
 def _places(distances: Array) -> Array:
-    """Place the vertices in a plane by classical scaling, (vertices, 2), between the margins of the drawing."""
+    """Place the vertices in a plane by classical scaling, (vertices, 2), between the margins of the drawing.
+
+    For squared distances D and J = I - 11^T / n the coordinates are the two leading eigenvectors of -J D J / 2, each
+    times the square root of its eigenvalue.
+    """
     count = len(distances)
     centre = np.eye(count) - 1 / count
     values, vectors = np.linalg.eigh(-0.5 * centre @ distances @ centre)
@@ -56,6 +68,7 @@ def _places(distances: Array) -> Array:
 
 
 def _draw(places: Array, edges: Edges, right: Edges, title: str) -> Markup:
+    """Draw vertices and edges as SVG; edges that are not among the right ones look wrong."""
     parts = [f'<svg class="graph" viewBox="0 0 {_SIDE} {_SIDE}" role="img" aria-label="{title}">']
     for i, j in sorted(edges):
         (a, b), (c, d) = places[i], places[j]

@@ -1,6 +1,9 @@
 """Say which command to run next: to settle what an audit left open, and to be advised on settings.
 
-An audit of a user's own algorithm has no command; the same changes are then given as arguments of the call.
+The page's list of what to do (`actions`) asks `open_runs` and `advised_first`. A cell of the report is one attack on
+one secret in one view (what an attacker sees), over all runs; its verdict is `inconclusive` where the attack failed or
+scatters too much. A command is the audit's own with other values of some options. An audit of a user's own algorithm
+has no command; the same changes are then given as arguments of the call.
 """
 
 from __future__ import annotations
@@ -31,16 +34,18 @@ from securefed._catalogue import algorithms
 MOST_SEEDS: Final = 200
 """Most runs that are suggested; ten runs of the default audit take some minutes."""
 _LEVELS: Final = (0.1, 0.2, 0.3, 0.5, 0.9)
-"""Leaks of which the smallest is named that so many runs would show, where the accepted leak needs more."""
+"""Leaks that are tried in turn where `MOST_SEEDS` runs would not show the accepted one; the first that they would show
+is named."""
 _LEAST: Final = 3
-"""Fewest clients for which `securefed advise` runs, and of a smaller case."""
+"""Fewest clients that `securefed advise` and secure aggregation accept; a smaller case has so many."""
 _SMALLER: Final = 4
-"""Divisor of the rows a client where a search failed."""
+"""Factor by which a smaller case has fewer rows a client."""
 _KEPT: Final = (
     "--data", "--clients", "--owner-column", "--label-column", "--rows-per-client", "--rounds", "--set",
     "--standardise",
 )  # fmt: skip
 """Options of `securefed audit` that `securefed advise` has too, with the same meaning."""
+# Options without a value.
 _FLAGS: Final = ("--standardise", "--active", "--membership", "--every-seed")
 
 
@@ -85,7 +90,11 @@ def _open(report: Report) -> list[Cell]:
 
 
 def _more_seeds(report: Report, cells: Sequence[Cell]) -> list[NextRun]:
-    """Suggest as many runs as would show the accepted leak, or the smallest that an affordable number shows."""
+    """Suggest more runs, one command for all cells that need as many.
+
+    They are as many as would show the accepted leak; where that is too many, the smallest leak that an affordable
+    number shows.
+    """
     done = report.settings[AUDIT]["seeds"]
     if done < ENOUGH:
         start = f"{_names(cells)}: {done} run{'s are' if done > 1 else ' is'} too few to tell; {ENOUGH} are the fewest."
@@ -126,7 +135,10 @@ def _more_rows(report: Report, cells: Sequence[Cell]) -> str:
 
 
 def _smaller(report: Report, cells: Sequence[Cell]) -> list[NextRun]:
-    """Suggest a smaller case where the search of an attack did not explain the messages."""
+    """Suggest a smaller case where the search of an attack did not explain the messages.
+
+    Where the messages hold fewer numbers than the rows, no search can succeed, and other questions are suggested.
+    """
     groups: dict[tuple[str, str, Any], list[Cell]] = {}
     short_of: dict[str, list[Cell]] = {}
     for cell in cells:

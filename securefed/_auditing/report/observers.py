@@ -3,6 +3,9 @@
 The first screen has one row for each party under each protection, the weaker party first; protections that leave the
 party the same appear in one row. A party that sees all that another one sees never has a milder verdict: where its own
 attacks found less, it can run those of the other.
+
+A cell of the report is one attack on one secret in one view, over all runs. A view is named after its observer: the
+server, the server with the help of others, or everyone else.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ OWNERS: Final = {
     FEDERATION: "All clients' data together",
     RECORD: "Whether a record took part",
 }
+"""By whose data a secret is, the head of its column."""
 NAMED: Final = 4
 """Most algorithms that a group names; more are counted. Five names and more take a second line on a first screen."""
 _PARTIES: Final = {
@@ -37,6 +41,7 @@ _PARTIES: Final = {
     RELEASED: "everyone else, from what is published",
 }
 _COLLUSION: Final = re.compile(r"collusion\((\d+)\)")
+"""Name of the view of a server that so many clients help."""
 _HONEST: Final = (RELEASED, "server", "sum only")
 """Views of a server that follows the protocol without help, and of what it publishes."""
 FEWEST: Final = 3
@@ -113,6 +118,7 @@ def observers(report: Report) -> list[Observer]:
         name = secret_title(cell.secret.removeprefix("pooled ")) if apart else short(cell.algorithm)
         named = name if cell.owner != RECORD and (apart or len(report.algorithms) > 1) else ""
         situations.setdefault((cell.defense, cell.view), {}).setdefault(cell.owner, {})[named] = cell
+    # (party, verdicts) -> the protections under which this party finds just that, and how it is shown
     merged: dict[tuple[str, str], list[str]] = {}
     shown: dict[tuple[str, str], tuple[tuple[Group, ...], ...]] = {}
     order = list(dict.fromkeys(defense for defense, _ in situations))

@@ -1,4 +1,8 @@
-"""Sort the algorithms of a report by what protects one client's data from a server without help."""
+"""Sort the algorithms of a report by what protects one client's data from a server without help.
+
+`decision`, `actions` and `next_runs` write their sentences by it. A cell is one attack on one secret in one view (what
+an attacker sees), over all runs; a server without help sees the views `conclusions.ALONE`.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +54,14 @@ def outcomes(report: Report) -> list[Outcome]:
 
 
 def _outcome(report: Report, name: str, level: float, cells: Sequence[Cell]) -> Outcome | None:
+    """Sort one algorithm; `None` where plain messages leak and no protection was attacked.
+
+    Args:
+        report: of the audit.
+        name: of the algorithm in the report.
+        level: leakage that is accepted.
+        cells: on one client's data in the views of the server alone.
+    """
     held = remedies(report, name, level)
     if any(item.defense == PLAIN for item in held):
         return Outcome(short(name), "safe", tuple(item for item in held if item.defense == PLAIN))

@@ -1,4 +1,8 @@
-"""Show secrets beside their reconstructions: images and matrices as pictures, other rows as numbers, graphs, texts."""
+"""Show secrets beside their reconstructions: images and matrices as pictures, other rows as numbers, graphs, texts.
+
+An `Artifact` is a secret and an attack's estimate of it, kept from the first run; rows are matched already. `recovered`
+selects which artifacts the page shows, and calls `evidence` for each.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from securefed._extras import needed_for
 from securefed._tensors import Array
 
 _SCALE = 12
-"""Pixels of one entry of a picture that is 8 entries wide; wider pictures get fewer."""
+"""Pixels of one entry of a picture that is 8 entries wide; of wider ones fewer, so that all are about as large."""
 _MOST = 8
 """Most rows of a client that are shown."""
 _VALUES: Final = 8
@@ -28,7 +32,13 @@ _RECORDS: Final = 3
 
 @dataclass(frozen=True)
 class Pair:
-    """A picture of a secret (`truth`) and one of its reconstruction (`estimate`), as `data:` URIs, with a caption."""
+    """A picture of a secret and one of its reconstruction.
+
+    Attributes:
+        caption: what they show.
+        truth: picture of the secret, as a `data:` URI.
+        estimate: picture of the reconstruction, likewise.
+    """
 
     caption: str
     truth: str
@@ -65,7 +75,7 @@ class Evidence:
         pairs: pictures.
         records: rows of numbers.
         texts: texts, of which each part is a character.
-        graphs: (original, reconstruction, caption) as drawings; empty if the secret is no graph.
+        graphs: drawings of the original and of the reconstruction; empty if the secret is no graph.
         note: what is shown and what is left out.
     """
 
@@ -84,7 +94,7 @@ def evidence(artifact: Artifact, secret: str) -> Evidence:
         secret: kind of the secret, as the algorithm's settings state it.
     """
     kind = artifact.secret if artifact.secret in ("gram", "samples", "pooled samples", "pooled gram") else secret
-    if artifact.truth.dtype.kind == "U":
+    if artifact.truth.dtype.kind == "U":  # arrays of text
         return Evidence(texts=_texts(artifact))
     if kind in ("samples", "pooled samples", "data", "personal"):
         return Evidence(pairs=_samples(artifact)) if artifact.image_shape else _records(artifact)
@@ -95,6 +105,7 @@ def evidence(artifact: Artifact, secret: str) -> Evidence:
 
 
 def _samples(artifact: Artifact) -> tuple[Pair, ...]:
+    """Draw the first rows as images, in the grey levels of the originals."""
     truth, estimate = artifact.truth[:_MOST], artifact.estimate[:_MOST]
     low, high = min(float(truth.min()), 0.0), float(max(truth.max(), 1e-12))
     return tuple(
@@ -120,6 +131,7 @@ def _records(artifact: Artifact) -> Evidence:
 
 
 def _texts(artifact: Artifact) -> tuple[Lines, ...]:
+    """Set texts beside their reconstructions, character by character; the shorter one is filled with spaces."""
     made = []
     for index, (own, found) in enumerate(zip(artifact.truth.ravel(), artifact.estimate.ravel(), strict=True)):
         width = max(len(own), len(found))
@@ -130,6 +142,7 @@ def _texts(artifact: Artifact) -> tuple[Lines, ...]:
 
 
 def _matrix(artifact: Artifact, caption: str) -> tuple[Pair, ...]:
+    """Draw two matrices in grey levels; of a Gram matrix of images also its three leading eigenvectors, as images."""
     high = float(np.abs(artifact.truth).max()) or 1.0
     out = [Pair(caption, _png(artifact.truth, -high, high), _png(artifact.estimate, -high, high))]
     if artifact.image_shape is not None:

@@ -1,8 +1,8 @@
 """Draw one plot as SVG: axes, ticks, lines, bands, bars and points, in the colours of the page around it.
 
-The title, the note and the names of the lines stand around the drawing as text of the page, which wraps and keeps its
-size on narrow screens; the drawing itself holds the numbers of its axes alone. Colours are the palette's custom
-properties, so that one drawing serves light and dark pages and print.
+`charts` and `advice_section` draw with it. The title, the note and the names of the lines stand around the drawing as
+text of the page, which wraps and keeps its size on narrow screens; the drawing itself holds the numbers of its axes
+alone. Colours are the palette's custom properties, so that one drawing serves light and dark pages and print.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final
 from securefed._auditing.report.palette import SERIES
 
 Ends = tuple[float, float]
+"""Two ends of an axis, or the (x, y) of a point in pixels."""
 WIDTH: Final = 360
 """Natural width in pixels: that of a telephone, so that no drawing is scaled below its font's size."""
 HEIGHT: Final = 210
@@ -35,8 +36,11 @@ class Plot:
         label: what the drawing shows, with its main figures, for readers who cannot see it.
         x_ends: values at the left and right ends; exponents of ten if `log_x`.
         y_ends: values at the lower and upper ends; exponents of ten if `log_y`.
-        log_x: whether the axis is logarithmic.
+        log_x: whether the axis is logarithmic; the methods take the values themselves all the same.
         log_y: likewise.
+
+    Attributes:
+        parts: the SVG so far; `str` of the plot closes it.
     """
 
     _LEFT, _TOP, _RIGHT, _BOTTOM = 46, 8, 12, 38  # room for tick labels of five characters and a name below
@@ -74,7 +78,7 @@ class Plot:
         self._line(*ends, f"stroke:{colour};stroke-width:2;stroke-opacity:.55")
 
     def band(self, xs: Sequence[float], lows: Sequence[float], highs: Sequence[float], colour: str) -> None:
-        """Add the range between two curves."""
+        """Add the range between two curves: a polygon along the upper one and back along the lower."""
         ring = self._points([*xs, *xs[::-1]], [*highs, *lows[::-1]])
         self.parts.append(f'<polygon points="{ring}" style="fill:{colour};fill-opacity:.14"/>')
 

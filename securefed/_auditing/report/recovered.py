@@ -1,4 +1,8 @@
-"""Select what is shown beside its original: of an algorithm or of the report, the strongest cell with a picture."""
+"""Select what is shown beside its original: of an algorithm or of the report, the strongest cell with a picture.
+
+A cell is one attack on one secret in one view (what an attacker sees), over all runs. An artifact is the secret of its
+first run with the estimate. Cells are ranked by `conclusions.weight`: first what was found, by mean leakage.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,16 @@ from securefed._auditing.report.report_words import in_sentence, leak_text, prot
 
 _EXAMPLES: Final = 3
 """Most pictures of an example on the first screen, so that two examples fit beside each other."""
+# By whose data a secret is, the words for it.
 _OWNERS: Final = {CLIENT: "one client's rows", FEDERATION: "rows of all clients"}
 
 
 def recovered(report: Report, algorithm: str) -> list[dict[str, Any]]:
-    """Show the strongest cell for one client, and for all clients' data where these leak."""
+    """Show the strongest cell for one client, and for all clients' data where these leak.
+
+    Returns:
+        For each a `title`, a `text` and the `evidence`, as the page's template reads them.
+    """
     out = []
     for owner, whose in ((CLIENT, "One client"), (FEDERATION, "All clients together")):
         found = strongest_artifact(report, algorithm, owner)
@@ -28,7 +37,11 @@ def recovered(report: Report, algorithm: str) -> list[dict[str, Any]]:
 
 
 def examples(report: Report) -> list[dict[str, Any]]:
-    """Select reconstructions for the first screen: the best from plain messages, and the best from sums alone."""
+    """Select reconstructions for the first screen: the best from plain messages, and the best from sums alone.
+
+    Returns:
+        As of `recovered`, with the number `most` of pictures to show.
+    """
     plain = _best(report, lambda cell: cell.defense == PLAIN)
     sums = _best(report, lambda cell: cell.defense != PLAIN and cell.view in ALONE)
     out = []

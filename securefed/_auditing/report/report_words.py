@@ -1,7 +1,8 @@
 """Names and explanations that the report uses for algorithms, defences and secrets.
 
 Readers of the report may know no cryptography: the names are the usual ones of the papers, and `glossary` explains each
-word of the pages.
+word of the pages. All modules of the report, the gate and the terminal take their words from here, and the templates
+use the functions that format figures.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ DEFENSE_TITLES: Final = {
     "dp": "DP on secure aggregation",
     "ddp": "Distributed DP",
 }
-
+"""By defence, its title in a table."""
 WORSE: Final = "worse than a guess"
 """A leakage below 0, in words."""
 COUNTS: Final = (
@@ -40,6 +41,7 @@ SHORT_DEFENSES: Final = {
     "ddp": "DDP+SA",
     "paillier_threshold": "Paillier t/N",
 }
+"""By defence, its title in a narrow column, where the usual one is too long."""
 ALGORITHM_TITLES: Final = {
     "ssi": "SSI",
     "localpower": "LocalPower",
@@ -130,7 +132,7 @@ def figure(value: float | None, form: str) -> str:
 
 
 def arrow(pair: Iterable[float | None], form: str) -> str:
-    """Format a figure of two audits."""
+    """Format a figure of two audits: "before → after"; `None` is written as "none"."""
     return " → ".join("none" if value is None else format(value, form) for value in pair)
 
 
@@ -141,7 +143,7 @@ def times(pair: tuple[float, float]) -> str:
 
 
 def ranged(values: Iterable[float]) -> str:
-    """Format a value with the ends of its interval."""
+    """Format (value, low, high) as a value with the ends of its interval."""
     return "{:.2f} ({:.2f} to {:.2f})".format(*values)
 
 

@@ -1,4 +1,8 @@
-"""Make charts of attack error against the number of rounds seen, from the traces of an audit."""
+"""Make charts of attack error against the number of rounds seen, from the traces of an audit.
+
+A trace is one attack on the first rounds of one run, for several numbers of rounds. `registered_audit` calls
+`curves_of` once, and the page draws the curves (`charts.curve`).
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from securefed._auditing.training.local_training import State, TorchTraining, Tr
 from securefed._tensors import Array
 
 _ROUNDINGS: Final = 10.0
-"""Roundings of a state's entries by which a change may differ from a multiple of the gradient, and still count as one."""
+"""Roundings of the entries of a state by which a change may differ from a multiple of the gradient and count as one."""
 _LEAST: Final = 1e-4
 """Relative difference that counts as rounding whatever the sizes are: gradients are themselves sums with rounding."""
 _SAME: Final = 1e-9
