@@ -1,4 +1,10 @@
-"""Define the commands `securefed audit`, `attack` and `compare`, which measure what messages leak."""
+"""Define the commands `securefed audit`, `attack` and `compare`, which measure what messages leak.
+
+`audit` runs registered algorithms under defences and attacks what the server sees; `attack` attacks a recorded run;
+`compare` compares two audits. A cell of an audit is one algorithm under one defence, seen from one view (all messages,
+sums only, ...) and attacked for one secret (one client's data, all clients' pooled). A gate is an exit code of 3 where
+a leak is above a limit (`--fail-above`) or has grown (`--fail-on-growth`).
+"""
 
 from __future__ import annotations
 

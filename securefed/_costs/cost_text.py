@@ -16,7 +16,8 @@ def cost_lines(defense: Defense, plan: Plan) -> list[str]:
         plan: the plan of an exchange.
 
     Returns:
-        The sentences; none where the costs of this defence are not known.
+        The sentences; none where the costs of this defence are not known. The server's CPU is also predicted with a
+        tenth of the clients lost (or as many as the plan survives): under masking it rebuilds their masks.
     """
     try:
         model = CountedExchange.of(defense, plan).model

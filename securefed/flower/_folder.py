@@ -61,7 +61,8 @@ class RunProgress:
 class ClientFolder:
     """One client's file.
 
-    Not guaranteed: that the file is the newest version, unless the seal has an anchor.
+    Not guaranteed: that the file is the newest version, unless the seal has an anchor, a small file elsewhere that
+    remembers the newest version.
 
     Attributes:
         path: the file.

@@ -29,8 +29,8 @@ def kept_sum(folder: Path, phase: str, terms: SumTerms, seal: Seal | None) -> Su
         folder: the folder.
         phase: `train` or `evaluate`, which names the files.
         terms: the terms as they would be made now.
-        seal: encrypts the state. Each phase's file gets an anchor of its own, `ANCHOR-FILENAME`, beside the seal's
-            anchor.
+        seal: encrypts the state. An anchor is a small file that remembers the newest version, so that an older copy is
+            refused; each phase's file gets one of its own, `ANCHOR-FILENAME`, beside the seal's anchor.
 
     Raises:
         ConfigError: the folder's terms differ from these in more than the numbers of clients.

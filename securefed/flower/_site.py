@@ -42,8 +42,9 @@ class SitePolicy:
         ledger: counts the use of this site's data over all runs, and refuses exchanges beyond the site's limits.
         folder: where the state of each sum is kept, so that a SuperNode that was killed answers nothing twice. Without
             one, the state lies in Flower's context.
-        seal: encrypts the files in the folder, which hold secrets. Each file gets an anchor of its own,
-            `ANCHOR-FILENAME`, beside the seal's anchor.
+        seal: encrypts the files in the folder, which hold secrets. An anchor is a small file that remembers the newest
+            version, so that an older copy is refused; each file gets one of its own, `ANCHOR-FILENAME`, beside the
+            seal's anchor.
         announce_errors: whether the server reads that the app failed, so that the round goes on without this client. By
             default the client sits out: the round is repeated, and the server does not learn because of which client.
 

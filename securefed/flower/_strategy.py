@@ -128,8 +128,9 @@ class SecureStrategy(Strategy):
             waits as long as `start(timeout=...)` says.
         folder: where the state of the sums is kept, so that a ServerApp that is started again goes on counting
             exchanges and epsilon. The model is the caller's to keep (`evaluate_fn`). By default in memory.
-        seal: encrypts the states in the folder, which hold the server's secrets of an open round. Each
-            state file gets an anchor of its own, `ANCHOR-FILENAME`, beside the seal's anchor.
+        seal: encrypts the states in the folder, which hold the server's secrets of an open round. An anchor is a small
+            file that remembers the newest version, so that an older copy is refused; each state file gets one of its
+            own, `ANCHOR-FILENAME`, beside the seal's anchor.
 
     Attributes:
         history: what became of each phase so far: exchanges, SuperNodes in the sum, seconds, refusals.

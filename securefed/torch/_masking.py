@@ -4,9 +4,13 @@ A call sums one flat tensor over all ranks. A rank's words are its values in fix
 
     value_0 ... value_{n-1}   too large (2)   not finite (2)   check (2)
 
-A rank without trouble adds 0 to all control words, and masks everything by one stream for each other rank. The streams
-of a pair cancel in the ring. Rank 0 also adds the common stream, which all ranks know and subtract after the sum: so a
-party outside the group that reads the network does not learn the sum either.
+A rank without trouble adds 0 to all control words, and masks everything by one stream for each other rank. With
+G(k) the stream of pseudo-random words of key k, and k_rp the key of ranks r and p, rank r sends
+
+    y_r = (value words, control words) + sum_{p > r} G(k_rp) - sum_{p < r} G(k_rp)     modulo 2^ring,
+
+so the streams of a pair cancel in sum_r y_r. Rank 0 also adds the common stream, which all ranks know and subtract
+after the sum: so a party outside the group that reads the network does not learn the sum either.
 
 A stream is keyed by the pair's secret, which is new in every agreement of keys, and by the call's name: kind, number,
 length, ring and step. So no stream is used twice, and ranks that differ in any of these do not cancel: then the check
@@ -108,7 +112,7 @@ def planned(bound: float, ring: Ring, ranks: int) -> TensorPlan:
     Raises:
         PlanError: too many ranks for the ring, or a bound too small for it.
     """
-    tensor = TensorPlan("values", (), bound, ring, 0.0, 0, 0.0)
+    tensor = TensorPlan("values", (), bound, ring, 0.0, 0, 0.0)  # the zeros are for `Quantise` to plan
     plan = Plan("masked all-reduce", ranks, (tensor,), {"values": ring})
     return Quantise(ring).plan(plan).tensors[0]
 
@@ -133,6 +137,7 @@ def read_control(words: Array, call: Call) -> Trouble | None:
             "number of calls, has another step or buckets, or the network altered the message. The sum is "
             "of no use and no step may be made of it; start the run again on all ranks, with the same code everywhere"
         )
+    # NOT_FINITE goes before TOO_LARGE: where some rank has both kinds of entries, a larger bound would not help.
     return next((trouble for trouble in reversed(Trouble) if control[trouble.value : trouble.value + 2].any()), None)
 
 
