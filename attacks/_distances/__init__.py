@@ -1,4 +1,8 @@
-"""Attack graph learning: recover the distances between the signals of the vertices."""
+"""Attack graph learning: recover the distances between the signals of the vertices.
+
+Importing this package registers the attack `distances/fit`. A client's rows are signals, its columns the vertices of an
+unknown graph; the learning uses of the rows only the squared distances between the columns.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Compute signals from squared distances by classical scaling, up to a rotation and a common shift.
 
-D, (vertices, vertices), holds the squared distances between the signals of any two vertices. With
-J = I - 1 1^T / vertices, -1/2 J D J is the Gram matrix of the signals centred over the vertices; its eigenvectors times
-the roots of its eigenvalues are such signals. Source: Torgerson 1952, Multidimensional Scaling I.
+D, (vertices, vertices), holds the squared distances between the signals of any two vertices. With J = I - 1 1^T /
+vertices, -1/2 J D J is the Gram matrix of the signals centred over the vertices; its eigenvectors times the roots of
+its eigenvalues are such signals. `distances/fit` recovers D; this shows which signals it determines. Source: Torgerson
+1952, Multidimensional Scaling I.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Complete squared distances between signals that messages do not determine, by the completion of largest determinant.
 
-D, (vertices, vertices), holds the squared distances, of which some are free. With J = I - 1 1^T / vertices,
+`distance_fit` calls this for a client of graph learning whose messages show only some distances: an edge (pair of
+vertices) whose weight is 0 in every message leaves its distance open. D, (vertices, vertices), holds the squared
+distances, of which some are free. With J = I - 1 1^T / vertices,
 -1/2 J D J is a Gram matrix, so that it has no negative eigenvalue. Of all completions with that property the one of
 largest determinant (on the complement of 1) is unique; for Gaussian data it is the one of largest entropy. It is found
 by Newton's method on the log-determinant, with a multiple of I added to the Gram matrix that falls in steps.
@@ -37,9 +39,12 @@ def complete_undetermined(edges: Edges, distances: Array, hidden: Array, jacobia
 
     Args:
         edges: the edges of the graph.
-        distances: distances that fit the messages, (edges,).
+        distances: squared distances that fit the messages, (edges,).
         hidden: indices of the edges whose weight is 0 in every message.
         jacobian: derivatives of the messages by the distances, (equations, edges).
+
+    Returns:
+        All distances, (edges,).
     """
     columns = jacobian[:, hidden]
     other_columns = np.linalg.qr(np.delete(jacobian, hidden, axis=1))[0]
@@ -52,8 +57,9 @@ def complete_undetermined(edges: Edges, distances: Array, hidden: Array, jacobia
 def complete_distances(edges: Edges, distances: Array, free: Array, determined: Array) -> Array:
     """Move the distances at `free` to the largest log-determinant; return all distances, (edges,).
 
-    Before a fit has converged, the other distances need not be those of any signals. The added variance is therefore at
-    least 2.4 times the size of the smallest eigenvalue, where that is negative, which makes the matrix positive.
+    Before a fit has converged, the other distances need not be those of any signals, so that the Gram matrix may have
+    negative eigenvalues. The added variance is therefore at least 2.4 times the size of the smallest one; half of it is
+    added to the matrix, which is then positive definite.
 
     Args:
         edges: the edges of the graph.
@@ -74,7 +80,11 @@ def complete_distances(edges: Edges, distances: Array, free: Array, determined: 
 
 
 def _positive_gram(edges: Edges, distances: Array, nugget: float) -> Array:
-    """Return -1/2 J D J + nugget/2 I + 1 1^T / vertices, whose determinant is that on the complement of 1, scaled."""
+    """Return -1/2 J D J + nugget/2 I + 1 1^T / vertices, (vertices, vertices).
+
+    On the vector 1 its eigenvalue is 1 + nugget/2, a constant, so that its determinant is that on the complement of 1,
+    scaled.
+    """
     size = edges.vertices
     return centred_gram(edges.adjacency(distances)) + nugget / 2 * np.eye(size) + np.ones((size, size)) / size
 
@@ -91,26 +101,38 @@ def _newton(edges: Edges, distances: Array, free: Array, determined: Array, nugg
     """Take one damped Newton step on the log-determinant over the free distances, by conjugate gradients.
 
     With P the inverse of the matrix on the complement of 1, the derivative by the distance of vertices i and j is
-    -P_ij, and the curvature along a change C of D is P C P / 2 at the free entries.
+    -P_ij, and the curvature along a change C of D is P C P / 2 at the free entries, on the diagonal
+    (P_ij^2 + P_ii P_jj) / 2. Steps stay in the complement of the determined directions.
+
+    Args:
+        edges: the edges of the graph.
+        distances: distances before the step, (edges,).
+        free: indices of the distances that may change.
+        determined: orthonormal directions in which they must not change, (free, directions).
+        nugget: variance that is added to every vertex's signal.
 
     Returns:
         The distances after the step, and the gain that it predicted.
     """
+    # heads and tails are the two vertices of each free edge
     size, heads, tails = edges.vertices, edges.ends[0][free], edges.ends[1][free]
     matrix = _positive_gram(edges, distances, nugget)
     inverse = np.linalg.inv(matrix) - np.ones((size, size)) / (size * (1 + nugget / 2))
     off_diagonal = inverse[heads, tails]
 
     def project(vector: Array) -> Array:
+        """Remove the determined directions."""
         return np.asarray(vector - determined @ (determined.T @ vector))
 
     def curvature(vector: Array) -> Array:
+        """Apply the negative Hessian of the log-determinant."""
         change = np.zeros((size, size))
         change[heads, tails] = change[tails, heads] = vector
         return project(0.5 * (inverse @ change @ inverse)[heads, tails])
 
     gradient = project(-off_diagonal)
     scale = 0.5 * (off_diagonal**2 + inverse[heads, heads] * inverse[tails, tails])
+    # conjugate gradients for curvature(step) = gradient, preconditioned by the diagonal
     step, residual = np.zeros_like(gradient), gradient.copy()
     direction = preconditioned = project(residual / scale)
     initial = remaining = float(residual @ preconditioned)
@@ -124,6 +146,7 @@ def _newton(edges: Edges, distances: Array, free: Array, determined: Array, nugg
         remaining, previous = float(residual @ preconditioned), remaining
         direction = preconditioned + remaining / previous * direction
     predicted, log_determinant, fraction = float(gradient @ step), _log_determinant(matrix), 1.0
+    # halve the step until the log-determinant rises (Armijo's rule)
     while predicted > 0 and fraction > 1e-4:
         trial = distances.copy()
         trial[free] += fraction * step

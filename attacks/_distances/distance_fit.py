@@ -1,12 +1,17 @@
 """Recover the distances between vertices' signals from the graphs that clients send while they learn them.
 
-A client holds z_e, the squared distance between the signals at the two ends of edge e, summed over its N rows. In each
-round it makes K projected gradient steps on its edge weights w,
+In graph learning a client's rows are signals on the vertices of an unknown graph, one column for each vertex. It holds
+z_e, the squared distance between the signals at the two ends of edge e (a pair of vertices), summed over its N rows. In
+each round it makes K projected gradient steps on its edge weights w,
 
     w <- max(0, v - eta [z / N - S^T(alpha / (S v + zeta)) + 4 beta v + pull (v - consensus)]),
 
-where v is w with momentum and S v are the degrees, and sends w or a multiple of it. The attack knows all but z: it
-simulates the steps as a function of z / N of every client in a sum, and fits that to the observed messages.
+where v is w with momentum, S v are the degrees (sums of the weights at each vertex), consensus is the graph that the
+server broadcast, and eta, alpha, beta, zeta and pull are public settings. It sends w or a multiple of it: in PPGL gamma
+w and gamma, with a weight gamma that falls with the distance of w from the consensus; in IGL only the value of its
+objective. The attack knows all but z: it simulates the steps as a function of z / N of every client in a sum, and fits
+that to the observed messages. It is registered as `distances/fit`. The members are the clients whose sum the attacker
+observes.
 """
 
 from __future__ import annotations
@@ -34,22 +39,22 @@ from securefed.attacks._requirements import too_large, why_incomplete
 from securefed.errors import TranscriptError
 
 SOLVED = 1e-10
-"""Residual, relative to the messages, at which a fit explains them."""
+"""Norm of the residual, in units of what the messages show of the data, up to which a fit explains them."""
 _GOAL, _ROUND_OFF = 3e-15, 1e-13
-"""Residual at which a search stops, and the same where distances are left open, so that steps are inexact."""
+"""Residual at which a search stops, and the same where messages leave distances open, so that steps are inexact."""
 _LONG, _SHORT = StallLimit(0.03), StallLimit(0.03, far=5, close=5)
-"""Patience of a search, and the same where distances are left open: there completions follow, and 12 Jacobians in place
-of 5 take twice as long at 30 columns for the same errors."""
+"""Jacobians within which a search must halve its residual: 12 above .03 and 40 below; 5 where messages leave distances
+open. There completions follow, and 12 in place of 5 take twice as long at 30 columns for the same errors."""
 _RANK_TOLERANCE = 1e-12
 """Relative size below which a singular value of the Jacobian counts as zero: round-off of a simulation is 1e-14."""
 _STAGES = (1, 2, 3, 6, 14)
-"""Numbers of rounds that are fitted one after the other, for one client."""
+"""Numbers of first rounds that are fitted one after the other, for one client."""
 _HOPELESS = 0.3
-"""Residual of a stage above which a start is given up."""
+"""Norm of a stage's residual, over the root of the stage's number of rounds, above which a start is given up."""
 _COMPLETIONS = 3
 """Largest number of completions of the undetermined distances in a stage, each after a fit."""
 _SETTLED = 1e-6
-"""Relative change below which a completion is the last."""
+"""Relative change of the distances below which a completion is the last."""
 _QUIET = 0.3
 """Noise, relative to the messages, up to which a search that ignores the noise is tried."""
 
@@ -104,7 +109,10 @@ class DistanceFit:
         )
 
     def _too_many(self, members: int, features: int) -> str | None:
-        """Return why nothing is fitted: a start alone is worse than a guess, and no evidence of protection."""
+        """Return why there are too many unknowns to fit, or `None`.
+
+        The attack then refuses: an unfitted start is worse than a guess, and would be no evidence of protection.
+        """
         edges = features * (features - 1) // 2
         if members * edges <= self.limit:
             return None
@@ -131,7 +139,7 @@ class DistanceFit:
         return self._reconstruction(system, distances, jacobian)
 
     def _search(self, system: GraphSimulation, rng: np.random.Generator) -> tuple[float, Array, Array]:
-        """Return residual, distances and Jacobian of the best fit from all starts."""
+        """Return the norm of the residual, the distances (members, edges) and the Jacobian of the best start's fit."""
         best: tuple[float, Array, Array] | None = None
         tries = self.starts if len(system.members) > 1 and isinstance(system.method, PPGL) else 1
         for start in islice(starting_points(system, rng), tries):
@@ -197,12 +205,14 @@ class DistanceFit:
         return search(point)
 
     def _reconstruction(self, system: GraphSimulation, distances: Array, jacobian: Array) -> Reconstruction:
+        """Report distances (members, edges), clipped to their range, as (vertices, vertices) matrices below each other."""
         rank, condition = 0, float("nan")
         if jacobian.size and np.isfinite(jacobian).all():
             values = np.linalg.svd(jacobian, compute_uv=False)
             kept = values[values > _RANK_TOLERANCE * values[0]]
             rank, condition = int(kept.size), float(kept[0] / kept[-1]) if kept.size else float("nan")
         edges = edges_of(system.public.features)
+        # mean squared differences of two features within [-bound, bound]
         largest = (2.0 * system.public.feature_bound) ** 2
         inside = np.clip(np.nan_to_num(distances), 0.0, largest)
         part = system.first(self.rounds)
@@ -219,6 +229,13 @@ class DistanceFit:
         )
 
     def _check_memory(self, system: GraphSimulation) -> None:
+        """Refuse a simulation that would not fit into `memory`.
+
+        Counted are about 12 complex arrays (members, edges, edges) and 4 Jacobians.
+
+        Raises:
+            TranscriptError: it would not fit.
+        """
         count, edges = len(system.members), system.edges
         equations = min(self.rounds, len(system.rounds)) * system.rounds[0].total.size
         needed = 16 * 12 * count * edges**2 + 8 * 4 * equations * count * edges

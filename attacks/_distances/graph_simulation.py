@@ -6,12 +6,15 @@ it takes some projected gradient steps on its edge weights w,
 
     w <- max(0, v - eta [z / N - S^T(alpha / (S v + zeta)) + 4 beta v + pull (v - consensus)]),
 
-where v is w with momentum and S v are the degrees, and sends w or a multiple of it; the algorithm's own code is called
-for the steps. The members are the clients whose sum the attacker observes. A member's graph depends only on its own
-distances, so one simulation with a leading axis of directions yields the derivatives of all members by all their
-distances. Derivatives are computed by complex steps: f'(x) = Im f(x + i h) / h for a tiny h. This works because the
-steps are analytic where they are smooth, and because NumPy orders complex numbers by their real parts first, so that
-projections and signs are those of the real parts.
+where v is w with momentum, S v are the degrees (sums of the weights at each vertex, S the vertices x edges incidence
+matrix), consensus is the graph that the server broadcast, and eta, alpha, beta, zeta and pull are the algorithm's
+settings. It sends w or a multiple of it: PPGL sends [gamma w, gamma] with a weight gamma, IGL only its objective. The
+algorithm's own code is called for the steps. The members are the clients whose sum the attacker observes. A member's
+graph depends only on its own distances, so one simulation with a leading axis of directions yields the derivatives of
+all members by all their distances. Derivatives are computed by complex steps: f'(x) = Im f(x + i h) / h for a tiny h.
+This works because the steps are analytic where they are smooth, and because NumPy orders complex numbers by their real
+parts first, so that projections and signs are those of the real parts. `distance_fit`, `starting_points` and
+`posterior_mode` call it.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ class GraphRound:
     """One observed round of graph learning.
 
     Attributes:
-        consensus: consensus graph that was broadcast.
+        consensus: consensus graph that was broadcast, (edges,).
         total: sum of the members' messages, as one vector (size,).
         members: clients behind the sum.
         clips: for each group of entries of a member's vector that were clipped together, their indices and the clipping
@@ -77,7 +80,10 @@ class GraphRound:
         return cls(consensus, np.concatenate(parts), tuple(sorted(item.members)), clips, np.repeat(noise, sizes))
 
     def clipped(self, vectors: Array) -> Array:
-        """Return members' vectors (..., size) after clipping; complex vectors are allowed, for derivatives."""
+        """Return members' vectors (..., size) after clipping; complex vectors are allowed, for derivatives.
+
+        The length is the root of the sum of squares without absolute values, so that it is analytic.
+        """
         for indices, norm in self.clips:
             entries = vectors[..., indices]
             margin = 1 + (indices.size + 8) * np.finfo(float).eps  # the defence adds this margin for round-off
@@ -157,6 +163,7 @@ class GraphSimulation:
         first, messages = np.ones((count, 1), bool), []
         names = [spec.name for spec in self.method.specs(public)]
         for round_ in self.rounds:
+            # the ceiling, above which a client would report divergence, is lifted: candidates may be far off
             present = np.isin(self.members, round_.members)[:, None]
             share, ceiling = rows / max(public.rows), np.full((count, 1), np.inf)
             data = LocalGraphData(self.method.problem(public), distances, share, ceiling, first, public.clients)
@@ -166,15 +173,17 @@ class GraphSimulation:
             leading = np.broadcast_shapes(*(part.shape[:-1] for part in parts))
             message = np.concatenate([np.broadcast_to(part, (*leading, part.shape[-1])) for part in parts], axis=-1)
             messages.append(np.where(present, round_.clipped(message), 0.0))
+            # a client that sits out keeps its graph, and its first round is still to come
             memory = tuple(np.where(present, new, old) for new, old in zip(new_memory, memory, strict=True))
             first = first & ~present
         return messages
 
     @cached_property
     def hidden(self) -> Array:
-        """Return the edges whose observed weight is 0 in every round; messages only bound their distances from below.
+        """Return the indices of edges whose observed weight is 0 in every round.
 
-        That shows only where a single client sends its graph; otherwise none is returned.
+        Messages only bound their distances from below. That shows only where a single client sends its graph; otherwise
+        none is returned.
         """
         if len(self.members) > 1 or isinstance(self.method, IGL):
             return np.zeros(0, np.int64)
@@ -189,7 +198,7 @@ class GraphSimulation:
 
     @cached_property
     def signals(self) -> tuple[float, ...]:
-        """Return the units of the residuals, one for each round.
+        """Return the units of the residuals, one for each round: the size of what a message shows of the data.
 
         The unit is the distance of the observed sum from the sum for `stationary` distances, where graphs do not move.
         """
@@ -221,6 +230,7 @@ class GraphSimulation:
         if not slope:
             sent = self.sent(distances)
             return self._residual([value.sum(axis=0) for value in sent], units), np.zeros((0, 0))
+        # direction e moves distance e of every member at once: a member's message depends on its own distances alone
         directions = np.eye(self.edges)[:, None, :]
         blocks = [directions[begin : begin + _BLOCK] for begin in range(0, self.edges, _BLOCK)]
         # for each block of directions, the messages of each round: their imaginary parts hold the derivatives
@@ -231,6 +241,7 @@ class GraphSimulation:
             derivatives = np.concatenate(
                 [np.broadcast_to(v.imag, (len(block), *v.shape[1:])) for v, block in zip(values, blocks, strict=True)]
             )
+            # from (edges, members, size) to (size, members * edges), over h and the unit
             jacobian.append(derivatives.transpose(2, 1, 0).reshape(derivatives.shape[-1], -1) / (_STEP * unit)[:, None])
         totals = [value[0].real.sum(axis=0) for value in sent_by_block[0]]
         return self._residual(totals, units), np.concatenate(jacobian)

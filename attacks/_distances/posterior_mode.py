@@ -1,14 +1,16 @@
 """Find the most likely distances behind clipped or noised messages of graph learning, under a prior of public facts.
 
-The unknowns are z_ie / N_i, the squared distance between client i's signals at the ends of edge e over its number of
-rows. The prior is
+`distance_fit` calls this where a defence clipped messages or added noise. Clients learn a graph whose vertices are the
+columns (signals) of their rows, and its edges e all pairs of vertices. The attacker observes sums of messages over the
+members. The unknowns are z_ie / N_i, the squared distance between client i's signals at the ends of edge e over its
+number of rows. The prior is
 
     z_ie / N_i = level (1 + _LEVEL g + _SHARED a_e + _OWN b_ie),   g, a_e, b_ie independent standard normal:
 
 all distances have about one level, known up to a factor; edges differ from it, and clients differ from each other by
 less. Levenberg-Marquardt minimises
 
-    ||(simulated - observed) / noise||^2 + ||(g, a, b)||^2.
+    ||(simulated - observed) / noise||^2 + ||(g, a, b)||^2,    twice the negative log-posterior up to a constant.
 
 The minimum is at the exact distances for small noise, and at the level alone for large noise.
 """
@@ -25,7 +27,8 @@ from securefed.attacks._distances.graph_simulation import GraphSimulation
 from securefed.attacks._fitting.levenberg_marquardt import StallLimit, levenberg_marquardt
 
 _LEVEL, _SHARED, _OWN = 0.4, 0.3, 0.1
-"""Standard deviations of the prior, relative to the level: of all distances together, of an edge, of a client's edge.
+"""Standard deviations of the prior, relative to the level: of all distances together, of an edge in all clients, of an
+edge in one client.
 """
 _ASSUMED_NOISES = (1.0, 0.1, 1e-2)
 """Noise that the first searches assume, relative to the messages, where the stated noise is smaller. Under large noise
@@ -45,10 +48,10 @@ derivatives of all clients are the same, so that a search cannot separate them.
 
 @dataclass(frozen=True)
 class DistancePrior:
-    """Prior of the distances from public facts.
+    """Prior of the distances from public facts. A point is the vector (g, a, b), with b one member after the other.
 
     Attributes:
-        level: mean of all distances.
+        level: prior mean of all z_ie / N_i.
         members: number of members.
         edges: number of distances of each member.
     """
@@ -61,8 +64,9 @@ class DistancePrior:
     def of(cls, system: GraphSimulation) -> DistancePrior:
         """Take the level of rows that are uniform on their public range, or the stationary level if that is smaller.
 
-        At the stationary level the first gradient step leaves the starting graph as it is. Data are usually below it,
-        since hyper-parameters are chosen such that graphs grow.
+        Two independent numbers uniform in [-b, b] have the mean squared difference 2/3 b^2. At the stationary level the
+        first gradient step leaves the starting graph as it is. Data are usually below it, since hyper-parameters are
+        chosen such that graphs grow.
         """
         uniform, stationary = 2 / 3 * system.public.feature_bound**2, float(system.stationary.mean())
         return cls(min(uniform, stationary) if stationary > 0 else uniform, len(system.members), system.edges)
@@ -78,13 +82,20 @@ class DistancePrior:
         return np.asarray(self.level * (1 + _LEVEL * point[0] + _SHARED * shared + _OWN * of_members))
 
     def slope(self, jacobian: Array) -> Array:
-        """Return the Jacobian by (g, a, b), given the one by the distances, (equations, members * edges)."""
+        """Return the Jacobian by (g, a, b), given the one by the distances, (equations, members * edges).
+
+        a_e moves the distances of edge e of all members, and g all distances.
+        """
         shared = jacobian.reshape(-1, self.members, self.edges).sum(axis=1)
         level = shared.sum(axis=1, keepdims=True)
         return np.asarray(self.level * np.hstack([_LEVEL * level, _SHARED * shared, _OWN * jacobian]))
 
     def point(self, distances: Array) -> Array:
-        """Return the most likely (g, a, b) that gives the distances (members, edges)."""
+        """Return the most likely (g, a, b) that gives the distances (members, edges).
+
+        Each effect is the mean of its deviations, shrunk by the share that its variance has in the mean's variance;
+        what g and a leave is b.
+        """
         deviation = distances / self.level - 1
         mean, edge = deviation.mean(), deviation.mean(axis=0)
         edge_variance = _SHARED**2 + _OWN**2 / self.members  # variance of an edge's mean, the level known
@@ -124,7 +135,7 @@ def posterior_mode(
     Args:
         system: the observed rounds.
         rng: generator of the random differences.
-        steps: largest number of Jacobians at each size of the noise.
+        steps: largest number of Jacobians of a search, at each assumed noise.
         others: further starts, (members, edges) each.
     """
     prior, stages = DistancePrior.of(system), _noises(system)
@@ -143,7 +154,11 @@ def posterior_mode(
 
 
 def _noises(system: GraphSimulation) -> list[list[Array]]:
-    """Return the noise that each search in turn assumes, from large to the stated one: a list of (size,) for each."""
+    """Return the noise that each search in turn assumes, from large to the stated one.
+
+    For each search, a list with the standard deviations of the entries of each round's message, (size,).
+    """
+    # root mean square of the entries of each message
     sizes = [max(float(np.linalg.norm(round_.total)) / np.sqrt(round_.total.size), 1e-300) for round_ in system.rounds]
     stated = [np.maximum(round_.noise, _LEAST_NOISE * size) for round_, size in zip(system.rounds, sizes, strict=True)]
     stages = []
@@ -170,7 +185,7 @@ def _search(
         system: the observed rounds.
         prior: prior of the distances.
         point: (g, a, b) at which the search starts.
-        stages: for each search the assumed noise, (size,) for each round.
+        stages: for each search in turn the assumed noise, as `_noises` returns it.
         steps: largest number of Jacobians of a search.
         patience: limit on a search without progress.
         grow: whether search k uses only the first k rounds, except for the last, which uses all.

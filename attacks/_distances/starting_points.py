@@ -1,9 +1,14 @@
 """Choose the points at which a search for the clients' distances behind sums of graph learning starts.
 
-The unknowns are z_i / N_i, each member's squared distances between vertices' signals over its number of rows. The first
-round, in which all members have the same weight, gives their mean p, the pooled distances. The members' differences
-from p must be guessed. With z_i / N_i = p + c_i v, where the c_i sum to 0, a sum of equally weighted messages is even
-in v, so that v = 0 is a stationary point of the residual and no search can start there.
+`distance_fit` calls this. Clients learn a graph together: vertices are the columns of their rows, and a client's steps
+use of its N_i rows only z_i, the squared distances between columns for each edge (pair of vertices). In PPGL a client
+sends [gamma_i w_i, gamma_i], its edge weights w_i times a weight gamma_i, and this weight; in IGL it sends only its
+objective, one number. The attacker observes sums over the members, the clients whose sum a message is.
+
+The unknowns are z_i / N_i, (members, edges). The first round, in which all members have the same weight, gives their
+mean p, the pooled distances. The members' differences from p must be guessed. With z_i / N_i = p + c_i v, where the c_i
+sum to 0, a sum of equally weighted messages is even in v, so that v = 0 is a stationary point of the residual and no
+search can start there.
 """
 
 from __future__ import annotations
@@ -33,16 +38,22 @@ def starting_points(system: GraphSimulation, rng: np.random.Generator) -> Iterat
     PPGL's weights gamma_i differ between members from the second round on. There the observed weighted mean graph less
     that of equal members shows v up to its sign and size. The first guesses take v from the second and the third round,
     with the size of least residual. All further guesses take random differences. One client starts at p.
+
+    Args:
+        system: simulation of the members in the observed rounds.
+        rng: generator of the random differences.
     """
     count, mean = len(system.members), pooled(system)
     if count == 1:
         yield mean[None]
     equal_members = np.tile(mean, (count, 1))
+    # the c_i: +1 and -1 in turn, less their mean
     shares = np.where(np.arange(count) % 2 == 0, 1.0, -1.0)
     shares = (shares - shares.mean())[:, None]
     if count > 1 and isinstance(system.method, PPGL):
         sent_if_equal = system.sent(equal_members)
         for index in range(1, min(3, len(system.rounds))):
+            # PPGL's sums: entries [:-1] are sum gamma_i w_i, and entry [-1] is sum gamma_i
             observed, expected = system.rounds[index].total, sent_if_equal[index].sum(axis=0)
             difference = observed[:-1] / observed[-1] - expected[:-1] / expected[-1]
             difference = shares * difference * np.linalg.norm(mean) / max(float(np.linalg.norm(difference)), 1e-300)
@@ -60,19 +71,23 @@ def starting_points(system: GraphSimulation, rng: np.random.Generator) -> Iterat
 def pooled(system: GraphSimulation) -> Array:
     """Return the mean member's z / N, (edges,), by fitting one client to the first round.
 
-    The fit starts from the z / N that one gradient step, of the length of all local steps together, would have shown.
+    The fit starts from the z / N that one gradient step, of the length of all local steps together, would have shown:
+    w - w_0 = -step (z / N - stationary), where at z / N = stationary the first gradient is zero. IGL's messages show no
+    graph; there it is the stationary z / N itself.
     """
     method, first_round, stationary = system.method, system.rounds[0], system.stationary[0]
     if isinstance(method, IGL):
         return np.asarray(np.maximum(stationary, 0.0))
+    # K steps with momentum xi and a constant gradient move by step_size sum_(t < K) sum_(s <= t) xi^s times it
     powers = method.momentum ** np.arange(method.local_steps)
     total_step = method.step_size * float(np.cumsum(powers).sum())
+    # at stationary distances the graph stays at its start, so that the sums there show the members' total weight
     weight = system.sent(system.stationary)[0].sum(axis=0)[: system.edges] / method.start_weight
     guess = np.maximum(
         stationary - (first_round.total[: system.edges] / weight - method.start_weight) / total_step, 0.0
     )
     member = first_round.members[:1]
-    # a member's part of the sum
+    # a member's part of the sum, the same for all in the first round
     share = float(system.sent(system.stationary)[0][0, 0]) / float(weight[0] * method.start_weight)
     single = replace(
         system, rounds=(replace(first_round, total=share * first_round.total, members=member),), members=member
