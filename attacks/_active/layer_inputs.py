@@ -27,7 +27,7 @@ _CUT = 1e-3
 would be magnified rounding errors."""
 _ALIKE = 1e-3
 """Error of the two forms above, in units of the range, up to which layers count as pooling: single precision leaves
-1e-5, other layers more than a tenth."""
+1e-5, other layers more than a tenth. Smaller entries of A are rounding."""
 
 Enter = Callable[[Mapping[str, Array], Array], Array]
 """Computes the input (inputs,) of the first fully connected layer from chosen parameters and a row (features,)."""
@@ -83,10 +83,10 @@ class PooledPixels(LayerInputs):
         """
         if not self.maximum:
             return np.asarray(entered @ np.linalg.pinv(self.windows, rcond=_CUT).T)
-        seen = self.windows.any(axis=0)
+        covered = self.windows.any(axis=0)
         out = np.zeros((len(entered), self.windows.shape[1]))
         for place, values in enumerate(entered):
-            out[place, seen] = np.where(self.windows[:, seen] > 0, values[:, None], np.inf).min(axis=0)
+            out[place, covered] = np.where(self.windows[:, covered] > 0, values[:, None], np.inf).min(axis=0)
         return out
 
 

@@ -85,6 +85,8 @@ class TimeBudget:
 class Replay:
     """The observed messages as a function of all members' rows.
 
+    Building it raises `TranscriptError` where a round lacks its broadcast, or the rows take too much memory.
+
     Attributes:
         observed: the view.
         target: algorithm and public facts.
@@ -141,8 +143,7 @@ class Replay:
     @cached_property
     def messages(self) -> Array:
         """All observed messages as one vector, (equations,)."""
-        parts = [_flat(o.message) for o in self.observed.rounds]
-        vector = np.concatenate(parts)
+        vector = np.concatenate([_flat(o.message) for o in self.observed.rounds])
         if not np.isfinite(vector).all():
             raise TranscriptError("the view's messages are not finite")
         return vector
@@ -227,14 +228,13 @@ class Replay:
         client, (algorithm, public) = self.members[index], (self.target.algorithm, self.target.public)
         if self.budget is not None:
             self.budget.check()
-        stream_seed = self.seed if seed is None else seed
         state: Any = None
         parts = []
         for observation in self.observed.rounds:
             if client not in observation.members:
                 parts.append(np.zeros(sum(np.size(value) for value in observation.message.values())))
                 continue
-            rng = np.random.default_rng([stream_seed, 17, client, observation.round])
+            rng = np.random.default_rng([self.seed if seed is None else seed, 17, client, observation.round])
             with _named():  # state in, tentative state and message out; the round's outcome commits the state
                 if state is None:
                     state = algorithm.enroll(data, public, rng)

@@ -194,6 +194,7 @@ class ScaledClientStep:
         first[n // 2 :], second[: n // 2] = 0, 0
         first_kinds, second_kinds = kinds.copy(), kinds.copy()
         first_kinds[n // 2 :], second_kinds[: n // 2] = others[n // 2 :], others[: n // 2]
+        # f(first half; its classes, others for the rest) less the same of zero rows: what the first half adds
         changes = [
             self(part, kind) - self(zero_rows, kind) for part, kind in ((first, first_kinds), (second, second_kinds))
         ]

@@ -1,11 +1,11 @@
 """Fit all members' rows to all observed messages, by running the client step on hypothetical rows.
 
 Levenberg-Marquardt minimises the residual ||(messages(rows) - observed) / unit||, a Euclidean norm over all entries of
-all observed messages. messages(rows) runs the algorithm's own client step (`Replay`). The units (`MessageUnits`) are
-scaled so that the messages of other rows, drawn at random, have a residual of about 1. Under a defence's noise, the
-vector also holds the distance of the rows from the attacker's best guess (`_search`). Derivatives come from torch or
-from finite differences. The search has several starts, among them rows that a message contains as they are. The order
-of the rows is not determined.
+all observed messages. Members are the clients whose sum an observed message is. messages(rows) runs the code with which
+they compute their messages, the client step (`Replay`). The units (`MessageUnits`) are scaled so that the messages of
+other rows, drawn at random, have a residual of about 1. Under a defence's noise, the vector also holds the distance of
+the rows from the attacker's best guess (`_search`). Derivatives come from torch or from finite differences. The search
+has several starts, among them rows that a message contains as they are. The order of the rows is not determined.
 
 The residual is compared with three thresholds:
 
@@ -231,8 +231,9 @@ class FitRows:
 def _guess(replay: Replay) -> tuple[Array, Array]:
     """Return the prior's mean of each entry in units of the public bound, and the weight of the distance from it.
 
-    Both have shape (rows * features,). The weight is the noise's standard deviation over the prior's. Without a prior
-    features are taken as uniform within the bound, with standard deviation 1/sqrt(3) in its units.
+    Both have shape (rows * features,). The weight is the noise's standard deviation over the prior's: the sum of
+    squared residuals and weighted distances is then, up to a factor, minus the log posterior density of the rows.
+    Without a prior features are taken as uniform within the bound, with standard deviation 1/sqrt(3) in its units.
     """
     bound, size = replay.target.public.feature_bound, (replay.rows, replay.features)
     mean, spread = np.zeros(replay.features), np.full(replay.features, 1 / np.sqrt(3))

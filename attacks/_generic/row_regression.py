@@ -2,10 +2,13 @@
 
 This is for client steps that no fit can follow: clients that draw at random, so that only the sum of a known and a
 random part is observed, or messages that are step functions of the rows, so that derivatives are zero. The attacker
-draws rows like those of the prior (rows of the same distribution that it has), runs the client step on them with random
-draws of its own, and learns rows as a function of messages by kernel ridge regression. The kernel (linear or quadratic)
-and the ridge are those with the smallest leave-one-out error. The result is the best linear (or quadratic) estimate of
-the rows in the mean square; where messages are independent of the rows, it is the prior's mean.
+draws rows like those of the prior (rows of the same distribution that it has), runs the client step (the client's code)
+on them with random draws of its own, and learns rows as a function of messages by kernel ridge regression. With
+messages a, b of simulated clients, the kernel matrix K of <a, b> or (1 + <a, b>)^2, and their values V (clients,
+values) less the mean, the weights are (K + ridge I)^-1 V, and the estimate for a new message is the mean plus its
+kernels with the simulated messages times the weights. The kernel (linear or quadratic) and the ridge are those with the
+smallest leave-one-out error. The result is the best linear (or quadratic) estimate of the rows in the mean square;
+where messages are independent of the rows, it is the prior's mean.
 
 Source: Saunders, Gammerman, Vovk, Ridge Regression Learning Algorithm in Dual Variables (1998); leave-one-out errors
 in closed form: Hastie, Tibshirani, Friedman, The Elements of Statistical Learning, 7.10.
@@ -80,7 +83,8 @@ class RegressRows:
         Args:
             replay: the observed rounds.
             rng: generator of the simulated clients.
-            labels: labels of the prior's rows, which are drawn with the rows; the members' own by default.
+            labels: labels of the prior's rows, which are drawn with the rows; by default every simulated client has the
+                members' own labels.
 
         Returns:
             Rows (clients, rows * features), labels (clients, rows), or (clients, 0) if unknown, and messages (clients,
@@ -222,12 +226,19 @@ def _in_units(sent: Array, units: tuple[Array, Array, Array]) -> Array:
 
 
 def _best_ridge(kernel: Array, values: Array) -> tuple[float, Array]:
-    """Return the mean squared leave-one-out error and the weights, for the ridge with the smallest error."""
+    """Return the mean squared leave-one-out error and the weights, for the ridge with the smallest error.
+
+    With G = (K + ridge I)^-1, client i's values less their estimate from all others are (G V)_i / G_ii (Hastie et al.).
+
+    Args:
+        kernel: (clients, clients) K.
+        values: (clients, values) V, less their mean.
+    """
     eigenvalues, vectors = np.linalg.eigh(kernel)
     eigenvalues = np.maximum(eigenvalues, 0.0)
     rotated, squared = vectors.T @ values, vectors**2
     best: tuple[float, Array] | None = None
-    for ridge in _RIDGES * (float(eigenvalues[-1]) or 1.0):
+    for ridge in _RIDGES * (float(eigenvalues[-1]) or 1.0):  # G = vectors diag(1 / (eigenvalues + ridge)) vectors^T
         weights = vectors @ (rotated / (eigenvalues + ridge)[:, None])
         squared_error = float(np.mean((weights / (squared @ (1 / (eigenvalues + ridge)))[:, None]) ** 2))
         if best is None or squared_error < best[0]:
@@ -271,7 +282,10 @@ def _simulated(
 
 
 def _rows(replay: Replay, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Return rows with the prior's mean and covariance, none of them a row of it, and the prior row behind each."""
+    """Return rows (rows, features) with the prior's mean and covariance, and (rows,) the prior row behind each.
+
+    No row is one of the prior's (`_NORMAL_WEIGHT`). Without a prior rows are uniform within the bound.
+    """
     if replay.prior is None:
         return replay.sample(rng), np.zeros(0, np.int64)
     centre = replay.prior.mean(axis=0)

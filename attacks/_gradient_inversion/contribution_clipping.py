@@ -98,10 +98,15 @@ def scaled(vectors: Array, where: slice, factors: Array | float) -> Array:
 def data_free_factors(rows: Array, known: Array, groups: Array, rank: int) -> Array:
     """Estimate how far clipping scaled down the known, data-free part of each round's messages.
 
-    A clip turns the data-free part k of a round's messages into s k with an unknown factor s. The rest of the messages
-    are combinations of the clients' few rows, so that `rows - s known` has a low rank. Gauss-Newton on the manifold of
-    that rank: with U and V the leading singular vectors, a change of s counts as far as it lies outside both. If none
-    of it does, s stays 1.
+    A clip turns the data-free part k_b of block b of a round's messages into s_g k_b, with an unknown factor s_g for
+    the group g of blocks that it clips together. The rest of the messages are combinations of the clients' few rows, so
+    that the stacked blocks, gap(s) = rows - sum_g s_g k_g, have a low rank. Gauss-Newton finds such an s: with U and V
+    the leading left and right singular vectors of gap(s), matrices of the same rank near it agree with it to first
+    order but for their columns in U's span and their rows in V's. So the change ds solves, by least squares,
+
+        (I - U U^T) (gap(s) - sum_g ds_g k_g) (I - V^T V) = 0.
+
+    A factor on which this does not depend stays 1.
 
     Args:
         rows: (blocks, outputs, features) weights of the sums, a block for each round and part.
@@ -120,16 +125,13 @@ def data_free_factors(rows: Array, known: Array, groups: Array, rank: int) -> Ar
     if not used or min(rows.shape[0] * rows.shape[1], features) <= rank:
         return out
     fixed = np.where((groups < 0)[:, None, None], known, 0.0)  # data-free parts that were not clipped
-    # columns[g]: the data-free parts that factor g scales; the start: the row space of blocks without such a part
-    columns = np.stack([np.where((groups == g)[:, None, None], known, 0.0) for g in used])
-    clear = rows[~present].reshape(-1, features)
+    columns = np.stack([np.where((groups == g)[:, None, None], known, 0.0) for g in used])  # k_g, zero in other blocks
+    clear = rows[~present].reshape(-1, features)  # blocks without a data-free part show V at once, as a start
     left = np.zeros((rows.shape[0] * rows.shape[1], 0))
     right = np.linalg.svd(clear, full_matrices=False)[2][:rank] if len(clear) else np.zeros((0, features))
     lengths = np.linalg.norm(columns.reshape(len(used), -1), axis=1)
     s = np.ones(len(used))
     for _ in range(_MOST_ITERATIONS):
-        # With the current factors, `gap` should have rank `rank`: solve for the change of s that removes what lies
-        # outside.
         gap = (rows - fixed - np.tensordot(s, columns, 1)).reshape(-1, features)
         outside = [_outside(one.reshape(-1, features), left, right).ravel() for one in (gap, *columns)]
         step = _least_squares(np.stack(outside[1:], axis=1) / lengths, outside[0]) / lengths

@@ -155,7 +155,10 @@ def method_of(target: Target) -> GradientMethod:
 
 
 def _gradient_observations(observed: View, method: object) -> list[RoundView]:
-    """Select the rounds to read: all, or MimeSVRG's first phases, which send gradients at the broadcast model."""
+    """Select the rounds to read: all, or MimeSVRG's first phases, which send gradients at the broadcast model.
+
+    A round of MimeSVRG is two exchanges, its phases, of which the second sends model updates.
+    """
     if not isinstance(method, MimeSVRG):
         return list(observed.rounds)
     return [item for item in observed.rounds if int(item.broadcast[PHASE]) == GRADIENT]
@@ -250,6 +253,7 @@ def estimate_gradients(
             def oracle(point: Array, _: int = 0) -> Array:  # in place of the gradient of the client's rows
                 return gradient + penalty(model, point)
 
+            # gradient of a step, gradient of all rows, public facts, rows, then the block and the rows of each step
             return LocalTraining(oracle, oracle, public, rows, (0,) * steps, (rows,) * steps)
 
         zero = np.zeros_like(item.received["x"])

@@ -187,6 +187,7 @@ class RoundSimulation:
         def whole(point: Array, _: int = 0) -> Array:
             return cast(Array, oracle(point, x, targets, weights))
 
+        # LocalTraining: gradient of a step, gradient of all rows, public facts, rows, then block and rows of each step
         rows = sizes.astype(float)
         if draw is None:
             return LocalTraining(whole, whole, self.public, rows, (0,) * self._local_steps, (rows,) * self._local_steps)

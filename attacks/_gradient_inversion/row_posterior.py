@@ -114,22 +114,22 @@ class LinearMessages:
     def likelihoods(self, priors: Sequence[GaussianRowPrior], summed: Array) -> Array:
         """Return (priors, m) log marginal likelihoods, up to a constant, for m alternatives of what the unknowns are.
 
-        Unknown j of an alternative is a sum of e_j rows. With coefficients = Q R, the columns of the messages Q^T data,
-        one for each coordinate, are independent with covariance I + own M + v u u^T, where M = R diag(e) R^T, u = R e,
-        and v = mean (in the coordinate along (1, ..., 1): mean + features level). With M = A diag(m) A^T, scales s =
-        1 + own m, and w = A^T u / s, the matrix determinant lemma and the Sherman-Morrison formula give
+        Unknown j of an alternative is a sum of e_j rows. With coefficients = Q R, the columns d of Q^T data, one for
+        each coordinate, are independent with covariance I + own M + v u u^T, where M = R diag(e) R^T, u = R e, and v =
+        mean (in the coordinate along (1, ..., 1): mean + features level). With the eigenvalues mu and eigenvectors A of
+        M, scales s = 1 + own mu, and w = A^T u / s, the matrix determinant lemma and the Sherman-Morrison formula give
 
             log det = sum log s + log(1 + v u^T A w),
             d^T cov^-1 d = sum (A^T d)^2 / s - v (w^T A^T d)^2 / (1 + v u^T A w),
 
-        so that one eigendecomposition of M serves all priors. The log likelihood is minus half their sum.
+        so that one eigendecomposition of M serves all priors. The log likelihood of d is minus half their sum.
 
         Args:
             priors: priors to compare.
             summed: (m, unknowns) numbers of rows e.
         """
         root, data = self._reduced
-        values, axes = np.linalg.eigh((root * summed[:, None]) @ root.T)  # m and A of each alternative
+        values, axes = np.linalg.eigh((root * summed[:, None]) @ root.T)  # mu and A of each alternative
         shift = ((summed @ root.T)[:, None] @ axes)[:, 0]  # A^T u
         scales = 1.0 + np.array([prior.own for prior in priors])[:, None, None] * np.maximum(values, 0.0)
         # What Q projects away from the data is noise under every prior and counts the same.
@@ -192,7 +192,7 @@ def whitened_equations(simulation: RoundSimulation) -> SumEquations:
     for item, out in zip(simulation.rounds, simulation.data_free, strict=True):
         rows += [model.weight(item.total[part] - out[part]) for part in parts]
     basis = np.linalg.qr(np.concatenate(rows).T)[0].T
-    basis = np.concatenate([basis, np.zeros((1, features))])
+    basis = np.concatenate([basis, np.zeros((1, features))])  # the direction of the unknown part is not known
     return SumEquations.in_basis(simulation, basis, {part: 1.0 / sizes[part] for part in parts})
 
 
