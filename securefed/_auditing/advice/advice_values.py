@@ -1,4 +1,9 @@
-"""The values of an advice, and their JSON: the settings that were tried, and the one that is advised."""
+"""The values of an advice, and their JSON: the settings that were tried, and the one that is advised.
+
+`securefed.advise` (`advice.search`) returns an `Advice`; the page, the terminal and `audit.json` show it. A leak is the
+leakage of an attack, 1 - error / error of a guess without messages: 1 is exact, 0 a guess. Its mean is over seeds, the
+repetitions of a run.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +141,7 @@ class Advice:
         data: name of the data set.
         acceptable: leakage that the user can live with.
         view: what the attacker of the search sees, in words.
-        tried: every setting of the search, in the order of trying.
+        tried: every setting of the search, in the order of trying; the first is without a defence.
         advised: the setting to use: of those that hold and are usable the one of highest utility, of equals the
             cheapest. `None` where there is none at this cohort size.
         sentences: two sentences: what to do, and what it costs.
@@ -223,11 +228,12 @@ def _beats(other: Setting, setting: Setting) -> bool:
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace NaN and infinity by `None`, since JSON has neither."""
     return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in values.items()}
 
 
 def _read(kind: type[T], values: Mapping[str, Any], numbers: tuple[str, ...] = ()) -> T:
-    """Make a dataclass of JSON values, whose missing numbers become NaN."""
+    """Make a dataclass of JSON values; of the fields in `numbers` a `None` becomes NaN."""
     named = {key: math.nan if value is None and key in numbers else value for key, value in values.items()}
     try:
         return kind(**named)

@@ -1,4 +1,8 @@
-"""Say an advice in two sentences: what to do, and what it costs."""
+"""Say an advice in two sentences: what to do, and what it costs.
+
+A setting is a defence at one size of federation. It holds if its leak is shown to be acceptable, and it is usable if it
+keeps enough of the utility in the clear. `search` writes `sentences` into the advice; page and terminal add the others.
+"""
 
 from __future__ import annotations
 
@@ -107,6 +111,7 @@ def _of_100(chance: float) -> int:
 
 
 def _do(advised: Setting) -> str:
+    """Name the advised setting, its leak and its epsilon."""
     if math.isnan(advised.leak):
         leak = "no leak measured"
     else:
@@ -119,6 +124,7 @@ def _do(advised: Setting) -> str:
 
 
 def _costs(advised: Setting, tried: Sequence[Setting]) -> str:
+    """Say what the advised setting costs: utility, bytes beside those of the first setting (no defence), and time."""
     lost = advised.utility_clear - advised.utility
     utility = f"The utility is {advised.utility:.3f}"
     utility += f", {lost:.3f} less than in the clear" if round(lost, 3) > 0 else ", no less than in the clear"

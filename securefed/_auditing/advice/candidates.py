@@ -1,4 +1,7 @@
-"""The settings that an advice tries: a defence, its parameters, and the sizes of the federation under it."""
+"""The settings that an advice tries: a defence, its parameters, and the sizes of the federation under it.
+
+`search` tries the `candidates` one by one, and prints the command to `paste` of each.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,7 @@ def candidates(
         clients: number of clients in a round.
         rows: rows a client at which the user trains; `None` if the split does not give all clients the same number.
         rounds: at which the user trains.
-        most_rows: rows a client that the data suffice for.
+        most_rows: rows a client that the data suffice for; 0 if the number cannot be chosen.
         colluding: clients that tell the server all they know.
         fineness: 2 halves the steps between epsilons, rows, rounds and thresholds.
     """

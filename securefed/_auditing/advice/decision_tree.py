@@ -55,6 +55,7 @@ class Question:
     answers: tuple[Answer, ...]
 
 
+# The recommendations; what is left open after every kind of sum comes first.
 _POOLED: Final = (
     "The sums themselves: over few rows they can be solved for single rows; `securefed advise` measures whether yours "
     "can."

@@ -7,6 +7,9 @@ that hides one of five hospitals ruins their mean.
 
 Attacks are not run on these messages: no attack of this package reads rows out of noised sums of clipped gradients.
 The promise is epsilon's; what it means for one row is the bound on an attacker's guess (`RecordSetting.guess`).
+
+`search` calls `record_settings` after all other settings. Its trials run the user's algorithm for the comparison, and
+the private method in its place, under secure aggregation over all clients.
 """
 
 from __future__ import annotations
@@ -137,6 +140,7 @@ class _Priced:
         )
 
     def _case(self, epsilon: float, rate: float, clip: float) -> Case:
+        """Return the private method's case at one epsilon, on the user's data and for as many rounds."""
         noise = noise_multiplier(epsilon, self._trials.delta, self._steps)
         tuned = {"learning_rate": rate, "max_grad_norm": clip, "noise_multiplier": noise}
         made = replace(self._trials.case, name=METHOD, setting=self._fixed | tuned)
@@ -170,7 +174,7 @@ def noise_multiplier(epsilon: float, delta: float, steps: int) -> float:
         return float(method.per_round(rows=1))  # one round of all steps, each over all rows
 
     low, high = 2.0**-10, 2.0**20
-    while high > (1 + _PRECISION) * low:
+    while high > (1 + _PRECISION) * low:  # bisection by geometric means: more noise costs less
         middle = math.sqrt(low * high)
         low, high = (low, middle) if spent(middle) <= epsilon else (middle, high)
     return math.ceil(high * 1e4) / 1e4
@@ -192,6 +196,10 @@ def guess_bound(multiplier: float, steps: int) -> float:
 
 def _settings(case: Case, public: Public) -> dict[str, Any]:
     """Translate the user's hyper-parameters to the private method's.
+
+    Returns:
+        Settings of the private method by name: `widths` (layers of a dense network, inputs first), `local_steps`, and
+        `batch_size`, of which `None` takes all rows.
 
     Raises:
         ConfigError: the algorithm or its model has no private form that a command can name.

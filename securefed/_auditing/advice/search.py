@@ -1,4 +1,9 @@
-"""`securefed.advise(...)`: find the settings under which an algorithm leaks no more than the user accepts."""
+"""`securefed.advise(...)`: find the settings under which an algorithm leaks no more than the user accepts.
+
+The search tries every candidate of a fixed list (`candidates`): it runs and attacks each on the user's data (`trials`),
+and simulates larger cohorts where noise costs too much utility (`cohorts`). All upper bounds hold together at 95 %, so
+that choosing among the candidates does not make the advised one look better than it is.
+"""
 
 from __future__ import annotations
 
@@ -82,6 +87,9 @@ def advise(
         cohorts: numbers of clients at which the utility under noise is simulated.
         progress: called after every setting.
 
+    Returns:
+        The settings that were tried, the one to use if there is one, and two sentences.
+
     Raises:
         ConfigError: an argument out of range, or an algorithm that does not run on these data.
         DataError: the data cannot be read.
@@ -128,7 +136,17 @@ def listing(trials: Trials, clients: int, colluding: int = 0, fineness: int = 1)
 
 
 class _Search:
-    """Turns candidates into measured settings."""
+    """Turns candidates into measured settings.
+
+    Args:
+        trials: runs and attacks settings of the algorithm.
+        options: what names the data in the commands to paste.
+        seeds: of the runs.
+        acceptable: leakage that the user accepts.
+        keep: share of the utility in the clear that a usable setting keeps.
+        settings: number of candidates, whose upper bounds hold together.
+        cohorts: numbers of clients that are simulated.
+    """
 
     def __init__(
         self,
@@ -184,8 +202,9 @@ class _Search:
         )
 
     def _usable_from(self, candidate: Candidate, norm: float) -> int | None:
-        """Simulate larger cohorts under the candidate's noise."""
+        """Simulate larger cohorts under the candidate's noise, and return the smallest that keeps enough utility."""
         case = replace(self._trials.sized(candidate.rows), rounds=candidate.rounds)
+        # the noise is sized for the honest clients of the smallest sum that opens; larger cohorts keep this share
         share = (candidate.threshold - candidate.colluding) / candidate.clients
         larger = [clients for clients in self._cohorts if clients > candidate.clients]
         budget = norm, candidate.epsilon or math.inf, self._trials.delta

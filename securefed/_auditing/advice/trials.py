@@ -1,4 +1,8 @@
-"""Run the settings of an advice: what each leaks to the server, its utility, bytes and seconds."""
+"""Run the settings of an advice: what each leaks to the server, its utility, bytes and seconds.
+
+`search` makes one `Trials` for the algorithm, and runs every candidate with it. Where a run serves for leakage and
+utility alone, a cheap defence stands for secure aggregation: its sums are the same, or have the same distribution.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +40,7 @@ from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import SecureFedError
 
 TARGET: Final = 0
+"""The client that is attacked."""
 LEVEL: Final = 0.05
 """Probability that any of the upper bounds of a search lies below its mean."""
 _POWER: Final = 0.8416  # the normal quantile of 8 in 10, as in `verdict`
@@ -76,7 +81,8 @@ class Trial:
     def upper(self, settings: int) -> float:
         """Return the upper end of the 95 % interval of the worst attack, for so many settings together.
 
-        Student's one-sided interval at 5 % over the number of settings (Bonferroni). A single run that was
+        mean + t s / sqrt(n), with the one-sided quantile t of Student's distribution at 5 % over the number of settings
+        (Bonferroni), and s the standard deviation over the n seeds. A single run that was
         reconstructed to a thousandth counts as all: means over few seeds do not bound rare successes.
         """
         return max((_upper(values, settings) for values in self.leaks.values()), default=math.nan)
@@ -84,7 +90,8 @@ class Trial:
     def detectable(self, settings: int) -> float:
         """Return the smallest mean leak that would have been called partial in 8 of 10 repetitions.
 
-        It is NaN where no attack's silence means anything: none applied in two seeds, or none explained its messages.
+        This is .05 + (t + .84) s / sqrt(n), with t, s and n as in `upper`, of the attack that shows most. It is NaN
+        where no attack's silence means anything: none applied in two seeds, or none explained its messages.
         """
         applied = [name for name, values in self.leaks.items() if len(values) > 1]  # one value has no spread
         sighted = [name for name in applied if not self.explained.get(name, math.nan) < SIGHTED]
@@ -94,6 +101,7 @@ class Trial:
 
 
 def _mean(values: Sequence[float]) -> float:
+    """Average leakages; those below 0 count as 0."""
     return float(np.mean(np.maximum(values, 0.0)))
 
 
@@ -104,7 +112,7 @@ def _upper(values: Sequence[float], settings: int) -> float:
 
 
 def _width(values: Sequence[float], settings: int) -> float:
-    """Half the width of Student's interval; infinite for one value."""
+    """Return the distance from the mean to the upper end of Student's interval; infinite for one value."""
     if len(values) < 2:
         return math.inf
     quantile = float(stdtrit(len(values) - 1, 1 - LEVEL / max(settings, 1)))
@@ -112,6 +120,7 @@ def _width(values: Sequence[float], settings: int) -> float:
 
 
 def _noise(values: Sequence[float]) -> float:
+    """Return the scatter of a mean that its power has to allow for: .84 standard errors."""
     return _POWER * float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
@@ -157,7 +166,7 @@ class Trials:
         return self.sized(candidate.rows).prepare(self.source, candidate.clients, seed)
 
     def norm(self, candidate: Candidate) -> float:
-        """Return the clipping norm: a multiple of the median norm of contributions of a run in the clear, seed 0."""
+        """Return the clipping norm: `clip` times the median norm of contributions of a run in the clear, seed 0."""
         transcript = self._in_the_clear(candidate, 0).transcript
         sizes = [
             math.sqrt(sum(float(np.vdot(value, value)) for value in sent.values()))
@@ -203,6 +212,14 @@ class Trials:
         """Run a setting on every seed, and attack what the server sees.
 
         A setting that leaks more than is acceptable on the first seeds, every time, is not run on the others.
+
+        Args:
+            candidate: the setting.
+            seeds: of the runs.
+            acceptable: leakage that the user accepts.
+
+        Returns:
+            Leakages and utilities; a run that is refused or diverges ends the trial, which says why.
         """
         leaks: dict[str, list[float]] = {}
         explained: dict[str, list[float]] = {}

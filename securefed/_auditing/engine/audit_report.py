@@ -1,8 +1,9 @@
 """The report of an audit, made by the same code for registered algorithms and for a user's own.
 
-A `Subject` is one algorithm under audit; it runs itself for a seed, lets attacks loose on its views and returns a
-`SeedResult`. `make_report` gathers the results of all subjects and seeds into cells, gaps and a `Report`, which `save`
-writes as `audit.json` and `audit.html`.
+A `Subject` is one algorithm under audit. For a seed (one repetition) it runs under each defence, lets attacks loose on
+every view (what one kind of attacker sees of the messages), and returns a `SeedResult`. `make_report` gathers the
+results of all subjects and seeds into a `Report`: cells (one attack on one secret in one view, over all seeds, with its
+verdict) and gaps (what did not run). `save` writes it as `audit.json` and `audit.html`.
 """
 
 from __future__ import annotations

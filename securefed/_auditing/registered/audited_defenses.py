@@ -1,4 +1,9 @@
-"""The defences of an audit: their names, their order, how each is made, and which views an epsilon covers."""
+"""The defences of an audit: their names, their order, how each is made, and which views an epsilon covers.
+
+A defence protects the clients' contributions while they are summed; `seed_run` runs an algorithm under each of them. A
+view is what one kind of attacker sees of the messages. Central noise (`dp`) is added by the server to the sum before it
+is published; distributed noise (`ddp`) is added by every client before its mask, so that the server sees it too.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +44,16 @@ USUAL: Final = (PLAIN, SECURE_AGGREGATION, PAILLIER, DDP)
 PACKAGES: Final = {PAILLIER: ("phe",), PAILLIER_THRESHOLD: ("phe",), CKKS: ("tenseal",)}
 """By defence, the packages of extras that it needs."""
 NOISES: Final = (DP, DDP)
+"""Defences with noise, which keep an epsilon of differential privacy."""
 COVERED: Final[Mapping[str, tuple[str, ...]]] = {
     DP: (views.RELEASED,),
     DDP: (views.SUM_ONLY, CHANGING_SURVIVORS),
 }
 """By defence with noise, the views that its epsilon covers."""
 QUANTISED: Final = chain(Quantise(), Plain())
+"""Fixed-point sums in the clear. Every exact defence (masks, Paillier) has the same sums of integers, bit for bit."""
 RealRun = tuple[Result, Federation]
+"""A run under an audited defence itself, and the federation that ran, which holds keys."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +116,10 @@ def distributed(
     colluding: int = 0,
     real: bool = True,
 ) -> Defense:
-    """Make clip and distributed Skellam noise of at most an epsilon for all rounds together, against the server.
+    """Make a chain of clip and distributed Skellam noise that keeps an epsilon against the server.
+
+    Skellam noise, the difference of two Poisson numbers, is integer, so that it can be added before masking; the shares
+    of the fewest clients over which a sum opens add up to what epsilon needs.
 
     Args:
         norm: L2 norm to which a contribution is clipped.
@@ -138,9 +149,10 @@ def distributed_multiplier(
     threshold: int,
     colluding: int = 0,
 ) -> float:
-    """Find a noise multiplier at which Skellam noise keeps an epsilon, to 1e-3.
+    """Find a noise multiplier (standard deviation over the clip) at which Skellam noise keeps an epsilon, to 1e-3.
 
-    It starts from the Gaussian's, which is a little less: rounding and the distribution cost a little epsilon.
+    It starts from the Gaussian's, which is a little less: rounding and the distribution cost a little epsilon. The
+    arguments are those of `distributed`.
     """
     multiplier = calibrate(epsilon, delta, rounds)
     while True:
@@ -183,7 +195,7 @@ def lattice_encryption() -> Defense:
 
 
 def opened_uploads(result: Result, federation: Federation, target: int) -> tuple[RoundView, ...]:
-    """Decrypt the target's uploads of a run under Paillier."""
+    """Decrypt the target's uploads of a run under Paillier, as the server and the key holder together could."""
     holder, plan = federation.helper, result.plan
     assert isinstance(holder, KeyHolder)
     opener = partial(open_upload, holder, plan=plan)
@@ -191,7 +203,13 @@ def opened_uploads(result: Result, federation: Federation, target: int) -> tuple
 
 
 def identical_sums(result: Result, quantised: Result, *, whole: bool) -> bool:
-    """Whether every exchange of a run has the quantised run's sum of integers; `whole`: and both have equal lengths."""
+    """Whether every exchange of a run has the quantised run's sum of integers.
+
+    Args:
+        result: of the run.
+        quantised: of the run that only quantises.
+        whole: whether both must have as many rounds; otherwise `result` may have fewer.
+    """
 
     def same(a: RoundRecord, b: RoundRecord) -> bool:
         return a.survivors == b.survivors and all(np.array_equal(a.encoded[n], b.encoded[n]) for n in a.encoded)

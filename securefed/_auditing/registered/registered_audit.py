@@ -1,4 +1,8 @@
-"""`securefed.audit(...)`: attack registered algorithms under every defence, in every view that fits it, over seeds."""
+"""`securefed.audit(...)`: attack registered algorithms under every defence, in every view that fits it, over seeds.
+
+A task is one seed (one repetition) of one algorithm: a run under every defence, each attacked in every view, that is by
+every kind of attacker. Tasks run in worker processes; then the results are gathered into one report.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ CLIENTS: Final = 8
 Progress = Callable[[int, int, str], None]
 """Called with (tasks done, tasks in all, name of the task just done)."""
 Task = tuple[RegisteredSubject, int]
-"""An algorithm, and the seed to run."""
+"""An algorithm with its audit case (the settings in which it is audited), and the seed to run."""
 
 
 def audit(
@@ -211,7 +215,7 @@ def _check(
 
 
 def _tradeoffs(results: Iterable[SeedResult]) -> Iterator[Mapping[str, Any]]:
-    """For each algorithm: epsilons, and at each the interval of leakage and the mean utility."""
+    """Yield for each algorithm its epsilons, and at each the interval of leakage and the mean utility over seeds."""
     points = [point for result in results for point in result.tradeoffs if math.isfinite(point.leakage)]
     for name in dict.fromkeys(point.algorithm for point in points):
         epsilons = sorted({point.epsilon for point in points if point.algorithm == name})
@@ -273,7 +277,7 @@ def _membership(
     settings = tasks[0][0].settings
     seeds = len({seed for _, seed in tasks})
     plays = [item for found, _ in results for item in found]
-    # canaries under the smallest noise of the audit's numbers of rounds and epsilons, which hides a member least
+    # the worst case (canaries) is measured under the smallest noise of any number of rounds and epsilon of the audit
     rows = membership_rows(plays, settings.delta, min(settings.noise.values()), seeds)
     return [row.to_json() for row in rows], [reason for _, reasons in results for reason in reasons]
 
@@ -284,7 +288,12 @@ def _play(task: Task) -> Any:
 
 
 def _missing_membership(reasons: Sequence[str], seeds: int) -> Iterator[Missing]:
-    """List what the membership part left out: an algorithm, under which noise, for how many seeds, and why."""
+    """List what the membership part left out: an algorithm, under which noise, for how many seeds, and why.
+
+    Args:
+        reasons: sentences "ALGORITHM, membership under NOISE: REASON", as `membership_audit.play` writes them.
+        seeds: number of runs.
+    """
     groups: dict[str, list[str]] = {}
     for text in reasons:
         where, _, reason = text.partition(": ")
