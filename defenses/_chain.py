@@ -1,4 +1,8 @@
-"""`chain(...)`: compose a defence from transforms and one aggregation."""
+"""`chain(...)`: compose a defence from transforms and one aggregation.
+
+Users call it once, before a run. A transform changes contributions before they are summed (clip, noise, fixed point);
+an aggregation sums them (in the clear, masked, encrypted). Each is a link; the result is a `Defense`.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +24,9 @@ _EXAMPLE = "chain(clip(1.0), gaussian(2.0), secure_aggregation())"
 def chain(*links: Link) -> Defense:
     """Compose a defence, for instance `chain(clip(1.0), gaussian(2.0), secure_aggregation())`.
 
-    A `Defense` as a link contributes its transforms, and its aggregation where it is the last link. An
-    aggregation that needs integers gets `quantise()` before it, where no other link makes them. Without an
-    aggregation the sum is plain.
+    A `Defense` as a link contributes its transforms (but not a `quantise()` without parameters where it is not the last
+    link), and its aggregation where it is the last link. An aggregation that needs integers gets `quantise()` before
+    it, where no other link makes them. Without an aggregation the sum is plain.
 
     Args:
         *links: transforms in the order of `ChainStage`, then at most one aggregation.
@@ -36,7 +40,8 @@ def chain(*links: Link) -> Defense:
         last = position == len(links) - 1
         _check_link(link)
         if isinstance(link, Defense):
-            transforms.extend(link.transforms if last else (t for t in link.transforms if not isinstance(t, Quantise)))
+            # a defence before the end leaves its default fixed point out, where the end of the chain decides on one
+            transforms.extend(link.transforms if last else (t for t in link.transforms if t != Quantise()))
             if last:
                 aggregation = link.aggregation
             elif not isinstance(link.aggregation, Plain):

@@ -104,6 +104,14 @@ def test_a_narrow_ring_may_be_for_some_tensors_only() -> None:
         chain(Quantise(20), paillier()).plan(layout, 7)
 
 
+def test_a_ring_that_was_asked_for_survives_composition() -> None:
+    inner = chain(clip(1.0), Quantise(16))
+    assert chain(inner, secure_aggregation()) == chain(clip(1.0), Quantise(16), secure_aggregation())
+    assert chain(chain(clip(1.0), Quantise()), secure_aggregation()) == chain(clip(1.0), secure_aggregation())
+    with pytest.raises(ConfigError, match="both turn a contribution into integers"):
+        chain(inner, Quantise(32), secure_aggregation())
+
+
 def test_one_more_client_than_the_plan_allows_does_wrap() -> None:
     """Positive control of `max_clients`: it is the largest such number, not just a safe one."""
     plan = chain(Quantise()).plan(Layout((TensorSpec("x", (1,), 1.0, 32),)), 3).tensors[0]
