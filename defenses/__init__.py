@@ -1,6 +1,7 @@
 """Defences: what protects the clients' contributions while they are summed.
 
-A defence is a chain of transforms, ended by one aggregation:
+A defence is a chain of transforms (clip, noise, fixed point), ended by one aggregation (in the clear, masked,
+encrypted). Users compose it before a run and give it to a federation; its plan says what it will do:
 
     from securefed.defenses import chain, clip, gaussian, secure_aggregation
 

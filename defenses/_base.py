@@ -1,8 +1,15 @@
 """The contracts of the message layer: a defence is a chain of transforms, ended by one aggregation.
 
-A transform (`transform.Transform`) changes a contribution before it is summed, or the sum after it. An aggregation
+A transform (`_transform.Transform`) changes a contribution before it is summed, or the sum after it. An aggregation
 decides how the sum is made: in the clear, masked, or encrypted. Both state before the run what they will do, in a
-`Plan`, and refuse by name what they cannot do exactly as planned.
+`Plan`, and refuse by name what they cannot do exactly as planned. In this package
+
+    contribution   the named tensors that one client adds to a sum; "encoded" after the transforms, mostly as integers
+    exchange       one sum of contributions, also one that fails ("void"); a run numbers its exchanges
+    stage          one round of messages of an exchange: the server sends requests, and parties reply
+    cohort         the clients invited to an exchange; its survivors are those whose contributions are in the sum
+    layout         names, shapes and declared bounds of a contribution's tensors, from the algorithm
+    ring           integers modulo 2^bits, in which exact aggregations sum
 """
 
 from __future__ import annotations
@@ -25,18 +32,23 @@ from securefed.defenses._plan import (
     has_indicator,
     indicator_of,
     plan_digest,
+    some_client_out,
     with_indicator,
     without_indicator,
+    without_indicator_tensor,
 )
 from securefed.defenses._transform import AdaptiveTransform, Transform, link_text
 from securefed.errors import ConfigError, ContradictionError, DataError, PlanError
 
-__all__ = ["INDICATOR", "Plan", "TensorPlan", "Unit", "has_indicator", "plan_digest", "without_indicator"]
+__all__ = [  # the plan's part, re-exported
+    "INDICATOR", "Plan", "TensorPlan", "Unit", "has_indicator", "plan_digest", "some_client_out", "without_indicator",
+    "without_indicator_tensor",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class UploadContext:
-    """Fingerprints of what the server sent a client before its upload; 32 bytes each.
+    """Hashes of what the server sent a client before its upload; 32 bytes each.
 
     Attributes:
         exchange: fingerprint of the exchange's context (`Session.context`): the same for all clients that are summed.
@@ -94,7 +106,7 @@ class Aggregation(ABC):
     A missing reply is a dropout. A reply that is refused raises `MessageRefused` with its sender: the caller drops that
     reply and calls again with the same state.
 
-    What an aggregation may offer beyond this stands in `capabilities`. A commented example stands in
+    What an aggregation may offer beyond this stands in `_capabilities`. A commented example stands in
     `extension_templates/aggregation.py`, and `securefed.testing.parametrize_with_checks` tests yours.
 
     Attributes:
@@ -320,7 +332,10 @@ class Defense:
         return contribution
 
     def decode(self, encoded: Tensors, plan: Plan, count: int) -> Tensors:
-        """Return the sum of `count` contributions in the algorithm's units, without the indicator."""
+        """Return the sum of `count` contributions as real numbers, without the indicator.
+
+        Its units are the algorithm's; under an adaptive clip, which `release` undoes, they are the clip's.
+        """
         inner = without_indicator(plan)
         encoded = without_indicator_tensor(encoded)
         for transform in reversed(self.transforms):
@@ -328,7 +343,7 @@ class Defense:
         return encoded
 
     def release(self, total: Tensors, plan: Plan) -> Tensors:
-        """Return what leaves the aggregator: the sum in the transforms' encoding, with central noise where planned."""
+        """Return what leaves the aggregator: the decoded sum in algorithm's units, with central noise where planned."""
         inner = without_indicator(plan)
         for transform in reversed(self.transforms):
             total = transform.release(total, inner)
@@ -366,17 +381,6 @@ def _checked(link: Transform | Aggregation, plan: object) -> Plan:
             "`return plan`, or `return dataclasses.replace(plan, ...)`"
         )
     return plan
-
-
-def without_indicator_tensor(tensors: Tensors) -> Tensors:
-    """Remove `INDICATOR` from `tensors`."""
-    return {name: value for name, value in tensors.items() if name != INDICATOR}
-
-
-def some_client_out(total: Tensors, plan: Plan) -> bool:
-    """Tell whether the sum of an aggregation shows that a client sat out, so that all of it is noise."""
-    indicator = indicator_of(plan)
-    return indicator is not None and bool((np.abs(total[INDICATOR]) > indicator.error).any())
 
 
 def check_request(request: Message, session: Session, client: ClientId, stage: str, expected: str) -> None:

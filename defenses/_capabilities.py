@@ -1,6 +1,9 @@
-"""Optional abilities of an aggregation, one protocol each.
+"""Optional abilities of an aggregation, one `typing.Protocol` each.
 
-Servers and clients ask for an ability by `isinstance`, once, and work without it where an aggregation lacks it.
+An aggregation is a protocol of messages that sums the clients' contributions (`_base.Aggregation`); one run of it is an
+exchange. The runtime's servers and clients ask for an ability by `isinstance`, once, and work without it where an
+aggregation lacks it. In all methods `state` is the aggregation's own state of one exchange, at a client or at the
+server as the method's name says.
 """
 
 from __future__ import annotations
@@ -15,9 +18,10 @@ from securefed.defenses._base import Outgoing, Plan, Session
 
 @runtime_checkable
 class SupportsPipelining(Protocol):
-    """An aggregation in which each exchange can prepare the one that follows.
+    """An aggregation in which each exchange can prepare the one that follows, so that that one has fewer stages.
 
-    The prepared state is used at most once, by the very next exchange: a client erases it with its upload.
+    The prepared state is used at most once, by the very next exchange: a client erases it with its upload. It holds
+    secrets, which wait in memory, or in the parties' files, until then.
     """
 
     def client_resume(self, session: Session, client: ClientId, last: Any) -> Any:
@@ -37,7 +41,10 @@ class SupportsPipelining(Protocol):
 
 @runtime_checkable
 class SupportsMemory(Protocol):
-    """An aggregation whose clients must remember what they released, even if their process ends."""
+    """An aggregation whose clients must remember something from one exchange to the next, even if their process ends.
+
+    For example, over which clients they helped to open a sum, or the first public key of a run.
+    """
 
     def client_memory(self, state: Any) -> Array:
         """Return the memory that the client keeps after an exchange. It holds no secret of the exchange."""
@@ -56,7 +63,10 @@ class SupportsPrecomputation(Protocol):
 
 @runtime_checkable
 class SupportsAuthenticatedRefusals(Protocol):
-    """An aggregation whose clients authenticate their refusals, once they share a secret with the server."""
+    """An aggregation whose clients authenticate their refusals, once they share a secret with the server.
+
+    A refusal is the message by which a client declines a request; a forged one would make it look lost.
+    """
 
     def client_refusal(self, state: Any, body: Tensors, number: int) -> Tensors:
         """Return the body of a refusal in exchange `number`, with a tag where `state` has a secret for it."""
@@ -67,10 +77,10 @@ class SupportsAuthenticatedRefusals(Protocol):
 
 @runtime_checkable
 class SupportsStreaming(Protocol):
-    """An aggregation whose server adds each upload as it arrives and keeps none, so that its memory is O(d)."""
+    """An aggregation whose server adds each upload as it arrives and keeps none: memory of one upload, not of all."""
 
     def server_absorb(self, state: Any, reply: Message) -> Any:
-        """Return the state with this upload added. `server_step` is then called without it to end the stage.
+        """Return the state with the upload `reply` added. `server_step` is then called without it to end the stage.
 
         Raises:
             MessageRefused: as `server_step`; the state from before goes on without this reply.
@@ -88,4 +98,11 @@ class SupportsVerification(Protocol):
         """Return what the server sends to the clients that it counted; empty if it sends nothing."""
 
     def client_check(self, kept: bytes, client: ClientId, plan: Plan, announced: Tensors) -> None:
-        """Raise `SumRefused` unless the announced sum is that of the uploads of the clients it names."""
+        """Raise `SumRefused` unless the announced sum is that of the uploads of the clients it names.
+
+        Args:
+            kept: what `client_keeps` returned.
+            client: this client's id.
+            plan: of that exchange.
+            announced: what `announce` returned, as it arrived.
+        """

@@ -1,5 +1,9 @@
 """Encode floats in fixed point: integers whose sum over the cohort cannot wrap, planned per tensor.
 
+`quantise()` makes the last link of a defence's chain before an exact aggregation (masks, encryption); `chain` adds it
+where it is missing. Clients call `encode` in each exchange (one sum), the server `decode` on the sum of integers; the
+functions at the end turn integers into those that travel (`to_ring`) and back. The cohort is the invited clients.
+
 A ring of R bits is the integers modulo 2^R, read as signed numbers. A client's entry x becomes k = round(x / step).
 With N planned clients in a ring of R bits, |k| <= (2^(R-1) - 1) / N, so that the signed sum fits. `step` is a power of
 two: k * step is exact, and the only error is the rounding, at most step / 2 per client and entry (plus one rounding of
@@ -67,7 +71,7 @@ class Quantise(Transform):
         return f"{self.name}({', '.join([str(self.ring), *(self.only or ())])})"
 
     def plan(self, plan: Plan) -> Plan:
-        """Return the plan with ring, step, largest number of clients and error of every tensor.
+        """Return the plan with ring, step, largest number of clients and error of the sum for every tensor.
 
         Raises:
             PlanError: a tensor without bound, too many clients for the ring, or a name in `only` that is not in
@@ -80,18 +84,23 @@ class Quantise(Transform):
         )
 
     def _ring(self, name: str, plan: Plan) -> int:
+        """Return the width in bits for a tensor: `ring` where it is given for it, else what the layout asks for."""
         forced = self.ring is not None and (self.only is None or name in self.only)
         return self.ring if forced and self.ring is not None else plan.wanted_rings[name]
 
     @staticmethod
     def _tensor(tensor: TensorPlan, ring: int, clients: int) -> TensorPlan:
+        """Plan one tensor: the finest power-of-two step with which the sum over `clients` fits the ring.
+
+        With u = ceil(bound / step) units of one client at most, clients * u <= 2^(ring - 1) - 1.
+        """
         if tensor.bound is None:
             raise PlanError(
                 f"tensor {tensor.name!r} declares no bound, so no fixed point can be planned; "
                 "put clip(...) before this defence, or declare a bound in the algorithm's layout"
             )
         check_ring(ring, f"the layout's tensor {tensor.name!r}")
-        largest = (2 ** (ring - 1) - 1) // clients
+        largest = (2 ** (ring - 1) - 1) // clients  # most units of one client's entry
         if largest < 2:
             raise PlanError(
                 f"{clients} clients are too many for a {ring}-bit ring; use a wider ring or a tree of aggregators"
@@ -183,7 +192,7 @@ def to_ring(value: Array, ring: int) -> Array:
     """Pack signed int64 entries, flat, into the integers that travel: uint32 or uint64 (`wire_size`,).
 
     The first lane holds the first `wire_size` entries, the next lane those that follow, so that NumPy adds one whole
-    lane at a time.
+    lane at a time. With W = `wire_size` integers, integer i is sum_j k_{j W + i} 2^(ring j) mod 2^64.
     """
     if ring == 32:
         return value.view(np.uint64).astype(np.uint32)
@@ -205,7 +214,7 @@ def from_ring(words: Array, ring: int, size: int) -> Array:
         return words.view(np.int64)
     remaining, entries, unused_bits = words.view(np.int64), [], np.int64(_WORD - ring)
     for _ in range(lanes(ring)):
-        lane = (remaining << unused_bits) >> unused_bits  # the lowest lane with its sign
+        lane = (remaining << unused_bits) >> unused_bits  # the lowest lane with its sign: the shift right keeps it
         entries.append(lane)
-        remaining = (remaining - lane) >> np.int64(ring)
+        remaining = (remaining - lane) >> np.int64(ring)  # less the lane, so that what it borrowed is given back
     return np.concatenate(entries)[:size]

@@ -1,4 +1,9 @@
-"""Sum in the clear: every contribution travels as it is. The baseline of every comparison."""
+"""Sum in the clear: every contribution travels as it is. The baseline of every comparison.
+
+The runtime calls the methods of `Plain` as `_base.Aggregation` describes. An exchange (one sum) has one stage,
+`upload`: the server asks with an empty message, a client replies with its tensors. Nothing is hidden from the server,
+and nothing authenticated; both are left to the transport.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +49,7 @@ class PlainServer:
 
 @dataclass(frozen=True)
 class Plain(Aggregation):
-    """Sum what the clients send, in the clear."""
+    """Sum what the clients send, in the clear: integers where a transform made some, else floating point."""
 
     name: ClassVar[str] = "plain"
     exact: ClassVar[bool] = False
@@ -62,7 +67,7 @@ class Plain(Aggregation):
         return PlainClient()
 
     def client_accept(self, state: PlainClient, request: Message, context: UploadContext) -> PlainClient:
-        """Check that the request asks for the upload."""
+        """Check that the request asks for the upload; `ContradictionError` where it asks twice or for another stage."""
         expect_stage(request, state.next_stage)
         return PlainClient(next_stage="")
 
@@ -76,7 +81,12 @@ class Plain(Aggregation):
         return PlainServer(session.cohort, session.plan), UPLOAD, {client: {} for client in session.cohort}
 
     def server_step(self, state: PlainServer, replies: Mapping[PartyId, Message]) -> Aggregate:
-        """Check the contributions and add them."""
+        """Check the contributions and add them.
+
+        Raises:
+            MalformedError: a contribution is not one of the plan; it names the client.
+            TooFewSurvivors: no client replied.
+        """
         survivors = tuple(sorted(replies))
         if not survivors:
             raise TooFewSurvivors("no client answered; the round is void")
@@ -94,7 +104,13 @@ class Plain(Aggregation):
 
 
 def check_body(client: ClientId, body: Tensors, plan: Plan) -> None:
-    """Raise `MalformedError` unless `body` is an encoded contribution of the plan, within its range."""
+    """Raise `MalformedError` unless `body` is an encoded contribution of the plan, within its range.
+
+    Args:
+        client: the sender, named in the error.
+        body: its tensors: int64 where the plan has a step (the value of one integer), else float64 or float32.
+        plan: of the exchange.
+    """
     if set(body) != {tensor.name for tensor in plan.tensors}:
         raise MalformedError(client, f"tensors {sorted(body)} are not those of the plan")
     for tensor in plan.tensors:

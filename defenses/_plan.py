@@ -1,8 +1,13 @@
 """The plan of a defence: what it will do for one layout and one number of clients, stated before the run.
 
-A plan starts from the algorithm's layout (names, shapes and bounds of a contribution's tensors). Each link of the chain
-then returns it with what that link adds: bounds, fixed point, noise and epsilon, stages, bytes and assumptions. Server
-and clients derive the same plan from public numbers, and the protocols bind what they send to its digest.
+A plan starts from the algorithm's layout (names, shapes and bounds of a contribution's tensors, the arrays that one
+client adds to a sum). Each link of the defence's chain then returns it with what that link adds: bounds, fixed point,
+noise and epsilon, stages, bytes and assumptions (`Defense.plan`). Server and clients derive the same plan from public
+numbers, before a run and, where a range is doubled or a clip is learned, before each exchange (one sum). The protocols
+bind what they send to its digest.
+
+A ring is the integers modulo 2^bits; the bound, step and ring of a tensor make its fixed point: an entry x travels as
+the integer round(x / step), and the sum over all planned clients fits the ring.
 """
 
 from __future__ import annotations
@@ -15,21 +20,24 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Literal
 
-from securefed._tensors import Layout, Ring, TensorSpec
+import numpy as np
+
+from securefed._tensors import Layout, Ring, Tensors, TensorSpec
 
 Unit = Literal["client", "record"]
 """Whose data differential privacy protects: all of one client's, or one record."""
 
 INDICATOR: Final = "out.indicator"
 """The tensor that shows, in the sum, that some client sat out: each client adds 0 to it, a client that is out adds
-uniform residues."""
+uniform integers of the ring. A client sits out if its values are out of range or not finite, or its computation failed;
+by a refusal the server would learn which client that is."""
 
 _TABLE_HEAD: Final = ("tensor", "shape", "bound", "ring", "step", "largest N", "error of the sum")
 
 
 @dataclass(frozen=True)
 class TensorPlan:
-    """The plan of one tensor.
+    """The plan of one tensor; all numbers are public, in units of the algorithm.
 
     Attributes:
         name: its name in the layout.
@@ -40,7 +48,8 @@ class TensorPlan:
         max_clients: largest number of clients whose sum cannot wrap around the ring.
         error: largest absolute difference, per entry, between the decoded sum and the exact sum.
         sensitivity: L2 distance by which one record of a client moves the tensor, as the layout declares it.
-        declared: largest absolute entry before a client adds noise of its own, where `records` cuts entries to it.
+        declared: largest absolute entry before a client adds noise of its own, where the transform `records` (privacy
+            of single records) cuts entries to it.
     """
 
     name: str
@@ -109,7 +118,7 @@ class Plan:
         wanted_rings: the ring that each tensor asks for.
         stages: names of the message exchanges of a round, in order.
         upload_bytes: bytes that a client sends in a round, over all stages, without headers.
-        threshold: number of survivors that a round needs.
+        threshold: number of survivors (clients whose contributions are in the sum) that a round needs.
         open_to: which parties, if they collude, see single contributions, as a sentence.
         verified: whether clients check the sum that the server announces.
         added: names of tensors that transforms add to a contribution; they are released, and no algorithm sees them.
@@ -182,6 +191,7 @@ class Plan:
 
     @cached_property
     def _digest(self) -> bytes:
+        """SHA-256 of the numbers, as `plan_digest` describes."""
         masking, privacy = self.masking or MaskingPlan(), self.privacy
         clip, unit = (None, "client") if privacy is None else (privacy.clip, privacy.unit)
         noise, survivors = (0.0, 0) if privacy is None else (privacy.noise_multiplier, privacy.noise_survivors)
@@ -197,6 +207,7 @@ class Plan:
 
 
 def _exact(value: float | None) -> str | None:
+    """Write a number so that all parties write the same one alike: hexadecimal, every bit of it."""
     return None if value is None else float(value).hex()
 
 
@@ -248,6 +259,20 @@ def with_indicator(plan: Plan) -> Plan:
 def indicator_of(plan: Plan) -> TensorPlan | None:
     """Find the plan of the indicator; `None` where the plan has none."""
     return next((tensor for tensor in plan.tensors if tensor.name == INDICATOR), None)
+
+
+def without_indicator_tensor(tensors: Tensors) -> Tensors:
+    """Remove `INDICATOR` from `tensors`."""
+    return {name: value for name, value in tensors.items() if name != INDICATOR}
+
+
+def some_client_out(total: Tensors, plan: Plan) -> bool:
+    """Tell whether the sum of an aggregation shows that a client sat out, so that all of it is noise.
+
+    It shows where the indicator's sum is not 0, up to the planned error of a sum in floating point.
+    """
+    indicator = indicator_of(plan)
+    return indicator is not None and bool((np.abs(total[INDICATOR]) > indicator.error).any())
 
 
 def without_indicator(plan: Plan) -> Plan:

@@ -1,4 +1,9 @@
-"""Register the defences by name, for the command line, the audit and the contract tests."""
+"""Register the defences by name, for the command line, the audit and the contract tests.
+
+Each entry is a name, a function that makes the defence from settings (keyword arguments), and what lists and tables
+show: a summary, the source, what it `hides`, and whether its sums are exact. The registry imports this module at first
+use.
+"""
 
 from __future__ import annotations
 

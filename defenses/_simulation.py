@@ -1,7 +1,10 @@
 """Run one exchange under a defence in this process, without a network: sum given contributions.
 
 All parties are played by one loop that hands their messages over, so that users and tests see what a defence does to a
-sum without an algorithm, a federation or a transport.
+sum without an algorithm, a federation or a transport. An exchange is one sum; a contribution is the named tensors that
+one client adds to it.
+
+Not promised: secrecy. All clients' secrets are in this process.
 """
 
 from __future__ import annotations
@@ -31,10 +34,13 @@ def sum_once(
 
     Args:
         defense: how the sum is made; an aggregation alone is taken as a chain of one link.
-        layout: the tensors of one contribution.
+        layout: names, shapes and bounds of one contribution's tensors.
         contributions: the clients' contributions, by id.
-        drop: function that decides which replies are lost, to simulate dropouts.
+        drop: function of a stage's name and a party that decides which replies are lost, to simulate dropouts.
         range_doublings: how often the declared bounds are doubled.
+
+    Returns:
+        The sum in the layout's names, shapes and units, and the ids of the clients that are in it.
 
     Raises:
         PlanError: the defence cannot keep its promise for this layout and number of clients.
@@ -50,7 +56,7 @@ def sum_once(
     clients: dict[PartyId, Any] = {client: protocol.client_open(session, client) for client in session.cohort}
     helper = protocol.helper(plan.clients)
     state, stage, outgoing = protocol.server_open(session)
-    while True:
+    while True:  # one stage a turn: hand out the requests, collect the replies, let the server make a step
         replies: dict[PartyId, Message] = {}
         for party, body in outgoing.items():
             request = Message(session.run, session.round, stage, SERVER, party, body)

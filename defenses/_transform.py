@@ -1,8 +1,10 @@
 """The contract of a transform: one link of a defence, between the algorithm and the aggregation.
 
-A transform changes each client's contribution before it is summed, or the sum before it is released. Write a class of
-your own with `name`, `stage` and `plan`; everything else has a default that changes nothing. A commented example
-stands in `extension_templates/transform.py`, and `securefed.testing.parametrize_with_checks` tests yours.
+A transform changes each client's contribution (the named tensors that it adds to a sum) before it is summed, or the sum
+before it is released. `Defense` calls it: `plan` before a run, then in each exchange (one sum) `encode` at every
+client, `decode` and `release` at the server. Write a class of your own with `name`, `stage` and `plan`; everything else
+has a default that changes nothing. A commented example stands in `extension_templates/transform.py`, and
+`securefed.testing.parametrize_with_checks` tests yours.
 """
 
 from __future__ import annotations
@@ -98,7 +100,7 @@ class Transform(ABC):
         return total
 
     def distortion(self, plan: Plan, count: int) -> ClippingNoiseRecord:
-        """Return the clipping and noise record of an exchange with `count` survivors; empty by default.
+        """Return the clipping and noise record of an exchange with `count` contributions in its sum; empty by default.
 
         A transform that changes numbers by more than rounding states it here, in public numbers: attacks and audits
         read them.
@@ -114,11 +116,11 @@ class AdaptiveTransform(Transform):
 
     @abstractmethod
     def start(self, layout: Layout) -> tuple[float, ...]:
-        """Return the numbers for the first exchange; their count stays the same for all exchanges."""
+        """Return the numbers for the first exchange with tensors of this layout; their count never changes."""
 
     @abstractmethod
     def learn(self, released: Tensors, plan: Plan, count: int) -> tuple[float, ...]:
-        """Return the next exchange's numbers.
+        """Return the next exchange's numbers, at the server, which sends them to the clients.
 
         Args:
             released: what the aggregator released.
