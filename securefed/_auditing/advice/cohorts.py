@@ -104,6 +104,11 @@ def keeps(utility: float, clear: float, keep: float) -> bool:
     """Return whether utility >= clear - (1 - keep) |clear|, which is a share of the clear one for negative ones too.
 
     A run in the clear that failed (-inf) keeps nothing.
+
+    Args:
+        utility: under a defence.
+        clear: without one.
+        keep: share of it that is enough, from 0 to 1.
     """
     return bool(np.isfinite(clear)) and utility >= clear - (1 - keep) * abs(clear)
 

@@ -115,7 +115,17 @@ class _Priced:
     def setting(
         self, epsilon: float, rate: float, clip: float, clear: float, keep: float, seeds: Sequence[int], options: str
     ) -> RecordSetting:
-        """Measure one epsilon."""
+        """Measure one epsilon.
+
+        Args:
+            epsilon: for one row, over the whole run.
+            rate: learning rate.
+            clip: norm to which a row's gradient is clipped.
+            clear: utility of the user's algorithm without a defence.
+            keep: share of it that a usable setting keeps.
+            seeds: of the runs.
+            options: what names the data in the command to paste.
+        """
         case = self._case(epsilon, rate, clip)
         trials = self._with(case)
         upload, seconds = trials.cost(self._sums)

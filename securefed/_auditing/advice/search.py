@@ -214,6 +214,7 @@ class _Search:
 
 
 def _unmeasured(algorithm: str, candidate: Candidate, reason: str) -> Setting:
+    """Make the setting of a candidate that could not run: its figures are NaN, and it does not hold."""
     nothing = dict.fromkeys(
         ("leak", "leak_upper", "detectable", "utility", "utility_clear", "bytes_up", "seconds_per_round"), math.nan
     )

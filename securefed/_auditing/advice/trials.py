@@ -175,7 +175,13 @@ class Trials:
         return float(f"{candidate.clip * max(median(sizes), 1e-12):.3g}")
 
     def defense(self, candidate: Candidate, prepared: Prepared, *, real: bool) -> Defense:
-        """Make the defence of a setting, or a cheap one whose sums are the same or equally distributed."""
+        """Make the defence of a setting.
+
+        Args:
+            candidate: the setting.
+            prepared: its data, on whose sizes the noise depends.
+            real: whether the defence itself is made, or a cheap one whose sums are the same or equally distributed.
+        """
         if candidate.defense == PLAIN:
             return chain()
         if candidate.epsilon is not None:

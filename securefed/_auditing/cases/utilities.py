@@ -35,7 +35,10 @@ def captured_variance(output: Tensors, test: Dataset) -> float:
 
 
 def mean_share(output: Tensors, test: Dataset) -> float:
-    """Return the output of self-learning PCA; no basis leaves a client, so that held-out rows cannot be scored."""
+    """Return the output of self-learning PCA, a share of energy from 0 to 1.
+
+    No basis leaves a client there, so that held-out rows cannot be scored.
+    """
     return float(output["share"])
 
 

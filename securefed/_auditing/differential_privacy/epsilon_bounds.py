@@ -226,6 +226,11 @@ def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
     Given the output, each bit is right with odds of at most e^epsilon, whatever the others are: the right guesses are
     dominated by W ~ Binomial(made, e^eps / (1 + e^eps)), plus F exceptions of mean at most 2 m delta. P[W + F >= v] is
     largest when F has one size i besides 0, which costs 2 m delta / i: hence the maximum over i.
+
+    Args:
+        guesses: v `right` of r `made` guesses, of m bits.
+        epsilon: of the privacy.
+        delta: of the privacy.
     """
     v, r = guesses.right, guesses.made
     q = 1 / (1 + math.exp(-epsilon))
@@ -257,12 +262,18 @@ def one_run_f(guesses: Guesses, delta: float, confidence: float = CONFIDENCE) ->
 
 
 def rejects_gaussian(guesses: Guesses, mu: float, confidence: float = CONFIDENCE) -> bool:
-    """Whether the guesses reject Gaussian privacy of parameter `mu` = sensitivity / standard deviation."""
+    """Whether the guesses reject Gaussian privacy of parameter `mu` = sensitivity / standard deviation.
+
+    Args:
+        guesses: of the adversary.
+        mu: parameter of the trade-off curve.
+        confidence: 1 - the probability that a true curve is rejected.
+    """
     return rejects(guesses, lambda x: gaussian_least(x, mu), 1 - confidence)
 
 
 def gaussian_least(power: float, mu: float) -> float:
-    """Return the least false positive rate at a true positive rate: Phi(Phi^-1(power) - mu)."""
+    """Return the least false positive rate at the true positive rate `power`: Phi(Phi^-1(power) - mu)."""
     return float(ndtr(ndtri(power) - mu)) if power > 0 else 0.0
 
 

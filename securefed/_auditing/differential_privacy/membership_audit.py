@@ -3,8 +3,9 @@
 `registered_audit.audit(membership=True)` calls `play` for each algorithm and seed, then `membership_rows`. The target's
 first rows are canaries: a coin decides whether the target has its own row or a stand-in, a held-out row of the same
 label. The algorithm runs in its audit case, the setting in which it is audited. The adversary sees what the noise's
-epsilon covers, knows all other clients' rows and subtracts their messages, and scores each coin by a log likelihood
-ratio. One adversary knows the target's other rows too (`informed`), the other only rows like them (`population`).
+epsilon covers, knows all other clients' rows and subtracts their messages. The rest it compares with what the target
+would have sent with its own row and with the stand-in, by a log likelihood ratio, for each coin. One adversary knows
+the target's other rows too (`informed`), the other only rows like them (`population`).
 
 Two worst cases stand beside these: a whole contribution far beyond the clip (`noise_audit`), and one record where
 records are the unit of privacy (`record_audit`). Poisson sampling has only these, since the adversary above would have
@@ -160,7 +161,11 @@ class MembershipRow:
 
 
 def play(algorithm: str, seed: int, settings: Settings) -> tuple[list[Play], list[str]]:
-    """Play one seed of one algorithm under every noise; return the plays, and what was left out and why."""
+    """Play one seed of one algorithm under every noise, at the audit's epsilon.
+
+    Returns:
+        The plays, and a sentence for each noise that was left out, with the reason.
+    """
     what = settings.own.apply(case(algorithm))
     prepared = what.prepare(settings.source(), settings.clients, seed)
     rng = np.random.default_rng([seed, 0x3E3])
@@ -181,7 +186,11 @@ def play(algorithm: str, seed: int, settings: Settings) -> tuple[list[Play], lis
 
 
 def client_canaries(delta: float, noise: float, seeds: int) -> Iterator[MembershipRow]:
-    """Measure the worst case of one whole contribution in one exchange under each noise, whatever the algorithm."""
+    """Measure the worst case of one whole contribution in one exchange under each noise, whatever the algorithm.
+
+    `delta` is of the claimed epsilon, `noise` the noise multiplier (standard deviation over the clip), and `seeds` the
+    number of runs. The same holds for `record_canaries`.
+    """
     for name, make in {**NOISES, **POISSON}.items():
         yield from _canary_row(
             "any", name, CLIENT_CANARY, seeds, partial(audit_noise, make(1.0, noise), delta, tensors=_TENSORS)
@@ -248,6 +257,7 @@ def gather_plays(plays: Iterable[Play]) -> list[MembershipRow]:
 
 
 def _row(group: Sequence[Play]) -> MembershipRow:
+    """Pool the scores of one adversary under one noise over all runs, and judge them."""
     found = pooled_rates([np.array(item.scores) for item in group], [np.array(item.inside) for item in group])
     count, auc = len(group), found.rates.auc
     # an interval holds the deviation of one run's value, that of the mean times sqrt(count)
@@ -300,6 +310,7 @@ def _plays_under(
     method = what.build()
     result = Federation(method, clients, defense, seed=seed, public=prepared.public).run(what.rounds)
     privacy = result.plan.privacy
+    # the adversary sees uploads where each client's own noise meets epsilon (local noise), else the released sums
     local = name == PLAIN or (privacy is not None and privacy.noise_survivors == 1)
     observed = (views.server if local else views.released)(result.transcript, _TARGET)
     plans = _plans(defense, result)

@@ -159,6 +159,7 @@ class FunctionAlgorithm(Algorithm[Tensors, Rows]):
             return self.call(data, deepcopy(dict(broadcast)), again)
 
     def _numbers(self, name: str, value: Any) -> Array:
+        """Return a tensor of the message as float64; raise `DataError` if its numbers are not real and finite."""
         try:
             array = np.asarray(value)
             real = array.dtype.kind in "fiub"
@@ -175,6 +176,7 @@ class FunctionAlgorithm(Algorithm[Tensors, Rows]):
         return numbers
 
     def _check_shapes(self, sent: Tensors) -> None:
+        """Raise `DataError` unless a message has the names, shapes and order of `example`."""
         if not any(np.size(value) for value in sent.values()):
             raise DataError(f"{self.name} returned no number at all, so there is nothing to sum and nothing to audit")
         for name in sorted({*sent, *self.example}):

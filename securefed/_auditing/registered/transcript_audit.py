@@ -327,6 +327,7 @@ class _Candidate:
     def _judged(
         self, clients: Sequence[Dataset] | None, observed: View, found: Reconstruction, run: Transcript
     ) -> Judgement | None:
+        """Compare an estimate with the target's rows in a run; `None` where these or the estimate are not known."""
         if clients is None or found.secret == "personal" or not np.isfinite(found.value).all():
             return None
         everyone = Dataset(np.concatenate([data.x for data in clients]))

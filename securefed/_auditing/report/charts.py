@@ -109,6 +109,15 @@ def spectrum(title: str, truth: Array, estimate: Array, most: int = 24) -> str:
     """Draw the leading eigenvalues of two symmetric matrices: the secret's as rings, the reconstruction's as dots.
 
     Eigenvalues below 1e-8 of the largest are rounding errors, and are left out.
+
+    Args:
+        title: of the chart.
+        truth: the secret, (features, features).
+        estimate: its reconstruction, of the same shape.
+        most: number of eigenvalues at most.
+
+    Returns:
+        The figure; empty where the secret has no positive eigenvalue.
     """
     true, found = (np.linalg.eigvalsh((m + m.T) / 2)[::-1][:most] for m in (truth, estimate))
     top = float(true[0])
@@ -133,7 +142,15 @@ def spectrum(title: str, truth: Array, estimate: Array, most: int = 24) -> str:
 def tradeoff(
     title: str, utility_name: str, epsilons: Sequence[float], leakages: Sequence[Triple], utilities: Sequence[float]
 ) -> str:
-    """Draw leakage (mean, low, high) and utility against epsilon, which is logarithmic."""
+    """Draw leakage and utility against epsilon, on a logarithmic axis.
+
+    Args:
+        title: of the chart.
+        utility_name: what the utility measures.
+        epsilons: the values of epsilon.
+        leakages: (mean, low, high) at each.
+        utilities: mean utility at each.
+    """
     ends = math.log10(min(epsilons)), math.log10(max(epsilons))
     means = [mean for mean, _, _ in leakages]
     said = "; ".join(

@@ -67,7 +67,7 @@ Report = Mapping[str, Any]
 
 
 def save(folder: Path, before: Report, after: Report) -> None:
-    """Write `comparison.html` and `comparison.json` into `folder`.
+    """Write `comparison.html` and `comparison.json` into `folder`, which is created where there is none.
 
     Raises:
         StorageError: it cannot be written.
@@ -232,6 +232,7 @@ def _group(row: Compared) -> str | None:
 
 
 def _groups(both: Sequence[Compared]) -> list[dict[str, Any]]:
+    """Collect the rows that changed under their headings, those that moved most first."""
     out = []
     for change, title, text in GROUPS:
         rows = sorted((row for row in both if _group(row) == change), key=lambda row: -abs(row.moved))
@@ -242,6 +243,7 @@ def _groups(both: Sequence[Compared]) -> list[dict[str, Any]]:
 
 
 def _row(row: Compared) -> dict[str, Any]:
+    """Format a situation: where it is, what both audits found, and the chart of the two."""
     sides = [_side(row, index) for index in (0, 1)]
     leaks = [
         (mean or 0.0, *(ends or (0.0, 0.0))) for mean, ends in zip((row.before, row.after), row.intervals, strict=True)

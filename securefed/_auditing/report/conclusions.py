@@ -159,6 +159,7 @@ def finding(report: Report, algorithm: str) -> str:
 
 
 def _in_the_clear(report: Report, algorithm: str) -> str:
+    """Say what plain messages give away of one client's data, by the worst cell of a server without help."""
     cell = worst(report, algorithm, PLAIN, CLIENT)
     if cell is None:
         return "Plain messages were not attacked in this audit."

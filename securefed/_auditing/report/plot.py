@@ -73,7 +73,7 @@ class Plot:
         self._text((self._LEFT + WIDTH - self._RIGHT) / 2, HEIGHT - 4, name, "middle")
 
     def bar(self, value: float, low: float, high: float, colour: str) -> None:
-        """Add an interval above a value of the x axis."""
+        """Add a vertical line from `low` to `high` at a value of the x axis: an interval."""
         ends = (self.x(value), self.y(low)), (self.x(value), self.y(high))
         self._line(*ends, f"stroke:{colour};stroke-width:2;stroke-opacity:.55")
 
@@ -91,7 +91,7 @@ class Plot:
         self.parts.append(f'<polyline points="{self._points(xs, ys)}" style="{style}"/>')
 
     def circle(self, x: float, y: float, radius: float, style: str, title: str = "") -> None:
-        """Add a circle at a pair of values; `title` shows under the pointer."""
+        """Add a circle at a pair of values, with a radius in pixels; `title` shows under the pointer."""
         about = f"<title>{escape(title)}</title>" if title else ""
         self.parts.append(
             f'<circle cx="{self.x(x):.1f}" cy="{self.y(y):.1f}" r="{radius}" style="{style}">{about}</circle>'
@@ -103,6 +103,7 @@ class Plot:
         self._text(self.x(x) + (12 if right else -12), self.y(y) + 4, words, "start" if right else "end")
 
     def _text(self, x: float, y: float, words: str, anchor: str) -> None:
+        """Add text at a pixel; `1eK` becomes 10 with the exponent K raised."""
         base, power = words.split("e") if words.startswith("1e") else (words, "")
         shown = f'10<tspan dy="-4" font-size="9">{int(power)}</tspan>' if power and base == "1" else escape(words)
         self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{shown}</text>')
@@ -134,7 +135,7 @@ def figure(title: str, note: str, plot: Plot, names: Sequence[str] = ()) -> str:
 
 
 def powers(low: int, high: int, most: int) -> list[tuple[float, str]]:
-    """List at most about `most` powers of ten between two exponents, with their labels."""
+    """List about `most` powers of ten at most, 10^low to 10^high, with their labels `1eK`."""
     return [(10.0**k, f"1e{k}") for k in range(low, high + 1, max(1, math.ceil((high - low) / most)))]
 
 

@@ -79,6 +79,7 @@ def strongest_artifact(report: Report, algorithm: str, owner: str) -> tuple[Cell
 
 
 def _shown(report: Report, cell: Cell, artifact: Artifact) -> dict[str, Any]:
+    """Describe a cell in a sentence, and show its artifact."""
     text = (
         f"{protection(cell.defense)}, view “{cell.view}”, attack {cell.attack}: {cell.verdict.word}, "
         f"leakage {leak_text(cell.leakage.mean)}, median error {cell.error_median:.1e}."

@@ -95,7 +95,7 @@ def _records(rows: TrainedRows) -> list[bytes]:
 
 
 def loss_drops(inputs: AttackInputs, records: TrainedRows) -> Array:
-    """Return each record's loss under the received model less that under the returned one."""
+    """Return (records,) each record's loss under the received model less that under the returned one."""
     before = inputs.training.received(inputs.observed.state).eval()
     after = inputs.training.received(inputs.state_after(inputs.observed.change)).eval()
     with torch.no_grad():
@@ -108,7 +108,7 @@ def loss_drops(inputs: AttackInputs, records: TrainedRows) -> Array:
 
 
 def gradient_alignments(inputs: AttackInputs, records: TrainedRows) -> Array:
-    """Return the cosine between the change and each record's descent direction at the received model."""
+    """Return (records,) the cosine between the change and each record's descent direction at the received model."""
     module = inputs.training.received(inputs.observed.state).eval()
     names = [name for name in inputs.training.parameters if name in inputs.observed.change]
     parameters = [value for name, value in module.named_parameters() if name in names]
