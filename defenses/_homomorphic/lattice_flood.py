@@ -1,15 +1,15 @@
 """Decrypt so that the scheme's own noise is hidden: add large random integers in the ring before anything is rounded.
 
 The key holder of `lattice` decrypts by `open_flooded`; clients and server call the rest for the error that the plan
-states. The ring is that of polynomials of degree below n = 8192 modulo x^n + 1 and q, a product of two primes near
-2^60.
+states. The ring is that of polynomials of degree below n = 8192 modulo x^n + 1 and q, a product of two primes just
+below 2^60.
 
 A decrypted CKKS sum shows its noise, and noise and ciphertext together determine the secret key (Li and Micciancio,
 EUROCRYPT 2021). So the key holder adds flooding noise F to the sum's polynomial m + e (message, noise): 8192
 coefficients, each uniform on 2^w integers. Its answer is computed from m + e + F alone, in any precision. Shifting F by
 e changes its distribution by at most sum |e_i| / 2^w in statistical distance (a uniform integer shifted by e_i overlaps
-with itself but for |e_i| of 2^w values), hence that of the answer too, WHATEVER m is. Noise added after
-decoding would not suffice, since the rounding of m + e to doubles may depend on e.
+with itself but for |e_i| of 2^w values), hence that of the answer too, WHATEVER m is. Noise added after decoding would
+not suffice, since the rounding of m + e to doubles may depend on e.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ def noise_bound(count: int) -> float:
 
     A fresh ciphertext is rounded when its last prime goes: each of its two polynomials by uniform parts of half a unit,
     the second times the ternary secret. A coefficient then has variance (1 + 2 n / 3) / 12, a slot's real part n / 2
-    times that: sd 1365 at n = 8192 (measured 1365). Which slots have more is the secret's: over secrets the tail is
-    Laplace's, e^(-10 sqrt 2) = 7e-7 beyond t, and 2^-71 beyond 3.5 t.
+    times that: sd 1365 at n = 8192 (measured 1365). Given the secret, the noise in a slot is about normal, with a
+    variance that depends on the secret's value at that slot's root of unity. Over random secrets it has a Laplace
+    distribution, whose tail is e^(-10 sqrt 2) = 7e-7 beyond t, and 2^-71 beyond 3.5 t.
     """
     return 10 * math.sqrt(count * DEGREE / 2 * (1 + 2 * DEGREE / 3) / 12)
 

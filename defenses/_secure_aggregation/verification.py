@@ -21,8 +21,8 @@ and every tag is a pair of numbers, one modulo p = 2^61 - 1 and one modulo 2^64.
 D_j is not 0. Where p does not divide D_j, <a, D> takes each value modulo p with probability 2^-60 at most (a_j is the
 lower 61 bits of its word, so that two of 2^61 give 0). Where p divides all of D, D_j = k p with 0 < |k| <= 8, as
 |D_j| < 2^64. It is then no multiple of 16, and <a, D> with whole words takes each value modulo 2^64 with probability
-2^-60 at most. A sum that wrapped in its ring differs from the clients'
-integers by a multiple of the ring, which p does not divide, and is refused too.
+2^-60 at most. A sum that wrapped in its ring differs from the clients' integers by a multiple of 2^ring, which p does
+not divide, and is refused too.
 
 Guarantee: a server that does not know K cannot pass off another tensor as the sum of the contributions of the clients
 that it names, except with probability at most 2^-60 for each announcement to a client (the key stream taken as
@@ -271,7 +271,7 @@ def sum_key(
 
 
 def _weights(key: bytes, tensor: TensorPlan) -> Iterator[tuple[int, Array]]:
-    """Generate the words a_j of one tensor's weights, `CHUNK` at a time: first index and words (uint64)."""
+    """Derive the words a_j of one tensor's weights from K, `CHUNK` at a time: first index j and words (uint64)."""
     stream = key_stream(hkdf(key, label("weights", tensor.name)))
     for start in range(0, tensor.size, CHUNK):
         yield start, np.frombuffer(stream.update(bytes(8 * min(CHUNK, tensor.size - start))), "<u8")
