@@ -215,6 +215,7 @@ class ClassThresholds:
         client: SimulatedClient, situation: Situation, model: LinearClassifier, direction: Array, thresholds: Array,
         sharpness: float,
     ) -> ChosenBroadcast:  # fmt: skip
+        """Return the broadcast of the weights with these thresholds."""
         parameters = model.parameters(direction, thresholds, sharpness)
         return ChosenBroadcast(client.broadcast(situation.honest, parameters))
 

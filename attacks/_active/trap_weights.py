@@ -123,6 +123,7 @@ class TrapWeights:
         found = FoundRows(inputs.width)
         # A client's memory (a control variate) mixes earlier messages into later ones: then only the first is read.
         for number in range(1 if client.remembers else self.rounds):
+            # The predicted class changes from round to round, since its rows have slope 0.
             label = number % public.classes
             trap = self._trap(chain, inputs, public.feature_bound, label, found.all, rng)
             broadcast = client.broadcast(situation.honest, trap.parameters(initial, public.classes))
@@ -215,6 +216,7 @@ class TrapWeights:
         codes[trap.label] = np.inf  # rows of the predicted label have slope 0 and lie in no bin
         for _ in range(2):
             label = int(np.argmin(np.abs(slope / unit - codes)))
+            # Output 0 has the lowest threshold: its bias gradient is the row's slope.
             expected = float(_simulated(client, trap, part, observed, entered, label).bias[0])
             if abs(slope - expected) <= self.tolerance * abs(unit):
                 return label
@@ -238,10 +240,12 @@ class _FirstLayer:
 
     @classmethod
     def of(cls, client: SimulatedClient, trap: TrapNetwork, part: str, message: Tensors) -> _FirstLayer:
+        """Take them from a message, whose gradient is the part of this name."""
         tensors = client.part(message, part)
         return cls(tensors[trap.chain.weights[0]], tensors[trap.chain.biases[0]])
 
     def without(self, other: _FirstLayer) -> _FirstLayer:
+        """Return the difference of two messages."""
         return _FirstLayer(self.weight - other.weight, self.bias - other.bias)
 
 

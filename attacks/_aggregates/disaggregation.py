@@ -154,6 +154,7 @@ def _fit(columns: Array, sizes: Array, basis: Array, sums: Array, index: int) ->
         index: the target's group.
     """
     groups = columns.shape[1]
+    # The unknowns are C / 10 and the groups' D, by function: sums = [common, deviations] unknowns.
     common = _COMMON * (columns @ sizes)[:, None] * basis
     deviations = (columns[:, :, None] * basis[:, None, :]).reshape(len(basis), -1)
     U, s, Vt = np.linalg.svd(np.hstack([common, deviations]), full_matrices=False)
@@ -162,7 +163,8 @@ def _fit(columns: Array, sizes: Array, basis: Array, sums: Array, index: int) ->
     functions = basis[columns[:, index] > 0]
     unit = np.zeros(groups)
     unit[index] = 1.0
-    to_messages = np.hstack([_COMMON * sizes[index] * functions, np.kron(unit, functions)])  # from the unknowns
+    # The target's messages = to_messages unknowns = solved sums.
+    to_messages = np.hstack([_COMMON * sizes[index] * functions, np.kron(unit, functions)])
     solved = (to_messages @ Vt.T / s) @ U.T
     free = 1 - np.sum(U**2, axis=1)  # 1 - leverage: a round's residual over it is its leave-one-out residual
     checked = free > _FREE_TOLERANCE  # a round that fixes a parameter of its own gives no information about the fit

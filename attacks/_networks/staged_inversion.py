@@ -109,7 +109,8 @@ class RecoveredRows:
         rows: (B, features).
         residual: relative residual of the message under `rows`, 0 if exact. It stays large where nothing was found, and
             where the simulation is wrong (other hyper-parameters than the client's).
-        stage: the stage that found them: "ratio", "separation", "coordinates", "descent", "smoothed" or "cosine".
+        stage: the stage that found them: "ratio" or "separation" (closed forms), "coordinates" (the fit in the row
+            space), "descent" (L-BFGS), "smoothed" (with smoothed ReLUs) or "cosine" (signed Adam, then L-BFGS).
         evaluations: number of evaluations of the objective, all starts together.
         seconds: wall-clock time of the whole inversion.
         targets: (B, ...) what the rows were compared with, in their order.
@@ -184,6 +185,11 @@ class StagedInversion:
 
         A few steps of the fit in the row space choose the hypothesis: the first with a small residual. Where that fit
         cannot be used, the first hypothesis is taken.
+
+        Args:
+            hypotheses: the message with each guess of all its labels.
+            rng: draws the starts.
+            first: as in a call.
         """
         started, which, evaluations = time.perf_counter(), 0, 0
         if len(hypotheses) > 1 and (fits := self._row_space_fit(hypotheses, first)) is not None:
