@@ -32,6 +32,14 @@ value is 1.
 """
 
 
+def z_scored_diagonal(algorithm: ConsensusPCA, rows: float) -> float:
+    """Return the diagonal of a client's S, in the algorithm's scale, where the client z-scored its columns.
+
+    A column of mean 0 and variance 1 has the squared length `rows`; algorithms that normalise use S / rows.
+    """
+    return 1.0 if algorithm.normalise else float(rows)
+
+
 @dataclass(frozen=True)
 class GramEstimate:
     """An estimate of a client's S, and how it was found.
@@ -39,7 +47,7 @@ class GramEstimate:
     Attributes:
         gram: S in the algorithm's scale: divided by the number of rows where the algorithm normalises.
         method: `solved`, `fitted` or `fitted, not proven`.
-        standardised: whether the diagonal was recognised as that of z-scored columns, and set to 1.
+        standardised: whether the diagonal was recognised as that of z-scored columns, and set to `z_scored_diagonal`.
         residual: relative residual of the equations, or the norm of the fit's residual.
         rank: rank of the equations.
         unknowns: number of unknowns.
@@ -90,8 +98,8 @@ class DualAttack(ABC):
         """Solve for S, of rank at most `rows`, from rounds of one local step."""
 
     @abstractmethod
-    def fitted(self, steps: Sequence[ObservedStep], algorithm: ConsensusPCA) -> GramEstimate:
-        """Fit S to rounds of several local steps."""
+    def fitted(self, steps: Sequence[ObservedStep], rows: int, algorithm: ConsensusPCA) -> GramEstimate:
+        """Fit S, of a client with `rows` rows, to rounds of several local steps."""
 
     def applies(self, target: Target, observed: View) -> str | None:
         """Return why the attack cannot run on this view, or `None` if it can."""
@@ -126,7 +134,7 @@ class DualAttack(ABC):
                 "The broadcasts that followed do not fit the messages, or these have fewer than six digits: fewer than "
                 "two local steps can be computed."
             )
-        estimate = self.solved(steps, rows, algorithm) if algorithm.local_steps == 1 else self.fitted(steps, algorithm)
+        estimate = (self.solved if algorithm.local_steps == 1 else self.fitted)(steps, rows, algorithm)
         return Reconstruction(
             secret=self.secret,
             value=estimate.gram * (rows if algorithm.normalise else 1),

@@ -66,8 +66,8 @@ class FedPEDuals(DualAttack):
             eliminated.condition,
         )
 
-    def fitted(self, steps: Sequence[ObservedStep], algorithm: ConsensusPCA) -> GramEstimate:
-        """Fit S to rounds of several local steps."""
+    def fitted(self, steps: Sequence[ObservedStep], rows: int, algorithm: ConsensusPCA) -> GramEstimate:
+        """Fit S, of a client with `rows` rows, to rounds of several local steps."""
         motion = EuclideanSteps(algorithm.step_size, algorithm.local_steps, algorithm.rho)
         fit = fit_steps(steps, len(steps[0].start), motion, self.jacobians)
         method = "fitted" if fit.proven else "fitted, not proven"

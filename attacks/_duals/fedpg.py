@@ -23,7 +23,7 @@ from securefed._tensors import Array
 from securefed.algorithms._pca.consensus import ConsensusPCA
 from securefed.algorithms._pca.fedpg import FedPG
 from securefed.algorithms._pca.operators import off
-from securefed.attacks._duals.dual_attack import CONSTANT_DIAGONAL, DualAttack, GramEstimate
+from securefed.attacks._duals.dual_attack import CONSTANT_DIAGONAL, DualAttack, GramEstimate, z_scored_diagonal
 from securefed.attacks._duals.local_steps import RiemannianSteps
 from securefed.attacks._duals.local_steps_fit import fit_steps
 from securefed.attacks._duals.observed_steps import ObservedStep
@@ -31,7 +31,8 @@ from securefed.attacks._duals.unit_diagonal import with_unit_diagonal
 from securefed.attacks._gram.elimination import eliminate, solve_shifted
 
 _SHIFT = "a multiple of the identity, on which FedPG's messages do not depend (taken {})"
-_UNIT_DIAGONAL, _LEAST_RANK = _SHIFT.format("for a diagonal of ones"), _SHIFT.format("for the least rank")
+_Z_SCORED = _SHIFT.format("for the diagonal of z-scored columns")
+_LEAST_RANK = _SHIFT.format("for the least rank")
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class FedPGDuals(DualAttack):
     Attributes:
         trace: trace of the Gram matrix (normalised, if the algorithm normalises), if it is publicly known. It fixes
             c in S + c I, on which FedPG's messages do not depend. Without it, an S whose diagonal is constant gets the
-            unit diagonal of z-scored columns, and any other S the c of least rank.
+            diagonal of z-scored columns (1 if the algorithm normalises, else the number of rows), and any other S the c
+            of least rank.
     """
 
     trace: float | None = None
@@ -64,16 +66,18 @@ class FedPGDuals(DualAttack):
     def solved(self, steps: Sequence[ObservedStep], rows: int, algorithm: ConsensusPCA) -> GramEstimate:
         """Solve for S, of rank at most `rows`, from rounds of one local step."""
         blocks = [gradient_block(step, algorithm.step_size) for step in steps]
+        unit = z_scored_diagonal(algorithm, rows)
         if self.trace is None and len(steps[0].start) <= self.fit_features:
-            with_diagonal = with_unit_diagonal(steps, blocks, algorithm.step_size)
-            if with_diagonal is not None:
+            # for S / unit: a larger step by as much, since a block is a difference of messages over the step size
+            found = with_unit_diagonal(steps, [block / unit for block in blocks], unit * algorithm.step_size)
+            if found is not None:
                 left = _rounding(steps, blocks, algorithm.step_size)
-                return replace(with_diagonal, open=(_UNIT_DIAGONAL,), rounding=left)
+                return replace(found, gram=unit * found.gram, open=(_Z_SCORED,), rounding=left)
         eliminated = eliminate([step.start for step in steps], blocks)
         solution, _ = solve_shifted(eliminated, rows=rows, trace=self.trace)
-        standardised = self._looks_standardised(solution.gram) and solution.rank == len(solution.gram)
+        standardised = self._looks_standardised(solution.gram / unit) and solution.rank == len(solution.gram)
         if standardised:
-            solution, _ = solve_shifted(eliminated, trace=float(len(solution.gram)))
+            solution, _ = solve_shifted(eliminated, trace=unit * len(solution.gram))
         return GramEstimate(
             solution.gram,
             "solved",
@@ -86,13 +90,13 @@ class FedPGDuals(DualAttack):
             rounding=_rounding(steps, blocks, algorithm.step_size),
         )
 
-    def fitted(self, steps: Sequence[ObservedStep], algorithm: ConsensusPCA) -> GramEstimate:
-        """Fit S to rounds of several local steps."""
-        features = len(steps[0].start)
+    def fitted(self, steps: Sequence[ObservedStep], rows: int, algorithm: ConsensusPCA) -> GramEstimate:
+        """Fit S, of a client with `rows` rows, to rounds of several local steps."""
+        features, unit = len(steps[0].start), z_scored_diagonal(algorithm, rows)
         fit = fit_steps(steps, features, RiemannianSteps(algorithm.step_size, algorithm.local_steps), self.jacobians)
         gram = fit.gram
-        standardised = fit.proven and self._looks_standardised(gram)
-        trace = float(features) if standardised else self.trace
+        standardised = fit.proven and self._looks_standardised(gram / unit)
+        trace = unit * features if standardised else self.trace
         shift = -float(np.linalg.eigvalsh(gram)[0]) if trace is None else (trace - float(np.trace(gram))) / features
         gram = gram + shift * np.eye(features)
         method = "fitted" if fit.proven else "fitted, not proven"
@@ -110,10 +114,10 @@ class FedPGDuals(DualAttack):
     def _open(self, standardised: bool) -> tuple[str, ...]:
         if self.trace is not None:
             return ()
-        return (_UNIT_DIAGONAL if standardised else _LEAST_RANK,)
+        return (_Z_SCORED if standardised else _LEAST_RANK,)
 
     def _looks_standardised(self, gram: Array) -> bool:
-        """Return whether the diagonal is constant, whatever the unknown c; it is then taken to be 1."""
+        """Return whether the diagonal of S / rows is constant, whatever the unknown c; it is then taken to be 1."""
         return self.trace is None and float(np.ptp(np.diag(gram))) <= CONSTANT_DIAGONAL
 
 

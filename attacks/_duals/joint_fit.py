@@ -36,7 +36,7 @@ from securefed.algorithms._pca.fedpg import FedPG
 from securefed.algorithms._pca.operators import orth
 from securefed.algorithms._pca.server import BASIS
 from securefed.attacks._base import RoundView, Target, View
-from securefed.attacks._duals.dual_attack import CONSTANT_DIAGONAL
+from securefed.attacks._duals.dual_attack import CONSTANT_DIAGONAL, z_scored_diagonal
 from securefed.attacks._duals.local_steps import ConsensusLocalSteps, LocalStart, StartTangents, local_steps_of
 from securefed.attacks._duals.observed_steps import excess
 from securefed.attacks._gram.coordinates import SymmetricMatrices
@@ -52,7 +52,8 @@ class JointDuals(JointAttack):
     Where the algorithm normalises, its clients use S_i / n_i, n_i the number of rows, and so does the fit. The sum of
     the S_i is then taken as that of the fitted matrices times the mean n_i, since the fit does not show which matrix is
     which client's. FedPG's messages are the same for S_i and S_i + c I. The number c is chosen so that the fitted
-    matrix has the least rank or, where its diagonal is constant, as it is for z-scored columns, a diagonal of 1.
+    matrix has the least rank or, where its diagonal is constant, the diagonal of z-scored columns. That is 1 where the
+    algorithm normalises, else the mean n_i, so that the sum of the matrices is right for clients of different sizes too.
     """
 
     name: ClassVar[str] = "duals/joint"
@@ -78,16 +79,16 @@ class JointDuals(JointAttack):
         The factor is the mean number of rows where the algorithm normalises, else 1.
         """
         algorithm = cast("FedPG | FedPE", target.algorithm)
-        shifted = np.stack([_shifted(gram) for gram in grams]) if local_steps_of(algorithm).blind else grams
-        return shifted, float(
-            np.mean([target.public.rows[client] for client in members])
-        ) if algorithm.normalise else 1.0
+        rows = float(np.mean([target.public.rows[client] for client in members]))
+        unit = z_scored_diagonal(algorithm, rows)
+        shifted = np.stack([_shifted(gram, unit) for gram in grams]) if local_steps_of(algorithm).blind else grams
+        return shifted, rows if algorithm.normalise else 1.0
 
 
-def _shifted(gram: Array) -> Array:
-    """Add the multiple of I that FedPG does not show: for a unit diagonal if that is constant, else for least rank."""
+def _shifted(gram: Array, unit: float) -> Array:
+    """Add the multiple of I that FedPG does not show: a constant diagonal becomes `unit`, else the rank the least."""
     diagonal = np.diag(gram)
-    shift = 1 - diagonal.mean() if np.ptp(diagonal) <= CONSTANT_DIAGONAL else -np.linalg.eigvalsh(gram)[0]
+    shift = unit - diagonal.mean() if np.ptp(diagonal) <= CONSTANT_DIAGONAL * unit else -np.linalg.eigvalsh(gram)[0]
     return np.asarray(gram + shift * np.eye(len(gram)))
 
 

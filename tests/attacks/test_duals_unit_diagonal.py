@@ -90,3 +90,29 @@ def test_columns_that_are_constant_at_a_client_are_no_unit_diagonal():
     got = FedPGDuals().run(views[0], target, RNG)
     assert not got.diagnostics["standardised"]
     assert relative_error(got.value, gram(clients[0])) < 1e-5
+
+
+def per_row(algorithm, rows):
+    """The same steps on the Gram matrix of all rows: S n, with rho n, Y n and eta / n."""
+    scaled = {"rho": algorithm.rho * rows, "step_size": algorithm.step_size / rows}
+    return replace(algorithm, normalise=False, **scaled)
+
+
+@pytest.mark.parametrize(("local_steps", "rounds"), [(1, 5), (1, 13), (3, 20)])
+def test_the_diagonal_of_z_scored_columns_is_the_number_of_rows_where_the_algorithm_does_not_divide(
+    local_steps, rounds
+):
+    clients = digits(12, 0)
+    algorithm = per_row(replace(ONE_STEP, local_steps=local_steps), clients[0].rows)
+    views, target, _ = observe(algorithm, clients, rounds)
+    for client in (0, 2):  # of 360 and of 359 rows
+        got = FedPGDuals().run(views[client], target, RNG)
+        assert got.diagnostics["standardised"]
+        np.testing.assert_allclose(np.diag(got.value), clients[client].rows, rtol=1e-6)
+        assert relative_error(got.value, gram(clients[client])) < 1e-6
+
+
+def test_raw_columns_are_not_taken_for_z_scored_ones_where_the_algorithm_does_not_divide():
+    clients = [Dataset(data.x * np.linspace(0.8, 1.2, 20)) for data in digits(20, 0)]
+    views, target, _ = observe(per_row(ONE_STEP, clients[0].rows), clients, 13)
+    assert not FedPGDuals().run(views[0], target, RNG).diagnostics["standardised"]

@@ -65,6 +65,16 @@ def test_fedpg_sums_of_two_clients_give_each_of_them(seed):
     assert relative_error(got.value, sum(consensus.gram(data) for data in clients)) < 1e-4
 
 
+def test_the_open_multiple_of_the_identity_counts_rows_where_fedpg_does_not_divide_by_them():
+    clients = consensus.digits(6, 0, parts=2)
+    rows = clients[0].rows
+    algorithm = FedPG(2, rho=1.0 * rows, step_size=0.05 / rows, local_steps=5, normalise=False)
+    observed, target = consensus_sums(algorithm, clients, 12)
+    got = JointDuals().run(observed, target, np.random.default_rng(0))
+    assert got.diagnostics["method"] == "fitted"
+    assert relative_error(got.value, sum(consensus.gram(data) for data in clients)) < 1e-6
+
+
 def test_fedpe_sums_leave_no_shift_open():
     algorithm = FedPE(2, step_size=0.03, local_steps=5)
     clients = consensus.digits(6, 0, parts=2)
