@@ -205,7 +205,7 @@ class DistanceFit:
         return search(point)
 
     def _reconstruction(self, system: GraphSimulation, distances: Array, jacobian: Array) -> Reconstruction:
-        """Report distances (members, edges), clipped to their range, as (vertices, vertices) matrices below each other."""
+        """Report distances (members, edges), clipped to their range, as (vertices, vertices) matrices, stacked."""
         rank, condition = 0, float("nan")
         if jacobian.size and np.isfinite(jacobian).all():
             values = np.linalg.svd(jacobian, compute_uv=False)

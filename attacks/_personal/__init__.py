@@ -1,4 +1,9 @@
-"""Attacks on personalised methods, whose models stay with the clients. Importing this package registers them."""
+"""Attacks on personalised methods, whose models stay with the clients. Importing this package registers them.
+
+In FLAME, FedADMM, pFedMe and Ditto each client trains a personal model beside the common one that the server
+broadcasts, and sends only differences of models. The attacks recover the personal models, and from FLAME's also the
+clients' rows.
+"""
 
 from __future__ import annotations
 

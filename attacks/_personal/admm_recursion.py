@@ -1,9 +1,11 @@
 """Compute the local and personal models of consensus ADMM from what its clients send.
 
-In FLAME and FedADMM, w is the broadcast model, w_i and pi_i are client i's local model and dual variable, rho > 0 is
-the penalty, and in FLAME theta_i is its personal model, lambda the attraction to w_i and a_i the client's weight. A
-client sends the change dz_i of z_i = w_i + pi_i / rho. All of them start at public values, so that the server can run
-the clients' update rules backwards (`recover_states`).
+FLAME and FedADMM are personalised methods. w is the broadcast model, w_i and pi_i are client i's local model and dual
+variable of the constraint w_i = w, rho > 0 is the penalty, and in FLAME theta_i is its personal model, lambda the
+attraction of theta_i to w_i, and a_i the client's public weight. A client sends the change dz_i of z_i = w_i + pi_i /
+rho. All of them start at public values, so that the server can run the clients' update rules backwards
+(`recover_states`). The attack `personal/recursion` reports the personal model; `flame_row_fit` and
+`flame_network_inversion` continue from the states to the rows. All models are vectors of parameters.
 """
 
 from __future__ import annotations
@@ -44,10 +46,12 @@ def recover_states(
 ) -> ADMMStates:
     """Compute a client's states from its messages.
 
-    z_i = w_i + pi_i / rho is the running sum of what is sent, and
+    z_i = w_i + pi_i / rho is its start plus the running sum of what is sent, and
 
         w_i+ = (z_i+ + w - pi_i / rho) / 2,      pi_i+ = pi_i + rho (w_i+ - w) = (pi_i + rho (z_i+ - w)) / 2,
         theta_i = w_i+ + pi_i+ / (lambda a_i)                                                          (Lemma 2)
+
+    The second formula is the client's update (11); the first follows from it and z_i+ = w_i+ + pi_i+ / rho.
 
     It is linear: sums over clients of equal a_i give their means. The error of a wrong `dual` halves in each round;
     that of a wrong start of z stays.
@@ -55,10 +59,10 @@ def recover_states(
     Args:
         method: the algorithm.
         share: a_i.
-        received: (rounds, parameters) w.
-        sent: (rounds, parameters) dz.
-        start: w^0.
-        dual: pi_i^0.
+        received: w of each round, (rounds, parameters).
+        sent: dz_i of each round, (rounds, parameters).
+        start: w^0, the first model, at which w_i and theta_i start, (parameters,).
+        dual: pi_i^0, by which z_i starts off w^0.
     """
     rho, z = method.penalty, start + np.asarray(dual) / method.penalty
     duals, locals_ = [np.zeros_like(start) + dual], [start]
@@ -112,8 +116,9 @@ class ADMMRecursion:
     """Compute the personal model theta_i after the last round.
 
     In the clear it is exact to rounding for one client of FLAME and, as x_i, of FedADMM; of a sum over clients it gives
-    the mean theta_i. For pFedMe with one update of w_i a round (`local_epochs`, or `local_steps=1`),
-    theta = w + delta / (eta_w lambda).
+    the mean theta_i. In pFedMe a client starts at w_i = w, updates w_i <- w_i - eta_w lambda (w_i - theta_i) and sends
+    delta = w_i - w. With one such update a round (`local_epochs`, or `local_steps=1`), theta_i = w + delta / (eta_w
+    lambda).
 
     The recursion needs every broadcast, and every message from the first round on. Under clipping and noise it reads
     denoised messages (`message_denoising`), and `guess` is what follows from the broadcasts alone. It has no residual:
@@ -132,7 +137,11 @@ class ADMMRecursion:
         return why_incomplete(observed.rounds) or _too_long(observed, target)
 
     def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
-        """Run the attack, as `Attack.run`."""
+        """Reconstruct the personal model, (1, parameters).
+
+        Raises:
+            TranscriptError: the attack does not apply, the view lacks a tensor, or numbers are not finite.
+        """
         if (reason := self.applies(target, observed)) is not None:
             raise TranscriptError(reason)
         value = self._personal(denoised(observed, target), target)
@@ -153,12 +162,14 @@ class ADMMRecursion:
         )
 
     def _personal(self, observed: View, target: Target) -> Array:
+        """Return theta_i after the last round, (parameters,)."""
         if isinstance(target.algorithm, PFedMe):
             return self._pfedme(target.algorithm, observed, target)
         return np.asarray(states_of_view(observed, target).personal[-1])
 
     @staticmethod
     def _pfedme(method: PFedMe, observed: View, target: Target) -> Array:
+        """Return w + delta / (eta_w lambda) of the last round; of a sum, with the mean delta."""
         last = observed.rounds[-1]
         model = Model(method.problem, target.public)
         try:

@@ -1,4 +1,14 @@
-"""Recover FLAME's rows behind a network from what its first layer learned, round after round."""
+"""Recover FLAME's rows behind a network from what its first layer learned, round after round.
+
+In FLAME, a personalised method, client i keeps its personal model theta_i, but sends enough for the server to compute
+it after every round (`admm_recursion`). Each round's steps, theta <- theta - eta (grad f(theta) + lambda (theta -
+anchor)) with known eta, lambda and anchor, are linear in the gradients. So both ends of a round give a weighted mean of
+the gradients between them (`flame_simulation`), and a mean gradient of a network is what gradient inversion
+(`attacks/_networks`) turns into rows. This file joins the two; torch is imported only where the attack runs.
+
+The first layer computes W x + b from a row x. Its part of the mean gradient is sum_k r_k x_k^T, with r_k the slope of
+row k at the layer's outputs. A ReLU unit that is active for one row only has a gradient in proportion to that row.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +40,11 @@ _COUNTS = 20
 class FLAMENetworkInversion:
     """Recover one client's rows from its personal models.
 
-    `personal/recursion` gives the personal models. Between two of them lies a known path, and with it the mean gradient
-    along that path. The first layer's part of it holds the rows, exactly, wherever ReLU units separate them
-    (`networks.row_separation`): no local step is simulated, and neither labels nor batches need be known. Where units
-    do not separate the rows, they are fitted in the row space of the first layer's gradients and then on their
-    entries, with labels counted in the last layer. Simulated steps check rows and labels.
+    `personal/recursion` gives the personal models, and two of them the mean gradient along the path between them. The
+    first layer's part of it holds the rows, exactly, wherever ReLU units separate them (`networks.row_separation`): no
+    local step is simulated, and neither labels nor batches need be known. Where units do not separate the rows, they
+    are fitted in the row space of the first layer's gradients and then on their entries, with labels counted in the
+    last layer. Simulated steps check rows and labels.
 
     Batches are the client's secret. With mini-batches the residual therefore stays large even where rows are exact.
 
@@ -69,7 +79,7 @@ class FLAMENetworkInversion:
         return too_long(vectors, Model(method.problem, public).layout.size)
 
     def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
-        """Run the attack, as `Attack.run`.
+        """Recover the client's rows, (rows, features), and their labels.
 
         Raises:
             TranscriptError: the attack does not apply, or no linear layer takes the rows or gives the logits.
@@ -88,6 +98,8 @@ class FLAMENetworkInversion:
         except ConfigError as error:
             raise TranscriptError(str(error)) from error
         value = found.rows
+        # rows that do not explain the messages are clipped to the public range; with mini-batches no rows explain them,
+        # but those of the closed forms ("ratio", "separation") are exact there too
         if not (found.residual <= _SINGLE or (drawn and found.stage in ("ratio", "separation"))):
             value = np.clip(np.nan_to_num(value), -public.feature_bound, public.feature_bound)
         return Reconstruction(
@@ -103,6 +115,12 @@ class FLAMENetworkInversion:
     def _find(
         self, observed: View, target: Target, method: FLAME, states: ADMMStates, rng: np.random.Generator
     ) -> RecoveredRows:
+        """Separate or fit the rows.
+
+        Raises:
+            ConfigError: the network has no layer that gives the logits.
+            TranscriptError: the network has no linear layer that takes the rows.
+        """
         import torch  # noqa: PLC0415 - loaded when a network is attacked
 
         from securefed.attacks._networks.first_layer import FirstLayerEvidence  # noqa: PLC0415
@@ -121,6 +139,7 @@ class FLAMENetworkInversion:
         layer = unpenalised.first_layer(start, public.features, torch.zeros(1, dtype=torch.int64))
         if layer is None:
             raise TranscriptError("the network has no linear layer that takes the rows")
+        # the first layer's gradients of all rounds, as if they were those of one layer with rounds x outputs
         parts = [network.split(gradient) for gradient in gradients]
         weight = torch.cat([part[layer.weight] for part in parts]).numpy()
         bias = None if layer.bias is None else torch.cat([part[layer.bias] for part in parts]).numpy()
@@ -137,7 +156,7 @@ class FLAMENetworkInversion:
         prior = RowPrior(-public.feature_bound, public.feature_bound)
         inversion = StagedInversion(network, simulation, public.features, prior, effort)
         message, labelled = gradients.reshape(-1), first.labelled(public.classes)
-        if labelled is None:
+        if labelled is None:  # try the label counts that the last layer's gradient allows, the likeliest first
             counted = count_labels(unpenalised, start, gradients[0], rows, public.features, public.classes)
             hypotheses = [
                 InversionProblem(start, message, torch.as_tensor(labels)) for labels in islice(counted, _COUNTS)
@@ -152,7 +171,11 @@ class FLAMENetworkInversion:
 def _paths(
     observed: View, target: Target, method: FLAME, states: ADMMStates, network: Any, rows: int
 ) -> tuple[Any, Any]:
-    """Return the simulation of the client's paths, and the mean gradients (rounds, parameters) along them."""
+    """Return the simulation of the client's paths, and the mean gradients (rounds, parameters) along them.
+
+    A path starts at theta_i before the round and ends at theta_i after it; its anchor is the local model w_i before the
+    round or the broadcast one, as the algorithm's `anchor` says.
+    """
     import torch  # noqa: PLC0415
 
     from securefed.attacks._personal.flame_simulation import FLAMESimulation  # noqa: PLC0415

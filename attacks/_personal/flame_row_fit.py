@@ -1,7 +1,9 @@
 """Recover the rows of a FLAME client from its personal models.
 
-The models are known from `admm_recursion`. In each round, H local steps of a known rule lead from theta_i^t to
-theta_i^{t+1}; the rows are fitted so that simulated steps do the same.
+In FLAME, a personalised method, client i keeps its personal model theta_i, but sends enough for the server to compute
+it after every round t (`admm_recursion`). In each round, local steps of a known rule on the client's rows lead from
+theta_i^t to theta_i^{t+1}; the rows are fitted so that simulated steps do the same. This attack, `personal/path`, is
+for linear models (logistic and softmax regression); `flame_network_inversion` is for networks.
 """
 
 from __future__ import annotations
@@ -30,6 +32,9 @@ class FLAMELocalSteps:
     """Simulate the part of FLAME's round that uses rows: the local steps from one personal model to the next.
 
     theta <- theta - eta (grad f(theta) + lambda (theta - anchor)) from theta = x;  delta = theta - x        (9)
+
+    f is the mean loss of the client's rows, eta the learning rate and lambda the attraction. To the fit of rows this is
+    a gradient method of its own, which receives x and anchor and sends delta.
 
     Attributes:
         method: the algorithm.
@@ -81,7 +86,7 @@ class FLAMERowFit(FittingAttack):
         return why_no_states(observed, target) or why_not_invertible(target, observed)
 
     def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
-        """Recover the rows of data.
+        """Recover the client's rows, (rows, features), and their labels.
 
         Raises:
             TranscriptError: the attack does not apply to this view.

@@ -1,11 +1,13 @@
 """Simulate FLAME's local steps through a network, all rounds at once, in torch.
 
-Given are the personal models theta_i at both ends of each round (`admm_recursion`). A round's steps
+`flame_network_inversion` calls this to check and fit candidate rows of a client. In FLAME a client keeps a personal
+model theta_i, which is trained on its rows and drawn to an anchor w (its local model or the broadcast one). Given are
+the theta_i at both ends of each round (`admm_recursion`). A round's steps
 
     theta <- theta - eta (grad f(theta) + lambda (theta - w))
 
-with learning rate eta, attraction lambda and anchor w are linear in the gradients grad f, so that the ends give a
-weighted mean of these; the simulation computes the same mean for hypothetical rows.
+with learning rate eta and attraction lambda are linear in the gradients grad f, so that the ends give a weighted mean
+of these; the simulation computes the same mean for hypothetical rows. The theta of a round's steps form its path.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ class FLAMESimulation:
 
         r^T theta + (1 - r^T) w - eta sum_h r^(T-1-h) grad f(theta_h)                                    (9) unrolled
 
-    so that the weighted sum of its gradients follows exactly from its two ends. The weights are made to sum to 1.
+    so that the weighted sum of its gradients follows exactly from its two ends. The weights are made to sum to 1. With
+    mini-batches, whose draws are the client's secret, the rows are taken in order instead.
 
     Attributes:
         local: the local steps of the algorithm.
@@ -52,11 +55,19 @@ class FLAMESimulation:
         return len(self.starts)
 
     def __call__(self, network: FlatNetwork, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """Return the mean gradients (rounds * parameters,). `point` is not used: each path has its own start."""
+        """Return the mean gradients (rounds * parameters,) of rows.
+
+        Args:
+            network: the model and its loss.
+            point: not used, since each path has its own start.
+            x: rows, (rows, features).
+            y: their targets, (rows, ...).
+        """
         parts = batch_slices(len(x), self.local.method.batch_size, self.steps)
         network = replace(network, nested=True)  # the paths are transformed together
 
         def gradient(at: Tensor, step: int) -> Tensor:
+            """Return the mean gradients of the step's rows at the models `at`, (rounds, parameters)."""
             own, aims = x[parts[step]], y[parts[step]]
             return torch.func.vmap(lambda theta: network.gradient(theta, own, aims, mean_weights(own)))(at)
 
@@ -65,19 +76,30 @@ class FLAMESimulation:
     def mean_gradients(self, network: FlatNetwork, moved: Tensor) -> Tensor:
         """Return the mean gradients (rounds, parameters) of paths whose ends lie `moved` from their starts.
 
-        They are the distances beyond those of paths without rows, divided by what a gradient of 1 adds. A penalty does
-        not depend on the rows and is not part of them.
+        `moved` is linear in the mean gradient g: moved = drift + slope g, entry by entry. The drift is how far a path
+        without rows moves, by attraction and penalty, and drift + slope how far one whose gradients are all 1 besides.
+        The penalty is therefore not part of g; it is l2/2 ||theta||^2, and linear as well.
+
+        Args:
+            network: the model and its loss.
+            moved: theta at the end of each round less theta at its start, (rounds, parameters).
         """
         no_rows = (self.starts.new_zeros((0, self.public.features)), torch.zeros(0, dtype=torch.int64))
 
         def penalty(at: Tensor, _: int) -> Tensor:
+            """Return the gradient of the penalty on the parameters, which is all that no rows leave."""
             return torch.func.vmap(lambda theta: network.gradient(theta, *no_rows, at.new_zeros(0)))(at)
 
         drift = self._ends(penalty)
         return (moved - drift) / (self._ends(lambda at, step: penalty(at, step) + 1.0) - drift)
 
     def _ends(self, gradient: Any, rows: int = 0) -> Tensor:
-        """Return theta^{t+1} - theta^t of each round."""
+        """Return theta^{t+1} - theta^t of each round, (rounds, parameters).
+
+        Args:
+            gradient: function from (models (rounds, parameters), step) to gradients of the same shape.
+            rows: number of rows, which the steps do not use.
+        """
         sizes = (float(rows),) * self.steps
         work = LocalTraining(gradient, gradient, self.public, float(rows), (0,) * self.steps, sizes)
         sent, _ = self.local.steps(cast(Any, {"x": self.starts, "anchor": self.anchors}), (), work)

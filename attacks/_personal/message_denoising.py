@@ -1,16 +1,22 @@
 """Estimate the messages before a defence clipped them and added noise.
 
-A client's steps are linear in what it received and in its gradients. If the gradient g_t is constant within round t,
+The attacks on personalised methods (pFedMe, Ditto, FLAME, FedADMM) call `denoised` before they read the messages, and
+`without_rows` for what can be guessed without the messages. A client's local steps are linear in what it received and
+in its gradients. If the gradient g_t is constant within round t,
 
     message_t = known_t + sum_{s <= t} A_ts g_s,
 
 where known_t is what a client without rows would send, and the A_ts are numbers that the learning rate and the number
-of local steps determine. The gradients of one client resemble each other. Their prior is normal with mean 0, a size
-within the public bound and a correlation between rounds. Size and correlation are averaged over a grid, weighted by the
+of local steps determine; A_ts with s < t is not zero where the client carries a model from round to round. The
+gradients of one client resemble each other. Their prior is normal with mean 0, a size within the public bound and a
+correlation between rounds. Size and correlation are averaged over a grid, weighted by the
 likelihood of the messages. The posterior mean tends to the message itself for little noise, and to `known` for much.
 
 A clipped message keeps its direction. Its length is estimated from `known` where `known` exceeds the clipping norm, as
 noise in the broadcast makes it do. Elsewhere a clipped message cannot be distinguished from a short one, and stays.
+
+A view shows in each round the sum over its members; everything here is for their mean, which is treated as one client.
+Messages and gradients are vectors of the model's parameters.
 """
 
 from __future__ import annotations
@@ -73,6 +79,7 @@ def is_distorted(observed: View) -> bool:
 
 
 def _read(observed: View, target: Target) -> tuple[GradientMethod, Model, list[Vectors], ConstantGradientModel]:
+    """Return the method, its model, what the members received in each round, and the simulation of the mean member."""
     method = target.algorithm
     assert isinstance(method, GradientMethod)
     model = Model(method.problem, target.public)
@@ -101,8 +108,8 @@ class ConstantGradientModel:
         method: the algorithm.
         public: facts that every party knows.
         rows: number of the client's rows.
-        count: number of its local steps.
-        start: its memory before the first round.
+        count: number of its local steps in a round.
+        start: its memory (the vectors that it keeps from round to round) before the first round.
     """
 
     method: GradientMethod
@@ -119,11 +126,18 @@ class ConstantGradientModel:
         return cls(method, public, float(np.mean(rows)), count, method.memory(model))
 
     def __call__(self, received: Sequence[Vectors], memory: Memory, gradients: Array) -> Array:
-        """Return the messages (rounds, ...) of these gradients (rounds, ...)."""
+        """Return the messages, (rounds, parameters).
+
+        Args:
+            received: what the client receives in each round, vectors by name.
+            memory: its memory before the first round.
+            gradients: its gradient in each round, (rounds, parameters), or (rounds,) for one number in all entries.
+        """
         out, part = [], self.method.sent[0]
         for vectors, own in zip(received, gradients, strict=True):
 
             def gradient(point: Array, _: int = 0, own: Array = own) -> Array:
+                """Return the round's gradient, in the shape of the point."""
                 return np.asarray(own + 0 * point)
 
             sizes = (self.rows,) * self.count
@@ -138,7 +152,11 @@ class ConstantGradientModel:
         return self(received, self.start, np.zeros(len(received)))
 
     def response(self, received: Sequence[Vectors]) -> Array:
-        """Return A (rounds, rounds), lower triangular."""
+        """Return A (rounds, rounds), lower triangular.
+
+        All entries of a message depend in the same way on those of the gradients, so a model with `rounds` parameters
+        is run from zeros, parameter s with the gradient 1 in round s and 0 elsewhere: its messages are the A_ts.
+        """
         count, nothing = len(received), np.zeros(len(received))
         blank = [dict.fromkeys(vectors, nothing) for vectors in received]
         return self(blank, tuple(nothing for _ in self.start), np.eye(count))
@@ -149,9 +167,9 @@ class DistortedMessages:
     """The mean member's messages in a view, and what is known about the defence.
 
     Attributes:
-        messages: (rounds, parameters).
-        noise: (rounds, tensors) standard deviations of the noise.
-        tensors: slice of each tensor in a message.
+        messages: means over the members, (rounds, parameters).
+        noise: standard deviations of the noise in their entries, (rounds, tensors).
+        tensors: slice of each tensor of the model in a message.
         bounds: public bound of each tensor's entries.
         clips: for each round, numbers of tensors that are clipped together, and their L2 norm.
         alone: whether there is one member.
@@ -192,12 +210,16 @@ class DistortedMessages:
     def denoised(self, known: Array, response: Array) -> Array:
         """Return estimates of the messages (rounds, parameters) before clipping and noise.
 
+        With clips, it alternates between the factors of the clips, from what the current gradients predict, and the
+        gradients. A round is predicted from the gradients of earlier rounds only.
+
         Args:
-            known: (rounds, parameters) messages of a client without rows.
-            response: A (rounds, rounds).
+            known: messages of a client without rows, (rounds, parameters).
+            response: A, (rounds, rounds).
         """
         found, factors, earlier = known, np.ones(self.noise.shape), np.tril(response, -1)
         for _ in range(min(_MOST_ALTERNATIONS, len(known)) if any(self.clips) else 1):
+            # the g_s of the current estimate; known + sum_{s < t} A_ts g_s predicts message t
             gradients = solve_triangular(response, found - known, lower=True)
             old, factors = factors, self._factors(known + earlier @ gradients)
             found = np.empty_like(self.messages)
@@ -211,10 +233,14 @@ class DistortedMessages:
         return found
 
     def _factors(self, expected: Array) -> Array:
-        """Return the factors (rounds, tensors) by which messages were clipped.
+        """Return the factors (rounds, tensors) by which messages were clipped; 1 where none is recognised.
 
-        They combine the messages' length along the expected ones, and the length of the expected ones, each weighted by
-        the inverse of its variance.
+        There are two estimates of a factor: (message . expected) / ||expected||^2, with the variance of the noise over
+        ||expected||^2, and norm / ||expected||, with the relative error `_UNSURE`. They are combined with weights that
+        are inverse to their variances.
+
+        Args:
+            expected: predicted messages before clipping, (rounds, parameters).
         """
         out = np.ones(self.noise.shape)
         for t, together in enumerate(self.clips):
@@ -233,13 +259,18 @@ class DistortedMessages:
 
 
 def posterior_mean(observed: Array, response: Array, noise: Array, most: float) -> Array:
-    """Return the posterior mean of response @ gradients, given their sum with noise.
+    """Return the posterior mean of response @ gradients, given their sum with noise, (rounds, entries).
+
+    For each entry by itself the gradients of all rounds are normal with covariance size^2 C, C = (1 - c) I + c 1 1^T
+    with the correlation c, and the whitened sum has the covariance size^2 W + I, W = N^-1 A C A^T N^-1, N =
+    diag(noise). In the eigenbasis of W, with eigenvalues l, the posterior mean shrinks each component by 1 - 1 / (1 +
+    size^2 l). The results for all c and sizes are averaged with their likelihoods over all entries.
 
     Args:
-        observed: (rounds, entries) the sum.
-        response: A (rounds, rounds).
-        noise: (rounds,) standard deviations.
-        most: largest root mean square of the result under the prior.
+        observed: the sum, (rounds, entries).
+        response: A, (rounds, rounds).
+        noise: standard deviations of the noise, (rounds,).
+        most: largest root mean square of an entry of the result under the prior, which bounds the sizes.
     """
     if not noise.all():  # rounds without noise are exact
         return observed
@@ -248,6 +279,7 @@ def posterior_mean(observed: Array, response: Array, noise: Array, most: float) 
     logs, means = [], []
     for correlation in _CORRELATIONS:
         prior = (1 - correlation) * np.eye(len(observed)) + correlation
+        # W, scaled to the mean eigenvalue 1, so that `size` is the signal's root mean square over the noise's
         signal = response @ prior @ response.T / np.outer(noise, noise)
         values, vectors = np.linalg.eigh(signal / np.trace(signal) * len(observed))
         rotated = vectors.T @ white

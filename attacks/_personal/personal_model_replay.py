@@ -1,4 +1,10 @@
-"""Compute personal models that are not sent, by training them as the client does on rows that a fit gives."""
+"""Compute personal models that are not sent, by training them as the client does on rows that a fit gives.
+
+In personalised methods (pFedMe, Ditto, FLAME, FedADMM) a client keeps a personal model, which it trains in each round
+from its memory, the broadcast model and its rows, and sends only changes of other models. The attack knows the
+broadcasts and the training rule; it lacks the rows. This is the attack `personal/replay`, for logistic and softmax
+regression. Where the messages give the personal model directly, `personal/recursion` does that without rows.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +61,11 @@ class PersonalModelReplay:
         return why_not_invertible(target, observed)
 
     def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
-        """Run the attack, as `Attack.run`."""
+        """Reconstruct the personal model after the last round, (1, parameters); of a sum, that of the mean member.
+
+        Raises:
+            TranscriptError: the attack does not apply, or numbers are not finite.
+        """
         if (reason := self.applies(target, observed)) is not None:
             raise TranscriptError(reason)
         model, history = LinearModel.of(target), read_rounds(denoised(observed, target), target)
@@ -86,7 +96,17 @@ class PersonalModelReplay:
 def _replayed(
     target: Target, model: LinearModel, history: tuple[GradientRound, ...], rows: Array, labels: Array
 ) -> Array:
-    """Return the personal model of a client with these rows."""
+    """Return the personal model of a client with these rows, (parameters,).
+
+    The method's own local steps are run through all rounds, with full batches.
+
+    Args:
+        target: the algorithm and the public facts.
+        model: the linear model.
+        history: the rounds, with what the client received.
+        rows: (rows, features).
+        labels: (rows,).
+    """
     targets, weights = model.targets(labels), np.full(len(rows), 1.0 / len(rows))
 
     def gradient(point: Array, _: int = 0) -> Array:
@@ -95,14 +115,17 @@ def _replayed(
     method, count = method_of(target), float(len(rows))
     steps = local_steps(method)
     work = LocalTraining(gradient, gradient, target.public, count, (0,) * steps, (count,) * steps)
-    memory = method.memory(Model(method.problem, target.public))
+    memory = method.memory(Model(method.problem, target.public))  # its first vector is the personal model
     for item in history:
         memory = method.steps(item.received, memory, work)[1]
     return np.asarray(memory[0])
 
 
 def _constant(target: Target, model: LinearModel, history: tuple[GradientRound, ...]) -> Array:
-    """Return the personal model of a client whose gradients are constant in each round, the mean over the members."""
+    """Return the personal model of the mean member, if its gradient is constant in each round, (parameters,).
+
+    Each round's message gives such a gradient (`estimate_gradients`), summed over rows and without the penalty.
+    """
     method, public = method_of(target), target.public
     memory = method.memory(Model(method.problem, public))
     steps = local_steps(method)
