@@ -53,7 +53,7 @@ class JointDuals(JointAttack):
     the S_i is then taken as that of the fitted matrices times the mean n_i, since the fit does not show which matrix is
     which client's. FedPG's messages are the same for S_i and S_i + c I. The number c is chosen so that the fitted
     matrix has the least rank or, where its diagonal is constant, the diagonal of z-scored columns. That is 1 where the
-    algorithm normalises, else the mean n_i, so that the sum of the matrices is right for clients of different sizes too.
+    algorithm normalises, else the mean n_i, so that the sum of the matrices is right for clients of unequal sizes too.
     """
 
     name: ClassVar[str] = "duals/joint"
