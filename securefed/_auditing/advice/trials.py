@@ -82,8 +82,8 @@ class Trial:
         """Return the upper end of the 95 % interval of the worst attack, for so many settings together.
 
         mean + t s / sqrt(n), with the one-sided quantile t of Student's distribution at 5 % over the number of settings
-        (Bonferroni), and s the standard deviation over the n seeds. A single run that was
-        reconstructed to a thousandth counts as all: means over few seeds do not bound rare successes.
+        (Bonferroni), and s the standard deviation over the n seeds. A single run that was reconstructed to a thousandth
+        counts as all: means over few seeds do not bound rare successes.
         """
         return max((_upper(values, settings) for values in self.leaks.values()), default=math.nan)
 

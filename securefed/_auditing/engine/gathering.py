@@ -59,6 +59,7 @@ def _cell(
     explained = _mean([float(a.explained) for a in group if a.explained is not None])
     whole = [a for a in group if a.reconstructs]  # runs that gave all of the secret away
     parts = [a for a in group if a.part_leakage >= RECONSTRUCTED]  # runs that gave one column or row away
+    # the run that gave most away, among those that count as reconstructions
     reconstruction = max([*(a.leakage for a in whole), *(a.part_leakage for a in parts)], default=-math.inf)
     part = ""
     if parts and not whole:

@@ -60,7 +60,7 @@ who guesses all of a client's data can confirm the guess against any message wit
 privacy passes it."""
 SECRETS: Final[tuple[Secret, ...]] = (*GATED, "confirmation")
 NOT_COVERED: Final = "not covered"
-"""Value of `Cell.epsilon` where noise is added only after the messages that the view holds."""
+"""Value of `Cell.epsilon` where epsilon does not bound what the view shows, as of noise that is added after it."""
 _FURTHER: Final = 10
 """How many times further from exact the null of a run must be for that run to count as a reconstruction. Estimates of
 rows of few possible values are nearly exact by chance, and do not count."""

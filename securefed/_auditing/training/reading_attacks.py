@@ -53,7 +53,8 @@ def read_statistics(inputs: AttackInputs) -> list[Reconstruction]:
     towards the statistics of all known rows.
 
     Raises:
-        TranscriptError: no layer keeps running statistics, the change lacks them, or the number of batches is unknown.
+        TranscriptError: no layer of batch normalisation is in training mode, the change lacks its running statistics,
+            or the number of batches is unknown.
     """
     module = inputs.training.received(inputs.observed.state)
     batches = counted_batches(inputs.observed.change) or (inputs.facts.batches if inputs.facts else None)

@@ -36,7 +36,9 @@ SEARCHED: Final = 8
 EFFORT: Final = InversionEffort(
     restarts=1, evaluations=1200, widths=(0.3, 0.1, 0.03, 0.01, 0.001), signed_steps=0, fits=2, counts=4
 )
-"""Limits of a search, less than those of `invert` by default: an audit makes tens of them."""
+"""Limits of a search, less than those of `invert` by default: an audit makes tens of them. They are: random starts,
+evaluations of the objective, widths at which ReLU is smoothed in turn, no signed steps, starts of the fit in the row
+space, and label counts that this fit tries."""
 _STEPS: Final = (2, 3, 4, 5, 6, 8, 10, 15, 20)
 """Numbers of gradient steps to try for a stand-in: those of usual local training; each costs six simulations. One step
 needs no stand-in."""
@@ -104,8 +106,8 @@ def recover_rows(inputs: AttackInputs, seconds: float, *, search: bool = True) -
         search: whether to search where the closed forms fail.
 
     Returns:
-        The rows of the first method that explains the message: closed form, then search. Where no search is possible,
-        the rows of the closed form stand even if they do not explain it.
+        The rows of the first method that explains the message: closed form, then search. Where the step cannot be
+        differentiated, so that no search is possible, the closed form's rows stand even if they do not explain it.
 
     Raises:
         TranscriptError: no attack applies; the message says why.

@@ -1,10 +1,10 @@
 """Recover tokens and sequences of text models: which tokens occur, then whole rows by span checks.
 
-A row is a sequence of token numbers, (length,). The row of a token in the embedding moves differently where the token
-occurs, which tells the tokens (`occurring_tokens`). Sequences are built from them by DAGER (`find_sequences`): the
-gradient of a linear map is spanned by its inputs, so that a candidate whose input lies in the span occurs. This needs
-one gradient step, and fewer positions in all rows than the maps are wide. `training_seed_run` calls `read_tokens` and
-`text_rows`, and the curve of sizes `rows_by_spans`.
+A client's row is a sequence of token numbers, (length,). The embedding of a token, a vector of the embedding table,
+moves differently where the token occurs, which tells the tokens (`occurring_tokens`). Sequences are built from them by
+DAGER (`find_sequences`): the gradient of a linear map is spanned by its inputs, so that a candidate whose input lies in
+the span occurs. This needs one gradient step, and fewer positions in all rows than the maps are wide.
+`training_seed_run` calls `read_tokens` and `text_rows`, and the curve of sizes `rows_by_spans`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from securefed.errors import TranscriptError
 
 _PARITIES: Final = (0, 1, 0)
 """Runs of the step that the embedding is compared with: on sequences of even token numbers alone, of odd ones, and of
-even ones again. Every token is absent from one run at least, and the odd ones from two; if an absent token's row
+even ones again. Every token is absent from one run at least, and the odd ones from two; if an absent token's vector
 differs
 between these two, it moves by the data even where the token does not occur, and the attack refuses."""
 
