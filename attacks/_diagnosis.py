@@ -30,7 +30,9 @@ _ROUNDINGS: Final = 10.0
 """Multiples of that residual that still count as rounding. In ten runs of FedPG on UNSW rows in float32 the right step
 size left .7 to 1.3 of it, and one that was off by a tenth 50 to 300."""
 _DOUBLE: Final = float(np.finfo(np.float64).eps)
+"""Relative rounding error of float64 numbers."""
 _MOST_AMPLIFIED: Final = 1e-4
+"""Largest residual that is put down to round-off, however large the condition is."""
 _NOTABLE: Final = 1e-3
 """Relative error of the estimate from which on a report says that the rounding of float64 messages causes it."""
 

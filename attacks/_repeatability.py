@@ -137,6 +137,7 @@ def _blocks(found: Reconstruction) -> Iterator[Array]:
 
 
 def _same_labels(again: Reconstruction, found: Reconstruction) -> bool:
+    """Return whether a repetition gives the rows the same labels; true where either has none for each row."""
     if found.secret != "samples" or found.labels is None or again.labels is None:
         return True
     if np.shape(found.labels) != (len(found.value),) or np.shape(again.labels) != np.shape(found.labels):

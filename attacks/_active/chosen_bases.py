@@ -106,6 +106,7 @@ def _best(view: View, target: Target, rng: np.random.Generator) -> Reconstructio
 
 
 def _passive() -> Iterator[Attack]:
+    """Yield the attacks on recorded runs that read Gram matrices from answers to bases."""
     from securefed.attacks._duals import FedPEDuals, FedPGDuals  # noqa: PLC0415 - they load SciPy
     from securefed.attacks._gram import PowerGram  # noqa: PLC0415
 

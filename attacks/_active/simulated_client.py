@@ -102,7 +102,14 @@ class SimulatedClient:
         return self.method.problem.gradient(held, x, y)
 
     def message(self, broadcast: Tensors, row: Array, target: int, size: int) -> Tensors:
-        """Return the first message of a client that has `size` copies of one row (features,)."""
+        """Return the first message of a client that has `size` copies of one row.
+
+        Args:
+            broadcast: the tensors that the client receives.
+            row: (features,).
+            target: its label.
+            size: number of copies.
+        """
         data, rng = Dataset(np.tile(row, (size, 1)), np.full(size, target)), np.random.default_rng(0)
         state = self.method.enroll(data, self.target.public, rng)
         return self.method.contribute(state, broadcast, rng)[1]

@@ -109,6 +109,7 @@ class LowDigits:
 
 
 def _cuts() -> Iterator[DigitCut]:
+    """Yield the places at which numbers are cut off."""
     for place in DECIMALS:
         yield DigitCut(place, binary=False)
     for place in BITS:

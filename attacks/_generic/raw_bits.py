@@ -23,6 +23,7 @@ from securefed.attacks._generic.client_replay import Replay
 from securefed.errors import TranscriptError
 
 _DOUBLE_BITS: Final = 32
+"""The same as `_SINGLE_BITS`, of a double."""
 _SINGLE_BITS: Final = 10
 """Number of last bits of a number's mantissa that are compared: they weigh at most 2^-20 of a double, 2^-13 of a
 float32 number. Noise that is smaller than this beside the values leaves the bits to the rows, and then protects

@@ -158,6 +158,7 @@ class LearnedGram:
 
 
 def _reconstruction(secret: str, value: Array, model: KernelRidge, replay: Replay) -> Reconstruction:
+    """Report an estimate with the regression's expected error as its residual."""
     return Reconstruction(
         secret,
         value,

@@ -25,6 +25,7 @@ SIGN_OPEN: Final = (
     "each row's sign, and with it its label, since (x, label 0) and (-x, label 1) have the same gradients without a "
     "bias (taken so that each row's sum is positive; wrong for rows that are not)"
 )
+"""`Reconstruction.open` of models without a bias (`LinearModel.mirrored`), for the reader of a report."""
 _RANK_TOLERANCE = 1e-10
 """Singular values of the Jacobian below this share of the largest do not count for the rank."""
 _PROXIMAL_COST = 3

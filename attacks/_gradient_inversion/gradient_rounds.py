@@ -183,6 +183,7 @@ def read_rounds(observed: View, target: Target) -> tuple[GradientRound, ...]:
     sign = -1 if mime else 1
 
     def converted(item: RoundView) -> GradientRound:
+        """Read one round."""
         rounding = math.sqrt(len(item.members) / 12)  # standard deviation for a grid of step 1
         return GradientRound(
             method.read(model, item.broadcast),
@@ -250,6 +251,8 @@ def estimate_gradients(
         steps = local_steps(method)
 
         def work(gradient: Array, rows: float = rows, steps: int = steps) -> LocalTraining:
+            """Return the local training of a client whose every gradient is this one plus the penalty's."""
+
             def oracle(point: Array, _: int = 0) -> Array:  # in place of the gradient of the client's rows
                 return gradient + penalty(model, point)
 

@@ -117,7 +117,8 @@ class LinearModel:
         """Return `gradient`, and as its slopes (rows, ..., outputs) the coefficient c_k of each row in dW.
 
         In one step c_k = v_k (p_k - y_k). After the first local step W itself is a constant plus sum_k c_k x_k^T; its
-        coefficients are the slopes of `vector`, and the penalty adds l2 times them.
+        coefficients are the slopes of `vector`, and the penalty adds l2 times them. The arguments are those of
+        `gradient`.
         """
         point = vector.value if isinstance(vector, DualNumber) else vector
         slope = (self.probabilities(self.logits(point, x)) - targets) * row_weights[..., None]

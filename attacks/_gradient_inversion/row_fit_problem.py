@@ -102,7 +102,16 @@ def problem_from_rounds(
     rounds: int,
     telescope: bool = False,
 ) -> RowFitProblem:
-    """Build the problem from rounds that are read already; see `problem_from_view`."""
+    """Build the problem from rounds that are read already.
+
+    Args:
+        method: the client's part of a round.
+        model: the linear model.
+        public: the public facts of the federation.
+        history: the rounds, in order.
+        rounds: as in `problem_from_view`.
+        telescope: as in `problem_from_view`.
+    """
     gradients = estimate_gradients(history, method, public, model)
     members = sorted({client for item in history for client in item.members})
     sizes = tuple(public.rows[client] for client in members)

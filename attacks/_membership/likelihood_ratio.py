@@ -90,6 +90,14 @@ class ShadowMembership:
         return np.array([self._ratio(replay, candidate, draws, without) for candidate in candidates])
 
     def _ratio(self, replay: Replay, candidate: CandidateRecord, draws: list[Array], without: Array) -> float:
+        """Return the score of one candidate.
+
+        Args:
+            replay: the observed rounds as a function of rows.
+            candidate: the record.
+            draws: by shadow run, all members' rows drawn from the population.
+            without: (shadows, numbers) messages of these runs; the runs with the candidate replace one row each.
+        """
         runs = []
         for k, rows in enumerate(draws):
             changed = rows.copy()

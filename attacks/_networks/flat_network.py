@@ -115,7 +115,14 @@ class FlatNetwork:
         return torch.cat(vectors)
 
     def gradient(self, point: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        """Return the gradient (size,) at the flat `point`; it is differentiable in `x` and `point`."""
+        """Return the gradient (size,) of the weighted loss; it is differentiable in `x` and `point`.
+
+        Args:
+            point: (size,) parameters.
+            x: (B, features) rows.
+            y: (B, ...) their targets.
+            weights: (B,) weights of their losses.
+        """
         if not self.nested:
             gradients = self.gradients(point, x, y, weights)
             return torch.cat([gradients[name].reshape(-1) for name in self.shapes])
@@ -128,7 +135,7 @@ class FlatNetwork:
         return torch.cat([gradients[name].reshape(-1) for name in self.shapes])
 
     def gradients(self, point: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> dict[str, Tensor]:
-        """Return the gradient by name, by plain autograd: not for use inside torch.func's transforms."""
+        """Return `gradient` by name, by plain autograd: not for use inside torch.func's transforms."""
         differentiable = torch.is_grad_enabled() and (x.requires_grad or point.requires_grad)
         with torch.enable_grad():
             tensors = self.split(point if point.requires_grad else point.detach())

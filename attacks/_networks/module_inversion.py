@@ -144,7 +144,15 @@ def invert_unlabelled(
 def count_labels(
     network: FlatNetwork, point: torch.Tensor, gradient: torch.Tensor, rows: int, features: int, classes: int
 ) -> Iterator[Array]:
-    """Yield possible labels (rows,) of the batch, in ascending order, given the last layer's gradient; likeliest first.
+    """Yield possible labels (rows,) of the batch, each in ascending order, the likeliest first.
+
+    Args:
+        network: the model and its loss.
+        point: (parameters,) where the gradient was computed.
+        gradient: (parameters,) mean gradient of the rows; that of the last layer is used.
+        rows: number of rows.
+        features: width of a row.
+        classes: number of classes.
 
     Raises:
         ConfigError: no linear layer gives the logits of a cross entropy.

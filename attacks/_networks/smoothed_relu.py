@@ -16,7 +16,9 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 _RELU: frozenset[Any] = frozenset({torch.relu, functional.relu, Tensor.relu})
+"""Functions of torch that compute a ReLU."""
 _LEAKY: frozenset[Any] = frozenset({functional.leaky_relu})
+"""Those that compute a leaky ReLU."""
 
 
 class SmoothedReLU(TorchFunctionMode):

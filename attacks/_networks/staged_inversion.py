@@ -167,7 +167,14 @@ class StagedInversion:
     def from_first_layer(
         self, point: torch.Tensor, message: torch.Tensor, first: FirstLayerEvidence, classes: int
     ) -> RecoveredRows | None:
-        """Return rows and labels in closed form from the first layer; `None` unless they explain the message."""
+        """Return rows and labels in closed form from the first layer; `None` unless they explain the message.
+
+        Args:
+            point: (parameters,) initial parameters.
+            message: (copies * parameters,) the message.
+            first: evidence from the gradient of the layer that the rows enter.
+            classes: number of classes.
+        """
         started = time.perf_counter()
         labelled = first.labelled(classes) if self.effort.exact else None
         if labelled is None:
