@@ -100,8 +100,8 @@ class NoiseAudit:
         """Whether epsilon is larger than claimed, or there is less noise than planned.
 
         Of noise that keeps its claim at most 2.75 times the error of one bound is flagged (1 for `repeated`, 1 for
-        `one_run`, 1/2 for `tradeoff`, 1/4 for `deviation`); measured: 6 of 380 audits
-        at a confidence of 95 %, since the bounds that hold for any noise hardly ever fail.
+        `one_run`, 1/2 for `tradeoff`, 1/4 for `deviation`). Measured: 6 of 380 audits at a confidence of 95 %, since
+        the bounds that hold for any noise hardly ever fail.
         """
         return max(self.bound, self.tradeoff) > self.claimed or self.deviation < 1
 

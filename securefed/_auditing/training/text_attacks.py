@@ -26,8 +26,7 @@ from securefed.errors import TranscriptError
 _PARITIES: Final = (0, 1, 0)
 """Runs of the step that the embedding is compared with: on sequences of even token numbers alone, of odd ones, and of
 even ones again. Every token is absent from one run at least, and the odd ones from two; if an absent token's vector
-differs
-between these two, it moves by the data even where the token does not occur, and the attack refuses."""
+differs between these two, it moves by the data even where the token does not occur, and the attack refuses."""
 
 
 def token_table(training: TorchTraining, rows: TrainedRows) -> str | None:
