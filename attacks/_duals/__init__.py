@@ -1,7 +1,9 @@
 """Attacks that recover Gram matrices from the iterates and dual variables of consensus PCA (FedPG, FedPE).
 
-In consensus PCA a client with Gram matrix S_i keeps a basis U_i and a dual variable Y_i (in FedPE also T_i). It sends
-U_i + Y_i / rho, where rho is a public penalty, and the server broadcasts the mean Z of these messages.
+In consensus PCA (federated PCA by ADMM) client i with rows A_i^T and Gram matrix S_i = A_i A_i^T keeps a basis U_i,
+(features, rank), and a dual variable Y_i of the constraint U_i = Z (in FedPE also T_i, of the constraint that U_i is
+orthonormal). It sends U_i + Y_i / rho, where rho is a public penalty, and the server broadcasts the mean Z of these
+messages. Importing this package registers its attacks.
 """
 
 from __future__ import annotations

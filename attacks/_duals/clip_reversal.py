@@ -1,13 +1,18 @@
 """Undo the clipping of FedPG's messages.
 
-A client sends M = U + Y / rho, where U, (features, rank), is its orthonormal iterate, rho the penalty parameter and
-Y = rho (M_before - Z) its dual variable, known from its message before and the consensus Z that followed. Clipping
-replaces M by C = a M with a <= 1. Since ||U||_F^2 = rank, a solves
+Attacks on FedPG, a federated PCA, call this before they read the messages (`dual_attack`, `pooled_client`). A client
+sends
 
-    ||C / a - Y / rho||_F^2 = rank,
+    M = U + Y / rho,    Y = rho (M_before - Z),
 
-a quadratic equation in 1 / a. Of its two roots the one that leaves U closer to its previous value is taken. A sum over
-several clients is treated as that many equal clients, each of which sends the mean.
+with U, (features, rank), its orthonormal iterate, rho the penalty parameter and Y its dual variable, known from its
+message before and the consensus Z that followed. Clipping replaces M by C = a M with a <= 1. Since ||U||_F^2 = rank, x
+= 1 / a solves
+
+    ||C x - Y / rho||_F^2 = rank,    that is,    ||C||^2 x^2 - 2 <C, Y / rho> x + ||Y / rho||^2 - rank = 0.
+
+Of the two roots the one that leaves U closer to its previous value is taken. A sum over several clients is treated as
+that many equal clients, each of which sends the mean.
 """
 
 from __future__ import annotations
@@ -35,8 +40,8 @@ def undo_clipping(rounds: Sequence[RoundView]) -> tuple[Sequence[RoundView], boo
     The result is exact for one client. Rounds with noise are returned unchanged, since noise adds to the norm.
 
     Args:
-        rounds: rounds of one client, or of the same clients in each, from the first on, each with the broadcast that
-            followed.
+        rounds: rounds of one client, or of the same clients in each, from the first on. Each has the broadcast that
+            followed, or else the next round's broadcast is taken; rounds after one without either are left out.
     """
     if not any(_limit(o) < np.inf for o in rounds) or any(o.noise.get(POINT) for o in rounds):
         return rounds, False
@@ -46,6 +51,7 @@ def undo_clipping(rounds: Sequence[RoundView]) -> tuple[Sequence[RoundView], boo
     for index, observation in enumerate(rounds):
         count = len(observation.members)
         mean_message = observation.message[POINT] / count
+        # clipping leaves a message of exactly the clipping norm
         clipped = float(np.linalg.norm(mean_message)) >= (1 - (_CLIPPED_WITHIN if count == 1 else 1e-2)) * _limit(
             observation
         )
@@ -55,6 +61,7 @@ def undo_clipping(rounds: Sequence[RoundView]) -> tuple[Sequence[RoundView], boo
         followed = observation.followed or (rounds[index + 1].broadcast if index + 1 < len(rounds) else {})
         if not followed:
             break
+        # U = M - Y / rho, then the new Y / rho = M - Z+
         previous, scaled_dual = point - scaled_dual, point - followed[BASIS]
     return (unclipped, True) if any_clipped else (rounds, False)
 
@@ -65,10 +72,10 @@ def _limit(observation: RoundView) -> float:
 
 
 def _inverse_factor(message: Array, scaled_dual: Array, previous: Array) -> float:
-    """Return 1 / a, at least 1.
+    """Return x = 1 / a, at least 1; where rounding leaves no real root, the minimum of the quadratic.
 
     Args:
-        message: C, the clipped message.
+        message: C, the clipped message, (features, rank).
         scaled_dual: Y / rho.
         previous: U before the local steps.
     """

@@ -1,9 +1,11 @@
 """Recover one client's Gram matrix S from its messages in FedPG or FedPE: the common base class of the two attacks.
 
-In round k the client sends M_k = U_k + Y_k / rho, its iterate U_k, (features, rank), plus its scaled dual variable
-Y_k. The next broadcast Z_{k+1} gives the dual variable of the next round, Y_{k+1} = rho (M_k - Z_{k+1}), and its
-message then gives U_{k+1} = M_{k+1} - Y_{k+1} / rho (`observed_steps`). A subclass solves the local steps from one U
-to the next for S, or fits S to them; this class decides whether a view allows that and reports the result.
+FedPG and FedPE are federated PCA by consensus ADMM. Client i has rows A_i^T and S = A_i A_i^T; where the algorithm
+normalises, S stands for A_i A_i^T over the number of rows. In round k the client sends M_k = U_k + Y_k / rho, its
+iterate U_k, (features, rank), plus its scaled dual variable Y_k. The next broadcast Z_{k+1} gives the dual variable of
+the next round, Y_{k+1} = rho (M_k - Z_{k+1}), and its message then gives U_{k+1} = M_{k+1} - Y_{k+1} / rho
+(`observed_steps`). A subclass solves the local steps from one U to the next for S, or fits S to them; this class
+decides whether a view allows that and reports the result.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class GramEstimate:
     """An estimate of a client's S, and how it was found.
 
     Attributes:
-        gram: S in the algorithm's scale: divided by the number of rows where the algorithm normalises.
+        gram: S, (features, features), in the algorithm's scale: over the number of rows where the algorithm normalises.
         method: `solved`, `fitted` or `fitted, not proven`.
         standardised: whether the diagonal was recognised as that of z-scored columns, and set to `z_scored_diagonal`.
         residual: relative residual of the equations, or the norm of the fit's residual.
@@ -80,6 +82,9 @@ class DualAttack(ABC):
             where the default `jacobians` end at an error of .2.
         jacobians: largest number of Jacobians of that fit.
         memory: largest number of bytes for the solve; more is refused before anything is allocated.
+
+    A subclass sets the class variables `algorithm`, the class whose messages it reads, and `orthonormal`, whether that
+    algorithm keeps U orthonormal.
     """
 
     fit_features: int = 40
@@ -95,11 +100,17 @@ class DualAttack(ABC):
 
     @abstractmethod
     def solved(self, steps: Sequence[ObservedStep], rows: int, algorithm: ConsensusPCA) -> GramEstimate:
-        """Solve for S, of rank at most `rows`, from rounds of one local step."""
+        """Solve for S from rounds of one local step.
+
+        Args:
+            steps: the client's U before and after each round's local step, and its dual variables.
+            rows: the client's number of rows, which bounds the rank of S.
+            algorithm: the algorithm with its settings.
+        """
 
     @abstractmethod
     def fitted(self, steps: Sequence[ObservedStep], rows: int, algorithm: ConsensusPCA) -> GramEstimate:
-        """Fit S, of a client with `rows` rows, to rounds of several local steps."""
+        """Fit S, of a client with `rows` rows, to rounds of several local steps; arguments are those of `solved`."""
 
     def applies(self, target: Target, observed: View) -> str | None:
         """Return why the attack cannot run on this view, or `None` if it can."""
@@ -116,7 +127,7 @@ class DualAttack(ABC):
         )
 
     def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
-        """Reconstruct the secret of the view's members.
+        """Reconstruct the Gram matrix A_i A_i^T of the one client in the view.
 
         Raises:
             TranscriptError: the view lacks what the attack needs.

@@ -1,6 +1,8 @@
 """Recover a client's Gram matrix S from its messages in FedPE.
 
-The client's iterate U, dual variable Y and multiplier T follow from its messages (`observed_steps`). Its local step is
+FedPE is federated PCA by consensus ADMM. Client i has rows A_i^T and S = A_i A_i^T, (features, features), divided by
+the number of rows where the algorithm normalises. The client's iterate U, (features, rank), dual variable Y and
+multiplier T follow from its messages (`observed_steps`). Its local step is
 
     U+ = U - eta [grad f(U) + Y + rho (U - Z) + U (G + G^T)],   grad f(U) = -4 S U + 2 S U A + 2 U (U^T S U),
 
@@ -47,7 +49,10 @@ class FedPEDuals(DualAttack):
     orthonormal: ClassVar[bool] = False
 
     def solved(self, steps: Sequence[ObservedStep], rows: int, algorithm: ConsensusPCA) -> GramEstimate:
-        """Solve for S, of rank at most `rows`, from rounds of one local step."""
+        """Solve for S, of rank at most `rows`, from rounds of one local step, as `DualAttack.solved`.
+
+        Where the equations leave the shift c of S + c I open, `solve_shifted` takes the c of least trace.
+        """
         parts = [gradient_parts(step, algorithm.step_size, algorithm.rho) for step in steps]
         eliminated = eliminate(
             [Q for Q, _, _ in parts], [block for _, block, _ in parts], [inner for _, _, inner in parts]
@@ -77,8 +82,12 @@ class FedPEDuals(DualAttack):
 def gradient_parts(step: ObservedStep, step_size: float, rho: float) -> tuple[Array, Array, InnerEquations]:
     """Return Q, (I - Q Q^T) S Q and equations for Theta = Q^T S Q, from one local step that starts at U = Q R.
 
-    With V = S U and M = U^T V = R^T Theta R the gradient is grad f = V (2 A - 4 I) + 2 U M. Outside the span of U,
-    (I - Q Q^T) V = (I - Q Q^T) grad f (2 A - 4 I)^-1; inside, U^T grad f = -4 M + 2 M A + 2 A M.
+    The step gives grad f = (U - U+) / eta less the known terms of the gradient. With A = U^T U, V = S U and
+    M = U^T V = R^T Theta R,
+
+        grad f = V (2 A - 4 I) + 2 U M,
+        (I - Q Q^T) V = (I - Q Q^T) grad f (2 A - 4 I)^-1    outside the span of U,
+        U^T grad f = -4 M + 2 M A + 2 A M                    inside it.
     """
     U, T = step.start, step.constraint_dual
     other_terms = lagrangian_gradient(U, np.zeros_like(U), step.linear, T, rho)  # all of grad L except grad f
@@ -86,6 +95,7 @@ def gradient_parts(step: ObservedStep, step_size: float, rho: float) -> tuple[Ar
     Q = orth(U)
     R, A, identity = Q.T @ U, U.T @ U, np.eye(U.shape[1])
     block = off(Q, gradient) @ np.linalg.inv(2 * A - 4 * identity) @ np.linalg.inv(R)
+    # the image of every basis matrix E_q of Theta: R^T E_q R for M
     M = R.T @ symmetric_basis(len(A)) @ R
     # a quarter, so that round-off in these equations is about that of the block
     return Q, block, InnerEquations((M @ A + A @ M - 2 * M) / 2, U.T @ gradient / 4)

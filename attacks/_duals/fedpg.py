@@ -1,13 +1,15 @@
 """Recover a client's Gram matrix S from its messages in FedPG.
 
-The client's iterate U, orthonormal (features, rank), and dual variable Y follow from its messages (`observed_steps`).
-Its local step is the Riemannian one
+FedPG is federated PCA by consensus ADMM. Client i has rows A_i^T and S = A_i A_i^T, (features, features), divided by
+the number of rows where the algorithm normalises. The client's iterate U, orthonormal (features, rank), and dual
+variable Y follow from its messages (`observed_steps`). Its local step is the Riemannian one
 
     U+ = QR(U - eta g),   g = (I - U U^T) [-2 S U + Y - rho Z],
 
 with Z the broadcast consensus. With one local step, U and U+ give g, and so (I - U U^T) S U, which is linear in S; S
 follows by `elimination`. With several steps, the steps are simulated and S is fitted to them. FedPG's messages are the
-same for S and S + c I, so c is chosen by other knowledge: a known trace, a constant diagonal, or least rank.
+same for S and S + c I, since (I - U U^T) c U = 0, so c is chosen by other knowledge: a known trace, a constant
+diagonal, or least rank.
 """
 
 from __future__ import annotations
@@ -112,6 +114,7 @@ class FedPGDuals(DualAttack):
         )
 
     def _open(self, standardised: bool) -> tuple[str, ...]:
+        """Return the sentence about c for `Reconstruction.open`; none where `trace` gives c."""
         if self.trace is not None:
             return ()
         return (_Z_SCORED if standardised else _LEAST_RANK,)
@@ -132,9 +135,9 @@ def _rounding(steps: Sequence[ObservedStep], blocks: Sequence[Array], step_size:
 
 
 def gradient_block(step: ObservedStep, step_size: float) -> Array:
-    """Return (I - U U^T) S U from one step U+ = QR(U - eta g): g = (U - U+ (U^T U+)^-1) / eta.
+    """Return (I - U U^T) S U, (features, rank), from one step U+ = QR(U - eta g), g = (I - U U^T) [-2 S U + Y - rho Z].
 
-    g = (I - U U^T)[-2 S U + Y - rho Z].
+    U+ R = U - eta g and U^T g = 0 give U^T U+ R = I, so that g = (U - U+ (U^T U+)^-1) / eta.
     """
     U, end = step.start, step.end
     gradient = (U - end @ np.linalg.inv(U.T @ end)) / step_size

@@ -94,11 +94,11 @@ def _shifted(gram: Array, unit: float) -> Array:
 
 @dataclass(frozen=True)
 class SimulatedConsensusClient:
-    """Messages of one client of FedPG or FedPE over all rounds, as a function of the coordinates of its S.
+    """Messages of one client of FedPG or FedPE over all rounds, as a function of the coordinates x of its S.
 
     Attributes:
         rounds: observed rounds, with the broadcasts.
-        followed: Z+ of each round.
+        followed: Z+ of each round, the broadcast that followed, (features, rank).
         rho: penalty parameter.
         motion: the local steps of a round as a function of S; `motion.blind` is the number of directions of S on which
             they do not depend, 1 for FedPG and 0 for FedPE.
@@ -164,6 +164,7 @@ class SimulatedConsensusClient:
             points.append(U + dual / self.rho)
             tangents.append(dU + start_tangents.d_linear / self.rho)
             B = excess(U)  # h = B * B
+            # dT+ = dT + rho d(B * B), with dB = d(U^T U) where B > 0
             dT = start_tangents.d_constraint_dual + 2 * self.rho * B[:, None, :] * (crossed(dU, U) + left(U.T, dU))
             start_tangents = StartTangents(dU, self.rho * tangents[-1], dT)
             dual, T = self.rho * (points[-1] - following), T + self.rho * B**2

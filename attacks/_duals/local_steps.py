@@ -1,14 +1,16 @@
 """Simulate the local steps of FedPG and FedPE as functions of a client's Gram matrix S, with their derivatives.
 
-With U the client's iterate, (features, rank), Y and T its dual variables, Z the broadcast and eta the step size, a step
-is
+FedPG and FedPE are federated PCA by consensus ADMM. `local_steps_fit` (one client) and `joint_fit` (all clients of a
+sum) vary S until these steps lead where the observed ones do. With U the client's iterate, (features, rank), Y and T
+its dual variables, Z the broadcast and eta the step size, a step is
 
     FedPG:  U <- QR(U - eta (I - U U^T) [-2 S U + Y - rho Z]),
     FedPE:  U <- U - eta [-4 S U + 2 S U A + 2 U (U^T S U) + Y + rho (U - Z) + U (G + G^T)],
 
-with A = U^T U and G = 2 T*B + 2 rho B*B*B, B = max(0, A - I), entry by entry. The derivatives of a (features, rank)
-matrix by several directions of S are stored as an array (features, directions, rank), its tangents. When a whole run is
-simulated, a round's start and its dual variables depend on S as well, so their tangents are arguments.
+with A = U^T U and G = 2 T*B + 2 rho B*B*B, B = max(0, A - I), entry by entry, rho the penalty parameter, and QR(N) the
+orthonormal factor of N. The derivatives of a (features, rank) matrix by several directions of S are stored as an array
+(features, directions, rank), its tangents. When a whole run is simulated, a round's start and its dual variables depend
+on S as well, so their tangents are arguments.
 """
 
 from __future__ import annotations
@@ -126,6 +128,7 @@ class RiemannianSteps:
         for _ in range(self.local_steps):
             linear_part = start.linear - 2 * S @ U
             d_linear_part = tangents.d_linear - 2 * (left(S, dU) + directions.times(U))
+            # of (I - U U^T) L with L = Y - rho Z - 2 S U: dL - U U^T dL - dU U^T L - U dU^T L
             d_gradient = (
                 d_linear_part
                 - left(U, left(U.T, d_linear_part))
@@ -181,11 +184,13 @@ class EuclideanSteps:
         SU, dSU = S @ U, left(S, dU) + directions.times(U)
         A = U.T @ U
         dA = crossed(dU, U) + left(U.T, dU)
+        # the terms of the docstring in order, each by the product rule
         out = 2 * right(dSU, A) - 4 * dSU + 2 * left(SU, dA)
         out += 2 * (right(dU, U.T @ SU) + left(U, crossed(dU, SU) + left(U.T, dSU)))
         out += tangents.d_linear + self.rho * dU
         B = excess(U)
         G = 2 * T * B + 2 * self.rho * B**3
+        # dB = dA where B > 0, else 0
         dG_dA = np.where(B > 0, 2 * T + 6 * self.rho * B**2, 0.0)
         dG = dG_dA[:, None, :] * dA + 2 * B[:, None, :] * tangents.d_constraint_dual
         return np.asarray(out + right(dU, G + G.T) + left(U, dG + dG.transpose(2, 1, 0)))

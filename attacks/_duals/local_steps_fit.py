@@ -1,8 +1,9 @@
 """Fit a client's Gram matrix S to rounds of several local steps of FedPG or FedPE, by Levenberg-Marquardt.
 
-Each round's local steps lead from a known iterate U, with known dual variables (Y of the constraint that U is the
-consensus; in FedPE also T of the constraint on U^T U), to a known iterate. They are simulated as a function of S
-(`local_steps`); the residuals are the simulated less the observed ends, round by round independently.
+FedPG and FedPE are federated PCA by consensus ADMM; their attacks on single clients (`fedpg`, `fedpe`) call this. Each
+round's local steps lead from a known iterate U, with known dual variables (Y of the constraint that U is the consensus;
+in FedPE also T of the constraint on U^T U), to a known iterate. They are simulated as a function of S (`local_steps`);
+the residuals are the simulated less the observed ends, round by round independently.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ def fit_steps(steps: Sequence[ObservedStep], features: int, motion: ConsensusLoc
         features: width of S.
         motion: the local steps as a function of S.
         jacobians: largest number of Jacobians.
+
+    Returns:
+        S, with what the messages determine of it; FedPG's never show a multiple of I (`motion.blind`).
     """
     coordinates = SymmetricMatrices.of(features)
     fitted = steps[: _REDUNDANCY * coordinates.count // steps[0].start.size + 2]

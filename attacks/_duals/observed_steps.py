@@ -1,11 +1,16 @@
 """Compute a client's iterates and dual variables in FedPG or FedPE from its messages.
 
-In each round the client sends M = U + Y / rho: its iterate U, (features, rank), after the local steps, plus its dual
-variable Y over the penalty parameter rho. On receiving the next consensus Z+ it sets Y = rho (M - Z+). Both M and Z+
-are observed, and Y = 0 at first, so Y follows, and with it U = M - Y / rho. FedPE's multiplier T of the constraint on
-U^T U grows by rho B*B a round, B = max(0, U^T U - I), and is known as well. The observed Z+ is not the one that the
-client received where it missed rounds in between and no record of what followed is kept. One wrong Z+ spoils one
-round: the next Y does not depend on the last one.
+FedPG and FedPE are federated PCA by consensus ADMM; the attacks on single clients (`dual_attack`) and on the mean
+client of a sum (`pooled_client`) call this first. In each round the client sends M = U + Y / rho: its iterate U,
+(features, rank), after the local steps, plus its dual variable Y over the penalty parameter rho. On receiving the next
+consensus Z+ it sets
+
+    Y = rho (M - Z+).
+
+Both M and Z+ are observed, and Y = 0 at first, so Y follows, and with it U = M - Y / rho. FedPE's multiplier T of the
+constraint on U^T U grows by rho B*B a round (entry by entry), B = max(0, U^T U - I), and is known as well. The observed
+Z+ is not the one that the client received where it missed rounds in between and no record of what followed is kept. One
+wrong Z+ spoils one round: the next Y does not depend on the last one.
 """
 
 from __future__ import annotations
@@ -28,12 +33,12 @@ _ORTHONORMAL = 1e-6
 
 @dataclass(frozen=True)
 class ObservedStep:
-    """Iterates and duals of one participation of a client.
+    """Iterates and duals of one participation of a client, that is, of one round in which it took part.
 
     Attributes:
         start: U_i before the local steps, (features, rank).
         end: U_i after them, (features, rank).
-        linear: Y_i - rho Z, the part of the augmented Lagrangian's gradient that does not depend on U.
+        linear: Y_i - rho Z, (features, rank), the part of the augmented Lagrangian's gradient that is constant in U.
         constraint_dual: T_i of FedPE, (rank, rank).
         error: standard deviation of the rounding error of a message's entry.
     """

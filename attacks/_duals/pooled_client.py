@@ -1,7 +1,8 @@
 """Recover the pooled Gram matrix from sums of FedPG's messages, by treating their mean as the message of one client.
 
-Client i sends M_i = U_i + Y_i / rho, its iterate plus its scaled dual variable; U_i moves by one step along
-(I - U_i U_i^T) [-2 S_i U_i + Y_i - rho Z] from the common start Z. The mean of the M_i is nearly the message of a
+FedPG is federated PCA by consensus ADMM; client i has rows A_i^T and S_i = A_i A_i^T, (features, features). It sends
+M_i = U_i + Y_i / rho, its iterate, orthonormal (features, rank), plus its scaled dual variable; U_i moves by one step
+along (I - U_i U_i^T) [-2 S_i U_i + Y_i - rho Z] from the common start Z. The mean of the M_i is nearly the message of a
 client with the mean of the S_i: exactly to first order in the first step, later up to terms of the size of the
 differences of the U_i times those of the S_i. From this mean client's iterates S follows as from a single client's
 (`fedpg`).
@@ -37,6 +38,7 @@ _RELAXATION = 0.5
 sooner.
 """
 _NO_TRACES = np.zeros(0)
+"""FedPG's clients send no traces, which the penalised estimate would use."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +81,10 @@ class PooledDuals:
         )
 
     def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
-        """Reconstruct the secret of the view's members.
+        """Reconstruct the sum of the S_i of the view's members.
 
         Raises:
-            TranscriptError: the view lacks what the attack needs.
+            TranscriptError: the view lacks what the attack needs, or noise hides the largest entries.
         """
         reason = self.applies(target, observed)
         if reason is not None:
@@ -93,6 +95,7 @@ class PooledDuals:
         steps = mean_steps(rounds, algorithm)
         rows = rows_of(members, target.public)
         error = _error(observed.rounds, algorithm)
+        # of the mean S_i, features lying within the public bound
         largest_entry = target.public.feature_bound**2 * (1 if algorithm.normalise else rows / len(members))
         if error > largest_entry:
             raise TranscriptError(
@@ -112,7 +115,7 @@ class PooledDuals:
 
 
 def mean_steps(rounds: Sequence[RoundView], algorithm: FedPG) -> list[ObservedStep]:
-    """Return the steps of the mean client."""
+    """Return the steps of the mean client, whose U is a mean and not orthonormal."""
     count = len(rounds[0].members)
     means = [replace(o, message={POINT: o.message[POINT] / count}) for o in rounds]
     return observed_steps(means, algorithm.rho, orthonormal=False)
@@ -147,8 +150,9 @@ def mean_gram(
 def _error(rounds: Sequence[RoundView], algorithm: FedPG) -> float:
     """Return the standard deviation of the noise in an entry of a block (I - U U^T) S U.
 
-    A block is half a second difference of mean messages over the step size, so noise of size s in them becomes
-    sqrt(6) s / (2 eta).
+    A block is about (U - U+) / (2 eta), and U = M - Y / rho with Y / rho = M_before - Z, so that it holds half a second
+    difference M+ - 2 M + M_before of mean messages over eta. Noise of size s in each becomes sqrt(1 + 4 + 1) s / (2
+    eta).
     """
     noise = max(o.noise.get(POINT, 0.0) / len(o.members) for o in rounds)
     return float(np.sqrt(6) * noise / (2 * algorithm.step_size))
@@ -167,8 +171,8 @@ def _shrunk_gram(starts: Sequence[Array], blocks: Sequence[Array], error: float,
     multiple of I above all, becomes as small as a positive semidefinite S allows.
 
     Args:
-        starts: U_k, orthonormal.
-        blocks: (I - U_k U_k^T) S U_k, with errors.
+        starts: U_k, orthonormal, (features, rank).
+        blocks: (I - U_k U_k^T) S U_k, (features, rank), with errors.
         error: standard deviation of the error of a block's entry, positive.
         rows: largest rank of S.
     """

@@ -1,11 +1,12 @@
 """Solve for a Gram matrix S with unit diagonal from FedPG's messages, for clients that z-score their columns.
 
-Each local step gives the block (I - U U^T) S U for a known U, linear in the entries of S. Bayesian linear regression
-with a normal prior on the entries, whose size and noise are estimated, gives the posterior of S. From this posterior
-the odds of a constant diagonal follow. If they are high, the diagonal is set to 1 and the other entries are solved for
-again. This adds one equation for each feature, and fixes the multiple of I on which FedPG's messages do not depend. It
-saves participations (5 instead of 13 at rank 3 and 20 features), and messages in float32 leave an error of .05 instead
-of 50.
+FedPG is federated PCA by consensus ADMM; `fedpg` calls this first for a single client that makes one local step a
+round. The step gives the block (I - U U^T) S U for a known orthonormal U, (features, rank), linear in the entries of S.
+Bayesian linear regression with a normal prior on the entries, whose size and noise are estimated, gives the posterior
+of S. From this posterior the odds of a constant diagonal follow. If they are high, the diagonal is set to 1 and the
+other entries are solved for again. This adds one equation for each feature, and fixes the multiple of I on which
+FedPG's messages do not depend. It saves participations (5 instead of 13 at rank 3 and 20 features), and messages in
+float32 leave an error of .05 instead of 50.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from securefed.attacks._gram.coordinates import SymmetricMatrices
 from securefed.attacks._gram.linear import nearest_psd
 
 _LOG_ODDS_LIMIT = 7.0
-"""Smallest logarithm of the odds at which the diagonal is taken as constant: about a thousand to one, since a wrongly
-fixed diagonal would spoil the whole estimate.
+"""Smallest natural logarithm of the odds at which the diagonal is taken as constant: about a thousand to one, since a
+wrongly fixed diagonal would spoil the whole estimate.
 """
 _DIAGONAL_DEVIATION = 0.2
 """Assumed standard deviation of the diagonal of data that are not z-scored. Most data have more, which is easier to
@@ -47,8 +48,8 @@ def with_unit_diagonal(steps: Sequence[ObservedStep], blocks: Sequence[Array], s
 
     Args:
         steps: steps of one client, with one local step each.
-        blocks: (I - U U^T) S U of each step.
-        step_size: step size of the algorithm.
+        blocks: (I - U U^T) S U of each step, (features, rank), for an S whose diagonal is 1 if it is constant.
+        step_size: step size of the algorithm in the units of this S, from which the error of a block follows.
     """
     coordinates = SymmetricMatrices.of(len(steps[0].start))
     needed = _REDUNDANCY * coordinates.count // blocks[0].size + 2
@@ -56,12 +57,13 @@ def with_unit_diagonal(steps: Sequence[ObservedStep], blocks: Sequence[Array], s
     steps, blocks = [steps[k] for k in chosen], [blocks[k] for k in chosen]
     matrix = np.vstack([_images(step.start, coordinates) for step in steps])
     right = np.concatenate([block.reshape(-1) for block in blocks])
-    # a block is half the difference of two differences of messages over the step size
+    # a block is half a second difference M+ - 2 M + M_before of messages over the step size; 6 = 1 + 4 + 1
     rounding = max(step.error for step in steps) * np.sqrt(6) / (2 * step_size)
     unconstrained = EntryPosterior.of(matrix, right, rounding, sum(step.start.shape[1] ** 2 for step in steps))
     diagonal = coordinates.i == coordinates.j
     if _log_odds(unconstrained, diagonal) < _LOG_ODDS_LIMIT:
         return None
+    # the diagonal is 1 from here on: its part of the equations goes to the right
     off_diagonal = EntryPosterior.of(
         matrix[:, ~diagonal], right - matrix[:, diagonal].sum(axis=1), rounding, unconstrained.empty
     )
@@ -87,7 +89,10 @@ def with_unit_diagonal(steps: Sequence[ObservedStep], blocks: Sequence[Array], s
 
 @dataclass(frozen=True)
 class EntryPosterior:
-    """Posterior of x, given matrix x = right + noise, and a normal prior of mean zero.
+    """Posterior of x, (unknowns,), given matrix x = right + noise, and a normal prior of mean zero.
+
+    With matrix = U diag(s) V^T, the component of x along a row of V^T has the posterior mean
+    s (U^T right) / (s^2 + ratio) and the variance noise^2 / (s^2 + ratio), where ratio = noise^2 / size^2.
 
     Attributes:
         singular: singular values of the matrix, (r,).
@@ -118,10 +123,12 @@ class EntryPosterior:
         U, s, Vt = np.linalg.svd(matrix, full_matrices=False)
         nonzero = s > np.finfo(float).eps * max(matrix.shape) * s[0]
         observed = U.T @ right
+        # equations that neither read 0 = 0 nor determine a direction: what they leave unexplained is noise
         redundant = max(len(right) - empty - int(nonzero.sum()), 0)
         rounding = max(rounding, np.finfo(float).eps * float(np.linalg.norm(right)))
         unexplained = float(np.sum((right - U[:, nonzero] @ observed[nonzero]) ** 2))
         noise = float(np.sqrt((_ROUNDING_WEIGHT * rounding**2 + unexplained) / (_ROUNDING_WEIGHT + redundant)))
+        # of `observed`, for every prior size: its likelihood decides
         variances = (_SIZES[:, None] * s) ** 2 + noise**2
         size = float(_SIZES[np.argmin(np.sum(np.log(variances) + observed**2 / variances, axis=1))])
         return cls(s, Vt, observed, noise, size, empty)
@@ -160,23 +167,30 @@ class EntryPosterior:
 def _log_odds(unconstrained: EntryPosterior, diagonal: Array) -> float:
     """Return the log-odds of a constant diagonal against one whose entries vary by `_DIAGONAL_DEVIATION`.
 
+    Let the messages alone tell a component of the centred diagonal to be mu, with precision p. It has the distribution
+    N(0, 1 / p) where the diagonal is constant, else N(0, 1 / p + deviation^2). The logarithm of the ratio of densities
+    is [log(1 + g) - (p mu)^2 deviation^2 / (1 + g)] / 2 with g = p deviation^2, summed over independent components.
+
     Args:
         unconstrained: posterior of all entries of S.
         diagonal: which entries are on the diagonal, booleans.
     """
     count = int(diagonal.sum())
-    centre = np.eye(count) - 1 / count  # S + c I is the same to FedPG
+    centre = np.eye(count) - 1 / count  # I - 1 1^T / count, since S + c I is the same to FedPG
     variances, vectors = np.linalg.eigh(centre @ unconstrained.covariance(diagonal) @ centre)
     variances = np.maximum(variances[1:], count * np.finfo(float).eps * unconstrained.size**2)  # the first is that of c
     means = vectors[:, 1:].T @ centre @ unconstrained.mean[diagonal]
-    precision = np.maximum(1 / variances - unconstrained.size**-2, 0.0)  # without the prior
-    weighted_means = means / variances  # precision times what the messages alone say
+    precision = np.maximum(1 / variances - unconstrained.size**-2, 0.0)  # p: the posterior's less the prior's
+    weighted_means = means / variances  # p mu, since the prior has mean 0
     gain = precision * _DIAGONAL_DEVIATION**2
     return float(np.sum(np.log1p(gain) - weighted_means**2 * _DIAGONAL_DEVIATION**2 / (1 + gain)) / 2)
 
 
 def _images(U: Array, coordinates: SymmetricMatrices) -> Array:
-    """Return (I - U U^T) E U for every coordinate's matrix E, (features rank, coordinates)."""
+    """Return (I - U U^T) E U for every coordinate's matrix E, (features rank, coordinates).
+
+    These are the columns of the linear equations for the coordinates of S.
+    """
     every = coordinates.times(U)
     flat = every.reshape(len(U), -1)
     return np.asarray(off(U, flat).reshape(every.shape).transpose(0, 2, 1).reshape(U.size, -1))
