@@ -113,7 +113,7 @@ class TrapWeights:
         return None
 
     def play(self, situation: Situation, rng: np.random.Generator) -> Dialogue:
-        """Choose broadcasts round by round; the estimate holds as many rows as the members have, at most."""
+        """Choose broadcasts round by round; the estimate holds at most as many rows as the clients in the sum have."""
         client, public = SimulatedClient(situation), situation.target.public
         initial = client.model.parameters(situation.honest)
         chain = DenseChain.of(client.method.problem.shapes(public), public.features, public.classes)

@@ -1,8 +1,9 @@
 """Estimate how many rows of each class a client has, by regression on the messages of simulated clients.
 
 Messages of a supervised method often show the classes of a client's rows even where they hide the rows (Zhao et al.
-2020, iDLG; Ma et al. 2023, iLRG). The attacker simulates clients with rows and labels like those it has, and learns the
-numbers of rows of each class as a function of the messages, by kernel ridge regression or by the nearest simulated
+2020, iDLG; Ma et al. 2023, iLRG). The members are the clients whose sum an observed message is. The attacker has rows
+and labels like theirs (the prior), simulates clients with such rows by running the clients' code (`Replay`), and learns
+the numbers of rows of each class as a function of the messages, by kernel ridge regression or by the nearest simulated
 message. The attacks on rows get the labels as an input; this attack estimates them.
 """
 

@@ -95,7 +95,7 @@ class LowDigits:
         return cls(KernelRidge.of(best[1](sent), rows), best[1])
 
     def attack(self, replay: Replay) -> Reconstruction:
-        """Estimate the rows from the last digits of the replay's messages."""
+        """Estimate the rows from the last digits of the observed messages, which `replay` holds."""
         bound = replay.target.public.feature_bound
         rows = self.model(self.cut(replay.messages)).reshape(replay.rows, replay.features)
         return Reconstruction(

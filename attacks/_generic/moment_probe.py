@@ -5,7 +5,8 @@ matrix S = X^T X. Its messages are y = L vec(M), with a matrix L that depends on
 the client step as a black box: it computes L column by column, from the messages of clients of which one row is not
 zero (`moment_map`). It solves L m = y by least squares. Where the rounds do not determine M, alternating projections
 find a solution that is a positive semidefinite matrix of rank at most the number of rows, as M is. Where the function
-depends on a row's class, every class has moments of its own, among them its number of rows.
+depends on a row's class, every class has moments of its own, among them its number of rows. The rows are those of all
+members: the clients whose sum each observed message is.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ class RawBits:
         those without, 0 where that may be chance. The score of another run is the weighted sum of its bits.
 
         Args:
-            replay: the observed rounds; its prior is not used.
-            without: (2, rows, features) all members' rows, with the record and with another in its place.
+            replay: runs the client step in the observed rounds, for all clients whose sum is observed.
+            without: (2, rows, features) all rows of these clients, with the record and with another in its place.
             seed: of the clients' draws.
 
         Returns:

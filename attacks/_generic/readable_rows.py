@@ -28,7 +28,7 @@ class ClearRows:
 
     The ratio is what the first linear layer of a model with a bias gives away (Phong et al. 2018). Of all candidates
     the attack returns the one whose replay has the smallest residual; if none can be replayed, the one whose number of
-    rows is closest. Missing rows are set to the mean of the prior, if there is one.
+    rows is closest. Missing rows are set to the mean of the prior, rows like the clients' that the attacker may have.
     """
 
     name: ClassVar[str] = "generic/clear"
@@ -51,7 +51,10 @@ class ClearRows:
         return self.attack(Replay(observed, target))
 
     def attack(self, replay: Replay) -> Reconstruction:
-        """Recover the rows behind the replay's messages.
+        """Recover the rows behind the observed messages.
+
+        Args:
+            replay: the observed messages, and the messages that other rows would have caused.
 
         Raises:
             TranscriptError: no tensor of the messages is as wide as the data.

@@ -5,8 +5,8 @@ coin from the client's messages. One run tests one bit per canary (after Steinke
 Two adversaries score every bit by the log likelihood ratio of own row against stand-in. Both know the stand-ins, the
 other clients' rows, the size of the noise and the algorithm. The adversary `informed` also knows the client's other
 rows, as differential privacy assumes. The adversary `population` knows only the population that they come from (shadow
-runs as in LiRA, Carlini et al., S&P 2022). The audit of membership plays this game for
-each algorithm and seed.
+runs as in LiRA, Carlini et al., S&P 2022). The audit of membership plays this game for each
+algorithm and seed.
 """
 
 from __future__ import annotations

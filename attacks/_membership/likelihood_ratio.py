@@ -30,7 +30,7 @@ class CandidateRecord:
 
     Attributes:
         row: its features.
-        place: its index among all members' rows (their order is no secret).
+        place: its index among the rows of all clients in the sum (their order is no secret).
         label: its label, where rows have one.
     """
 

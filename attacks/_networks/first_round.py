@@ -132,8 +132,9 @@ class FirstRoundView:
     def gradient(self) -> Tensor:
         """Return the members' mean gradient, averaged along their path; exact for one local step.
 
-        Update rules are linear in the gradients, so a message is offset + slope * gradient, entry by entry, where all
-        gradients are equal; offset and slope follow from simulations with constant gradients 0 and 1.
+        Update rules are linear in the gradients, so a message is offset + slope * gradient, entry by entry, where the
+        gradients of all local steps are equal; offset and slope follow from simulations with constant gradients 0 and
+        1.
         """
         offset = self.simulation.with_constant_gradient(self.network, self.point, 0.0)
         slope = self.simulation.with_constant_gradient(self.network, self.point, 1.0) - offset
