@@ -33,7 +33,7 @@ from securefed.defenses._differential_privacy import (
 )
 from securefed.defenses._fixed_point import Quantise
 from securefed.defenses._secure_aggregation import secure_aggregation
-from securefed.errors import ConfigError, DataError, MalformedError, PlanError
+from securefed.errors import ConfigError, DataError, DivergenceError, MalformedError, PlanError
 from tests.combinations import first_ones
 
 LINEAR = [SSI(rank=2), SSI(rank=3, stop="kkt"), LocalPower(rank=2, local_steps=(1,))]
@@ -173,6 +173,33 @@ def test_a_broadcast_that_would_stretch_a_record_is_refused():
     rngs = [np.random.default_rng(0)] * len(clients)
     refused = graph.contribute_together(clients, {"consensus": np.full(10, -1.0)}, rngs)
     assert [type(one) for one in refused] == [MalformedError] * 4
+
+
+@pytest.mark.parametrize("algorithm", GRAPHS[:2], ids=repr)
+def test_no_record_decides_whether_a_client_reports_divergence(algorithm):
+    """A step from degrees near 0 goes far: without the wrapper it is refused with a record, and not without it."""
+    rng, norm = np.random.default_rng(0), 3.0
+    x = rng.normal(size=(10, 5))
+    x *= norm / np.linalg.norm(x, axis=1, keepdims=True)
+    without = x.copy()
+    without[0] = 0
+    sides = Dataset(x), Dataset(without)
+    public, private = Public.of([sides[0]] * 3, feature_bound=norm), record_level(algorithm, norm)
+    (spec,) = private.layout(public)
+    diverged = set()
+    for weight in np.geomspace(1e-4, 1e-3, 200):
+        broadcast = {"consensus": np.full(10, weight)}
+        for k, side in enumerate(sides):
+            try:
+                message(algorithm, side, public, broadcast)
+            except DivergenceError:
+                diverged.add((k, weight))
+        one, other = (message(private, side, public, broadcast) for side in sides)
+        assert distance(one, other, ["graph"]) <= spec.sensitivity
+    assert any(((0, weight) in diverged) != ((1, weight) in diverged) for _, weight in diverged)
+    clients = [private.enroll(side, public, rng) for side in sides]
+    together = private.contribute_together(clients, {"consensus": np.full(10, 1e-4)}, [rng, rng])
+    assert distance(together[0][1], together[1][1], ["graph"]) <= spec.sensitivity
 
 
 def test_it_is_the_algorithm_otherwise():

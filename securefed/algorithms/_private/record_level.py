@@ -1,7 +1,8 @@
 """Bound how much a client's message changes when ONE record of the client changes: the message's sensitivity.
 
 Record-level differential privacy adds noise in proportion to the sensitivity. `RecordLevel` wraps an algorithm: it
-clips the records, and writes the sensitivity of every tensor into the layout of the messages.
+clips the records, and writes the sensitivity of every tensor into the layout, the declaration of the tensors that a
+client sends. The noise itself is added by a defence, which reads the layout.
 
 Neighbours: one record x (features,) of one client is replaced by a record of zeros; how many records each client has
 is public. Records are clipped to a public L2 norm R when a client enrols, so ||x|| <= R. In the proofs a prime marks
@@ -24,11 +25,13 @@ d ||x||^2 - (sum_a x_a)^2 <= d R^2, so
 One step separates the two sides by at most eta ||z - z'|| / n, and the projection separates no two points further:
 after the scaling, by eta sqrt(2 d) R^2 / n_max. K steps add up to K times that, if the map w -> w - eta grad h(w)
 separates no two points w >= 0 further either. That holds without momentum and for eta <= 2 / L, with L the smoothness
-of h on w >= 0 (a client refuses a broadcast with a negative weight).
+of h on w >= 0 (a client refuses a broadcast with a negative weight). Without the wrapper a client whose steps end far
+above its objective at the start reports divergence instead of a message. One record could decide that, and under noise
+the client then sends zeros; so this check is switched off here.
 
 No bound is derived for other algorithms, because their steps may amplify a record's change: the inner iterations of
-FAPS and of LocalPower with several local steps, the dual variables of FedPG and PPGL. `record_level` refuses them by
-name.
+FAPS and of LocalPower with several local steps, the dual variables of FedPG, the weights of PPGL. `record_level`
+refuses them by name.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ from securefed._tensors import Array, Layout, Tensors
 from securefed.algorithms._base import Algorithm
 from securefed.algorithms._graph.fedavg import GraphFedAvg
 from securefed.algorithms._graph.fedprox import GraphFedProx
-from securefed.algorithms._graph.method import CONSENSUS, GRAPH
+from securefed.algorithms._graph.method import CONSENSUS, GRAPH, GraphClient
 from securefed.algorithms._pca.localpower import LocalPower
 from securefed.algorithms._pca.operators import SLACK
 from securefed.algorithms._pca.server import BASIS, CAPTURED, PRODUCT
@@ -105,7 +108,9 @@ class RecordLevel(Algorithm[Any, Any]):
 
     def enroll(self, data: Dataset, public: Public, rng: np.random.Generator) -> Any:
         """Return a client's state before its first round, made from clipped records."""
-        return self.algorithm.enroll(clip_records(data, self.norm), self._public(public), rng)
+        state = self.algorithm.enroll(clip_records(data, self.norm), self._public(public), rng)
+        # Above its ceiling a graph's client would report divergence: a record must not decide that.
+        return replace(state, ceiling=math.inf) if isinstance(state, GraphClient) else state
 
     def contribute(self, client: Any, broadcast: Tensors, rng: np.random.Generator) -> tuple[Any, Tensors]:
         """Compute one client's contribution.
@@ -194,6 +199,7 @@ def _sensitivities(algorithm: Algorithm[Any, Any], public: Public, norm: float) 
     """Return the proven bound of each tensor, with room for the rounding of float64 sums over all records."""
     rows = max(public.rows)
     if isinstance(algorithm, SSI):
+        # a sum over n records and d features is rounded by about (n + d) eps of itself, on both sides of the difference
         rounding = 4 * (rows + public.features + 8) * rows * math.sqrt(algorithm.rank) * _EPS
         squares = norm**2 * (SLACK + rounding)
         return {PRODUCT: squares, CAPTURED: squares}
@@ -206,7 +212,7 @@ def _sensitivities(algorithm: Algorithm[Any, Any], public: Public, norm: float) 
             f"{steps} local steps of {rate:g} may amplify a record's change: step_size must be at most "
             f"{2 / curvature:.3g} (2 / L at degree zero; a larger zeta lowers L), or local_steps=1",
         )
-    moved = steps * rate * math.sqrt(2 * public.features) * norm**2 / rows
+    moved = steps * rate * math.sqrt(2 * public.features) * norm**2 / rows  # K eta sqrt(2 d) R^2 / n_max
     weight = algorithm.largest_weight(public)
     # the largest entry of a gradient, term by term: z / n, the logarithm, the square
     slope = 4 * norm**2 * (rows + public.features) + 2 * algorithm.alpha / algorithm.zeta + 4 * algorithm.beta * weight
