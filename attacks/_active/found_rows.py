@@ -76,8 +76,7 @@ class FoundRows:
                 self.add(row)
 
     def reconstruction(self, situation: Situation) -> Reconstruction:
-        """Return the rows that are known to be rows, then the newest others; no more than the clients in the sum
-        have."""
+        """Return the rows that are known to be rows, then the newest others, no more than the clients have."""
         others: list[Array] = []
         for row in [*self.newest, *reversed(self.earlier)]:
             if not any(same(row, known) for known in [*self.single, *others]):
