@@ -152,7 +152,8 @@ class SimulatedConsensusClient:
     def sent_and_tangents(self, x: Array) -> tuple[Array, Array]:
         """Return all messages, and their derivatives by the coordinates of S, (equations, count).
 
-        The broadcasts are observed numbers, so that d(Y - rho Z) = dY = rho dM.
+        The broadcasts are observed numbers, so that d(Y - rho Z) = dY = rho dM. Tangents, such as dU, are arrays
+        (features, count, rank); left(M, d) is M d, and crossed(d, V) is d^T V.
         """
         S = self.gram(x)
         U, dual, T = self._first

@@ -10,7 +10,8 @@ its dual variables, Z the broadcast and eta the step size, a step is
 with A = U^T U and G = 2 T*B + 2 rho B*B*B, B = max(0, A - I), entry by entry, rho the penalty parameter, and QR(N) the
 orthonormal factor of N. The derivatives of a (features, rank) matrix by several directions of S are stored as an array
 (features, directions, rank), its tangents. When a whole run is simulated, a round's start and its dual variables depend
-on S as well, so their tangents are arguments.
+on S as well, so their tangents are arguments. left(M, d) is M d, right(d, R) is d R and crossed(d, V) is d^T V, for all
+tangents d at once; complete(N, dN) returns QR(N) with its tangents; off(U, M) is (I - U U^T) M.
 """
 
 from __future__ import annotations

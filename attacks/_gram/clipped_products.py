@@ -91,6 +91,8 @@ class PerturbedProducts:
     def of(cls, rounds: Sequence[RoundView], public: Public, name: str = "") -> PerturbedProducts:
         """Read the products, traces and clips of at most `_ROUNDS` evenly spaced rounds.
 
+        In a `RoundView` the tensor named `BASIS` is Z_k and `CAPTURED` is t_k.
+
         Args:
             rounds: observed rounds.
             public: the clients' public numbers of rows, and the public bound on features.

@@ -12,6 +12,9 @@ These linear equations determine all R_k up to one common factor. With the produ
 follows as S does from subspace iteration, S is its q-th root, and the factor follows from the scalar tr(Z^T S Z), which
 clients send for the stop rule (`root`). The root magnifies round-off of the small eigenvalues, so S is finally fitted
 to the messages by simulating the client with Levenberg-Marquardt (`polish`). `local_power` calls both.
+
+orth(N) is the Q of N = Q R. Derivatives dV of a matrix by all unknowns are one array (features, unknowns, columns), its
+tangents; left(M, dV) is M dV, and complete(N, dN) returns orth(N) with its tangents.
 """
 
 from __future__ import annotations

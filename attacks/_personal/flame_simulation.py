@@ -101,6 +101,7 @@ class FLAMESimulation:
             rows: number of rows, which the steps do not use.
         """
         sizes = (float(rows),) * self.steps
+        # every step uses the given gradient, without blocks of rows whose gradients are remembered
         work = LocalTraining(gradient, gradient, self.public, float(rows), (0,) * self.steps, sizes)
         sent, _ = self.local.steps(cast(Any, {"x": self.starts, "anchor": self.anchors}), (), work)
         return cast(Tensor, sent["delta"])

@@ -141,6 +141,7 @@ class ConstantGradientModel:
                 return np.asarray(own + 0 * point)
 
             sizes = (self.rows,) * self.count
+            # full batches, without blocks of rows whose gradients are remembered
             work = LocalTraining(gradient, gradient, self.public, self.rows, (0,) * self.count, sizes)
             sent, memory = self.method.steps(vectors, memory, work)
             out.append(sent[part])

@@ -110,10 +110,12 @@ def _replayed(
     targets, weights = model.targets(labels), np.full(len(rows), 1.0 / len(rows))
 
     def gradient(point: Array, _: int = 0) -> Array:
+        """Return the mean gradient of all rows at the point, whatever the step."""
         return model.gradient(point, rows, targets, weights)
 
     method, count = method_of(target), float(len(rows))
     steps = local_steps(method)
+    # full batches, without blocks of rows whose gradients are remembered
     work = LocalTraining(gradient, gradient, target.public, count, (0,) * steps, (count,) * steps)
     memory = method.memory(Model(method.problem, target.public))  # its first vector is the personal model
     for item in history:
@@ -134,6 +136,7 @@ def _constant(target: Target, model: LinearModel, history: tuple[GradientRound, 
         mean = read_as.gradient / (rows * len(item.members))
 
         def gradient(point: Array, _: int = 0, mean: Array = mean) -> Array:
+            """Return the round's mean gradient, plus that of the penalty at the point."""
             return mean + penalty(model, point)
 
         work = LocalTraining(gradient, gradient, public, rows, (0,) * steps, (rows,) * steps)

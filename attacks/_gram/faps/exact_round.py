@@ -14,6 +14,10 @@ Y = beta X X^T Z + X G^T Z + G X^T Z becomes, with the projection P = X X^T,
 Only X is unknown. It lies in the span of [Y, X_old, G_old, Z], of dimension at most 4 rank, so that the equations are
 solved in a basis of this span, whatever the number of features. They have several roots; the search starts from the
 leading eigenvectors of H with an estimate of S, then from Z, X_old and Y.
+
+off(V, M) is (I - V V^T) M, and orth(N) the Q of N = Q R. Derivatives dX of a matrix by all unknowns are one array
+(rows, unknowns, columns); left(M, dX) is M dX, right(dX, R) is dX R, crossed(dX, V) is dX^T V, and horizontal(N, dN)
+returns orth(N) with its derivatives.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ the subspace from Z_k.
 
 The entries of S have a normal prior. `near_consensus` solves the first two for any symmetric matrix, and projects the
 result on matrices of low rank. Here they are solved by Levenberg-Marquardt among the matrices F F^T of the known rank,
-in the span of the messages. On clients of 8 rows that leaves a third of the error.
+in the span of the messages. On clients of 8 rows that leaves a third of the error. off(Z, Y) is (I - Z Z^T) Y, and the
+tensors named `BASIS`, `PRODUCT` and `CAPTURED` in a `RoundView` are Z_k, Y_k and the scalar.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class _NearConsensusEquations:
                 (complement @ S @ Z - block).reshape(-1) / deviation,
                 np.array([np.vdot(Z, S @ Z) - captured]) / _EXACT,
             ]
-            # (I - Z Z^T) dS Z, (directions, rank, parameters)
+            # (I - Z Z^T) dS Z, (directions, rank, parameters); `directions.times(Z)` is dS Z for every parameter
             block_slopes = np.tensordot(complement, directions.times(Z), 1).transpose(0, 2, 1)
             slopes += [block_slopes.reshape(-1, len(x)) / deviation, self._slope(directions, Z)]
         i, j = np.triu_indices(size)

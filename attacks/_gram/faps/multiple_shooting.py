@@ -16,6 +16,10 @@ succeed. Here S and every X_k are unknown. The residuals are
 so that links (the equations that tie X_k to X_{k-1}) need not hold before the end of the search. Where the inner counts
 follow FAPS' stop rule, the rule is applied again after every step, to the S and X_{k-1} of that step.
 
+off(V, M) is (I - V V^T) M, and orth(N) the Q of N = Q R. Derivatives dV of a (features, rank) matrix by all unknowns
+are one array (features, unknowns, rank), its tangents; left(M, dV) is M dV, right(dV, R) is dV R, and horizontal(N, dN)
+returns orth(N) with its tangents.
+
 Source: Bock and Plitt, A multiple shooting algorithm for direct solution of optimal control problems (1984).
 """
 

@@ -6,7 +6,8 @@ is Y = beta Z + (I - Z Z^T) S Z. This is a Bayesian linear estimate. Each round 
 with an error in proportion to the round's distance from consensus, ||Z^T Y - beta I||, and tr(Z^T S Z), which is sent
 for the stop rule, exactly. The prior is normal with mean zero and the size that beta = beta_scale lambda_1(S) shows;
 beta_scale is a public setting of FAPS, and lambda_1 the largest eigenvalue. A client's first message is at consensus
-exactly. A sum over clients is treated as the message of one client.
+exactly. A sum over clients is treated as the message of one client. off(Z, Y) is (I - Z Z^T) Y, and the tensors named
+`BASIS`, `PRODUCT` and `CAPTURED` in a `RoundView` are Z, Y and tr(Z^T S Z).
 """
 
 from __future__ import annotations

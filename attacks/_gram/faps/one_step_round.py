@@ -17,6 +17,8 @@ the part of the second line outside the span of X+. The guess is right where the
 
 with some symmetric Theta = X+^T S X+. These equations for M are solved by Levenberg-Marquardt. They have several roots
 and the search may end elsewhere, so it starts from what symmetry or an estimate of S suggests, then at random.
+
+off(V, M) is (I - V V^T) M, orth(N) the Q of N = Q R, and `symmetric_basis` an orthonormal basis of symmetric matrices.
 """
 
 from __future__ import annotations

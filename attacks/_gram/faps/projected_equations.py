@@ -1,9 +1,9 @@
 """Solve a ridge regression for a client's Gram matrix S by preconditioned conjugate gradients.
 
-In round k of FAPS, a federated PCA, the server broadcasts an orthonormal basis Z_k, (features, rank). With P_k = Z_k
-Z_k^T, the client's message shows, with errors, (I - P_k) S Z_k and the trace tr(P_k S). `near_consensus` estimates S
-from all rounds by weighted least squares. With weights w_k of the products, v of the traces and a ridge `prior`, the
-normal equations for the symmetric S, (features, features), are
+In round k of FAPS, a federated PCA, the server broadcasts an orthonormal basis Z_k, (features, rank), with the
+projection P_k = Z_k Z_k^T on its span. The client's message shows, with errors, (I - P_k) S Z_k and the trace tr(P_k
+S). `near_consensus` estimates S from all rounds by weighted least squares. With weights w_k of the products, v of the
+traces and a ridge `prior`, the normal equations for the symmetric S, (features, features), are
 
     L(S) = sum_k w_k sym[(I - P_k) S P_k] + v sum_k <P_k, S> P_k + prior S = R,    sym[A] = (A + A^T) / 2.
 
@@ -110,6 +110,7 @@ class ProjectedEquations:
 
     @cached_property
     def _flat(self) -> Array:
+        """Return [Z_1 .. Z_K], (features, K rank)."""
         return _side_by_side(self.bases)
 
 
@@ -183,6 +184,7 @@ class _Preconditioner:
         """Apply B^-1, the inverse without the traces, to one matrix or a stack of them, (..., features, features)."""
         leading = self.basis.shape[1]
         out = right / self.diagonal
+        # for each j a small system for the entries S_ja, S_aj by symmetry; then the leading block in its coordinates
         out[..., leading:, :leading] = (self.cross @ right[..., leading:, :leading, None])[..., 0]
         out[..., :leading, leading:] = out[..., leading:, :leading].swapaxes(-1, -2)
         coordinates = np.tensordot(right[..., :leading, :leading], self.basis, ((-2, -1), (1, 2)))

@@ -4,8 +4,8 @@ FAPS is a method of federated PCA. A client has rows A^T and S = A A^T, (feature
 observed messages (`client_equations`, `multiple_shooting`, `summed_clients`) call this simulation, with S and beta in
 units of lambda_1(S).
 
-In round k the client receives an orthonormal Z_k, (features, rank). It keeps a subspace X_k of the same shape, with X_0
-= Z_0. It starts from X = X_{k-1} and iterates V <- orth(H V), c_k times (the inner count), from V = X:
+In round k the client receives an orthonormal Z_k, (features, rank). It keeps a subspace X_k of the same shape, at first
+X_0 = Z_0. It starts from X = X_{k-1} and iterates V <- orth(H V), c_k times (the inner count), from V = X:
 
     H = S + X W^T + W X^T + beta_k Z_k Z_k^T,   W = -(I - X X^T) S X    (12), (15), (16).
 
@@ -14,7 +14,8 @@ Numbers in parentheses are equations of the FAPS paper; orth(N) is the Q of the 
 
 The derivatives of a matrix V, (features, rank), by the unknowns are its tangents dV, one array (features, unknowns,
 rank) (`_gram/tangents`). Everything sent depends on the span of X alone, so tangents are kept horizontal, without their
-part inside the span: d(orth(N)) = (I - V V^T) dN R^-1 with V = orth(N).
+part inside the span: d(orth(N)) = (I - V V^T) dN R^-1 with V = orth(N), which horizontal(N, dN) returns. left(M, d) is
+M d, right(d, R) is d R and crossed(d, V) is d^T V, for all tangents d at once. off(V, M) is (I - V V^T) M.
 
 The inner count of a round may be a real number c = j + tau, 0 <= tau < 1, so that unknown counts can be fitted by
 derivatives. It then stands for orth((1 - tau) V + tau N (V^T N)^-1), with V the iterate j and N = H V, which spans the
@@ -177,7 +178,7 @@ class InnerOperator:
     Z: Array
 
     def times(self, V: Array) -> Array:
-        """Return H V."""
+        """Return H V, (features, columns)."""
         low = self.X @ (self.W.T @ V) + self.W @ (self.X.T @ V) + self.beta * (self.Z @ (self.Z.T @ V))
         return np.asarray(self.S @ V + low)
 
