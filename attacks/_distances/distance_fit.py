@@ -64,10 +64,10 @@ class DistanceFit:
     """Fit z_i / N_i of every member by Levenberg-Marquardt through all steps of all rounds, few rounds first.
 
     One client in the clear: with K = 1 a round is linear in z on the edges that stay positive, so that the first step
-    is exact; with K > 1 a few steps are needed. An edge that is 0 in every round bounds its distance from below. While
-    it lasts, it counts in the degrees of its two vertices, which tells about a sum or two of such distances at each
-    vertex. The rank then falls short of the unknowns, and the rest is the completion of largest determinant, which is
-    likely but not known.
+    is exact; with K > 1 a few steps are needed. An edge that is 0 in every round bounds its distance from below. In the
+    steps before it reaches 0 it counts in the degrees of its two vertices, which shows one or two sums of such
+    distances for each vertex. The rank then falls short of the unknowns, and the rest is the completion of largest
+    determinant, which is likely but not known.
 
     Sums: every member is simulated separately. In the first round all have the same weight, which gives the pooled
     distances; from the second round on, the weights gamma_i tell PPGL's clients apart. The result does not say which of

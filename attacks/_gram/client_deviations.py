@@ -50,6 +50,7 @@ def deviations(
     weighted = (group_parts / np.sqrt(shares)[:, None])[:, :, None, None] * rounds.bases  # (groups, K, features, rank)
     design = np.concatenate([np.hstack(list(group_bases)) for group_bases in weighted])  # (groups features, K rank)
     U, s, Vt = np.linalg.svd(design, full_matrices=False)
+    # the remainder along each singular direction, (features, r)
     projected = np.hstack(list(remainder)) @ Vt.T
     # the bound of tau^2: mean square tau^2 share_a of the entries of D_a = that of share_a S, at the smallest share
     largest = shares.min() * (float(np.linalg.norm(pooled.gram)) / len(projected)) ** 2
@@ -57,6 +58,7 @@ def deviations(
     ratio = _likeliest(s, energies, float(np.sum(remainder**2)), remainder.size, len(projected), pooled.noise, largest)
     # ridge regression: the component along singular direction i is shrunk by r s_i / (1 + r s_i^2), r the ratio
     solution = (projected * (ratio * s / (1 + ratio * s**2))) @ U.T
+    # from (features, groups features) to D_a, (groups, features, features), then its symmetric part
     deviation = solution.reshape(len(solution), len(groups), -1).transpose(1, 0, 2) * np.sqrt(shares)[:, None, None]
     deviation = (deviation + deviation.mT) / 2
     residual = remainder - np.einsum(

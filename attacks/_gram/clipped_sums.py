@@ -9,8 +9,8 @@ norm of the sum is about sum_i min(share_i c_k, C_k). An estimate of S gives the
 small by an unknown factor, the scale. The scale is the one that explains the observed norms best, averaged over its
 posterior.
 
-The norms determine the scale as soon as one client of one round is below C. Where all are clipped in all rounds they do
-not, and the prior decides: tr S is that of features uniform within their public bound b, rows x features x b^2 / 3,
+The norms determine the scale as soon as one client of one round is below C_k. Where all are clipped in all rounds they
+do not, and the prior decides: tr S is that of features uniform within their public bound b, rows x features x b^2 / 3,
 with log-normal uncertainty of a factor e.
 """
 
@@ -43,7 +43,7 @@ class ClippedSums:
     """Public facts about the clipped sums of K rounds.
 
     Attributes:
-        limits: clipping norm C of the tensors that are used, (K,); infinite without clipping.
+        limits: clipping norms C_k of the tensors that are used, (K,); infinite without clipping.
         shares: share_i of each client, 0 where the client is not in the sum, (K, clients).
         trace: prior guess of tr S from the public bound on the features.
     """
