@@ -1,14 +1,14 @@
 """Define the optional capabilities of an algorithm; an algorithm has a capability if it has its methods.
 
-A run asks `isinstance(algorithm, SupportsBatches)` and so on, and then uses the methods. A contribution is what a
+A run asks `supports(algorithm, SupportsBatches)` and so on, and then uses the methods. A contribution is what a
 client sends for the sum of a round, a broadcast what the server sends before. A client's state is committed once a sum
 has counted the contribution that led to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from securefed._public import Public
 from securefed._tensors import Tensors
 from securefed.errors import SecureFedError
 
+Capability = TypeVar("Capability")
 ClientState = TypeVar("ClientState")
 CommittedState_contra = TypeVar("CommittedState_contra", contravariant=True)
 
@@ -103,3 +104,17 @@ class SupportsPrivacyCost(Protocol[ClientState]):
     def assumptions(self, public: Public) -> tuple[str, ...]:
         """Return the privacy guarantee and its assumptions, as sentences for the plan."""
         ...
+
+
+def supports(algorithm: Any, capability: Callable[..., Capability]) -> TypeGuard[Capability]:
+    """Whether an algorithm has a capability.
+
+    A wrapper that passes attributes on by `__getattr__` has the capabilities of what it wraps. From Python 3.12 on,
+    `isinstance` does not see those: a run that asked it would not count the privacy cost of such a wrapper.
+
+    Args:
+        algorithm: the algorithm.
+        capability: one of the protocols above.
+    """
+    methods = [name for name in vars(capability) if not name.startswith("_")]
+    return all(getattr(algorithm, name, None) is not None for name in methods)

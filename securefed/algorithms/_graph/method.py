@@ -50,6 +50,7 @@ REMEDY = "lower step_size or momentum, raise start_weight or zeta, or scale the 
 Memory = tuple[Array, ...]
 """The vectors that a client keeps from round to round; the first is its graph, where it has one."""
 edges_of = lru_cache(maxsize=8)(Edges)
+"""Return the `Edges` of a number of vertices; the last few are kept, with their tables of indices."""
 
 
 @dataclass(frozen=True)

@@ -101,17 +101,22 @@ def passes(rows: int, size: int | None, epochs: int, rng: np.random.Generator) -
 
 
 def pick(stored: Sequence[Array], block: Block) -> Array:
-    """Return `stored[block]`; for several clients, (clients, parameters) with each client's own block."""
+    """Return `stored[block]`, the remembered gradient of a block.
+
+    Args:
+        stored: the remembered gradients, (parameters,) each; (clients, parameters) for several clients.
+        block: index of the block, or (clients,) each client's own.
+    """
     if isinstance(block, int):
         return stored[block]
     out = np.empty_like(stored[0])
-    for index in np.unique(block):
+    for index in np.unique(block):  # the clients whose block this is, together
         out[block == index] = stored[index][block == index]
     return out
 
 
 def put(stored: Sequence[Array], block: Block, value: Array) -> list[Array]:
-    """Return `stored` with `value` at `block`.
+    """Return `stored` with `value` at `block`; the arguments are as in `pick`.
 
     For several clients the arrays of `stored`, which were stacked for the round, are overwritten.
     """

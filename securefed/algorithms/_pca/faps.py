@@ -88,11 +88,11 @@ class FAPS(SubspaceMethod):
         inner_steps: exactly so many inner iterations instead of a rule.
         reach: of the rule of that name, in units of the distance from X_i to Z.
 
-    The default rule stops by itself; exactly 10 steps are the published speed on (23)-(24) and fragile (11 or
-    more, or 2, cost two to four times the rounds), 5 are a safer fixed choice. Rule (26) compares bases, which
-    rotate inside a subspace: in round 0 it can run tens of steps and amplify round-off. `reach` takes
-    fewer rounds than a fixed number over most of (23)-(24), but not on its flattest spectra (xi = 1.002: twice SSI's),
-    nor on clients sorted by class; `GuardedFAPS` notices.
+    (23)-(24) are the paper's test matrices, with singular values xi^(1 - i). The default rule stops by itself; exactly
+    10 steps are the published speed on these matrices and fragile (11 or more, or 2, cost two to four times the
+    rounds), 5 are a safer fixed choice. Rule (26) compares bases, which rotate inside a subspace: in round 0 it can run
+    tens of steps and amplify round-off. `reach` takes fewer rounds than a fixed number on most of these matrices, but
+    not on the flattest spectra (xi = 1.002: twice SSI's), nor on clients sorted by class; `GuardedFAPS` notices.
     NOT promised: fewer rounds than SSI (clients sorted by class: SSI wins at every beta), convergence under
     partial participation (no theory; X_i and W_i of an absent client go stale), or the privacy that the paper
     argues for (its proposition 5; attack `gram/consensus`).
@@ -227,7 +227,7 @@ class FAPS(SubspaceMethod):
 
     def _inner(self, H: MaskedGram) -> Array:
         """Return the new X_i by subspace iterations V <- orth(H V) from V = X_i; in a stack each stops by itself."""
-        V, moving = H.X, np.ones((*H.X.shape[:-2], 1, 1), bool)
+        V, moving = H.X, np.ones((*H.X.shape[:-2], 1, 1), bool)  # `moving`: which clients have not stopped yet
         for _ in range(self.inner_steps or self.inner_cap):
             new = orth(H.times(V))
             if self.inner_steps is not None:

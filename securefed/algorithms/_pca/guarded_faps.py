@@ -124,8 +124,9 @@ class GuardedFAPS(FAPS):
     long as before, from the basis before the block if the residual has grown.
 
     Guaranteed: at most one failed block of `patience` rounds before every doubling of the wait. Measured, not proved:
-    no more rounds than SSI on (23)-(24) and on digits sorted by label (docs/reproduction.md has the figures). Residuals
-    of different survivors are not compared: while they change it stays with SSI, and a block they change in has failed.
+    no more rounds than SSI on the paper's test matrices (23)-(24) and on digits sorted by label (docs/reproduction.md
+    has the figures). Residuals of different survivors are not compared: while they change it stays with SSI, and a
+    block they change in has failed.
     NOT private: SSI rounds are linear in S_i (attack `gram/power`).
     """
 

@@ -74,11 +74,12 @@ class PrivateFedAvg(FedAvg):
     different clients do not add up, so the run costs the largest of the clients' epsilons.
     Claimed: epsilon(client), against every observer of that client's uploads, all rounds together; rounds that were
         void, rolled back or refused count. A run resumed from a checkpoint knows all rounds up to the checkpoint.
-    Floating point: every row's clipped gradient is rounded to a grid (a power of two, at most 2^-30 of the noise's
-        standard deviation unless the multiplier is below some 2^-22 of the rows), the sum is exact, the noise is a
-        normal deviate rounded to the same grid and drawn exactly, and only then everything is cast to the module's
-        precision. A row whose gradient is not finite adds zeros, so that no row can make a client refuse before its
-        noise; a refusal for the range is made of the noised upload, and epsilon holds for it too.
+    Floating point: every row's clipped gradient is rounded to a grid, the sum is exact, the noise is a normal deviate
+        rounded to the same grid and drawn exactly, and only then everything is cast to the module's precision. The
+        grid's step is a power of two, at most 2^-30 of the noise's standard deviation (coarser only where
+        `noise_multiplier` is below about 2^-22 times the number of rows). A row whose gradient is not finite adds
+        zeros, so that no row can make a client refuse before its noise; a refusal for the range is made of the noised
+        upload, and epsilon holds for it too.
     Assumed: a row's gradient, as floating point computes it, does not depend on the rows drawn beside it; the time a
         step takes is not observed. Noise and draws come from the operating system, not from torch's generator.
     NOT claimed: anything for `Public` facts, or for exchanges after the last checkpoint of a run that was killed: use

@@ -47,7 +47,8 @@ from securefed._hyperparameters import check_positive
 from securefed._messages import SERVER, Aggregate
 from securefed._public import Public, require
 from securefed._tensors import Array, Layout, Tensors
-from securefed.algorithms._base import Algorithm
+from securefed.algorithms._base import Algorithm, RoundOutcome
+from securefed.algorithms._capabilities import SupportsBatches, supports
 from securefed.algorithms._graph.fedavg import GraphFedAvg
 from securefed.algorithms._graph.fedprox import GraphFedProx
 from securefed.algorithms._graph.method import CONSENSUS, GRAPH, GraphClient
@@ -85,12 +86,13 @@ class RecordLevel(Algorithm[Any, Any]):
     def __post_init__(self) -> None:
         check_positive("norm", self.norm)
         _check_derived(self.algorithm)
+        if supports(self.algorithm, SupportsBatches):
+            object.__setattr__(self, "contribute_together", self._contribute_together)  # so that `isinstance` sees it
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "algorithm":  # while a copy or a pickle is made there is no algorithm yet
             raise AttributeError(name)
-        value = getattr(self.algorithm, name)
-        return self._contribute_together if name == "contribute_together" else value
+        return getattr(self.algorithm, name)
 
     def layout(self, public: Public) -> Layout:
         """Return the algorithm's layout with the tensors' sensitivities, and with bounds that the norm implies."""
@@ -129,6 +131,15 @@ class RecordLevel(Algorithm[Any, Any]):
         """Return the server's next state from the sum of the contributions."""
         return self.algorithm.combine(server, aggregate)
 
+    def commit(self, client: Any, outcome: RoundOutcome) -> Any:
+        """Return the committed state for a tentative one."""
+        return self.algorithm.commit(client, outcome)
+
+    def check_broadcast(self, broadcast: Tensors, public: Public) -> None:
+        """Refuse a broadcast that no server of the algorithm sends; raise `DataError`."""
+        checking: Any = self.algorithm
+        checking.check_broadcast(broadcast, self._public(public))
+
     def evaluation_layout(self, public: Public) -> Layout:
         """Name the sums that `evaluate` returns, with bounds."""
         return self.algorithm.evaluation_layout(public)
@@ -136,6 +147,10 @@ class RecordLevel(Algorithm[Any, Any]):
     def evaluate(self, client: Any, broadcast: Tensors) -> Tensors:
         """Return sums over the client's rows."""
         return self.algorithm.evaluate(client, broadcast)
+
+    def personal(self, client: Any) -> Tensors | None:
+        """Return the result that stays with the client, or `None`."""
+        return self.algorithm.personal(client)
 
     def finished(self, server: Any) -> str | None:
         """Return the reason why the run may stop, or `None`."""
