@@ -99,7 +99,13 @@ class AnalyticPPGL(PPGL):
     """PPGL for complex graphs: the norm ||w - w_con|| is computed without absolute values, so that it is analytic."""
 
     def contribution_weights(self, graph: Array, consensus: Array, own: LocalGraphData) -> Array:
-        """Return PPGL's weight gamma of a client: 1 / (||w - w_con|| + floor), 1 / clients in its first round (25)."""
+        """Return PPGL's weight gamma of a client, (25) of its paper: 1 / (||w - w_con|| + floor), at first 1 / clients.
+
+        Args:
+            graph: w, (..., edges).
+            consensus: w_con, (edges,).
+            own: whether this is the client's first round, and the number of clients.
+        """
         equal = np.full(own.first.shape, 1 / own.clients)
         if self.weights == "equal":
             return equal

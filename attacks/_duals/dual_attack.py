@@ -169,8 +169,14 @@ def elimination_too_large(rank: int, features: int, rounds: int, memory: int) ->
     """Return why the linear system of `_gram/elimination` does not fit into `memory` bytes, or `None` if it does.
 
     The system has rank (rank + 1) / 2 unknowns a round, equations for every pair of rounds and for null vectors, and S.
+
+    Args:
+        rank: number of columns of U.
+        features: number of rows and columns of S.
+        rounds: number of observed rounds.
+        memory: largest number of bytes.
     """
-    columns = rounds * rank * (rank + 1) // 2
+    columns = rounds * rank * (rank + 1) // 2  # unknowns; three copies of the system are held at a time
     equations = (rounds * rank) ** 2 // 2 + rounds * rank * features
     return too_large(
         8 * (3 * columns * equations + 8 * features**2),

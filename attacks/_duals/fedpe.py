@@ -52,6 +52,11 @@ class FedPEDuals(DualAttack):
         """Solve for S, of rank at most `rows`, from rounds of one local step, as `DualAttack.solved`.
 
         Where the equations leave the shift c of S + c I open, `solve_shifted` takes the c of least trace.
+
+        Args:
+            steps: U before and after each round's local step, with the client's dual variables.
+            rows: the client's number of rows.
+            algorithm: FedPE with its settings.
         """
         parts = [gradient_parts(step, algorithm.step_size, algorithm.rho) for step in steps]
         eliminated = eliminate(
@@ -88,6 +93,11 @@ def gradient_parts(step: ObservedStep, step_size: float, rho: float) -> tuple[Ar
         grad f = V (2 A - 4 I) + 2 U M,
         (I - Q Q^T) V = (I - Q Q^T) grad f (2 A - 4 I)^-1    outside the span of U,
         U^T grad f = -4 M + 2 M A + 2 A M                    inside it.
+
+    Args:
+        step: U and U+ of a round, and the client's dual variables in it.
+        step_size: eta.
+        rho: penalty parameter.
     """
     U, T = step.start, step.constraint_dual
     other_terms = lagrangian_gradient(U, np.zeros_like(U), step.linear, T, rho)  # all of grad L except grad f

@@ -66,7 +66,15 @@ class FedPGDuals(DualAttack):
         require(self.trace is None or self.trace > 0, f"trace must be positive, or None, not {self.trace}")
 
     def solved(self, steps: Sequence[ObservedStep], rows: int, algorithm: ConsensusPCA) -> GramEstimate:
-        """Solve for S, of rank at most `rows`, from rounds of one local step."""
+        """Solve for S from rounds of one local step.
+
+        A constant diagonal is looked for first, since it saves rounds; then S is solved for without it.
+
+        Args:
+            steps: U before and after each round's local step, with the client's dual variables.
+            rows: the client's number of rows, which bounds the rank of S.
+            algorithm: FedPG with its settings.
+        """
         blocks = [gradient_block(step, algorithm.step_size) for step in steps]
         unit = z_scored_diagonal(algorithm, rows)
         if self.trace is None and len(steps[0].start) <= self.fit_features:
@@ -93,7 +101,7 @@ class FedPGDuals(DualAttack):
         )
 
     def fitted(self, steps: Sequence[ObservedStep], rows: int, algorithm: ConsensusPCA) -> GramEstimate:
-        """Fit S, of a client with `rows` rows, to rounds of several local steps."""
+        """Fit S, of a client with `rows` rows, to rounds of several local steps; arguments are those of `solved`."""
         features, unit = len(steps[0].start), z_scored_diagonal(algorithm, rows)
         fit = fit_steps(steps, features, RiemannianSteps(algorithm.step_size, algorithm.local_steps), self.jacobians)
         gram = fit.gram
@@ -127,7 +135,8 @@ class FedPGDuals(DualAttack):
 def _rounding(steps: Sequence[ObservedStep], blocks: Sequence[Array], step_size: float) -> float:
     """Return the relative residual that the messages' rounding leaves in the equations of all blocks.
 
-    A block is half the difference of two differences of messages over the step size, which magnifies their rounding.
+    A block is half a second difference M+ - 2 M + M_before of messages over the step size, which magnifies their
+    rounding by sqrt(1 + 4 + 1) / (2 eta).
     """
     error = max(step.error for step in steps) * np.sqrt(6) / (2 * step_size)
     entries = sum(block.size for block in blocks)

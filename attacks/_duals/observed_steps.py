@@ -92,4 +92,5 @@ def excess(U: Array) -> Array:
 
 
 def _is_orthonormal(basis: Array) -> bool:
+    """Return whether U^T U is I, up to rounding."""
     return bool(np.linalg.norm(basis.T @ basis - np.eye(basis.shape[1])) < _ORTHONORMAL)

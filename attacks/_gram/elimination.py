@@ -173,6 +173,11 @@ def symmetric_basis(size: int) -> Array:
 def _transposes(U: Array, G: Array, basis: Array) -> tuple[Array, Array]:
     """Return the equations U_j^T G_k + C Theta_k = G_j^T U_k + Theta_j C for j < k, with C = U_j^T U_k.
 
+    Args:
+        U: U_k, (K, features, p).
+        G: G_k, (K, features, p).
+        basis: E_q of `symmetric_basis`.
+
     Returns:
         The matrix, (pairs p^2, K p (p + 1) / 2), and the right-hand sides. The unknowns are the coordinates of all
         Theta_k, one after the other.
@@ -201,7 +206,10 @@ def _inner_block(inner: Sequence[InnerEquations]) -> tuple[Array, Array]:
 
 
 def _vanishing(U: Array, G: Array, basis: Array, probes: Array) -> tuple[Array, Array]:
-    """Return the equations sum_k (G_k + U_k Theta_k) N_k = 0 for the null vectors N of [U_1 .. U_K]."""
+    """Return the equations sum_k (G_k + U_k Theta_k) N_k = 0 for the null vectors N of [U_1 .. U_K].
+
+    Arguments and results are as in `_transposes`; `probes` is [U_1 .. U_K].
+    """
     count, features, p = U.shape
     _, s, Vt = np.linalg.svd(probes)
     N = Vt[int(np.sum(s > _NULL_DIRECTION * s[0])) :].reshape(-1, count, p)

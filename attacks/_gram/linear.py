@@ -162,7 +162,7 @@ def _direction_counts(directions: int, rows: int) -> tuple[int, ...]:
 
 
 def _solution(probe_span: ProbeSpan, probes: Array, products: Array, estimator: Estimator, rows: int) -> GramSolution:
-    """Assemble S from the span of the probes, with its residual and conditioning."""
+    """Assemble S from the span of the probes, with its residual and conditioning; arguments are those of `solve`."""
     gram = _assemble(probe_span, estimator, rows)
     scale = float(np.linalg.norm(products)) or 1.0
     return GramSolution(
@@ -185,7 +185,7 @@ def nearest_psd(matrix: Array, rank: int = 0) -> Array:
 
 
 def _assemble(probe_span: ProbeSpan, estimator: Estimator, rows: int) -> Array:
-    """Put S together from its blocks on the span and beside it."""
+    """Put S together from its blocks on the span and beside it, by one of the estimators of `solve`."""
     Q = probe_span.basis
     if estimator == "minimum-norm":
         return np.asarray(probe_span.image @ Q.T)

@@ -198,7 +198,13 @@ class SurvivorSystem:
 
     @classmethod
     def of(cls, rounds: Sequence[RoundView], groups: Sequence[Members], public: Public) -> SurvivorSystem:
-        """Return the equations of these rounds and groups."""
+        """Return the equations of these rounds and groups.
+
+        Args:
+            rounds: rounds that show sums of S_i Z_k.
+            groups: the groups of clients (`coming_together`).
+            public: the clients' public numbers of rows.
+        """
         probes, products = stacked_products(rounds)
         width = rounds[0].broadcast[BASIS].shape[1]
         present = np.repeat([[float(group <= o.members) for o in rounds] for group in groups], width, axis=1)
@@ -239,7 +245,11 @@ class SurvivorSystem:
         return np.asarray(np.einsum("ab,xby->axy", factor, self._groups(flat)))
 
     def differences(self, rounds: Sequence[RoundView], groups: Sequence[Members], public: Public) -> Array:
-        """Solve each set of survivors by itself, then for the groups by least squares weighted by numbers of rounds."""
+        """Solve each set of survivors by itself, then for the groups by least squares weighted by numbers of rounds.
+
+        Returns:
+            The S_a, (groups, features, features).
+        """
         sets = rounds_by_members(rounds)
         pooled = np.stack(
             [
@@ -247,6 +257,7 @@ class SurvivorSystem:
                 for members, observations in sets.items()
             ]
         )
+        # which groups are in which set of survivors, (sets, groups)
         indicator = np.array([[float(group <= members) for group in groups] for members in sets])
         weight = np.sqrt([float(len(observations)) for observations in sets.values()])[:, None]
         flat, *_ = np.linalg.lstsq(indicator * weight, pooled.reshape(len(sets), -1) * weight, rcond=1e-8)
@@ -286,6 +297,11 @@ def _visible(design: Array, products: Array, noise: float) -> tuple[Array, Array
     """Return the singular directions of the design along which the products are more than noise: U, s and V^T.
 
     Along one direction noise alone has the energy features x noise^2.
+
+    Args:
+        design: (unknowns, columns).
+        products: (features, columns).
+        noise: standard deviation of the noise in an entry of the products.
     """
     U, s, Vt = np.linalg.svd(design, full_matrices=False)
     significant = s > _TAU * s[0]

@@ -58,7 +58,16 @@ class FLAMELocalSteps:
         return self.method.draw(rows, rng)
 
     def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
-        """Run the local steps from `received["x"]`, with attraction to `received["anchor"]`."""
+        """Run the local steps from `received["x"]`, with attraction to `received["anchor"]`.
+
+        Args:
+            received: both vectors, (..., parameters).
+            memory: not used.
+            work: the gradient function, and the number of rows of each step.
+
+        Returns:
+            `delta`, by name, and the memory unchanged.
+        """
         x, anchor = received["x"], received["anchor"]
         rate, attraction = self.method.learning_rate, self.method.attraction
         theta = x

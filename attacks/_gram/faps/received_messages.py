@@ -56,11 +56,19 @@ class ReceivedMessages:
 
     @classmethod
     def of(cls, rounds: Sequence[RoundView], algorithm: FAPS, rows: int, scale: float) -> ReceivedMessages:
-        """Read the rounds; numbers of float32 are recognised, and rounded uniformly within their last digit."""
+        """Read the rounds; numbers of float32 are recognised, and rounded uniformly within their last digit.
+
+        Args:
+            rounds: one client's rounds from its first on.
+            algorithm: the FAPS that the client runs.
+            rows: bound on the rank of S; 0 for none.
+            scale: the unit of S.
+        """
         equations = ClientEquations.of(rounds, algorithm, rows, scale, reduced=False)
         products = np.stack([o.message[PRODUCT] for o in rounds])
         kind = np.float32 if is_single_precision(products) else np.float64
         spacing = np.spacing(np.maximum(np.abs(products), SMALLEST * typical_sizes(products)).astype(kind))
+        # an error uniform over one spacing has the standard deviation spacing / sqrt(12)
         return cls(equations, products.astype(float) / scale, spacing / np.sqrt(12) / scale)
 
     @property

@@ -90,7 +90,7 @@ def messages(S: Array, counts: Array, received: ReceivedRounds) -> list[Array]:
 
 
 def product(X: Array, W: Array, beta: float, Z: Array) -> Array:
-    """Return Y = beta X X^T Z - X W^T Z - W X^T Z, (19)."""
+    """Return the message Y = beta X X^T Z - X W^T Z - W X^T Z, (19); X, W, Z and Y are (features, rank)."""
     t = X.T @ Z
     return np.asarray(beta * (X @ t) - X @ (W.T @ Z) - W @ t)
 
