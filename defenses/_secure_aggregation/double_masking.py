@@ -19,13 +19,13 @@ from securefed._messages import REFUSAL, Aggregate, ClientId, Message, PartyId
 from securefed._tensors import Array, Tensors
 from securefed.defenses._base import Aggregation, Outgoing, Plan, Session, UploadContext
 from securefed.defenses._fixed_point import is_ring
-from securefed.defenses._plan import MaskingPlan
 from securefed.defenses._secure_aggregation import (
     channel,
     consistency,
     masking_client,
     masking_server,
     pipeline,
+    thresholds,
     verification,
 )
 from securefed.defenses._secure_aggregation.assumptions import CURIOUS, deviating, verifying
@@ -210,7 +210,13 @@ class SecureAggregation(Aggregation):
                 f"plan for at least {_SMALLEST_COHORT}"
             )
         design = self.design(plan.clients)
-        plan = self._complete(plan) if design is None else self._sparse(plan, design)
+        if design is None:
+            plan = thresholds.plan_complete_graph(
+                plan, threshold=self.threshold, adversarial=self.adversarial, dropouts=self.dropouts,
+                active=self.active, survivor_change=self.survivor_change,
+            )  # fmt: skip
+        else:
+            plan = thresholds.plan_sparse_graph(plan, design, survivor_change=self.survivor_change)
         stages = STAGES if self.identities is None else ACTIVE_STAGES
         plan = replace(plan, stages=stages)
         plan = self._verified(plan) if self.verify else plan
@@ -236,6 +242,7 @@ class SecureAggregation(Aggregation):
         )
 
     def _verified(self, plan: Plan) -> Plan:
+        """Plan that clients check the announced sum; `PlanError` where that sum is one before the server's noise."""
         if plan.noised and plan.privacy is not None and not plan.privacy.noise_survivors:
             raise PlanError(
                 "verify=True shows the clients the sum before the server's noise; "
@@ -243,58 +250,19 @@ class SecureAggregation(Aggregation):
             )
         return replace(plan, verified=True).assume(*verifying(self.identities))
 
-    def _complete(self, plan: Plan) -> Plan:
-        clients = plan.clients
-        corrupt, lost = shares_of(clients, self.adversarial, self.dropouts)
-        twice = corrupt if self.active else 0  # clients that answer and sign twice for a server that lies
-        threshold = (clients + twice) // 2 + 1 if self.threshold is None else self.threshold
-        if not clients < 2 * threshold <= 2 * clients:
-            raise PlanError(f"threshold {threshold} is not above half of {clients} clients and at most {clients}")
-        if 2 * threshold <= clients + twice:
-            raise PlanError(
-                f"threshold {threshold}: {clients} holders of which {corrupt} answer and sign twice open two sums, or "
-                f"both secrets of a client, to a server that lies; it must exceed {(clients + twice) / 2:g}"
-            )
-        if corrupt >= threshold:
-            raise PlanError(
-                f"{corrupt} adversarial clients of {clients} open uploads at threshold {threshold}; raise it"
-            )
-        if clients - lost < threshold:
-            raise PlanError(f"{lost} of {clients} clients lost leave fewer than the threshold {threshold}; lower it")
-        opens = f"the server and any {threshold} of {clients} clients together; the server and all other survivors"
-        masking = MaskingPlan(shares=threshold, survivor_change=self.survivor_change)
-        return replace(plan, threshold=threshold, open_to=opens, masking=masking).assume(
-            f"{threshold} colluding clients and the server open uploads; so do all survivors but one, from the sum."
-        )
-
-    def _sparse(self, plan: Plan, design: SparseGraphDesign) -> Plan:
-        threshold = plan.clients - design.lost
-        if design.active and 2 * threshold <= plan.clients + design.corrupt:
-            raise PlanError(
-                f"{design.lost} of {plan.clients} clients lost and {design.corrupt} that sign twice leave no majority "
-                "that agrees on the survivors; lower `dropouts` or `adversarial`"
-            )
-        if not plan.clients < 2 * threshold:
-            raise PlanError(f"{design.lost} of {plan.clients} clients lost leave no more than half; lower `dropouts`")
-        opens = (
-            f"the server and any {design.threshold} of a client's {design.degree} neighbours together; "
-            "the server and all other survivors"
-        )
-        masking = MaskingPlan(design.degree, design.threshold, self.survivor_change)
-        return replace(plan, threshold=threshold, open_to=opens, masking=masking).assume(
-            design.explain(),
-            f"At most {design.corrupt} clients collude with the server, the same whatever the graph turns out to be"
-            + (", and it has no other graph drawn by leaving clients out." if self.active else "."),
-            f"A round that more than {design.lost} clients leave is void.",
-        )
-
     def client_open(self, session: Session, client: ClientId) -> MaskingClient:
         """Start an exchange at a client with fresh secrets; `PlanError` where the plan is not one of this protocol."""
         kind = PipelinedClient if self.pipelined else MaskingClient
         return kind.open(session, client, self.identities)
 
     def client_resume(self, session: Session, client: ClientId, last: Any) -> MaskingClient:
-        """Start an exchange at a client with what its last exchange precomputed."""
+        """Start an exchange at a client with what its last exchange precomputed, and with what it must remember.
+
+        Args:
+            session: run, exchange number, cohort and plan.
+            client: its id.
+            last: its state after its last exchange.
+        """
         if isinstance(last, PipelinedClient):
             return PipelinedClient.resume(session, client, last)
         return MaskingClient.open(session, client, self.identities, last)
@@ -302,19 +270,42 @@ class SecureAggregation(Aggregation):
     def client_step(
         self, state: MaskingClient, request: Message, encoded: Tensors | None
     ) -> tuple[MaskingClient, Tensors]:
-        """Answer one request at a client; see `masking_client.client_step`."""
+        """Answer one request at a client; return the next state and the reply's body.
+
+        Args:
+            state: the client's state; it says which stage comes next.
+            request: the server's message.
+            encoded: at the stage `upload` the contribution, int64 tensors in fixed point; else `None`.
+
+        Raises:
+            MessageRefused: the request is not the server's next one, does not verify, or asks for shares that together
+                would unmask one upload.
+            RangeRefused: an encoded entry does not fit its ring.
+        """
         if isinstance(state, PipelinedClient):
             return pipeline.client_step(state, request, encoded)
         return masking_client.client_step(state, request, encoded)
 
     def client_accept(self, state: MaskingClient, request: Message, context: UploadContext) -> MaskingClient:
-        """Check the request for an upload; the client may then compute its contribution."""
+        """Check the request for an upload; the client may then compute its contribution.
+
+        Args:
+            state: the client's state.
+            request: the server's message.
+            context: hashes of what the server sent this client; they enter masks and signatures.
+
+        Raises:
+            MessageRefused: as `client_step`. No refusal depends on the contribution.
+        """
         if isinstance(state, PipelinedClient):
             return pipeline.client_accept(state, request, context)
         return masking_client.client_accept(state, request, context)
 
     def client_upload(self, state: MaskingClient, encoded: Tensors | None) -> tuple[MaskingClient, Tensors]:
-        """Mask and send the contribution, or uniform residues for a client that sits out."""
+        """Mask and send the contribution; for a client that sits out (`None`) uniform integers: the sum is then noise.
+
+        `RangeRefused` where an encoded entry does not fit its ring.
+        """
         if isinstance(state, PipelinedClient):
             return pipeline.client_upload(state, encoded)
         return masking_client.client_upload(state, encoded)
@@ -336,13 +327,19 @@ class SecureAggregation(Aggregation):
     def server_step(
         self, state: MaskingServer, replies: Mapping[PartyId, Message]
     ) -> tuple[MaskingServer, str, Outgoing] | Aggregate:
-        """Take the replies of one stage, and return the next requests or the sum."""
+        """Take the replies of one stage, and return the next requests or the sum.
+
+        Raises:
+            MessageRefused: a reply is malformed, does not verify, or contradicts what its sender advertised.
+            TooFewSurvivors: fewer replies than the threshold; the exchange is void.
+            SurvivorsTooClose: the survivors differ from those of the last sum by too few clients.
+        """
         if isinstance(state, PipelinedServer):
             return pipeline.server_step(state, replies)
         return masking_server.server_step(state, replies)
 
     def client_memory(self, state: MaskingClient) -> Array:
-        """Return what the client released, and over which survivors; empty where no rule needs it."""
+        """Return what the client helped to unmask, and over which survivors, as bytes; empty where no rule needs it."""
         return consistency.memory_of(state.released, state.previous)
 
     def client_remind(self, state: MaskingClient, memory: Array) -> MaskingClient:
@@ -351,11 +348,11 @@ class SecureAggregation(Aggregation):
         return replace(state, released=released, previous=previous)
 
     def client_prepare(self, state: MaskingClient) -> MaskingClient:
-        """Compute the masks of the upload while the contribution is computed."""
+        """Compute the masks of the upload while the contribution is computed; call it after `client_accept`."""
         return masking_client.make_masks(state) if state.stage == CONTRIBUTE else state
 
     def server_absorb(self, state: MaskingServer, reply: Message) -> MaskingServer:
-        """Add one upload to the running sum, so that no upload needs to be kept."""
+        """Add one upload to the running sum, so that no upload needs to be kept; `MessageRefused` for a bad one."""
         if isinstance(state, PipelinedServer):
             return pipeline.absorb(state, reply.sender, reply)
         return masking_server.absorb(state, reply.sender, reply)
@@ -373,11 +370,11 @@ class SecureAggregation(Aggregation):
         verification.check_sum(kept, client, plan, announced)
 
     def client_refusal(self, state: MaskingClient, body: Tensors, number: int) -> Tensors:
-        """Authenticate a refusal, where the client has a channel with the server."""
+        """Return a refusal's body, with a tag where the client has a channel with the server in exchange `number`."""
         return state.seal(REFUSAL, body) if state.channel and state.session.round == number else body
 
     def server_refusal(self, state: MaskingServer, refusal: Message) -> None:
-        """Check the authentication of a client's refusal."""
+        """Check the tag of a client's refusal, where there is a channel; `MessageRefused` if it is not the client's."""
         if (secret := state.channels.get(refusal.sender)) is not None:
             channel.verify_refusal(secret, refusal)
 
@@ -394,7 +391,10 @@ def secure_aggregation(
     verify: bool = False,
     survivor_change: int = 1,
 ) -> SecureAggregation:
-    """Sum contributions under double masks, so that the server sees only the sum; see `SecureAggregation`."""
+    """Sum contributions under double masks, so that the server sees only the sum.
+
+    Arguments, guarantees and errors are those of `SecureAggregation`.
+    """
     return SecureAggregation(
         threshold, graph, adversarial, dropouts, security, identities, pipelined, verify, survivor_change
     )

@@ -22,6 +22,7 @@ from securefed.defenses._secure_aggregation import (
 )
 from securefed.defenses._secure_aggregation.graph import design_sparse_graph
 from securefed.defenses._secure_aggregation.session import session_digest
+from securefed.defenses._secure_aggregation.thresholds import plan_sparse_graph
 from securefed.errors import AuthenticationError, ConfigError, PlanError, TooFewSurvivors
 
 IDENTITIES = Identities.generate(7)
@@ -118,7 +119,8 @@ def test_plans_and_identities_belong_together(net):
     assert IDENTITIES.fingerprint in " ".join(plan.assumptions)
     assert "honest but curious" not in " ".join(plan.assumptions)
     with pytest.raises(PlanError, match="sign twice"):
-        secure_aggregation()._sparse(plan, replace(design_sparse_graph(100, 0.1, 0.1, active=True), lost=2, corrupt=1))
+        design = replace(design_sparse_graph(100, 0.1, 0.1, active=True), lost=2, corrupt=1)
+        plan_sparse_graph(plan, design, survivor_change=1)
 
 
 def test_every_statement_is_one_of_its_own(net):
