@@ -55,7 +55,7 @@ class SupportsClientSelection(Protocol[CommittedState_contra]):
     """Chooses the cohort, the clients of a round, by scalars that single clients REVEAL.
 
     The scalars travel in the clear, outside any defence, client by client. A federation refuses that under a defence
-    unless it is asked for, and its plan lists the scalars.
+    unless it is asked for, and its plan, which a user reads before the run, lists the scalars.
     """
 
     @property
@@ -97,12 +97,13 @@ class SupportsPrivacyCost(Protocol[ClientState]):
         """Return the DP-SGD steps of the client's next contribution, which do not depend on its data.
 
         Returns:
-            (noise multiplier, sampling rate, number of steps), for the client's ledger.
+            (noise multiplier, sampling rate, number of steps), for the client's ledger: its own record, across runs, of
+            what its rows have been used for.
         """
         ...
 
     def assumptions(self, public: Public) -> tuple[str, ...]:
-        """Return the privacy guarantee and its assumptions, as sentences for the plan."""
+        """Return the privacy guarantee and its assumptions, in sentences for the plan that users read before a run."""
         ...
 
 

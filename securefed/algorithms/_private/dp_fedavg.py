@@ -116,7 +116,7 @@ class PrivateFedAvg(FedAvg):
         return {"delta": (factor * (1 + room), ring)}
 
     def assumptions(self, public: Public) -> tuple[str, ...]:
-        """Return the privacy guarantee and its assumptions, as sentences for the plan."""
+        """Return the privacy guarantee and its assumptions, in sentences for the plan that users read before a run."""
         per_round = max(self.per_round(rows) for rows in set(public.rows))
         limit = "" if self.epsilon is None else f" and at most {self.epsilon:g} in the run"
         return (
