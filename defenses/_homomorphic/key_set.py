@@ -119,6 +119,7 @@ K = TypeVar("K", bound=KeySet)
 
 
 def _only(secrets: Mapping[ClientId, Any], client: ClientId) -> dict[ClientId, Any]:
+    """Return the client's own secret by its id; nothing where it has none."""
     return {client: secrets[client]} if client in secrets else {}
 
 
@@ -158,6 +159,7 @@ def check_threshold(threshold: int, holders: int) -> None:
 
 
 def _deal(kind: type[K], threshold: int, holders: int, clients: int | None, bits: int) -> K:
+    """Deal keys of this class; arguments and errors as of `deal`."""
     check_threshold(threshold, holders)
     if bits % 64 or bits < (256 if kind is InsecureKeySet else 2048):
         raise ConfigError(f"threshold keys have a multiple of 64 bits and at least 2048, not {bits}")

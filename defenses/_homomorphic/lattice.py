@@ -211,6 +211,8 @@ class CKKS(KeyHolderAggregation[LatticeClient]):
     def client_accept(self, state: LatticeClient, request: Message, context: UploadContext) -> LatticeClient:
         """Check stage, exchange, parameters and key. The broadcasts of other clients are not compared (see the plan).
 
+        No check depends on the contribution; `context`, hashes of what the server sent this client, is not used.
+
         Raises:
             MessageRefused: a wrong stage, a repeated request, foreign parameters, or another key than before.
         """
@@ -237,17 +239,20 @@ class CKKS(KeyHolderAggregation[LatticeClient]):
         return replace(state, next_stage="", context=b""), {CIPHERTEXTS: to_wire(vectors)}
 
     def _distribute(self, state: EncryptedSumServer, reply: Message) -> tuple[EncryptedSumServer, str, Outgoing]:
+        """Check the key holder's public key, and ask the clients for their uploads under it."""
         read_context(reply.body, reply.sender)
         body = {CONTEXT: reply.body[CONTEXT]}
         return replace(state, stage=UPLOAD, key=body), UPLOAD, dict.fromkeys(state.session.cohort, body)
 
     def _finish(self, state: EncryptedSumServer, reply: Message) -> Aggregate:
+        """Read the sum from the decrypted slots."""
         total = _unpack_sum(state.session.plan, reply.body, len(state.survivors), reply.sender)
         return Aggregate(total, state.survivors)
 
     def _collect(
         self, state: EncryptedSumServer, replies: Mapping[PartyId, Message]
     ) -> tuple[EncryptedSumServer, str, Outgoing]:
+        """Add the uploads' ciphertexts, and ask the key holder to decrypt the sums."""
         plan = state.session.plan
         context = read_context(state.key, KEY_HOLDER)
         total: list[Any] = []
@@ -269,6 +274,12 @@ def ckks(*, threshold: int | None = None) -> CKKS:
 
 def read_upload(context: Any, body: Tensors, plan: Plan, sender: PartyId) -> list[Any]:
     """Read the ciphertexts of one client's upload.
+
+    Args:
+        context: TenSEAL's context with the parameters and the public key.
+        body: of the client's message.
+        plan: of the exchange; it determines number and scale of the ciphertexts.
+        sender: the client, named in errors.
 
     Raises:
         MalformedError: the body is no upload under this plan.

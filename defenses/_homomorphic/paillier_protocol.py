@@ -144,6 +144,8 @@ class Paillier(KeyHolderAggregation[EncryptingClient]):
     def client_accept(self, state: EncryptingClient, request: Message, context: UploadContext) -> EncryptingClient:
         """Check stage, exchange and public key. The broadcasts of other clients are not compared (see the plan).
 
+        No check depends on the contribution; `context`, hashes of what the server sent this client, is not used.
+
         Raises:
             MessageRefused: a wrong stage, a repeated request, a key that cannot be one, or another key than before.
         """
@@ -183,12 +185,14 @@ class Paillier(KeyHolderAggregation[EncryptingClient]):
         return state
 
     def _distribute(self, state: EncryptedSumServer, reply: Message) -> tuple[EncryptedSumServer, str, Outgoing]:
+        """Check the key holder's public key, and ask the clients for their uploads under it."""
         body = PublicKey.from_body(reply.body, self.bits, reply.sender).to_body()
         return replace(state, stage=UPLOAD, key=body), UPLOAD, dict.fromkeys(state.session.cohort, body)
 
     def _collect(
         self, state: EncryptedSumServer, replies: Mapping[PartyId, Message]
     ) -> tuple[EncryptedSumServer, str, Outgoing]:
+        """Multiply the uploads' ciphertexts, and ask the key holder to decrypt the products."""
         plan = state.session.plan
         public = PublicKey.from_body(state.key, self.bits, KEY_HOLDER)
         total: list[object] | None = None
@@ -204,6 +208,7 @@ class Paillier(KeyHolderAggregation[EncryptingClient]):
         return replace(state, stage=DECRYPT, survivors=survivors), DECRYPT, {KEY_HOLDER: request}
 
     def _finish(self, state: EncryptedSumServer, reply: Message) -> Aggregate:
+        """Unpack the decrypted plaintexts to the sum."""
         sender, body = reply.sender, reply.body
         packing = Packing.of(state.session.plan, self.bits)
         if set(body) != {PLAINTEXTS}:
@@ -269,6 +274,12 @@ def randomness_assumptions(bits: int, randomness: RandomnessKind) -> tuple[str, 
 
 def read_upload(public: PublicKey, body: Tensors, plan: Plan, sender: PartyId) -> list[object]:
     """Read the ciphertexts of one client's upload.
+
+    Args:
+        public: the key that they are encrypted under.
+        body: of the client's message.
+        plan: of the exchange; it determines the number of ciphertexts.
+        sender: the client, named in errors.
 
     Raises:
         MalformedError: a wrong field, type, size or number of ciphertexts, or a number that is no ciphertext.

@@ -79,7 +79,20 @@ def sign(key: SharedKey, signer: bytes, session: Session, client: ClientId, ciph
 def check_signature(
     key: SharedKey, session: Session, client: ClientId, ciphertexts: Array, signature: Array, sender: PartyId
 ) -> None:
-    """Raise `AuthenticationError`, naming `sender`, unless `client` signed these ciphertexts for this exchange."""
+    """Raise unless `client` signed these ciphertexts for this exchange.
+
+    Args:
+        key: the public part of the threshold keys, with the clients' public keys.
+        session: run, exchange number, cohort, plan and exchange context.
+        client: the client that is said to have signed.
+        ciphertexts: as they travel, uint8 (count, bytes).
+        signature: uint8 (64,).
+        sender: the party that sent them, named in errors: the client, or a server that passes them on.
+
+    Raises:
+        MalformedError: the signature is not 64 bytes.
+        AuthenticationError: the client did not sign them.
+    """
     if signature.dtype != np.uint8 or signature.shape != (SIGNATURE_BYTES,):
         raise MalformedError(sender, f"a signature is {SIGNATURE_BYTES} bytes, not {signature.dtype} {signature.shape}")
     message = context(key, session, "upload", client) + digest(ciphertexts)

@@ -137,6 +137,7 @@ class ThresholdPaillier(Aggregation):
             check_threshold(self.threshold, self.holders)
 
     def _check_keys(self, keys: KeySet) -> None:
+        """Raise `ConfigError` unless the keys were dealt for these numbers."""
         if isinstance(keys, InsecureKeySet) and not isinstance(self, InsecureThresholdPaillier):
             raise ConfigError(f"{self.name}: insecure keys need InsecureThresholdPaillier")
         shared = keys.shared
@@ -182,6 +183,7 @@ class ThresholdPaillier(Aggregation):
         return self.threshold or holders - (holders - 1) // 3, holders
 
     def _assumptions(self, threshold: int, holders: int) -> tuple[str, ...]:
+        """Return what the guarantees rest on, as sentences for the plan."""
         dealer = "A dealer drew the keys at set-up, handed each client its own, and forgot them: it could open all."
         if self.keys is None:
             dealer += " Here this very process deals: fit for simulations."
@@ -212,6 +214,11 @@ class ThresholdPaillier(Aggregation):
     ) -> tuple[ThresholdClient, dict[str, Array]]:
         """Accept the request and upload in one step, or give a partial answer.
 
+        Args:
+            state: the client's state; it says which stage comes next.
+            request: the server's message.
+            encoded: at the stage `upload` the contribution, int64 tensors in fixed point; else `None`.
+
         Raises:
             MessageRefused: a wrong stage, a repeated request, or a product that must not be opened.
             ConfigError: as `client_accept`.
@@ -226,7 +233,12 @@ class ThresholdPaillier(Aggregation):
         return replace(state, next_stage=""), self._answer(self._keys(state.session.plan), state, request)
 
     def client_accept(self, state: ThresholdClient, request: Message, context: UploadContext) -> ThresholdClient:
-        """Check stage and exchange, and that this client can sign.
+        """Check stage and exchange, and that this client can sign; no check depends on its contribution.
+
+        Args:
+            state: the client's state.
+            request: the server's message, which is empty.
+            context: hashes of what the server sent this client; the first is signed with the upload.
 
         Raises:
             MessageRefused: a wrong stage, a repeated request, or one that holds anything.

@@ -154,7 +154,13 @@ def _unpack(packing: Packing, plan: Plan, plaintexts: cipher.Integers, survivors
 
 
 def read_upload(shared: SharedKey, session: Session, body: Tensors, client: ClientId) -> Array:
-    """Check one client's upload and its signature, and return its ciphertexts on the wire.
+    """Check one client's upload and its signature, and return its ciphertexts on the wire, uint8 (count, bytes).
+
+    Args:
+        shared: the public part of the threshold keys.
+        session: run, exchange number, cohort, plan and context, which the signature is bound to.
+        body: the upload.
+        client: the client that the transport had it from, named in errors.
 
     Raises:
         MalformedError: the upload is malformed.
@@ -172,7 +178,7 @@ def read_upload(shared: SharedKey, session: Session, body: Tensors, client: Clie
 def read_answer(
     shared: SharedKey, body: Tensors, count: int, holder: ClientId
 ) -> tuple[cipher.Integers, DecryptionProof]:
-    """Read a holder's partial answers and its proof, which is not verified yet.
+    """Read a holder's partial answers and its proof, which is not verified yet; `count` answers there must be.
 
     Raises:
         MalformedError: other fields, types or sizes.

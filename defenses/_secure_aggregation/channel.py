@@ -83,6 +83,11 @@ def seal(
 def verify(secret: bytes, message: Message, context: bytes = b"") -> None:
     """Raise unless the message's body is as the holder of `secret` sealed it for `context`.
 
+    Args:
+        secret: `agreed_secret` of the channel with the message's sender.
+        message: its run, round, stage, sender and receiver are checked with the body.
+        context: as given to `seal`.
+
     Raises:
         MalformedError: there is no tag, or a field is no array.
         AuthenticationError: the tag does not match.
@@ -144,6 +149,7 @@ def take_ids(message: Message, name: str, among: Iterable[int]) -> tuple[int, ..
 
 
 def _array(message: Message, name: str) -> Array:
+    """Return a field, if it is an array of numbers; `MalformedError` otherwise."""
     value: Any = message.body.get(name)
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "iuf":
         raise MalformedError(message.sender, f"field {name!r} is missing or no array of numbers")
@@ -151,6 +157,7 @@ def _array(message: Message, name: str) -> Array:
 
 
 def _key(secret: bytes, run: str, round: int, stage: str, sender: PartyId, receiver: PartyId, context: bytes) -> bytes:
+    """Derive the key of one message's tag, 32 bytes."""
     return hkdf(secret, label("message", run, round, stage, sender, receiver, context))
 
 
@@ -171,4 +178,5 @@ def _gmac(key: bytes, nonce: bytes, body: Tensors) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _heading(name: str, dtype: str, shape: tuple[int, ...]) -> bytes:
+    """Encode what stands before a field's bytes in the tag's input."""
     return label(name, dtype, *shape)

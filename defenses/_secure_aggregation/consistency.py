@@ -84,6 +84,11 @@ def signed(identities: Identities | None, client: ClientId, statement: bytes) ->
 def take_signature(reply: Message, identities: Identities, statement: bytes) -> Array:
     """Read and check the sender's signature of the statement, uint8 (64,).
 
+    Args:
+        reply: with the field `SIGNATURE`.
+        identities: public identities.
+        statement: 32 bytes, from `keys_statement` or `survivors_statement`.
+
     Raises:
         MalformedError: there is no signature.
         AuthenticationError: the sender did not sign this statement.
@@ -229,4 +234,5 @@ def from_memory(memory: Array) -> tuple[Array, tuple[ClientId, ...]]:
 
 
 def _survivors_digest(alive: Sequence[ClientId]) -> bytes:
+    """Compute the digest by which a client remembers a set of survivors, 32 bytes."""
     return fingerprint("released to", *alive)

@@ -130,6 +130,11 @@ def server_step(state: MaskingServer, replies: Replies) -> ServerStep | Aggregat
 def absorb(state: MaskingServer, client: ClientId, reply: Message) -> MaskingServer:
     """Add one upload to the running sum; the upload itself need not be kept.
 
+    Args:
+        state: at the stage `upload`.
+        client: the client that the transport had the reply from.
+        reply: the upload.
+
     Raises:
         MessageRefused: as `server_step`, or the client uploaded before.
     """

@@ -81,7 +81,7 @@ def _read(state: MaskingClient | bytes, template: MaskingClient) -> tuple[Maskin
 
 
 def _split_message(message: Message) -> tuple[Message, Message]:
-    """Split a message into that of this exchange and that of the next one."""
+    """Split a message into that of this exchange and that of the next one, which has an empty body if none travels."""
     body = {name: value for name, value in message.body.items() if not name.startswith(f"{NEXT}/")}
     stage = _CARRIED_STAGES.get(message.stage, message.stage)  # other stages carry nothing: refused as it is
     return replace(message, body=body), replace(message, stage=stage, body=unnest(NEXT, message.body))

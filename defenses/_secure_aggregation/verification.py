@@ -311,7 +311,13 @@ def unmasked(check: Array, masks: Sequence[SignedMask]) -> dict[str, Array]:
 
 
 def announce(total: Tensors, survivors: Sequence[ClientId], proof: Tensors) -> dict[str, Array]:
-    """Return the fields by which the server announces a sum to the clients that it counted."""
+    """Return the fields by which the server announces a sum to the clients that it counted.
+
+    Args:
+        total: the sum, int64 tensors named as in the plan.
+        survivors: ids of the clients in it, ascending.
+        proof: from `unmasked`.
+    """
     members = np.asarray(survivors, np.int64)
     return {**{f"sum/{name}": value for name, value in total.items()}, "survivors": members, **proof}
 
@@ -365,18 +371,22 @@ def from_wire(check: Array) -> Tag:
 
 
 def _piece_key(agreement: bytes, digest: bytes, dealer: ClientId, receiver: ClientId) -> bytes:
+    """Derive the key under which `dealer` encrypts its piece for `receiver`, and nothing else."""
     return hkdf(agreement, label("piece key", digest, dealer, receiver))
 
 
 def _bound(digest: bytes, dealer: ClientId, receiver: ClientId, commitment: bytes) -> bytes:
+    """Return what a piece's ciphertext is bound to."""
     return label("piece", digest, dealer, receiver, commitment)
 
 
 def _commitment(digest: bytes, dealer: ClientId, piece: bytes) -> bytes:
+    """Compute the hash of a piece, 32 bytes, that its dealer publishes."""
     return fingerprint("piece commitment", digest, dealer, piece)
 
 
 def _field(announced: Mapping[str, Array], name: str, dtype: type, shape: tuple[int, ...] | None) -> Array:
+    """Read a field of an announcement; a `shape` of `None` is one axis of any length."""
     value = announced.get(name)
     if value is None or value.dtype != dtype or (value.ndim != 1 if shape is None else value.shape != shape):
         raise MalformedError(SERVER, f"the announced sum's field {name!r} is missing, or of another type or shape")
