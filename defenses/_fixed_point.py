@@ -207,7 +207,16 @@ def to_ring(value: Array, ring: int) -> Array:
 
 
 def from_ring(words: Array, ring: int, size: int) -> Array:
-    """Unpack sums that do not wrap, the inverse of `to_ring`: signed int64 (size,)."""
+    """Unpack sums that do not wrap, the inverse of `to_ring`.
+
+    Args:
+        words: sums of packed integers, uint32 or uint64 (`wire_size`,).
+        ring: width in bits.
+        size: number of entries.
+
+    Returns:
+        The sums of the entries, signed int64 (size,).
+    """
     if ring == 32:
         return words.view(np.int32).astype(np.int64)
     if ring == 64:

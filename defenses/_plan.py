@@ -212,6 +212,7 @@ def _exact(value: float | None) -> str | None:
 
 
 def _cells(tensor: TensorPlan) -> tuple[str, ...]:
+    """Format a tensor as the cells of one line of the plan's table."""
     bound = "none" if tensor.bound is None else f"{tensor.bound:.4g}"
     ring = f"2^{tensor.ring}" if tensor.ring else "float64"
     numbers = (f"{tensor.step:.3g}", str(tensor.max_clients), f"{tensor.error:.3g}")
@@ -219,6 +220,7 @@ def _cells(tensor: TensorPlan) -> tuple[str, ...]:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Pad cells to columns of equal width, one line of text for each row."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 

@@ -37,6 +37,7 @@ def _clip(norm: float, quantile: float | None) -> Clip | AdaptiveClip:
 
 
 def _dp(clip_norm: float = 1.0, noise_multiplier: float = 1.0, quantile: float | None = None) -> Defense:
+    """Central noise of `noise_multiplier` times the clip on the sum, under masks."""
     return chain(_clip(clip_norm, quantile), gaussian(noise_multiplier), secure_aggregation())
 
 
@@ -57,6 +58,7 @@ def _secure_aggregation(ring: int | None = None, **settings: Any) -> Defense:
     return chain(*([] if ring is None else [Quantise(ring)]), secure_aggregation(**settings))
 
 
+# The registered function takes the settings of `secure_aggregation`, and `ring`.
 _own = signature(secure_aggregation).parameters.values()
 _ring = Parameter("ring", Parameter.KEYWORD_ONLY, default=None, annotation="int | None")
 setattr(  # noqa: B010 - so that errors can list the settings

@@ -132,7 +132,10 @@ class AdaptiveClip(AdaptiveTransform):
     def learn(self, released: Tensors, plan: Plan, count: int) -> tuple[float, ...]:
         """Compute the next C, or the same where no client contributed; log C moves by 1 at most.
 
-        The released bits are sum_i w (b_i - 1/2) plus noise, from which the share of clients within C follows.
+        Args:
+            released: with the bits sum_i w (b_i - 1/2) plus noise, from which the share of clients within C follows.
+            plan: of that exchange, with C in `learned`.
+            count: number of clients in the sum.
         """
         if not count:
             return plan.learned
@@ -156,5 +159,5 @@ class AdaptiveClip(AdaptiveTransform):
 def adaptive_clip(
     quantile: float, *, initial: float = 1.0, rate: float = _RATE, share: float = 0.05, each: bool = False
 ) -> AdaptiveClip:
-    """Clip at a quantile of the clients' norms, learned privately; see `AdaptiveClip`."""
+    """Clip at a quantile of the clients' norms, learned privately; arguments as of `AdaptiveClip`."""
     return AdaptiveClip(quantile, initial, rate, share, each)

@@ -284,12 +284,12 @@ def discrete_gaussian(
 
 
 def local_gaussian(noise_multiplier: float, *, ring: Ring = 32, delta: float = DELTA) -> DistributedNoise:
-    """Add discrete Gaussian noise that protects every upload by itself; see `DistributedNoise`."""
+    """Add discrete Gaussian noise that protects every upload by itself; arguments as of `DistributedNoise`."""
     return DistributedNoise("discrete_gaussian", noise_multiplier, 1, 0, ring, delta)
 
 
 def local_laplace(noise_multiplier: float, *, ring: Ring = 32, delta: float = DELTA) -> DistributedNoise:
-    """Add discrete Laplace noise that protects every upload by itself; see `DistributedNoise`.
+    """Add discrete Laplace noise that protects every upload by itself; arguments as of `DistributedNoise`.
 
     For few entries: after an L2 clip the L1 sensitivity grows with the root of their number, and epsilon with it.
     """
@@ -320,7 +320,8 @@ def _sizes(noise: DistributedNoise, clip: float, reach: float, clients: int, ent
             "to add noise; assume fewer, or raise the threshold and `survivors`"
         )
     half = 2 ** (noise.ring - 1) - 1  # the largest sum that does not wrap
-    # Each upload leaves its range with this probability at most, by the rotation or by the noise.
+    # An entry leaves its range by the rotation, and by the noise, with this probability each (its logarithm): 2^-40 a
+    # run over 2 events, 2^20 exchanges, all clients and all entries.
     log_chance = -math.log(2) * (_RUN_BITS + 1 + _EXCHANGES_BITS + math.log2(clients * entries))
     peak = flatness(entries, log_chance)  # largest entry of a rotated vector, over its norm
     step = 2.0 ** math.floor(math.log2(reach * peak * clients / half))
@@ -328,8 +329,9 @@ def _sizes(noise: DistributedNoise, clip: float, reach: float, clients: int, ent
         norm = reach / step
         largest = squares = rounded_squares(norm, entries)
         if reach != clip:
-            # Rounding is not conditional (every rounding is within `largest`), so both neighbours may be rounded by the
-            # same uniforms: entries |d| apart are then less than |d| + 1 apart, and divergences are quasi-convex.
+            # The unit is a record, which moves a contribution of norm `reach` by `clip` at most. Rounding is not
+            # conditional (every rounding is within `largest`), so both neighbours may be rounded by the same uniforms:
+            # entries |d| apart are then less than |d| + 1 apart, and divergences are quasi-convex.
             largest = math.floor((norm + math.sqrt(entries)) ** 2 * (1 + 2**-40))
             squares = math.floor((clip / step + math.sqrt(entries)) ** 2)
         # h shares have the variance (z sensitivity)^2, rounded up so that floating point takes nothing from it.
@@ -368,4 +370,5 @@ def _reach(plan: Plan, privacy: PrivacyPlan) -> float:
 
 
 def _entries(plan: Plan) -> int:
+    """Count the entries of a contribution."""
     return int(np.sum([tensor.size for tensor in plan.tensors], dtype=np.int64))

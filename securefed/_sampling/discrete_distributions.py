@@ -170,25 +170,40 @@ class PoissonDistribution(LogConcaveDistribution):
 
 
 def discrete_gaussian_draws(variance: float, count: int, stream: SecureRandomStream) -> Array:
-    """Draw `count` times from `DiscreteGaussian(variance)`, independently (int64)."""
+    """Draw `count` times from `DiscreteGaussian(variance)`, independently, with words of `stream`: int64 (count,).
+
+    Raises:
+        ConfigError: `variance` outside [2^-6, 2^44].
+    """
     return _sampler(DiscreteGaussian(variance)).draw(count, stream)
 
 
 def discrete_laplace_draws(variance: float, count: int, stream: SecureRandomStream) -> Array:
-    """Draw `count` times from `DiscreteLaplace(variance)`, independently (int64)."""
+    """Draw `count` times from `DiscreteLaplace(variance)`, independently, with words of `stream`: int64 (count,).
+
+    Raises:
+        ConfigError: `variance` outside [2^-6, 2^44].
+    """
     return _sampler(DiscreteLaplace(variance)).draw(count, stream)
 
 
 def poisson_draws(rate: float, count: int, stream: SecureRandomStream) -> Array:
-    """Draw `count` times from `PoissonDistribution(rate)`, independently (int64)."""
+    """Draw `count` times from `PoissonDistribution(rate)`, independently, with words of `stream`: int64 (count,).
+
+    Raises:
+        ConfigError: `rate` outside [2^-7, 2^43].
+    """
     return _sampler(PoissonDistribution(rate)).draw(count, stream)
 
 
 def skellam_draws(variance: float, count: int, stream: SecureRandomStream) -> Array:
-    """Draw `count` times from the symmetric Skellam distribution, independently (int64).
+    """Draw `count` times from the symmetric Skellam distribution, independently: int64 (count,).
 
     A draw is the difference of two Poisson draws of rate variance / 2. Sums of independent draws have a Skellam
     distribution again, with the sum of the variances.
+
+    Raises:
+        ConfigError: `variance` outside [2^-6, 2^44].
     """
     both = poisson_draws(variance / 2, 2 * count, stream)
     return np.asarray(both[:count] - both[count:])
@@ -216,6 +231,7 @@ def discrete_laplace_tail(variance: float, units: int) -> float:
 
 @lru_cache(maxsize=64)
 def _sampler(distribution: LogConcaveDistribution) -> RejectionSampler:
+    """Make the sampler of a distribution, once for each that was used last."""
     return rejection_sampler(distribution)
 
 

@@ -116,4 +116,5 @@ def _cell(a: Fraction, variance: Fraction, digits: int) -> Fraction:
 
 @lru_cache(maxsize=64)
 def _sampler(deviation: float) -> RejectionSampler:
+    """Make the sampler for one deviation, once for each that was used last."""
     return rejection_sampler(RoundedNormal(deviation))
