@@ -87,7 +87,7 @@ class MaskingClient:
             that the server announces (`verification`).
         sum_key: the secret key of that check, which all clients share; it outlives the exchange.
         context: digest of the exchange's context as this client received it; set with the request for its upload.
-        previous: survivors of the last sum that it helped to unmask, where `Plan.survivor_change` asks for them.
+        previous: survivors of the last sum that it helped to unmask, where `MaskingPlan.survivor_change` asks for them.
         precomputed: masks of the upload, computed while the contribution is (`make_masks`); in this process only.
     """
 

@@ -7,9 +7,11 @@ and one mask for each neighbour j (Bonawitz et al. 2017, CCS, sec. 4), modulo 2^
 
 So of a pair the client with the lower id adds the stream, the other subtracts it, and they cancel in a sum over both.
 
+A client is lost if it dealt shares of its secrets, but did not upload. PRG is the key stream of a secret:
+
     secret    derived from                                      known to                       opened by the server
     self_i    a random seed of client i, the exchange's digest  client i                       if i uploaded
-    pair_ij   X25519 of the mask keys of i and j, the digest    clients i and j                if i or j was lost
+    pair_ij   X25519 of the mask keys of i and j, the digest    clients i and j                if just one uploaded
 
 A secret serves one exchange. x_i are residues: flat arrays of unsigned integers, one a tensor, changed in place. The
 tensors of one width stand one after the other, in the plan's order, under one stream: AES under HKDF of secret and

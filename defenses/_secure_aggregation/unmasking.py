@@ -1,11 +1,11 @@
 """Reconstruct secrets from the shares that clients revealed, and derive the masks that are left in the sum.
 
 The last step of the server in an exchange of secure aggregation (`masking_server`, stage `unmask`). With PRG(s) the
-key stream of a mask secret s, the sum of the uploads over the survivors S, at its signs, is
+key stream of a mask secret s (`masks`), the sum of the uploads over the survivors S is
 
-    sum_{i in S} x_i  +  sum_{i in S} PRG(self_i)  +  sum_{i in S, j in D} +- PRG(pair_ij)
+    sum_{i in S} x_i  +  sum_{i in S} PRG(self_i)  +  sum_{i in S} sum_{j in D_i} +- PRG(pair_ij)
 
-D being the neighbours of i that dealt shares and did not upload ("dead"); pair masks between survivors cancel.
+D_i being the neighbours of i that dealt shares and did not upload ("dead"); pair masks between survivors cancel.
 
 Input: the server's state after the uploads, and from each client that answered one share of each dealer whose shares it
 holds: of the dealer's self-mask seed if it uploaded, of its mask key if it did not. t shares determine a secret
