@@ -6,8 +6,8 @@ sends
     M = U + Y / rho,    Y = rho (M_before - Z),
 
 with U, (features, rank), its orthonormal iterate, rho the penalty parameter and Y its dual variable, known from its
-message before and the consensus Z that followed. Clipping replaces M by C = a M with a <= 1. Since ||U||_F^2 = rank, x
-= 1 / a solves
+message before and the consensus Z that followed. Clipping replaces M by C = a M with a <= 1. Since ||U||_F^2 = rank,
+x = 1 / a solves
 
     ||C x - Y / rho||_F^2 = rank,    that is,    ||C||^2 x^2 - 2 <C, Y / rho> x + ||Y / rho||^2 - rank = 0.
 

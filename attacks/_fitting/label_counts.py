@@ -1,9 +1,9 @@
 """Count the rows of each class behind a gradient of the layer that outputs the logits of a cross entropy.
 
 Gradient inversion calls this before it fits rows: with known labels that fit is much easier. Row k enters the layer as
-e_k, (width,), has the predicted probabilities p_k and the one-hot label y_k, both (classes,), and so the slope r_k =
-p_k - y_k at the logits. Stacked as rows of R and E, they give the gradient of the bias, sums_c = sum_k r_kc, and of the
-weights, R^T E. The number of rows of class c is therefore
+e_k, (width,), has the predicted probabilities p_k and the one-hot label y_k, both (classes,), and so r_k = p_k - y_k,
+the slope of the loss at the logits. Stacked as rows of R and E, they give the gradient of the bias, sums_c = sum_k
+r_kc, and of the weights, R^T E. The number of rows of class c is therefore
 
     n_c = sum_k p_kc - sums_c,    and n_c > -sums_c since p is positive, which leaves few counts.
 

@@ -1,9 +1,11 @@
 """Solve for a Gram matrix S from blocks G_k = (I - U_k U_k^T) S U_k that leave each Theta_k = U_k^T S U_k unknown.
 
 Attacks on FAPS (`faps/round_by_round`), FedPG and FedPE (`_duals`) learn such blocks from the messages of a federated
-PCA, round by round, and call this to combine them. U_k, (features, p), has known orthonormal columns, and S U_k = G_k +
-U_k Theta_k with Theta_k symmetric, (p, p). S is eliminated: two kinds of linear equations for the Theta_k alone follow
-from it.
+PCA, round by round, and call this to combine them. U_k, (features, p), has known orthonormal columns, and
+
+    S U_k = G_k + U_k Theta_k,    Theta_k symmetric, (p, p).
+
+S is eliminated: two kinds of linear equations for the Theta_k alone follow from it.
 
     symmetry of S:                   U_j^T G_k + U_j^T U_k Theta_k = (U_k^T G_j + U_k^T U_j Theta_j)^T   for j < k
     null vectors of [U_1 .. U_K]:    sum_k (G_k + U_k Theta_k) N_k = 0   where   sum_k U_k N_k = 0

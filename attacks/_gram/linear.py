@@ -2,13 +2,21 @@
 
 In federated PCA by subspace iteration the server broadcasts bases and clients send S times them: the probes Z and the
 products Y, (features, columns), are those of all observed rounds side by side. With the singular value decomposition
-Z = U diag(s) V^T, B = Y V diag(1/s) estimates S U, column i with noise in proportion to 1 / s_i. The stacked bases of a
-converging iteration are numerically dependent, so the s_i span many decades. The noise (round-off, fixed point,
-differential privacy) is estimated from U^T B - (U^T B)^T, which vanishes without noise, and from the known precision of
-the messages' numbers. Directions that hold only noise are left out; Q is the rest of U. Q^T S Q is the average of U^T B
-and its transpose, weighted by precision, (I - Q Q^T) S Q is (I - Q Q^T) B, and the unobserved block (I - Q Q^T) S (I -
-Q Q^T) is completed by Nystrom's method, which is exact where S has at most the rank of Q^T S Q. The normal equations
-are never formed: they would square a condition number of up to 1e13.
+Z = U diag(s) V^T,
+
+    B = Y V diag(1/s)    estimates    S U,
+
+column i with noise in proportion to 1 / s_i. The stacked bases of a converging iteration are numerically dependent, so
+the s_i span many decades. The noise (round-off, fixed point, differential privacy) is estimated from U^T B - (U^T B)^T,
+which vanishes without noise, and from the known precision of the messages' numbers. Directions that hold only noise are
+left out; Q is the rest of U. S is put together from three blocks:
+
+    K = Q^T S Q                      the average of Q^T B and its transpose, weighted by precision,
+    E = (I - Q Q^T) S Q              (I - Q Q^T) B, of B the columns that belong to Q,
+    (I - Q Q^T) S (I - Q Q^T)        not observed; completed as E K^-1 E^T (Nystrom's method).
+
+The completion is exact where S has at most the rank of K. The normal equations are never formed: they would square a
+condition number of up to 1e13.
 """
 
 from __future__ import annotations

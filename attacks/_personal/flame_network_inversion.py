@@ -1,9 +1,12 @@
 """Recover FLAME's rows behind a network from what its first layer learned, round after round.
 
 In FLAME, a personalised method, client i keeps its personal model theta_i, but sends enough for the server to compute
-it after every round (`admm_recursion`). Each round's steps, theta <- theta - eta (grad f(theta) + lambda (theta -
-anchor)) with known eta, lambda and anchor, are linear in the gradients. So both ends of a round give a weighted mean of
-the gradients between them (`flame_simulation`), and a mean gradient of a network is what gradient inversion
+it after every round (`admm_recursion`). Each round's steps,
+
+    theta <- theta - eta (grad f(theta) + lambda (theta - anchor)),
+
+with known eta, lambda and anchor, are linear in the gradients. So both ends of a round give a weighted mean of the
+gradients between them (`flame_simulation`), and a mean gradient of a network is what gradient inversion
 (`attacks/_networks`) turns into rows. This file joins the two; torch is imported only where the attack runs.
 
 The first layer computes W x + b from a row x. Its part of the mean gradient is sum_k r_k x_k^T, with r_k the slope of

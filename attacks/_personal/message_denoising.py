@@ -262,10 +262,13 @@ class DistortedMessages:
 def posterior_mean(observed: Array, response: Array, noise: Array, most: float) -> Array:
     """Return the posterior mean of response @ gradients, given their sum with noise, (rounds, entries).
 
-    For each entry by itself the gradients of all rounds are normal with covariance size^2 C, C = (1 - c) I + c 1 1^T
-    with the correlation c, and the whitened sum has the covariance size^2 W + I, W = N^-1 A C A^T N^-1, N =
-    diag(noise). In the eigenbasis of W, with eigenvalues l, the posterior mean shrinks each component by 1 - 1 / (1 +
-    size^2 l). The results for all c and sizes are averaged with their likelihoods over all entries.
+    For each entry by itself the gradients of all rounds are normal with covariance size^2 C, where C = (1 - c) I + c 1
+    1^T with the correlation c. The whitened sum then has the covariance
+
+        size^2 W + I,    W = N^-1 A C A^T N^-1,    N = diag(noise).
+
+    In the eigenbasis of W, with eigenvalues l, the posterior mean shrinks each component by 1 - 1 / (1 + size^2 l). The
+    results for all c and sizes are averaged with their likelihoods over all entries.
 
     Args:
         observed: the sum, (rounds, entries).

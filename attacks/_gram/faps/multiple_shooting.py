@@ -83,9 +83,13 @@ class MultipleShooting:
     """Residuals of the first rounds with S and every subspace unknown.
 
     The parameter vector, called `point`, holds the parameters of S, then those of X_1, X_2, ...: the entries of T_k,
-    (features - rank, rank), in X_k = orth(Z_k + B_k T_k), where Z_k is the broadcast basis and B_k an orthonormal basis
-    of its complement. X_0 = Z_0. Every subspace near that of Z_k has one T_k: for a basis V of it, T_k = B_k^T V (Z_k^T
-    V)^-1. "Features" are here the directions of the basis in which `ClientEquations` works.
+    (features - rank, rank), in
+
+        X_k = orth(Z_k + B_k T_k),
+
+    where Z_k is the broadcast basis and B_k an orthonormal basis of its complement. X_0 = Z_0. Every subspace near that
+    of Z_k has one T_k, which a basis V of it gives as T_k = B_k^T V (Z_k^T V)^-1. "Features" are here the directions of
+    the basis in which `ClientEquations` works.
 
     Args:
         equations: the simulated client's equations, which give the observed messages and scalars.
