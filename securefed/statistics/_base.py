@@ -72,7 +72,7 @@ class Sums:
 
 
 class Statistic(ABC):
-    """A statistic that follows from one sum over all parties' rows. Write `tensors`, `_summand` and `_value`."""
+    """A statistic that follows from one sum over all parties' rows. Write `tensors`, `_check`, `_summand`, `_value`."""
 
     @abstractmethod
     def tensors(self) -> tuple[SummedTensor, ...]:
@@ -99,8 +99,10 @@ class Statistic(ABC):
         Args:
             clients: number of parties.
             defense: how the sum is made. With `chain(records(), gaussian(z), secure_aggregation())` it is private
-                whether a row is there (replacing one by another costs at most twice that distance), with
-                `chain(clip(norm), ...)` whether a party is.
+                whether a row is there (to replace a row by another moves the sum by up to twice as much), with
+                `chain(clip(norm), ...)` whether a party is. The former holds only for rows within the declared bounds:
+                a party with a row beyond them sits out, and the noise does not hide that. Cut rows to the bounds before
+                (`numpy.clip`), and declare more `rows` than any party has.
             cohort: parties planned for the round; all by default.
             epsilon: privacy budget over all rounds with these terms.
             rounds: rounds at most. A party's rows are the same in every round, so a server that sums them twice, over
@@ -120,7 +122,8 @@ class Statistic(ABC):
         """Compute one party's part of the sum: the update for `SumClient.receive`.
 
         Give it as a function, `receive(request, lambda: statistic.summand(x))`: a party whose rows are beyond the
-        declared bound then sits out, and the server does not learn which party did. A plain call raises instead.
+        declared bound then sits out, and the server does not learn which party did. A plain call raises instead. Under
+        noise for single rows cut them to the bound first (see `terms`).
 
         Args:
             x: rows, (rows, features).
