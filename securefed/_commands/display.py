@@ -7,7 +7,7 @@ leakage over several runs and a verdict such as `exposed`. Where an attack did n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -60,7 +60,6 @@ def show_audit(report: Report) -> None:
     """
     from securefed._auditing.cases.own_setup import head_text  # noqa: PLC0415
     from securefed._auditing.engine.audit_report import AUDIT  # noqa: PLC0415
-    from securefed._auditing.engine.results import CLIENT, FEDERATION  # noqa: PLC0415
     from securefed._auditing.report.conclusions import strongest  # noqa: PLC0415
     from securefed._auditing.report.headline import headline  # noqa: PLC0415
     from securefed._auditing.report.palette import TONES  # noqa: PLC0415
@@ -73,26 +72,8 @@ def show_audit(report: Report) -> None:
             head = f"[bold]{escape(short(name))}[/]: {escape(head_text(sizes))}"
             console.print(head, soft_wrap=True, highlight=False)
     best = strongest(report.cells)
-    title = "Leakage of the strongest attack: mean [95 % interval], 1 = exact, 0 = nothing"
-    table = _table(title, ("defence", "view", "one client", "all clients pooled"))
     gaps, reasons = _gaps(report)
-    previous = ("", "")
-    for algorithm, defense, view in sorted(dict.fromkeys([*(key[:3] for key in best), *gaps]), key=_order(report)):
-        cells = [best.get((algorithm, defense, view, secret)) for secret in (CLIENT, FEDERATION)]
-        texts = [_leakage(cell) if cell else "" for cell in cells]
-        numbers = "".join(f" ({number})" for number in gaps.get((algorithm, defense, view), []))
-        absent = f"[dim]did not run{numbers}[/]" if numbers else ""
-        if algorithm != previous[0]:
-            table.add_row(f"[bold]{escape(short(algorithm))}[/]")
-        table.add_row(
-            f"  {short_defense(defense)}" if (algorithm, defense) != previous else "",
-            view.replace(" + ", "+"),
-            *(texts if any(texts) else [absent, ""]),
-        )
-        if absent and any(texts):
-            table.add_row("", "", absent)
-        previous = (algorithm, defense)
-    console.print(table)
+    console.print(_leak_table(report, best, gaps))
     for cell in best.values():
         if text := chance_text(cell):
             where = f"{short(cell.algorithm)}, {short_defense(cell.defense)}, {cell.view}"
@@ -112,6 +93,40 @@ def show_audit(report: Report) -> None:
     for line in headline(report):
         console.print(f"\n{line}", soft_wrap=True)
     _show_next(report)
+
+
+def _leak_table(
+    report: Report, best: Mapping[tuple[str, str, str, str], Cell], gaps: Mapping[tuple[str, str, str], Sequence[int]]
+) -> Table:
+    """Lay out the strongest cells, one line for each algorithm, defence and view.
+
+    Args:
+        report: gives the order of the lines.
+        best: by algorithm, defence, view and secret, the strongest cell.
+        gaps: by algorithm, defence and view, the numbers of the reasons why attacks did not run.
+    """
+    from securefed._auditing.engine.results import CLIENT, FEDERATION  # noqa: PLC0415
+    from securefed._auditing.report.report_words import short, short_defense  # noqa: PLC0415
+
+    title = "Leakage of the strongest attack: mean [95 % interval], 1 = exact, 0 = nothing"
+    table = _table(title, ("defence", "view", "one client", "all clients pooled"))
+    previous = ("", "")
+    for algorithm, defense, view in sorted(dict.fromkeys([*(key[:3] for key in best), *gaps]), key=_order(report)):
+        cells = [best.get((algorithm, defense, view, secret)) for secret in (CLIENT, FEDERATION)]
+        texts = [_leakage(cell) if cell else "" for cell in cells]
+        numbers = "".join(f" ({number})" for number in gaps.get((algorithm, defense, view), []))
+        absent = f"[dim]did not run{numbers}[/]" if numbers else ""
+        if algorithm != previous[0]:
+            table.add_row(f"[bold]{escape(short(algorithm))}[/]")
+        table.add_row(
+            f"  {short_defense(defense)}" if (algorithm, defense) != previous else "",
+            view.replace(" + ", "+"),
+            *(texts if any(texts) else [absent, ""]),
+        )
+        if absent and any(texts):
+            table.add_row("", "", absent)
+        previous = (algorithm, defense)
+    return table
 
 
 def _show_next(report: Report) -> None:

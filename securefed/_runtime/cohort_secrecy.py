@@ -72,7 +72,14 @@ def _total(algorithm: Algorithm[Any, Any], public: Public) -> Tensors:
 def _trace(
     algorithm: Algorithm[Any, Any], public: Public, total: Tensors, cohorts: Sequence[tuple[ClientId, ...]]
 ) -> list[tuple[Tensors, str | None]]:
-    """Public outputs of a run that gets this sum in every round, attributed to these cohorts."""
+    """Return the public outputs (broadcast, reason to stop) of a run that gets this sum in every round.
+
+    Args:
+        algorithm: the run's algorithm.
+        public: the public facts.
+        total: the sum.
+        cohorts: for each round, the clients that the server is told the sum is of.
+    """
     server, seen = algorithm.start(public, np.random.default_rng(0)), []
     for cohort in cohorts:
         server = algorithm.combine(server, Aggregate(total, cohort))
@@ -81,6 +88,7 @@ def _trace(
 
 
 def _same(one: Sequence[tuple[Tensors, str | None]], other: Sequence[tuple[Tensors, str | None]]) -> bool:
+    """Tell whether two runs have the same public outputs, bit for bit."""
     return all(
         reason == other_reason and all(np.array_equal(sent[name], other_sent[name], equal_nan=True) for name in sent)
         for (sent, reason), (other_sent, other_reason) in zip(one, other, strict=True)
