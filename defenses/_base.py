@@ -100,11 +100,11 @@ class Aggregation(ABC):
     """A protocol that sums contributions. Its steps are pure: they take a state and return a new one, without I/O.
 
     The runtime calls the steps: the server's round engine, and a client for each request. It packs states by `pack`, so
-    that another process can go on from them. A client is asked for the stages of the plan
-    one after the other; at the stage `upload` it is given its encoded contribution. The server's first requests come
-    from `server_open`; the replies of each stage go to `server_step`, which returns the next requests or the aggregate.
-    A missing reply is a dropout. A reply that is refused raises `MessageRefused` with its sender: the caller drops that
-    reply and calls again with the same state.
+    that another process can go on from them. A client is asked for the stages of the plan one after the other; at the
+    stage `upload` it is given its encoded contribution. The server's first requests come from `server_open`; the
+    replies of each stage go to `server_step`, which returns the next requests or the aggregate. A missing reply is a
+    dropout. A reply that is refused raises `MessageRefused` with its sender: the caller drops that reply and calls
+    again with the same state.
 
     What an aggregation may offer beyond this stands in `_capabilities`. A commented example stands in
     `extension_templates/aggregation.py`, and `securefed.testing.parametrize_with_checks` tests yours.

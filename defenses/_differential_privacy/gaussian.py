@@ -96,12 +96,14 @@ class CentralGaussian(Transform):
             raise PlanError(f"{self.name}: without a clip no noise is enough; put clip(...) before it")
         if privacy.unit == "record" and self.sampler != "full":
             raise PlanError(f"{self.name}: {self.sampler} samples clients, not records; use 'full'")
+        # Sum and noise, in steps of the grid, must be integers below 2^52 each, so that float64 adds them exactly.
         if plan.clients * _largest(plan, privacy) > 2**52 * grid_for(self.noise_multiplier * privacy.clip):
             raise PlanError(
                 f"{self.name}: a noise multiplier of {self.noise_multiplier:g} is too small beside {plan.clients} "
                 "clients: their sum does not fit the grid on which the noise is added; use more noise"
             )
         entries = sum(tensor.size for tensor in plan.tensors)
+        # A step of the grid is at most 2^-30 z times the sensitivity without it: sqrt(entries) steps add half at most.
         if self.noise_multiplier * math.sqrt(entries) > 2 ** (GRID_BITS - 1):
             raise PlanError(
                 f"{self.name}: a noise multiplier of {self.noise_multiplier:g} is too large beside {entries} entries: "
