@@ -1,11 +1,15 @@
 """Recover the pooled Gram matrix from sums of FedPG's messages, by treating their mean as the message of one client.
 
-FedPG is federated PCA by consensus ADMM; client i has rows A_i^T and S_i = A_i A_i^T, (features, features). It sends
-M_i = U_i + Y_i / rho, its iterate, orthonormal (features, rank), plus its scaled dual variable; U_i moves by one step
-along (I - U_i U_i^T) [-2 S_i U_i + Y_i - rho Z] from the common start Z. The mean of the M_i is nearly the message of a
-client with the mean of the S_i: exactly to first order in the first step, later up to terms of the size of the
-differences of the U_i times those of the S_i. From this mean client's iterates S follows as from a single client's
-(`fedpg`).
+FedPG is federated PCA by consensus ADMM. Client i has rows A_i^T, S_i = A_i A_i^T, (features, features), an iterate
+U_i, orthonormal (features, rank), and a dual variable Y_i. It sends M_i = U_i + Y_i / rho. From the common start Z, U_i
+moves by one step against the gradient
+
+    (I - U_i U_i^T) [-2 S_i U_i + Y_i - rho Z].
+
+The mean of the M_i is nearly the message of a client with the mean of the S_i: exactly to first order in the first
+step, later up to terms of the size of the differences of the U_i times those of the S_i. From this mean client's
+iterates S follows as from a single client's (`fedpg`). It runs on views that show sums only, as under secure
+aggregation.
 """
 
 from __future__ import annotations

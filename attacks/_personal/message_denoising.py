@@ -9,8 +9,8 @@ in its gradients. If the gradient g_t is constant within round t,
 where known_t is what a client without rows would send, and the A_ts are numbers that the learning rate and the number
 of local steps determine; A_ts with s < t is not zero where the client carries a model from round to round. The
 gradients of one client resemble each other. Their prior is normal with mean 0, a size within the public bound and a
-correlation between rounds. Size and correlation are averaged over a grid, weighted by the
-likelihood of the messages. The posterior mean tends to the message itself for little noise, and to `known` for much.
+correlation between rounds. Size and correlation are averaged over a grid, weighted by the likelihood of the messages.
+The posterior mean tends to the message itself for little noise, and to `known` for much.
 
 A clipped message keeps its direction. Its length is estimated from `known` where `known` exceeds the clipping norm, as
 noise in the broadcast makes it do. Elsewhere a clipped message cannot be distinguished from a short one, and stays.
@@ -92,7 +92,7 @@ def _read(observed: View, target: Target) -> tuple[GradientMethod, Model, list[V
 
 def _with(observed: View, method: GradientMethod, model: Model, messages: Array) -> View:
     """Return the view with these messages (rounds, parameters) of the mean member, and without a defence."""
-    (part,) = method.sent
+    (part,) = method.sent  # the methods attacked here send one copy of the parameters, under this name
     rounds = tuple(
         replace(item, message={**item.message, **model.name(part, len(item.members) * own)}, clips=(), noise={})
         for item, own in zip(observed.rounds, messages, strict=True)
