@@ -79,7 +79,7 @@ class TriangularFactors:
 
 
 def factors(rounds: Sequence[LocalPowerRound]) -> TriangularFactors:
-    """Solve for the R_k, which are the right singular vector of the smallest singular value of their equations.
+    """Solve for the R_k: their entries form the right singular vector of the smallest singular value of the equations.
 
     Args:
         rounds: at least two rounds of one client, all with the same q.
