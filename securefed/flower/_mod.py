@@ -145,7 +145,7 @@ class _Turn:
             return Message(party_content(self.site.party), reply_to=self.message)
         terms = self._accepted_terms()
         client = self._client(terms)
-        own = self._put_away()
+        own = self._put_away()  # so that the app, if it is called, does not see the client's secrets
         try:
             reply = self._receive(client, terms)
         finally:
@@ -261,6 +261,7 @@ def _only(records: Mapping[str, Any], what: str) -> list[Any]:
 
 
 def _number(metrics: Mapping[str, Any], name: str) -> float:
+    """Return a metric of the app's reply; raise `DataError` where it is missing or no single number."""
     if name not in metrics:
         raise DataError(f"the app's metrics lack {name!r}, which the terms name; they hold {sorted(metrics)}")
     if not isinstance(value := metrics[name], int | float):

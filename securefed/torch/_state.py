@@ -117,7 +117,10 @@ class MaskingState:
 
     @property
     def error(self) -> float:
-        """Largest difference, per entry, of the next step's mean from the exact one; float rounding comes on top."""
+        """Largest difference, per entry, of the next step's mean from the exact one; float rounding comes on top.
+
+        Each rank rounds its entry by at most step / 2, so their mean is off by at most as much.
+        """
         return self.bound.plan.step / 2
 
     # What the hook and secure_all_reduce do
@@ -136,12 +139,12 @@ class MaskingState:
         return self._means[-1]
 
     def add_up(self, values: torch.Tensor, bound: float) -> None:
-        """Sum a tensor over all ranks, in place."""
+        """Sum a tensor over all ranks, in place; the arguments and errors are those of `secure_all_reduce`."""
         self._check_usable()
         check_values(values, "the tensor")
         require(0 < bound < math.inf, f"bound must be a positive number; got {bound!r}")
         plan = planned(float(bound), self._ring, self.ranks)
-        flat = values.detach().contiguous().view(-1)
+        flat = values.detach().contiguous().view(-1)  # the same memory as `values`, if that is contiguous
         call = Call("own", self._own_calls, flat.numel(), self._ring, plan.step)
         self._own_calls += 1
         started = [self._sums.start(call, flat, float(bound))]
@@ -158,12 +161,18 @@ class MaskingState:
         self._sums.give_back(started)
 
     def mean_error(self, largest_entry: float, dtype: torch.dtype = torch.float32) -> float:
-        """Bound the difference of the next step's mean from the exact one, for a mean with this largest entry."""
+        """Bound the difference of the next step's mean from the exact one, rounding to the gradients' type included.
+
+        Args:
+            largest_entry: largest absolute entry of the exact mean.
+            dtype: type of the gradients.
+        """
         return self.error + rounding_error(dtype) * (largest_entry + self.error)
 
     # A step
 
     def _begin_step(self) -> None:
+        """Check that a step may begin, and have `_end_step` called at the end of its backward pass."""
         self._check_usable()
         if self._model is None:
             raise ConfigError("this MaskingState was made without a model; make it as MaskingState(model, bound=...)")
@@ -211,6 +220,7 @@ class MaskingState:
         self._sums.store.expect(Call("hook", self._calls + k, n, self._ring, step) for k, n in enumerate(lengths))
 
     def _opened(self, started: Sequence[StartedSum]) -> list[OpenedSum]:
+        """Wait for sums and read them; after an error of the backend no further sum is started."""
         try:
             return self._sums.open(started)
         except RuntimeError:
@@ -222,6 +232,7 @@ class MaskingState:
             raise MaskMismatch("an earlier sum failed, and the ranks no longer agree; start the run again on all ranks")
 
     def _raise(self, total: OpenedSum) -> None:
+        """Raise the error of a sum whose masks did not cancel, after which no further sum is started."""
         if total.error is not None:
             self._ended = True
             raise total.error
