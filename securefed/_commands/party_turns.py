@@ -195,12 +195,13 @@ class _Turn:
     def take(
         self, round: int | None, base: Mapping[str, Any] | None, cohort: Sequence[int] | None, without: Sequence[int]
     ) -> list[str]:
-        """Open the wanted round or go on with it; without a number, the open one, or the next one before the first."""
+        """Open the wanted round, go on with it, or say that it is complete; arguments as of `take_turn`."""
         asked = set(without) - set(range(self.at.terms.clients))
         if asked:
             raise ConfigError(f"clients are numbered 0 to {self.at.terms.clients - 1}; --without {min(asked)} is none")
         done = self._publish()
         complete, is_open = self.server.round, bool(self.server.outgoing)
+        # Without a number: the open round; if none is open, the newest complete one, or the first.
         wanted = (complete + 1 if is_open or not complete else complete) if round is None else round
         if wanted <= complete:
             return [*done, f"The next one is opened with --round {complete + 1}."]
