@@ -47,7 +47,7 @@ from securefed._runtime.refusals import refusal_body
 from securefed._tensors import Tensors
 from securefed._transports.base import BatchEndpoint
 from securefed.algorithms._base import RoundOutcome
-from securefed.algorithms._capabilities import SupportsPrivacyCost
+from securefed.algorithms._capabilities import SupportsPrivacyCost, supports
 from securefed.algorithms._validation import check_contribution
 from securefed.datasets._base import Dataset
 from securefed.defenses._base import Defense, Session, has_indicator, without_indicator_tensor
@@ -109,7 +109,7 @@ class ClientNode:
         self._pipelined = aggregation if isinstance(aggregation, SupportsPipelining) else None
         self._remembering = aggregation if isinstance(aggregation, SupportsMemory) else None
         self._verifying = aggregation if isinstance(aggregation, SupportsVerification) else None
-        self._spending = self.algorithm if isinstance(self.algorithm, SupportsPrivacyCost) else None
+        self._spending = self.algorithm if supports(self.algorithm, SupportsPrivacyCost) else None
         self._plans = ExchangePlans(schema, defense)
         self.state = ClientNodeState(self.algorithm.enroll(data, schema.public, self._rng(0)))
         """All that the client keeps between messages; replaced as a whole, at each message."""

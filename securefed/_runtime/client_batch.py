@@ -15,7 +15,7 @@ from securefed._messages import Message, PartyId
 from securefed._runtime.client import ClientNode
 from securefed._runtime.client_state import ComputedContribution, PendingUpload
 from securefed._tensors import Tensors
-from securefed.algorithms._capabilities import SupportsBatches
+from securefed.algorithms._capabilities import SupportsBatches, supports
 
 
 class ClientBatch:
@@ -47,7 +47,7 @@ class ClientBatch:
         out: dict[PartyId, ComputedContribution] = {}
         for parties in _alike(waiting):
             algorithm = self._nodes[parties[0]].algorithm
-            if len(parties) == 1 or not isinstance(algorithm, SupportsBatches) or not self._train(waiting, parties):
+            if len(parties) == 1 or not supports(algorithm, SupportsBatches) or not self._train(waiting, parties):
                 out |= {party: self._nodes[party].compute(waiting[party]) for party in parties}
                 continue
             states = [waiting[party].state.committed for party in parties]

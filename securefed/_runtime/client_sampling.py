@@ -19,7 +19,7 @@ from securefed._public import Public
 from securefed._runtime.cohort_secrecy import check_cohort_secrecy
 from securefed._tensors import Array, Tensors
 from securefed.algorithms._base import Algorithm
-from securefed.algorithms._capabilities import SupportsClientSelection, SupportsPrivacyCost
+from securefed.algorithms._capabilities import SupportsClientSelection, SupportsPrivacyCost, supports
 from securefed.defenses._base import Defense, Plan
 from securefed.defenses._differential_privacy import FixedSizeSampling, Sampler
 from securefed.errors import ConfigError, MalformedError, RoundVoid
@@ -32,7 +32,7 @@ _COHORT_STREAM = 2**32 - 1
 
 def selecting(algorithm: Algorithm[Any, Any]) -> SupportsClientSelection[Any] | None:
     """Return the algorithm if it selects clients by scalars that they reveal, else `None`."""
-    return algorithm if isinstance(algorithm, SupportsClientSelection) and algorithm.reveals else None
+    return algorithm if supports(algorithm, SupportsClientSelection) and algorithm.reveals else None
 
 
 def revealed_scalars(algorithm: Algorithm[Any, Any]) -> Mapping[str, str]:
@@ -43,7 +43,7 @@ def revealed_scalars(algorithm: Algorithm[Any, Any]) -> Mapping[str, str]:
 
 def with_disclosures(plan: Plan, algorithm: Algorithm[Any, Any], public: Public) -> Plan:
     """Add to the plan what the algorithm assumes, and a sentence for each scalar that its clients reveal."""
-    own = algorithm.assumptions(public) if isinstance(algorithm, SupportsPrivacyCost) else ()
+    own = algorithm.assumptions(public) if supports(algorithm, SupportsPrivacyCost) else ()
     names = revealed_scalars(algorithm).items()
     revealed = (f"revealed by each candidate in the clear, outside the defence: {n} ({w})" for n, w in names)
     return plan.assume(*own, *revealed)
@@ -95,7 +95,7 @@ def check_no_noise(algorithm: Algorithm[Any, Any], plan: Plan) -> None:
             noise; `reveal=True` does not help.
     """
     names = revealed_scalars(algorithm)
-    if names and (plan.noised or isinstance(algorithm, SupportsPrivacyCost)):
+    if names and (plan.noised or supports(algorithm, SupportsPrivacyCost)):
         raise ConfigError(
             f"the algorithm selects clients by {', '.join(names)} of each candidate, exact numbers of its data that no "
             "epsilon covers, and this run claims one; select uniformly, or run without noise"

@@ -17,7 +17,7 @@ from securefed._public import Public
 from securefed._runtime.exchange_header import EVALUATE, TRAIN
 from securefed._tensors import Layout, Tensors
 from securefed.algorithms._base import Algorithm
-from securefed.algorithms._capabilities import SupportsBroadcastCheck
+from securefed.algorithms._capabilities import SupportsBroadcastCheck, supports
 from securefed.algorithms._validation import check_object, contribution_layout, evaluation_layout, first_broadcast
 from securefed.errors import DataError, MalformedError
 
@@ -69,7 +69,7 @@ class MessageSchema:
             for name, value in broadcast.items():
                 if value.dtype != self.dtypes[name]:
                     raise DataError(f"broadcast {name!r} is {value.dtype}, not {self.dtypes[name]}")
-            if isinstance(self.algorithm, SupportsBroadcastCheck):
+            if supports(self.algorithm, SupportsBroadcastCheck):
                 self.algorithm.check_broadcast(broadcast, self.public)
         except (DataError, TypeError) as error:
             raise MalformedError(sender, str(error)) from error

@@ -15,7 +15,7 @@ from securefed._persistence.packing import pack
 from securefed._public import Public
 from securefed._runtime.client_sampling import Schedule, check_sampler, revealed_scalars
 from securefed.algorithms._base import Algorithm
-from securefed.algorithms._capabilities import SupportsPrivacyCost
+from securefed.algorithms._capabilities import SupportsPrivacyCost, supports
 from securefed.defenses._base import Defense, Plan
 from securefed.defenses._differential_privacy import (
     Budget,
@@ -48,7 +48,7 @@ def check_evaluation(plan: Plan, algorithm: Algorithm[Any, Any]) -> None:
         )
     if plan.privacy is not None:
         raise ConfigError("evaluation sums cannot pass a clip; score the released model on public rows instead")
-    if isinstance(algorithm, SupportsPrivacyCost):
+    if supports(algorithm, SupportsPrivacyCost):
         raise ConfigError(
             f"{type(algorithm).__name__} makes records private by noise of its own, and evaluation sums would be exact "
             "numbers of the same records, without noise and outside epsilon; leave out evaluate_every, and score the "

@@ -24,7 +24,7 @@ from securefed._runtime.server import Result
 from securefed._tensors import Tensors, add
 from securefed._transports.in_process import InProcessTransport, LossyTransport
 from securefed.algorithms._base import Algorithm, RoundOutcome
-from securefed.algorithms._capabilities import SupportsBatches
+from securefed.algorithms._capabilities import SupportsBatches, supports
 from securefed.algorithms._validation import check_contribution, check_object, check_packable, contribution_layout
 from securefed.datasets._base import Dataset
 from securefed.defenses._base import Defense, without_indicator
@@ -125,7 +125,7 @@ def check_evaluation_matches_its_layout(algorithm: Method) -> None:
 
 def check_batches_agree(algorithm: Method) -> None:
     """Check that clients computed in one batch get the results of clients computed one by one, up to rounding."""
-    if not isinstance(algorithm, SupportsBatches):
+    if not supports(algorithm, SupportsBatches):
         return
     clients = example_clients(algorithm)
     together = Federation(algorithm, clients, seed=2).run(ROUNDS)

@@ -18,7 +18,7 @@ from securefed._auditing.cases.data_splits import resampled
 from securefed._messages import Aggregate
 from securefed._tensors import Array, Tensors
 from securefed.algorithms._base import Algorithm, RoundOutcome
-from securefed.algorithms._capabilities import SupportsBatches
+from securefed.algorithms._capabilities import SupportsBatches, supports
 from securefed.datasets._loaded_dataset import LoadedDataset
 from securefed.defenses._differential_privacy import calibrate
 from securefed.errors import SecureFedError
@@ -161,7 +161,7 @@ def _contributions(
     Raises:
         SecureFedError: a client's step failed.
     """
-    if not isinstance(algorithm, SupportsBatches):
+    if not supports(algorithm, SupportsBatches):
         return [algorithm.contribute(state, broadcast, rng) for state, rng in zip(states, rngs, strict=True)]
     out: list[tuple[Any, Tensors]] = []
     for found in algorithm.contribute_together(states, broadcast, rngs):
