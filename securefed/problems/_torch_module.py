@@ -50,7 +50,7 @@ class TorchModule(TorchProblem):
     Refused (`ConfigError`): batch normalisation and whatever else has buffers that training changes (each client would
     keep its own, and padded rows would count), dropout (no two runs would agree), a module that does not take the rows.
     NOT checked: that an output depends on its own row alone. It must, since several clients are computed in one batch,
-    in which rows of zeros fill up the smaller clients.
+    in which copies of a row, at weight 0, fill up the smaller clients.
 
     Attributes:
         module: builds the module, called without arguments; must build the same each time but for what it draws from
