@@ -10,7 +10,8 @@ and keeps them.
 
 Each tensor of the sum is declared with its largest entry at one party, and its sensitivity: the largest L2 norm of what
 one row adds. Exact defences sum in fixed point, so that every sum has a known largest error, which the formulas here
-carry on to the value.
+carry on to the value. In each class `tensors` declares what is summed, `_check` refuses rows that do not keep to it,
+`_summand` computes one party's part, and `_value` the statistic, the bound on its error, and details by name.
 """
 
 from __future__ import annotations

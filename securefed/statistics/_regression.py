@@ -10,7 +10,9 @@ A sum with errors A + dA, b + db moves w, to first order and beyond (Golub and V
 
 The errors are those of fixed point, in which exact defences sum; noise is not counted. Each party adds its own A, b and
 number of rows to one secure sum (`Statistic` in _base.py). Each tensor of the sum is declared with its largest entry at
-one party, and its sensitivity: the largest L2 norm of what one row adds.
+one party, and its sensitivity: the largest L2 norm of what one row adds. `_check` refuses rows that do not keep to
+what was declared, `_summand` computes one party's part, and `_value` the coefficients, the bound on their error, and
+details by name.
 """
 
 from __future__ import annotations

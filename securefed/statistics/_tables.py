@@ -3,6 +3,9 @@
 Each party adds its own counts to one secure sum (`Statistic` in _base.py). Each tensor of the sum is declared with its
 largest entry at one party, and its sensitivity: the largest L2 norm of what one row adds. Exact defences sum in fixed
 point; where its error is below one half, rounding gives the exact counts. With noise, counts are estimates.
+
+In each class `tensors` declares what is summed, `_check` refuses rows that do not keep to it, `_summand` computes one
+party's counts, and `_value` the table and the bound on its error.
 """
 
 from __future__ import annotations
