@@ -219,7 +219,8 @@ class _CanaryExchanges:
         privacy = self._planned.privacy
         if privacy is None:
             raise PlanError(f"{defense.name} has no clip; put one into the chain")
-        self.local = privacy.noise_survivors == 1  # one client's noise is enough for the stated epsilon
+        # `noise_survivors` is the number of clients whose noise together meets epsilon; 0 where the server adds it
+        self.local = privacy.noise_survivors == 1
         norm = clip if clip is not None else privacy.clip
         self.norm = norm * max(self._planned.learned, default=1.0)  # `learned`: factors of an adaptive clip
         # central noise does not depend on who is there; distributed noise is least for the fewest survivors
@@ -259,7 +260,7 @@ class _CanaryExchanges:
         return np.array([sum(float(release[name] @ direction) for name in self.names) for direction in directions])
 
     def _with_silent_clients(self, canaries: Sequence[Array | None]) -> list[Array | None]:
-        """Add silent clients, as many as the noise is for; or draw a cohort of a fixed size."""
+        """Add silent clients (zeros and their share of noise), as many as the noise is for; or draw a fixed cohort."""
         if self.fixed is None:
             return [*canaries, *[None] * (self.summed - len(canaries))]
         clients = [*canaries, *[None] * (self.fixed.clients - len(canaries))]
