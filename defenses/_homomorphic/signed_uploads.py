@@ -91,13 +91,17 @@ def check_signature(
 
     Raises:
         MalformedError: the signature is not 64 bytes.
-        AuthenticationError: the client did not sign them.
+        AuthenticationError: the client did not sign them, or was dealt no key to sign with.
     """
     if signature.dtype != np.uint8 or signature.shape != (SIGNATURE_BYTES,):
         raise MalformedError(sender, f"a signature is {SIGNATURE_BYTES} bytes, not {signature.dtype} {signature.shape}")
+    if (identity := key.identities.get(client)) is None:
+        raise AuthenticationError(
+            sender, f"the upload of client {client} is not signed: client {client} was dealt no identity"
+        )
     message = context(key, session, "upload", client) + digest(ciphertexts)
     try:
-        Ed25519PublicKey.from_public_bytes(key.identities[client]).verify(signature.tobytes(), message)
+        Ed25519PublicKey.from_public_bytes(identity).verify(signature.tobytes(), message)
     except InvalidSignature as error:
         raise AuthenticationError(sender, f"the upload of client {client} is not signed by it") from error
 

@@ -231,6 +231,22 @@ def test_malformed_requests_are_refused_and_do_not_use_up_the_answer():
         attack.ask(0, good)
 
 
+def test_an_upload_of_an_invited_client_without_identity_is_refused_by_name():
+    session = Session(RUN, 0, (0, 1, 2, 9), PLAN)
+    uploads, states = {}, {}
+    for client in (0, 1, 2):
+        request = Message(RUN, 0, "upload", SERVER, client, {})
+        states[client], uploads[client] = SCHEME.client_step(
+            SCHEME.client_open(session, client), request, ENCODED[client]
+        )
+    whole = Message(RUN, 0, "decrypt", SERVER, 0, decryption_request(uploads))
+    assert SCHEME.client_step(states[0], whole, None)  # positive control
+    forged = Message(RUN, 0, "decrypt", SERVER, 0, decryption_request(uploads | {9: uploads[1]}))
+    with pytest.raises(AuthenticationError, match="client 9 was dealt no identity") as caught:
+        SCHEME.client_step(states[0], forged, None)
+    assert caught.value.sender == SERVER
+
+
 def test_a_signed_number_that_is_no_ciphertext_is_refused():
     attack = Round()
     rows = attack.uploads[1]["ciphertexts"].copy()
