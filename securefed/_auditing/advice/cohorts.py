@@ -164,7 +164,8 @@ def _contributions(
     if not supports(algorithm, SupportsBatches):
         return [algorithm.contribute(state, broadcast, rng) for state, rng in zip(states, rngs, strict=True)]
     out: list[tuple[Any, Tensors]] = []
-    for found in algorithm.contribute_together(states, broadcast, rngs):
+    computed: Sequence[tuple[Any, Tensors] | SecureFedError] = algorithm.contribute_together(states, broadcast, rngs)
+    for found in computed:
         if isinstance(found, SecureFedError):
             raise found
         out.append(found)
