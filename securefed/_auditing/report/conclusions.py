@@ -212,6 +212,7 @@ def _defended(report: Report, algorithm: str) -> str:
 
 
 def _effect(report: Report, algorithm: str, defense: str) -> str:
+    """Say in a clause what one defence leaves open and what utility it costs; empty where nothing was attacked."""
     one, all_ = (worst(report, algorithm, defense, owner) for owner in (CLIENT, FEDERATION))
     cell = one or all_
     if cell is None:
@@ -230,6 +231,7 @@ def _effect(report: Report, algorithm: str, defense: str) -> str:
 
 
 def _leaks(cell: Cell, whose: str) -> str:
+    """Say in a clause what a cell found."""
     how = " from sums over different sets of clients" if cell.view == CHANGING_SURVIVORS else ""
     if cell.verdict.word == NOT_DETECTED:
         return f"the attacks here learnt nothing of {whose}"
@@ -241,6 +243,7 @@ def _leaks(cell: Cell, whose: str) -> str:
 
 
 def _power(cell: Cell) -> str:
+    """Say in a clause how small a leak would have been noticed, of a cell in which none was found."""
     if math.isnan(cell.verdict.detectable):
         return "one run alone does not say how small a leak would have been noticed"
     checked = " by an attack that does not check its result against the messages" if math.isnan(cell.explained) else ""

@@ -46,6 +46,7 @@ def curves_of(results: Iterable[SeedResult], secrets: Mapping[str, str]) -> Iter
 
 
 def _curve(algorithm: str, title: str, note: str, traces: Sequence[Trace], values: str) -> Curve:
+    """Make one chart with a line for each attack; `values` is the field of a trace that it shows."""
     names = dict.fromkeys(trace.attack for trace in traces)
     series = {
         name.rsplit("/", 1)[-1]: _over_seeds([trace for trace in traces if trace.attack == name], values)
