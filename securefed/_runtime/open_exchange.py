@@ -30,7 +30,7 @@ from securefed._persistence.packing import from_bytes, nest, pack, restore, unne
 from securefed._runtime.exchange_context import CountedExchanges, exchange_context, tensors_digest
 from securefed._runtime.exchange_header import ExchangeHeader
 from securefed._runtime.message_log import MessageLog
-from securefed._runtime.refusals import read_refusal
+from securefed._runtime.refusals import read_refusal, stop_from_json, stop_to_json
 from securefed._tensors import Array, Layout, Tensors
 from securefed.defenses._base import (
     Defense,
@@ -267,6 +267,7 @@ class OpenExchange:
             "introduced": {str(party): stage for party, stage in self._introduced.items()},
             "sent": sorted(stage.sent),
             "replied": sorted(stage.replied),
+            "stop": stop_to_json(stage.stop),
             "asked": sorted(stage.outgoing),
             "refusals": {str(party): reason for party, reason in self.refusals.items()},
             "same": {name: first[id(value)] for name, value in requests.items() if first[id(value)] != name},
@@ -291,7 +292,8 @@ class OpenExchange:
         for name, value in unnest("outgoing", everything).items():
             party, _, own = name.partition("/")
             requests[int(party)][own] = value
-        self._open = _Stage(requests, set(values["sent"]), set(values["replied"]))
+        stop = stop_from_json(values.get("stop"))
+        self._open = _Stage(requests, set(values["sent"]), set(values["replied"]), stop=stop)
         for party in values["asked"]:
             if (data := tensors.get(f"accepted/{party}")) is not None:
                 self._open.accepted[party] = Message.decode(data.tobytes(), claimed_sender=party)

@@ -6,6 +6,8 @@ A client that does not answer a request sends a refusal instead (`refusal_body`)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from securefed._messages import Message
 from securefed._persistence.packing import from_bytes
 from securefed._tensors import Array
@@ -27,6 +29,19 @@ def refusal_body(error: SecureFedError) -> dict[str, Array]:
     """
     text = str(error) if isinstance(error, ProtocolError) and not isinstance(error, RangeRefused) else ""
     return {"name": from_bytes(type(error).__name__.encode()), "text": from_bytes(text.encode())}
+
+
+def stop_to_json(stop: RangeRefused | DivergenceError | None) -> list[str] | None:
+    """Write an error that ends a run in the clear as JSON values."""
+    return None if stop is None else [type(stop).__name__, str(stop)]
+
+
+def stop_from_json(values: Sequence[str] | None) -> RangeRefused | DivergenceError | None:
+    """Read what `stop_to_json` wrote."""
+    if values is None:
+        return None
+    name, text = values
+    return RangeRefused(text) if name == RangeRefused.__name__ else DivergenceError(text)
 
 
 def read_refusal(message: Message) -> SecureFedError:

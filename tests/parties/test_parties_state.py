@@ -9,19 +9,22 @@ import numpy as np
 import pytest
 import torch
 
-from securefed import Seal
-from securefed.defenses import (
-    secure_aggregation,
-)
+from securefed import Seal, chain
+from securefed._messages import REFUSAL, SERVER, Message
+from securefed._runtime.refusals import refusal_body
+from securefed.defenses import Plain, secure_aggregation
+from securefed.defenses._fixed_point import Quantise
 from securefed.defenses._homomorphic import InsecurePaillier
 from securefed.errors import (
     ConfigError,
     DataError,
+    DivergenceError,
     MessageRefused,
     RoundVoid,
     StorageError,
 )
 from securefed.parties import SumClient, SumHelper, SumServer, SumTerms
+from securefed.parties._envelope import wrap
 from tests.parties.helpers import play
 from tests.parties.sums import (
     BASE,
@@ -281,3 +284,46 @@ def test_a_server_that_dies_while_it_opens_a_sum_opens_the_same_sum_again(tmp_pa
     assert server.result is not None
     check(server.result, range(CLIENTS))
     assert server.round == 1
+
+
+CLEAR = chain(Quantise(), Plain())
+"""A defence that hides nothing, so that a refusal ends the attempt: the sum is never made without that client."""
+
+
+def one_by_one(server: SumServer, members: dict[int, Any], updates: Any, *, frozen: bool) -> SumServer:
+    """Play a round in which each reply is taken alone, and the server becomes another object after each."""
+    server.open(BASE)
+    while server.result is None:
+        for party, request in server.outgoing.items():
+            server.receive({party: members[party].receive(request, **updates[party])}, more=True)
+            if frozen and server.result is None:
+                server = SumServer.thaw(server.terms, server.freeze())
+    return server
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["one process", "frozen between replies"])
+def test_a_range_that_a_client_refused_is_doubled_though_the_server_was_frozen(frozen: bool) -> None:
+    terms = terms_of(CLEAR)
+    # weight 1 times this lies beyond 2^20 (largest weight) times 2^20 (bound), and two doublings reach it
+    updates = {**UPDATES, 1: UPDATES[1] | {"w": np.full((3, 2), 3.0 * 2**40)}}
+    server = one_by_one(SumServer(terms), parties(terms), given(updates), frozen=frozen)
+    assert server.result.survivors == tuple(range(CLIENTS))
+    assert len(server.result.void) == 2
+    assert all("client 1 has values beyond the planned range; bounds doubled" in why for why in server.result.void)
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["one process", "frozen between replies"])
+def test_a_client_that_diverged_ends_the_round_though_the_server_was_frozen(frozen: bool) -> None:
+    terms = terms_of(CLEAR)
+    server = SumServer(terms)
+    server.open(BASE)
+    refused = Message(server.run, 0, REFUSAL, 1, SERVER, refusal_body(DivergenceError("its steps diverged")))
+    server.receive({1: wrap(terms.digest, refused.encode())}, more=True)
+    if frozen:
+        server = SumServer.thaw(terms, server.freeze())
+    members = parties(terms)
+    replies = {i: members[i].receive(request, **given()[i]) for i, request in server.outgoing.items()}
+    assert sorted(replies) == [0, 2, 3, 4]
+    with pytest.raises(DivergenceError, match="client 1: its local steps diverged"):
+        server.receive(replies)
+    assert server.result is None and not server.outgoing
