@@ -109,7 +109,8 @@ class ClientNode:
         self._pipelined = aggregation if isinstance(aggregation, SupportsPipelining) else None
         self._remembering = aggregation if isinstance(aggregation, SupportsMemory) else None
         self._verifying = aggregation if isinstance(aggregation, SupportsVerification) else None
-        self._spending = self.algorithm if supports(self.algorithm, SupportsPrivacyCost) else None
+        own: Any = self.algorithm
+        self._spending: SupportsPrivacyCost[Any] | None = own if supports(own, SupportsPrivacyCost) else None
         self._plans = ExchangePlans(schema, defense)
         self.state = ClientNodeState(self.algorithm.enroll(data, schema.public, self._rng(0)))
         """All that the client keeps between messages; replaced as a whole, at each message."""
