@@ -84,10 +84,10 @@ def client_app(
             runs, under any terms, and refuses exchanges beyond the limits that the SuperNode's operator has set.
 
     Guarantees: those of the defence, against the server and everything between server and client. A client enrols once
-    in a Flower run, so the server cannot make it start again. The client answers each message at most once, and marks
-    an exchange as used before it computes its answer. With a folder, this also holds if Flower resets the app's state,
-    for instance after the process was killed. Error texts reach the server only if they are about the server's own
-    messages or terms.
+    in a Flower run, so the server cannot make it start again: the same invitation gets the same answer and changes
+    nothing. The client answers each message at most once, and marks an exchange as used before it computes its answer.
+    With a folder, this also holds if Flower resets the app's state, for instance after the process was killed. Error
+    texts reach the server only if they are about the server's own messages or terms.
     Not guaranteed: anything against a reader of the SuperNode's memory, or of a folder without a seal. The app relies
     on Flower to hand the messages of a run to one process at a time.
     """
@@ -135,7 +135,10 @@ class _PartyApp:
 
     def _enrol(self, invitation: Invitation, party: PartyId, context: Context) -> None:
         terms = self.terms(context)
-        if (begun := _progress(context)) is not None:
+        begun = _progress(context)
+        if begun is not None and (invitation.run, invitation.terms) == (begun.run, terms.digest):
+            return  # the server did not get the answer; nothing begins anew
+        if begun is not None:
             raise ContradictionError(
                 SERVER, f"this party takes part in run {begun.run} already; start a new Flower run"
             )

@@ -2,14 +2,16 @@
 
 The ServerApp's `main` calls `serve`. It first enrols the parties: it invites every SuperNode that connects, and each
 answers which client it is and whether it agrees to the terms. Then the round loop (`Server`) runs over a transport that
-sends each client's messages to its SuperNode (`FlowerGrid`).
+sends each client's messages to its SuperNode (`FlowerGrid`). Between rounds, SuperNodes of parties that are missing are
+invited again.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Final
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -23,6 +25,10 @@ from securefed.errors import ConfigError, DataError, TooFewSurvivors
 from securefed.flower._enrolment import ACTION, EnrolmentReply, Invitation, check_apart
 from securefed.flower._grid import FlowerGrid
 
+_INVITATIONS: Final = 10
+"""Invitations that a SuperNode without an answer gets within `wait`. Flower takes some six seconds for each message: at
+twice as many, an app that is slow to start is invited once more for nothing; at half, a lost message costs two minutes
+of the default 600 seconds."""
 _LOG = logging.getLogger("securefed.flower")
 
 
@@ -46,7 +52,8 @@ def serve(
         terms: what all parties agreed on.
         rounds: training rounds, counting those of a resumed run.
         wait: seconds to wait for all parties to enrol.
-        least: number of clients that must have enrolled when `wait` is over; all by default.
+        least: number of clients that must have enrolled when `wait` is over; all by default. The others are invited
+            again after each round, and take part once they have enrolled.
         poll: seconds between two queries for replies and for new SuperNodes.
         progress: called with each completed round; each is also logged (logger `securefed.flower`).
         options: checkpoint, transcript, retries, timeout and budget. To resume from a checkpoint, clients with a state
@@ -69,88 +76,127 @@ def serve(
     transport = FlowerGrid(grid, {}, poll=poll)
     server = Server(terms, transport, options=options)
     invitation = Invitation(server.transcript.run, terms.digest, server.resumes or "")
-    transport.nodes |= enrol(grid, terms, invitation, wait=wait, least=least, poll=poll)
+    enrolment = Enrolment(grid, terms, invitation, wait / _INVITATIONS)
+    enrolment.wait(wait, least, poll)
+    transport.nodes |= enrolment.nodes
     _LOG.info("run %s begins with %d parties", invitation.run, len(transport.nodes))
 
     def report(entry: RoundHistory) -> None:
         _LOG.info("round %d: %d clients, %.1f s", entry.round, len(entry.survivors), entry.seconds)
+        enrolment.go_on()
+        transport.nodes |= enrolment.nodes
         if progress is not None:
             progress(entry)
 
     return server.run(rounds, evaluate_every=terms.exchanges.evaluate_every, progress=report)
 
 
-def enrol(
-    grid: Grid, terms: Terms, invitation: Invitation, *, wait: float, least: int | None = None, poll: float = 0.2
-) -> dict[PartyId, int]:
-    """Enrol SuperNodes and return the SuperNode of every party that agreed to the terms.
+class Enrolment:
+    """Which party each SuperNode is, as far as they have answered the invitation.
+
+    A SuperNode whose invitation failed (an error, no answer, an answer that cannot be read) is invited again. An app
+    answers the same invitation alike however often it arrives.
 
     Args:
         grid: the ServerApp's grid.
         terms: what all parties agreed on.
-        invitation: sent to every SuperNode that connects.
-        wait: seconds to wait for all parties.
-        least: number of clients that must have enrolled by then; all by default. Key holders are needed in any case.
-        poll: seconds between two queries for replies and for new SuperNodes.
+        invitation: sent to every SuperNode that connects, while a party is missing.
+        pause: seconds after which a SuperNode that has not enrolled is invited again.
 
-    Raises:
-        ConfigError: a party refuses, or two SuperNodes report the same party.
-        TooFewSurvivors: too few SuperNodes enrolled in time.
+    Attributes:
+        nodes: the SuperNode of every party that agreed to the terms.
     """
-    beside = terms.defense.aggregation.beside
-    wanted = {*range(terms.public.clients), *beside}
-    nodes: dict[PartyId, int] = {}
-    asked: set[int] = set()
-    waiting: dict[str, int] = {}
-    end = time.monotonic() + wait
-    while True:  # the loop body runs at least once, even if the process was paused for all of `wait`
-        new = sorted(set(grid.get_node_ids()) - asked)
-        asked |= set(new)
-        waiting |= _ask(grid, invitation, new)
-        for node, answer in _answers(grid, waiting):  # a silent node does not keep others from enrolling
-            if answer.refusal:
-                raise ConfigError(f"party {answer.party} does not take part: {answer.refusal}")
-            if answer.party not in wanted:
-                raise ConfigError(
-                    f"a SuperNode reports that it is party {answer.party}; the run is for {sorted(wanted)}"
-                )
-            if answer.party in nodes:
-                raise ConfigError(
-                    f"two SuperNodes report that they are client {answer.party}; give each its own partition-id"
-                )
-            nodes[answer.party] = node
-            _LOG.info("party %d enrolled (%d of %d)", answer.party, len(nodes), len(wanted))
-        if set(nodes) == wanted or time.monotonic() >= end:
-            break
-        time.sleep(poll)
-    missing = sorted(wanted - set(nodes))
-    needed = terms.public.clients if least is None else least
-    clients = sum(party >= 0 for party in nodes)
-    if clients < needed or not set(beside) <= set(nodes):
-        raise TooFewSurvivors(
-            f"{clients} of {terms.public.clients} clients enrolled within {wait:g} s, parties {missing} did not; start "
-            "their SuperNodes, wait for longer, or lower `least`"
-        )
-    return nodes
 
+    def __init__(self, grid: Grid, terms: Terms, invitation: Invitation, pause: float) -> None:
+        self.nodes: dict[PartyId, int] = {}
+        self._grid, self._terms, self._invitation, self._pause = grid, terms, invitation, pause
+        self._wanted = {*range(terms.public.clients), *terms.defense.aggregation.beside}
+        self._invited: dict[int, float] = {}  # by SuperNode, when it was invited last
+        self._refused: set[int] = set()  # SuperNodes that do not take part, and are not invited again
+        self._waiting: dict[str, int] = {}  # by number of the message, the SuperNode that was invited
 
-def _ask(grid: Grid, invitation: Invitation, nodes: Sequence[int]) -> dict[str, int]:
-    """Send the invitation to nodes; return the node of each message, by the message's number."""
-    asked = [Message(invitation.content(), node, ACTION) for node in nodes]
-    numbers = grid.push_messages(asked) if asked else ()
-    return {number: node for number, node in zip(numbers, nodes, strict=True) if number}
+    @property
+    def missing(self) -> list[PartyId]:
+        """The parties that have not enrolled."""
+        return sorted(self._wanted - set(self.nodes))
 
+    def wait(self, seconds: float, least: int | None, poll: float) -> None:
+        """Invite SuperNodes until all parties have enrolled or the time is over.
 
-def _answers(grid: Grid, waiting: dict[str, int]) -> Iterator[tuple[int, EnrolmentReply]]:
-    """Yield the answers that have arrived, and remove their nodes from `waiting`."""
-    for reply in grid.pull_messages(list(waiting)) if waiting else ():
-        node = waiting.pop(reply.metadata.reply_to_message_id, None)
-        if node is None:
-            continue
-        if reply.has_error():
-            _LOG.warning("SuperNode %d does not enrol: %.300r", node, reply.error.reason)
-            continue
-        try:
-            yield node, EnrolmentReply.read(reply.content)
-        except DataError as error:
-            _LOG.warning("SuperNode %d does not enrol: %s", node, error)
+        Args:
+            seconds: to wait for all parties.
+            least: number of clients that must have enrolled by then; all by default. Key holders are needed in any
+                case.
+            poll: seconds between two queries for replies and for new SuperNodes.
+
+        Raises:
+            ConfigError: a party refuses, or two SuperNodes report the same party.
+            TooFewSurvivors: too few SuperNodes enrolled in time.
+        """
+        end = time.monotonic() + seconds
+        while True:  # the loop body runs at least once, even if the process was paused for all of the time
+            for node, answer in self._look():
+                if (trouble := self._trouble(node, answer)) is not None:
+                    raise ConfigError(trouble)
+                self._enter(node, answer)
+            if not self.missing or time.monotonic() >= end:
+                break
+            time.sleep(poll)
+        clients, planned = sum(party >= 0 for party in self.nodes), self._terms.public.clients
+        beside = self._terms.defense.aggregation.beside
+        if clients < (planned if least is None else least) or not set(beside) <= set(self.nodes):
+            raise TooFewSurvivors(
+                f"{clients} of {planned} clients enrolled within {seconds:g} s, parties {self.missing} did not; start "
+                "their SuperNodes, wait for longer, or lower `least`"
+            )
+
+    def go_on(self) -> None:
+        """Between two rounds, invite SuperNodes for the parties that are missing, without waiting for answers."""
+        if not self.missing:
+            return
+        for node, answer in self._look():
+            if (trouble := self._trouble(node, answer)) is None:
+                self._enter(node, answer)
+            else:  # the run has begun, and goes on without this SuperNode
+                self._refused.add(node)
+                _LOG.warning("SuperNode %d does not enrol: %s", node, trouble)
+
+    def _look(self) -> Iterator[tuple[int, EnrolmentReply]]:
+        """Send the invitations that are due, and yield the answers that have arrived."""
+        now, settled = time.monotonic(), self._refused | set(self.nodes.values())
+        due = [
+            node
+            for node in sorted(set(self._grid.get_node_ids()) - settled)
+            if node not in self._invited or now >= self._invited[node] + self._pause
+        ]
+        for node in due:
+            self._invited[node] = now
+        sent = [Message(self._invitation.content(), node, ACTION) for node in due]
+        numbers = self._grid.push_messages(sent) if sent else ()
+        self._waiting |= {number: node for number, node in zip(numbers, due, strict=True) if number}
+        for reply in self._grid.pull_messages(list(self._waiting)) if self._waiting else ():
+            sender = self._waiting.pop(reply.metadata.reply_to_message_id, None)
+            if sender is None:
+                continue
+            if reply.has_error():
+                _LOG.warning("SuperNode %d does not enrol yet: %.300r", sender, reply.error.reason)
+                continue
+            try:
+                yield sender, EnrolmentReply.read(reply.content)
+            except DataError as error:
+                _LOG.warning("SuperNode %d does not enrol yet: %s", sender, error)
+
+    def _trouble(self, node: int, answer: EnrolmentReply) -> str | None:
+        """Say why the answer of a SuperNode enrols no party; `None` if it does, or did before."""
+        if answer.refusal:
+            return f"party {answer.party} does not take part: {answer.refusal}"
+        if answer.party not in self._wanted:
+            return f"a SuperNode reports that it is party {answer.party}; the run is for {sorted(self._wanted)}"
+        if self.nodes.get(answer.party, node) != node:
+            return f"two SuperNodes report that they are client {answer.party}; give each its own partition-id"
+        return None
+
+    def _enter(self, node: int, answer: EnrolmentReply) -> None:
+        if answer.party not in self.nodes:
+            self.nodes[answer.party] = node
+            _LOG.info("party %d enrolled (%d of %d)", answer.party, len(self.nodes), len(self._wanted))

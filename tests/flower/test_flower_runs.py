@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Message as FlowerMessage
+from flwr.app import RecordDict
 
 from securefed._messages import KEY_HOLDER, Message
 from securefed._persistence.sealing import Seal
@@ -117,6 +120,82 @@ def test_nodes_that_are_silent_or_fail_drop_out_and_come_back() -> None:
     assert whole is not whole_again
     result = serve(grid, again, 2, **quick())
     assert [entry.survivors for entry in result.history] == [(0, 1, 3, 4)] * 2
+
+
+FAILURES = ["lost", "answer lost", "error", "not sent", "unreadable"]
+
+
+def failing(grid: LocalGrid, kind: str, fails: Callable[[FlowerMessage], bool]) -> None:
+    """Make the invitations of a grid fail that a function picks."""
+    push = grid.push_messages
+    if kind == "lost":
+        grid.lose = fails
+    elif kind == "answer lost":
+        grid.lose_reply = fails
+    elif kind == "not sent":
+        grid.push_messages = lambda sent: [  # type: ignore[method-assign, assignment]
+            None if fails(message) else next(iter(push([message]))) for message in sent
+        ]
+    for node in grid.nodes.values() if kind in ("error", "unreadable") else ():
+
+        def answer(message: Any, context: Any, whole: Any = node.app) -> Any:
+            if not fails(message):
+                return whole(message, context)
+            if kind == "error":
+                raise RuntimeError("a disk was busy")
+            return FlowerMessage(RecordDict(), reply_to=message)
+
+        node.app = answer  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("kind", FAILURES)
+def test_a_supernode_whose_invitation_failed_is_invited_again(kind: str) -> None:
+    terms, invited = terms_of("pca/ssi", chain(secure_aggregation())), list[int]()
+    grid = grid_of(terms)
+
+    def fails(message: FlowerMessage) -> bool:
+        if message.metadata.message_type == PROTOCOL or message.metadata.dst_node_id != 103:
+            return False
+        invited.append(message.metadata.dst_node_id)
+        return len(invited) <= 2
+
+    failing(grid, kind, fails)
+    result = serve(grid, terms, 2, **quick())
+    assert [len(entry.survivors) for entry in result.history] == [CLIENTS] * 2
+    assert len(invited) == 3
+
+
+@pytest.mark.parametrize("kind", FAILURES)
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_a_run_that_begins_without_a_supernode_invites_it_in_later_rounds(kind: str, pipelined: bool) -> None:
+    terms = terms_of("optimization/scaffold", chain(secure_aggregation(pipelined=pipelined)))
+    grid, rounds = grid_of(terms), list[int]()
+
+    def fails(message: FlowerMessage) -> bool:
+        return message.metadata.message_type != PROTOCOL and message.metadata.dst_node_id == 103 and len(rounds) < 2
+
+    failing(grid, kind, fails)
+    more: dict[str, Any] = {"least": 4, "progress": lambda entry: rounds.append(entry.round)}
+    result = serve(grid, terms, 6, **quick() | {"wait": 0.05} | more)
+    counts = [len(entry.survivors) for entry in result.history]
+    assert counts[:2] == [CLIENTS - 1] * 2 and counts[-1] == CLIENTS
+    assert counts == sorted(counts)
+
+
+def test_a_supernode_that_refuses_while_a_run_goes_on_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
+    terms = terms_of("pca/ssi", chain(secure_aggregation()))
+    grid = grid_of(terms)
+    late = grid.nodes.pop(104)
+    other = terms_of("pca/ssi", chain(secure_aggregation()), seed=4)
+
+    def arrive(entry: Any) -> None:
+        grid.nodes[104] = Node(client_app(lambda _: other, rows), {"partition-id": 4})
+        grid.nodes[105] = Node(late.app, {"partition-id": 0})
+
+    result = serve(grid, terms, 4, least=4, progress=arrive, **quick() | {"wait": 0.05})
+    assert [entry.survivors for entry in result.history] == [(0, 1, 2, 3)] * 4
+    assert caplog.text.count("party 4 does not take part: the server's terms have the fingerprint") == 1
+    assert caplog.text.count("two SuperNodes report that they are client 0") == 1
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,14 @@ from flwr.serverapp.strategy import (
     Result,
 )
 
-from securefed.defenses import chain, clip, gaussian, secure_aggregation, skellam
+from securefed.defenses import Identities, chain, clip, gaussian, secure_aggregation, skellam
 from securefed.errors import BudgetSpent, ConfigError
 from securefed.flower import SecureStrategy, SitePolicy, secure_mod
 from tests.combinations import each_value
 from tests.flower import ordinary_app
 from tests.flower.grid import LocalGrid
 from tests.flower.ordinary_app import CLIENTS, ROWS, initial
+from tests.flower.test_flower_runs import FAILURES, failing
 
 METRICS: dict[str, Any] = {"train_metrics": ("train_loss",), "evaluate_metrics": ("eval_loss",)}
 QUICK: dict[str, Any] = {"poll": 0.001, "patience": 0.02}
@@ -236,3 +237,26 @@ def test_in_the_clear_only_where_the_site_says_so() -> None:
     agree(run(secured(FedAvg(), chain()), ordinary_app.grid(secure_mod(plain))), theirs)
     with pytest.raises(ConfigError, match=r"5 refuse, for instance .*hides single uploads; plain does not"):
         run(secured(FedAvg(), chain()), ordinary_app.grid(secure_mod))
+
+
+@pytest.mark.parametrize("pinned", [False, True], ids=["numbered by the server", "named by the sites"])
+@pytest.mark.parametrize("kind", FAILURES)
+def test_a_supernode_that_failed_in_the_first_stage_is_asked_again_in_the_next_round(kind: str, pinned: bool) -> None:
+    identities = Identities.generate(CLIENTS)
+    grid, asked, victim = ordinary_app.grid(secure_mod), list[None](), 1014
+    for party, node in enumerate(grid.nodes.values()) if pinned else ():
+        own = identities.own[party]
+        node.app = ordinary_app.app(secure_mod(SitePolicy(party=party, identity=own, identities=identities.public)))
+
+    def fails(message: Message) -> bool:
+        if message.metadata.dst_node_id != victim:
+            return False
+        asked.append(None)
+        return len(asked) == 1
+
+    failing(grid, kind, fails)
+    defense = secure_aggregation(identities=Identities(identities.public) if pinned else None)
+    strategy = secured(FedAvg(fraction_evaluate=0.0), defense)
+    run(strategy, grid, rounds=3)
+    assert [victim in entry.survivors for entry in strategy.history] == [False, True, True]
+    assert [len(entry.survivors) for entry in strategy.history] == [CLIENTS - 1, CLIENTS, CLIENTS]
