@@ -35,11 +35,12 @@ from securefed.attacks._gram.shrinkage import NoisyProducts, shrunk
 from securefed.attacks._requirements import MEMORY, why_incomplete
 from securefed.errors import TranscriptError
 
-_ITERATIONS, _STEPS = 30, 3
-"""Iterations between S and U^T S U, and ADMM iterations of the penalised estimate of S in each."""
-_RELAXATION = 0.5
-"""Share of the last change of U^T S U that is added once more (over-relaxation), so that the iterations converge
-sooner.
+_ITERATIONS, _STEPS = 300, 3
+"""Most iterations between S and U^T S U, and ADMM iterations of the penalised estimate of S in each."""
+_LEAST_CHANGE = 1e-5
+"""Relative change of U^T S U at which the iterations end. Measured on digits, 10 and 20 features, 12 to 100 rounds: S is
+then within .003 of the limit, relative to it, after 40 to 280 iterations, most where noise is weak. At 2e-5 it is within
+.007 after 40 to 270; 5e-6 gives what 1e-5 gives.
 """
 _NO_TRACES = np.zeros(0)
 """FedPG's clients send no traces, which the penalised estimate would use."""
@@ -174,6 +175,9 @@ def _shrunk_gram(starts: Sequence[Array], blocks: Sequence[Array], error: float,
     S, the penalised likelihood estimate from the completed products S U (`_gram/shrinkage`). What no block shows, a
     multiple of I above all, becomes as small as a positive semidefinite S allows.
 
+    Alone, the alternation slows down with the share of S that only U^T S U links to the blocks, so U^T S U is
+    extrapolated by Nesterov's momentum, which starts anew where it went too far (O'Donoghue and Candes 2015).
+
     Args:
         starts: U_k, orthonormal, (features, rank).
         blocks: (I - U_k U_k^T) S U_k, (features, rank), with errors.
@@ -181,12 +185,18 @@ def _shrunk_gram(starts: Sequence[Array], blocks: Sequence[Array], error: float,
         rows: largest rank of S.
     """
     bases, observed = np.stack(starts), np.stack(blocks)
-    errors = np.full(len(bases), error)
-    inner, estimate = np.zeros((len(bases), bases.shape[2], bases.shape[2])), None
+    errors, estimate, momentum = np.full(len(bases), error), None, 1.0
+    inner = previous = np.zeros((len(bases), bases.shape[2], bases.shape[2]))
     for _ in range(_ITERATIONS):
         products = NoisyProducts(bases, observed + bases @ inner, errors, _NO_TRACES, _NO_TRACES)
         estimate = shrunk(products, rows, start=estimate, steps=_STEPS, relax=False)
-        new_inner = bases.mT @ (estimate.gram @ bases)
-        inner = new_inner + _RELAXATION * (new_inner - inner)
+        found = bases.mT @ (estimate.gram @ bases)
+        change = found - previous
+        if float(np.linalg.norm(change)) < _LEAST_CHANGE * float(np.linalg.norm(found)):  # not while all are 0
+            break
+        if np.vdot(inner - found, change) > 0:  # the last extrapolation went too far
+            momentum = 1.0
+        following = (1 + np.sqrt(1 + 4 * momentum**2)) / 2
+        inner, previous, momentum = found + (momentum - 1) / following * change, found, following
     assert estimate is not None
     return estimate.gram

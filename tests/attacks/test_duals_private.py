@@ -10,7 +10,7 @@ from securefed._runtime.federation import Federation
 from securefed.algorithms._pca import FedPG
 from securefed.attacks import views
 from securefed.attacks._base import Target
-from securefed.attacks._duals import FedPGDuals, JointDuals, PooledDuals
+from securefed.attacks._duals import FedPGDuals, JointDuals, PooledDuals, pooled_client
 from securefed.attacks.scores import relative_error
 from securefed.datasets._base import Dataset
 from securefed.defenses._chain import chain
@@ -81,3 +81,16 @@ def test_noise_is_not_amplified_and_refused_where_it_hides_everything():
         attacked(PooledDuals(), views.released(transcript, 0), target)
     many = JointDuals(fit_unknowns=10_000)
     assert "Noise was added" in many.applies(target, views.released(transcript, 0))
+
+
+@pytest.mark.parametrize("rounds", [12, 40])
+def test_the_fit_of_noised_sums_ends_where_more_iterations_change_nothing(rounds, monkeypatch):
+    """With weak noise, what U^T S U links to the blocks counts most, and it is found last."""
+    transcript, target = run(4.0, 2e-5, rounds)
+    observed, truth = views.released(transcript, 0), gram(clients())
+    found = attacked(PooledDuals(), observed, target).value
+    monkeypatch.setattr(pooled_client, "_ITERATIONS", 3000)
+    monkeypatch.setattr(pooled_client, "_LEAST_CHANGE", 1e-10)
+    limit = attacked(PooledDuals(), observed, target).value
+    assert relative_error(found, limit) < 5e-3  # 30 iterations are off by .12 and .14
+    assert relative_error(found, truth) < {12: 0.7, 40: 0.46}[rounds]
