@@ -29,11 +29,11 @@ def clients():
     return [Dataset((own - own.mean(axis=0)) / own.std(axis=0)) for own in rows]
 
 
-def run(norm, multiplier, rounds=12):
+def run(norm, multiplier, rounds=12, seed=1):
     parts = clients()
     public = Public.of(parts)
     defense = chain(clip(norm), SteadyGaussian(gaussian(multiplier), 4))
-    transcript = Federation(ALGORITHM, parts, defense, seed=1, public=public).run(rounds).transcript
+    transcript = Federation(ALGORITHM, parts, defense, seed=seed, public=public).run(rounds).transcript
     return transcript, Target(ALGORITHM, public)
 
 
@@ -69,6 +69,19 @@ def test_clipped_sums_are_put_back_and_shrunk():
     transcript, target = run(2.0, 1.0)
     observed, truth = views.sum_only(transcript, 0), gram(clients())
     assert relative_error(attacked(PooledDuals(), observed, target).value, truth) < 0.9
+
+
+@pytest.mark.parametrize("rounds", [12, 30])
+def test_steps_whose_clipping_was_not_undone_are_left_out(rounds):
+    """The later the round, the less are clipped clients one client; a step undone wrongly is far too large."""
+    transcript, target = run(2.0, 1.0, rounds, seed=5)
+    observed, truth = views.sum_only(transcript, 0), gram(clients())
+    got = attacked(PooledDuals(), observed, target)
+    assert got.diagnostics["steps"] < rounds and got.diagnostics["apart"] < 0.05
+    assert relative_error(got.value, truth) < 0.9
+    few = replace(observed, rounds=observed.rounds[9:])  # as if these were the first: wrong duals, wrong clipping
+    with pytest.raises(TranscriptError, match="fewer than two steps"):
+        attacked(PooledDuals(), few, target)
 
 
 def test_noise_is_not_amplified_and_refused_where_it_hides_everything():
