@@ -86,7 +86,11 @@ def _cohort(python: Path, batch: int | None) -> list[Row]:
         one_by_one = median(_cpu(alone))
     on_the_wall, on_one, on_all = _in_turns(cohort, one_thread()(alone), alone)
     beside = min(median(on_one), median(on_all))
-    command = [python, ROOT / "benchmarks" / "pfl_fedavg.py", *map(str, (CLIENTS, ROWS, batch or 0, STEPS, RUNS))]
+    command = [
+        python,
+        ROOT / "benchmarks" / "peers" / "pfl_fedavg.py",
+        *map(str, (CLIENTS, ROWS, batch or 0, STEPS, RUNS)),
+    ]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     peer = median(json.loads(done.stdout.splitlines()[-1])["seconds"])

@@ -144,7 +144,7 @@ def breaching(task: dict[str, Any], *, known: bool) -> Course:
                 "seed": str(task["seed"]),
             },
         )
-        script = ROOT / "benchmarks" / "breaching_inversion.py"
+        script = ROOT / "benchmarks" / "peers" / "breaching_inversion.py"
         command = [str(environment()), str(script), str(path), "labels" if known else "joint", str(SECONDS)]
         done = subprocess.run(
             command, capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}

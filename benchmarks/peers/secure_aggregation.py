@@ -262,7 +262,7 @@ def _cpu(call: Callable[[], object], runs: int) -> list[float]:
 
 def _peer(*arguments: object) -> dict[str, float]:
     """What the peer's script measured, on one thread for the numerics."""
-    command = [sys.executable, str(ROOT / "benchmarks" / "flower_secagg.py"), *map(str, arguments)]
+    command = [sys.executable, str(ROOT / "benchmarks" / "peers" / "flower_secagg.py"), *map(str, arguments)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
