@@ -135,10 +135,12 @@ def open_sum(
             "is not what the plan says; the round is void"
         )
     if missing > len(state.spare):
-        silent = ", ".join(str(holder) for holder in sorted({*state.waiting} - {*answers})) or "none"
+        asked = {client for client in state.uploads if client < shared.holders} - {*state.spare}
+        others = ", ".join(str(holder) for holder in sorted(asked - {*answers}))
         raise TooFewSurvivors(
-            f"{len(answers)} of the {shared.threshold} share holders that a decryption needs answered rightly (silent: "
-            f"{silent}), and {len(state.spare)} others are left to ask; the round is void. Repeat it with more."
+            f"{len(answers)} of the {shared.threshold} share holders that a decryption needs answered rightly (silent "
+            f"or wrong: {others}), and {len(state.spare)} others are left to ask; the round is void. Repeat it with "
+            "more."
         )
     return _ask(replace(state, answers=answers), missing)
 

@@ -165,9 +165,22 @@ def test_too_many_wrong_answers_void_the_round():
         return replace(message, body=shifted(dict(message.body))) if wrong else message
 
     run = exchange(through=through)
-    with pytest.raises(TooFewSurvivors, match="2 of the 3 share holders that a decryption needs answered rightly"):
+    needed = r"^2 of the 3 share holders that a decryption needs answered rightly \(silent or wrong: 0, 2, 4\)"
+    with pytest.raises(TooFewSurvivors, match=needed):
         run.run()
     assert set(run.refused) == {0, 2, 4}
+
+
+@pytest.mark.parametrize("lost", [s for k in (3, 4, 5) for s in combinations(range(N), k)])
+def test_a_void_decryption_counts_the_right_answers_and_names_every_holder_without_one(lost):
+    run = exchange(lose=lambda at, party: at == "decrypt" and party in lost)
+    with pytest.raises(TooFewSurvivors) as error:
+        run.run()
+    asked = {message.receiver for message in run.recorded if message.stage == "decrypt" and message.sender == SERVER}
+    right = asked - {*lost}
+    silent = ", ".join(map(str, sorted(asked & {*lost})))
+    assert str(error.value).startswith(f"{len(right)} of the 3 share holders ")
+    assert f"(silent or wrong: {silent}), and {N - len(asked)} others are left to ask" in str(error.value)
 
 
 def test_right_answers_with_a_wrong_proof_still_open_the_sum():
