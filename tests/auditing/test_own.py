@@ -19,6 +19,7 @@ from securefed._catalogue import algorithms
 from securefed._commands.cli import app
 from securefed.algorithms._optimization.dsgd import DSGD
 from securefed.algorithms._pca import SSI
+from securefed.attacks._base import Reconstruction
 from securefed.attacks._generic import FitRows
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError
@@ -345,3 +346,32 @@ def test_labels_in_the_clear_fail_the_gate_that_is_asked_for_nothing_else() -> N
     quiet = audit_algorithm(silent, clients, start=start, rounds=1, seeds=5)
     assert assert_leakage_below(0.3, quiet, secrets=["labels"]) is quiet and has_label_counts(quiet)
     assert any("a secret of its own" in line for line in quiet.assumptions)
+
+
+def test_the_null_of_a_search_has_as_much_time_as_the_search(monkeypatch) -> None:
+    """A clock that client steps drive: the null's search would end after half of its steps."""
+    clock, ended = [0.0], []
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    def curved(rows, broadcast):
+        clock[0] += 1.0
+        return {"y": np.tanh(broadcast["z"] @ rows.T).sum(axis=1)}
+
+    class Search(FitRows):
+        def attack(self, replay, rng):
+            for _ in range(100):
+                rows = replay.likely(rng)
+                replay(rows)
+            ended.append(clock[0])
+            return Reconstruction("samples", rows)
+
+    def audited(seconds):
+        clock[0] = 0.0
+        ended.clear()
+        start = {"z": np.random.default_rng(0).normal(size=(6, 4))}
+        audit_algorithm(curved, clients, start=start, rounds=1, seeds=1, view=["server"], fit=Search(), seconds=seconds)
+        return len(ended)
+
+    assert audited(1e9) == 2
+    attack = ended[0]
+    assert audited(attack + 50.0) == 2

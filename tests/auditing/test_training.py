@@ -15,13 +15,20 @@ import securefed.torch
 from securefed import audit_training
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.results import Cell
+from securefed._auditing.engine.seed_result import SeedResult
 from securefed._auditing.engine.statistics import EXPOSED, FOUND
 from securefed._auditing.report import comparison
+from securefed._auditing.training import training_seed_run
+from securefed._auditing.training.attack_inputs import AttackInputs
 from securefed._auditing.training.local_training import TorchTraining, TrainedRows
 from securefed._auditing.training.observed_runs import RecordedRuns, SimulatedRuns
+from securefed._auditing.training.row_attack import ReadRows
 from securefed._auditing.training.step_probe import probe_step
+from securefed._auditing.training.training_secrets import TrainingSecrets
+from securefed._auditing.training.training_seed_run import TrainingSeedRun
 from securefed._messages import Transcript
 from securefed.attacks import views
+from securefed.attacks._generic import TimeBudget
 from securefed.errors import ConfigError, DataError, TranscriptError
 from securefed.recording import Recording
 
@@ -103,6 +110,33 @@ def test_rows_and_labels_of_one_gradient_are_found() -> None:
     )
     (curve,) = report.curves
     assert curve["series"]["the step"]["rounds"][0] == 1
+
+
+def test_the_null_of_a_search_for_rows_searches_as_long(monkeypatch) -> None:
+    """The null finds the next client's rows; without a search it would be the guess, a leakage of 0."""
+    allowed: list[int] = []
+    attack = training_seed_run.recover_rows
+
+    def recover(inputs: AttackInputs, seconds: float, **options: Any) -> ReadRows:
+        found = attack(inputs, seconds, **options)
+        allowed.append(found.evaluations)
+        return found
+
+    monkeypatch.setattr(training_seed_run, "recover_rows", recover)
+    torch.manual_seed(0)
+    curved = nn.Sequential(nn.Flatten(), nn.Linear(PIXELS**2, 12), nn.Sigmoid(), nn.Linear(12, CLASSES))
+    training, known = TorchTraining(curved, LOSS, descend), TrainedRows(*pictures(40, 9))
+    rows = [TrainedRows(*pictures(2, k)) for k in range(2)]
+    observed = SimulatedRuns(training, rows, 1).observe(0, views.SERVER_VIEW)
+    facts = probe_step(training, training.state, known.part(slice(0, 2)), 0)
+    inputs = AttackInputs(training, observed, (2,), known, CLASSES, facts, TimeBudget.of(1e5))
+    result = SeedResult()
+    TrainingSeedRun("curved", inputs, TrainingSecrets(rows[:1], None, 0, (), 0), None, result, None).attack()
+    searched, null = allowed
+    assert searched == null > 0
+    (found,) = result.attempts
+    assert found.leakage > 0.99
+    assert found.null_leakage < 0
 
 
 def test_every_run_states_its_costs_under_its_own_number() -> None:

@@ -13,12 +13,14 @@ They build on each other: the fit runs where the probe refuses or leaves directi
 set of simulated clients. `own_seed_run` calls `search`, `add_null_of_other_rows`, `read` and `regress`, in this order.
 
 The null of an attack, which measures chance, is the same attack on shuffled rounds and, for attacks that come after
-`add_null_of_other_rows`, also on messages of the same rounds from other rows.
+`add_null_of_other_rows`, also on messages of the same rounds from other rows. A null may take as long as its attack.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
@@ -40,6 +42,7 @@ from securefed.attacks._generic import (
     RegressCounts,
     RegressRows,
     Replay,
+    TimeBudget,
     uses_labels,
 )
 from securefed.attacks._generic.row_regression import KernelRidge
@@ -180,18 +183,30 @@ class GenericAttacks:
         Returns:
             Whether it ran, and did not notice itself that it failed.
         """
+        began = time.monotonic()
         try:
             estimates = run(self.replay)
         except (SecureFedError, np.linalg.LinAlgError) as refusal:
             self.skip(f"{name}{what}", str(refusal))
             return False
-        chances = [_or_none(run, null) for null in (self._nulls if nulls is None else nulls)]
+        took = time.monotonic() - began
+        chances = [_or_none(run, _given_time(null, took)) for null in (self._nulls if nulls is None else nulls)]
         judged = self._result.record(self._place, name, estimates, chances, self._secret.judge, _explains)
         for item in judged if self._secret.seed == 0 else ():
             if item.secret in _SHOWN:
                 where = (self._place.algorithm, self._place.defense, self._place.view, name)
                 self._result.artifacts.append(Artifact(*where, item.secret, item.truth, item.estimate, None))
         return _explains(estimates[0]) is not False
+
+
+def _given_time(null: Replay, seconds: float) -> Replay:
+    """Return a null that may take as long as the attack did, even where that spends more than the budget has left.
+
+    A null that is cut short counts as the guess, which would make a search that merely took long look like a leak.
+    """
+    if null.budget is None or null.budget.remaining >= seconds:
+        return null
+    return replace(null, budget=TimeBudget.of(seconds))
 
 
 def _or_none(run: Run, null: Replay) -> list[Reconstruction] | None:

@@ -69,7 +69,8 @@ def audit_algorithm(
         view: "server" (one client in the clear), "sum only" (what secure aggregation leaves).
         fit: limits of the attack that fits rows to the messages, such as its number of starts.
         seconds: for all attacks together, without the runs themselves. Attacks that a slow client step keeps from
-            ending are skipped by name. 900 seconds are far more than a step of milliseconds needs.
+            ending are skipped by name. A null may take as long as its attack did, even where that exceeds the seconds.
+            900 seconds are far more than a step of milliseconds needs.
         active: also attack an instance with a server that chooses its broadcasts (view `active server`), outside
             `seconds`.
 
@@ -179,9 +180,9 @@ class OwnSubject:
         for place, view in enumerate(self.options.views):
             # of all pairs of a seed and a view, those that are not done yet, this one included
             parts = (self.seeds - seed) * len(self.options.views) - place
-            budget = TimeBudget.of(self.seconds_left / parts)
+            budget = TimeBudget.of(max(self.seconds_left, 0.0) / parts)
             run.attack(view, budget)
-            self.seconds_left -= budget.seconds - max(budget.remaining, 0.0)
+            self.seconds_left -= budget.seconds - budget.remaining  # more than the budget where a null took longer
         if self.options.active:
             attack_actively(run, self.options.views)
         return run.result

@@ -62,12 +62,14 @@ class ReadRows:
         stage: closed form or search that found them.
         residual: relative difference of the message that they would send; NaN where it was not computed.
         explained: whether the residual is small, or no check is needed: the closed form of one row is exact.
+        evaluations: that the search was allowed for each start; 0 where a closed form gave the rows.
     """
 
     rows: Array
     stage: str
     residual: float
     explained: bool
+    evaluations: int = 0
 
 
 def stand_in(inputs: AttackInputs) -> LocalSteps | None:
@@ -97,13 +99,13 @@ def stand_in(inputs: AttackInputs) -> LocalSteps | None:
     return None
 
 
-def recover_rows(inputs: AttackInputs, seconds: float, *, search: bool = True) -> ReadRows:
+def recover_rows(inputs: AttackInputs, seconds: float, *, evaluations: int | None = None) -> ReadRows:
     """Recover the rows behind a change.
 
     Args:
         inputs: of the attack.
         seconds: that a search may take.
-        search: whether to search where the closed forms fail.
+        evaluations: of a search for each start, in place of as many as the seconds allow; 0 leaves the search out.
 
     Returns:
         The rows of the first method that explains the message: closed form, then search. Where the step cannot be
@@ -136,9 +138,9 @@ def recover_rows(inputs: AttackInputs, seconds: float, *, search: bool = True) -
         raise TranscriptError(f"{where}, and a search needs a step that it can differentiate; this one is {kind}")
     if len(inputs.rows) > 1 and _has_batch_norm(inputs):
         raise TranscriptError("a search through a sum would have to know which rows share their batch statistics")
-    if not search or inputs.count > SEARCHED:
+    if evaluations == 0 or inputs.count > SEARCHED:
         raise TranscriptError(f"{inputs.count} rows, beyond the {SEARCHED} that a search is tried for")
-    return _search(inputs, inversion, message, gradient, first, seconds)
+    return _search(inputs, inversion, message, gradient, first, seconds, evaluations)
 
 
 def _closed_form(inputs: AttackInputs, first: FirstLayerEvidence | None) -> ReadRows | None:
@@ -177,8 +179,9 @@ def _search(
     gradient: torch.Tensor,
     first: FirstLayerEvidence | None,
     seconds: float,
+    evaluations: int | None,
 ) -> ReadRows:
-    """Count labels in the last layer and search for rows, with as many evaluations as the time allows.
+    """Count labels in the last layer and search for rows, with as many evaluations as given or as the time allows.
 
     Args:
         inputs: of the attack.
@@ -187,6 +190,7 @@ def _search(
         gradient: (parameters,) the mean gradient that follows from it, for the labels.
         first: evidence of the first layer, where the search starts; `None` without.
         seconds: that it may take.
+        evaluations: as in `recover_rows`.
 
     Raises:
         TranscriptError: targets are no classes, or time or memory do not suffice.
@@ -199,15 +203,15 @@ def _search(
         counted = count_labels(inputs.network.plain, inputs.point, gradient, inputs.count, features, classes)
         guesses = [torch.as_tensor(labels) for labels in islice(counted, inversion.effort.counts)]
         hypotheses = [InversionProblem(inputs.point, message, labels) for labels in guesses]
-        evaluations = _affordable(inputs, inversion, hypotheses[0], seconds)
+        if evaluations is None:
+            evaluations = _affordable(inputs, inversion, hypotheses[0], seconds)
         inversion = replace(inversion, effort=replace(inversion.effort, evaluations=evaluations))
         found: RecoveredRows = inversion.with_unknown_labels(hypotheses, inputs.rng(34), first)
     except ConfigError as error:
         raise TranscriptError(str(error)) from error
     low, high = inputs.bounds
-    return ReadRows(
-        np.clip(np.nan_to_num(found.rows), low, high), found.stage, found.residual, found.residual <= _SOLVED
-    )
+    rows = np.clip(np.nan_to_num(found.rows), low, high)
+    return ReadRows(rows, found.stage, found.residual, found.residual <= _SOLVED, evaluations)
 
 
 def _affordable(inputs: AttackInputs, inversion: StagedInversion, problem: InversionProblem, seconds: float) -> int:

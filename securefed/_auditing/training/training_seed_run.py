@@ -10,7 +10,8 @@ or the mean of all clients' as secure aggregation leaves it. These secrets are a
     membership          which of some candidate records are among the target's rows
 
 The null, which measures chance, is the same attack on the change of another client, or on the sum with another client's
-change in place of the target's. For membership it is the same scores dealt out at random.
+change in place of the target's; a search for rows makes as many evaluations there. For membership it is the same scores
+dealt out at random.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ DROP, ALIGNMENT, SHADOW = "membership/loss drop", "membership/gradient alignment
 Attack = Callable[[AttackInputs], list[Reconstruction]]
 """From the observed change and the public facts to estimates; raises `SecureFedError` where it does not apply."""
 _SEARCH_SHARE: Final = 0.5
-"""Share of a run's time that the search for rows may take; membership and labels need simulated clients after it."""
+"""Share of a run's time that the search for rows and that of its null may take, half of it each; membership and labels
+need simulated clients after them."""
 
 
 @dataclass
@@ -137,12 +139,11 @@ class TrainingSeedRun:
             return
         found: list[ReadRows] = []
 
-        # The first call is the attack, the second its null. That one does not search: a search takes long, and would
-        # at best find the rows of another client.
+        # The first call is the attack, the second its null. That one searches as long, since a search brings rows
+        # nearer to all rows of the kind even where the message is of another client.
         def attack(inputs: AttackInputs) -> list[Reconstruction]:
-            first = not found
-            share = _SEARCH_SHARE * self.inputs.budget.remaining
-            rows = recover_rows(inputs, share / 2, search=first)
+            allowed = found[0].evaluations if found else None
+            rows = recover_rows(inputs, _SEARCH_SHARE / 2 * self.inputs.budget.remaining, evaluations=allowed)
             found.append(rows)
             return [_reconstruction(rows)]
 
