@@ -147,6 +147,27 @@ for name, extra in ("paillier", "paillier"), ("paillier_threshold", "paillier"),
     )
 
 
+def test_membership_under_the_extra_audit_alone_names_the_canary_that_it_does_not_measure(tmp_path: Path) -> None:
+    run(
+        f"""
+import json
+from pathlib import Path
+from typer.testing import CliRunner
+from securefed._commands.cli import app
+asked = ["audit", "--algorithms", "ssi", "--rounds", "1", "--seeds", "2", "--clients", "3", "--workers", "1"]
+asked += ["--defenses", "plain", "--attacks", "gram/power", "--membership"]
+out = Path({str(tmp_path)!r})
+done = CliRunner().invoke(app, [*asked, "--out", str(out)])
+reason = "DP-SGD, record canary: DP-SGD needs PyTorch; install securefed[torch]"
+assert done.exit_code == 0 and f"did not run: {{reason}}" in done.output, (done.output, done.exception)
+report = json.loads((out / "audit.json").read_text())
+assert reason in report["skipped"] and reason in (out / "audit.html").read_text()
+assert "gaussian, records" in {{row["defense"] for row in report["membership"]}}
+""",
+        extra="audit",
+    )
+
+
 def test_every_extra_that_an_error_names_exists_and_brings_its_package() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     names = {"sklearn": "scikit-learn", "PIL": "pillow"}

@@ -163,6 +163,7 @@ def _table(title: str, names: Sequence[str]) -> Table:
 
 def _show_membership(report: Report) -> None:
     """Print one line for each noise and adversary: how well records are told from others like them."""
+    from securefed._auditing.differential_privacy.membership_audit import RECORD_CANARY  # noqa: PLC0415
     from securefed._auditing.report.membership_sentence import membership  # noqa: PLC0415
     from securefed._auditing.report.report_words import protection, short  # noqa: PLC0415
 
@@ -179,6 +180,9 @@ def _show_membership(report: Report) -> None:
         previous = name
     console.print(table)
     console.print(membership(report), soft_wrap=True, highlight=False)
+    for reason in report.skipped:
+        if RECORD_CANARY in reason:
+            console.print(f"did not run: {escape(reason)}", soft_wrap=True, highlight=False)
 
 
 def _gaps(report: Report) -> tuple[dict[tuple[str, str, str], list[int]], list[str]]:

@@ -32,6 +32,7 @@ from securefed._auditing.differential_privacy.noise_audit import (
 from securefed._auditing.differential_privacy.record_audit import audit_records
 from securefed._auditing.engine.statistics import Interval, verdict
 from securefed._auditing.registered.audit_settings import Settings
+from securefed._extras import check_installed
 from securefed._runtime.federation import Federation
 from securefed._runtime.server import Result
 from securefed._tensors import Array, Tensors
@@ -63,7 +64,7 @@ from securefed.defenses._differential_privacy import (
 from securefed.defenses._fixed_point import Quantise
 from securefed.defenses._plain import Plain
 from securefed.defenses._secure_aggregation import secure_aggregation
-from securefed.errors import ConfigError, SecureFedError
+from securefed.errors import MissingExtraError, SecureFedError
 
 INFORMED, POPULATION = "informed", "population"  # names of the adversaries
 CLIENT_CANARY, RECORD_CANARY = "client canary", "record canary"
@@ -206,11 +207,17 @@ def record_canaries(delta: float, noise: float, seeds: int) -> Iterator[Membersh
         yield from _canary_row(
             "pca/ssi", name, RECORD_CANARY, seeds, partial(audit_records, whole, defense, rows, delta)
         )
+    if not unmeasured_canaries():
+        yield from _canary_row("private/fedavg", "DP-SGD", RECORD_CANARY, seeds, _dp_sgd(rows, delta, noise))
+
+
+def unmeasured_canaries() -> list[str]:
+    """Name the canaries that need a package that is not installed, each with the extra to install."""
     try:
-        audited = _dp_sgd(rows, delta, noise)
-    except ConfigError:  # the optional package is not installed
-        return
-    yield from _canary_row("private/fedavg", "DP-SGD", RECORD_CANARY, seeds, audited)
+        check_installed("DP-SGD", "torch", "opacus")
+    except MissingExtraError as missing:
+        return [f"DP-SGD, {RECORD_CANARY}: {missing}"]
+    return []
 
 
 def _dp_sgd(rows: Dataset, delta: float, noise: float) -> Callable[..., NoiseAudit]:
@@ -223,15 +230,8 @@ def _dp_sgd(rows: Dataset, delta: float, noise: float) -> Callable[..., NoiseAud
     module = partial(nn.Linear, _RECORDS, 1, bias=False)
     problem = TorchModule(module=module, criterion="squared_error", compared_with="responses")
     method = PrivateFedAvg(problem=problem, local_steps=1, batch_size=None, noise_multiplier=noise, delta=delta)
-    return partial(
-        audit_records,
-        method,
-        chain(),
-        rows,
-        delta,
-        silent=replace(method, noise_multiplier=1e-6),
-        claimed=method.per_round(_RECORDS),
-    )
+    silent = replace(method, noise_multiplier=1e-6)
+    return partial(audit_records, method, chain(), rows, delta, silent=silent, claimed=method.per_round(_RECORDS))
 
 
 def _canary_row(

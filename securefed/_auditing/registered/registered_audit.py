@@ -19,7 +19,7 @@ from typing import Any, Final
 from securefed import _catalogue as catalogue
 from securefed._auditing.cases import case, defaults, every, require_clients
 from securefed._auditing.cases.own_setup import OwnSetup, owners_of
-from securefed._auditing.differential_privacy.membership_audit import membership_rows, play
+from securefed._auditing.differential_privacy.membership_audit import membership_rows, play, unmeasured_canaries
 from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_report
 from securefed._auditing.engine.incomplete_results import Missing
 from securefed._auditing.engine.seed_result import SeedResult
@@ -174,6 +174,7 @@ def audit(
                     *(f"{name}: {reason}" for name, reason in unfit.items()),
                     *(reason for result in results for reason in result.skipped),
                     *unplayed,
+                    *(unmeasured_canaries() if membership else ()),
                 ]
             )
         ),
