@@ -20,7 +20,7 @@ from securefed._runtime.run_options import RunOptions
 from securefed.attacks import views
 from securefed.attacks._aggregates import disaggregate
 from securefed.attacks._base import Target, View
-from securefed.attacks._generic import ProbeGram, Replay
+from securefed.attacks._generic import ProbeGram
 from securefed.attacks.scores import leakage, relative_error
 from securefed.datasets._base import Dataset
 from securefed.datasets._loaders import load
@@ -97,7 +97,7 @@ def _nulls() -> Iterator[Row]:
             for side in (0, 1):
                 rng = np.random.default_rng([run, seed, side])
                 shuffled = views.shuffled(replay, rng)
-                found = ProbeGram(sweeps=20).attack(Replay(shuffled, TARGET[0]), rng)
+                found = ProbeGram().run(shuffled, TARGET[0], rng)
                 leaks[side].append(leakage(relative_error(found.value, truth), base))
         wrong += verdict(interval(leaks[0]), interval(leaks[1])).word in FOUND
     setting = f"{NULLS} shuffled runs of {SEEDS} seeds, SSI with 4 features, generic probe"
