@@ -3,7 +3,7 @@
     python -m benchmarks.pages.active [--part rows|groups] [--seconds S]
 
 Measures one cell at a time, writes it to `results/active.json` (or `active_groups.json`) at once, and goes on where it
-stopped.
+stopped. After a change of an attack, remove these files, so that every cell is measured again.
 """
 
 from __future__ import annotations

@@ -1,22 +1,25 @@
 """Measure how many pictures trap weights read through the convolutions and maximum pooling of `cnn` on MNIST.
 
-    python -m benchmarks.pages.active_convolutions
+    python -m benchmarks.pages.active_convolutions [--seconds S]
 
-Writes `results/active_convolutions.json`, whose figures stand in docs/attacks-active.md.
+Writes one cell at a time to `results/active_convolutions.json`, goes on where it stopped, and writes the table of
+docs/attacks-active.md. MNIST is read from `SECUREFED_DATA`.
 """
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Callable, Mapping
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from benchmarks.pages.active import RATE, SEEDS, recovered
+from benchmarks.pages import active_page
+from benchmarks.pages.active import RATE, SUMS, fill, recovered
 from benchmarks.rows import RESULTS
-from securefed import DeviatingServer, chain
+from securefed import DeviatingServer
 from securefed._auditing.cases.data_splits import rows_each
 from securefed.algorithms import FedAvg
 from securefed.attacks import TrapWeights
@@ -25,23 +28,48 @@ from securefed.attacks._active.simulated_client import SimulatedClient
 from securefed.attacks._active.trap_network import DenseChain, layer_inputs
 from securefed.attacks._base import Target
 from securefed.datasets import load
-from securefed.defenses import clip, local_gaussian, quantise
 from securefed.problems import problems
 
-CLIENTS = 8
-CELLS: Mapping[str, Callable[[], Any]] = {
-    "sums": lambda: chain(quantise()),
-    "clip 1, noise 0.1": lambda: chain(clip(1.0), local_gaussian(0.1)),
-}
+FILE = RESULTS / "active_convolutions.json"
 
 
-def measure(defence: Any, seed: int) -> dict[str, float]:
+@dataclass(frozen=True)
+class ConvolutionCell:
+    """One row of the table: clients with one picture each, in one local step.
+
+    Attributes:
+        clients: number of clients.
+        defence: name in `SUMS`.
+        rows: of each client.
+    """
+
+    clients: int
+    defence: str = "sums"
+    rows: int = 1
+
+    @property
+    def name(self) -> str:
+        """Key of the cell in the file."""
+        return f"{self.clients} clients, {self.defence}"
+
+
+def cells() -> list[ConvolutionCell]:
+    """List all cells, in the order of the page."""
+    sizes, noises = (8, 32, 100), ("clip 1, noise 0.01", "clip 1, noise 0.1")
+    defences = ("sums", "clip 1", "clip 1, noise 0.001")
+    out = [ConvolutionCell(clients, defence) for defence in defences for clients in sizes]
+    return out + [ConvolutionCell(8, "clip 0.1")] + [ConvolutionCell(8, defence) for defence in noises]
+
+
+def measure(cell: ConvolutionCell, seed: int) -> dict[str, Any]:
     """Run one seed: shares of pictures and of their pooled forms that are read, and of single ones that are right."""
-    prepared = rows_each(1)(load("mnist"), CLIENTS, seed)
+    prepared = rows_each(cell.rows)(load("mnist"), cell.clients, seed)
     method = FedAvg(problem=problems.make("cnn"), learning_rate=RATE, local_steps=1)
-    attack, public = TrapWeights(), prepared.public
+    attack, public, started = TrapWeights(), prepared.public, time.process_time()
+    defence = SUMS[cell.defence]()
     run = DeviatingServer(method, prepared.clients, defence, attack, seed=seed, public=public).deceive()
-    client = SimulatedClient(Situation(Target(method, public), run.honest, 0, frozenset(range(CLIENTS))))
+    seconds = time.process_time() - started
+    client = SimulatedClient(Situation(Target(method, public), run.honest, 0, frozenset(range(cell.clients))))
     layers = DenseChain.of(method.problem.shapes(public), public.features, public.classes)
     assert layers is not None
     assert run.estimate is not None
@@ -50,21 +78,23 @@ def measure(defence: Any, seed: int) -> dict[str, float]:
     truth = np.concatenate([own.x for own in prepared.clients])
     pooled, read = (np.stack([inputs.of(row) for row in rows]) for rows in (truth, run.estimate.value))
     single = int(run.estimate.diagnostics["single rows"])
-    found = {"pictures": recovered(run.estimate.value, truth), "pooled": recovered(read, pooled), "single": single}
-    return found | ({"right": recovered(pooled, read[:single])} if single else {})
+    return {
+        "rounds": len(run.broadcasts),
+        "seconds": seconds,
+        "pictures": recovered(run.estimate.value, truth),
+        "pooled": recovered(read, pooled),
+        "single": single,
+        "right": recovered(pooled, read[:single]) if single else None,
+    }
 
 
-def main() -> None:
-    """Measure all cells."""
-    out = {}
-    for name, defence in CELLS.items():
-        out[name] = {"seeds": [measure(defence(), seed) for seed in range(SEEDS)], "load": os.getloadavg()[0]}
-        for key in ("pictures", "pooled", "single", "right"):
-            values = [seed[key] for seed in out[name]["seeds"] if key in seed]
-            print(
-                name, key, np.median(values) if values else None, min(values, default=None), max(values, default=None)
-            )
-        (RESULTS / "active_convolutions.json").write_text(json.dumps(out, indent=1) + "\n")
+def main(arguments: Sequence[str] = ()) -> None:
+    """Measure what is missing, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no further cell after so long")
+    chosen = parser.parse_args(arguments or None)
+    stored = fill(FILE, cells(), measure, time.monotonic() + chosen.seconds)
+    print(f"wrote {active_page.write_convolutions(cells(), stored)}")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 PAGE = Path(__file__).parents[2] / "docs" / "attacks-active.md"
-BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+MARK = "<!-- {}: {} -->"
 HEAD = (
     "| attack | model | clients x rows | what the server sees | rounds | rows recovered | called single: right |\n"
     "|---|---|---|---|---|---|---|"
@@ -24,9 +24,14 @@ GROUPS = (
     "|---|---|---|---|---|---|"
 )
 
+CONVOLUTIONS = (
+    "| clients | what the server sees | pooled pictures read | full pictures read | called single: right |\n"
+    "|---|---|---|---|---|"
+)
+
 
 def write(cells: Iterable[Any], groups: Iterable[Any], stored: Mapping[str, Any]) -> Path:
-    """Replace the tables between the page's marks; cells that are not measured are left out."""
+    """Replace the tables of rows and groups; cells that are not measured are left out."""
     known = [(cell, stored[cell.name]["seeds"]) for cell in cells if cell.name in stored]
     noised = [pair for pair in known if pair[0].defence.startswith("clip")]
     plain = [pair for pair in known if pair not in noised]
@@ -47,9 +52,21 @@ def write(cells: Iterable[Any], groups: Iterable[Any], stored: Mapping[str, Any]
         GROUPS,
         *(_group(cell, stored[cell.name]["seeds"]) for cell in groups if cell.name in stored),
     ]
-    before, rest = PAGE.read_text().split(BEGIN)
-    after = rest.split(END)[1]
-    PAGE.write_text(f"{before}{BEGIN}\n" + "\n".join(parts) + f"\n{END}{after}")
+    return _replaced("figures", parts)
+
+
+def write_convolutions(cells: Iterable[Any], stored: Mapping[str, Any]) -> Path:
+    """Replace the table of pictures behind convolutions; cells that are not measured are left out."""
+    known = [(cell, stored[cell.name]["seeds"]) for cell in cells if cell.name in stored]
+    return _replaced("convolutions", [CONVOLUTIONS, *(_convolution(cell, seeds) for cell, seeds in known)])
+
+
+def _replaced(part: str, lines: Sequence[str]) -> Path:
+    """Replace what stands between the marks of a part of the page."""
+    begin, end = MARK.format(part, "begin"), MARK.format(part, "end")
+    before, rest = PAGE.read_text().split(begin)
+    after = rest.split(end)[1]
+    PAGE.write_text(f"{before}{begin}\n" + "\n".join(lines) + f"\n{end}{after}")
     return PAGE
 
 
@@ -104,3 +121,11 @@ def _group(cell: Any, seeds: Sequence[Mapping[str, Any]]) -> str:
     agreement = _spread([seed["agreement"] for seed in seeds], ".2f")
     simulated = f"{median(seed['simulations'] for seed in seeds):.0f}"
     return f"| {cell.problem} | {cell.clients} x {cell.rows} | {noise} | {agreement} | {solved} | {simulated} |"
+
+
+def _convolution(cell: Any, seeds: Sequence[Mapping[str, Any]]) -> str:
+    """Write one row of the table of convolutions."""
+    right = [seed["right"] for seed in seeds if seed["right"] is not None]
+    shares = [_spread([seed[name] for seed in seeds], ".0%") for name in ("pooled", "pictures")]
+    columns = [str(cell.clients), cell.defence, *shares, _spread(right, ".0%") if right else "none"]
+    return f"| {' | '.join(columns)} |"
