@@ -88,3 +88,30 @@ def arrived(message: Message) -> Message:
     twin = copy.copy(message)
     twin.__dict__["_content"] = RecordDict(dict(message.content))
     return twin
+
+
+FAILURES = ["lost", "answer lost", "error", "not sent", "unreadable"]
+"""Ways in which a message to a SuperNode fails."""
+
+
+def failing(grid: LocalGrid, kind: str, fails: Callable[[Message], bool]) -> None:
+    """Make the messages of a grid fail that a function picks."""
+    push = grid.push_messages
+    if kind == "lost":
+        grid.lose = fails
+    elif kind == "answer lost":
+        grid.lose_reply = fails
+    elif kind == "not sent":
+        grid.push_messages = lambda sent: [  # type: ignore[method-assign, assignment]
+            None if fails(message) else next(iter(push([message]))) for message in sent
+        ]
+    for node in grid.nodes.values() if kind in ("error", "unreadable") else ():
+
+        def answer(message: Any, context: Any, whole: Any = node.app) -> Any:
+            if not fails(message):
+                return whole(message, context)
+            if kind == "error":
+                raise RuntimeError("a disk was busy")
+            return Message(RecordDict(), reply_to=message)
+
+        node.app = answer  # type: ignore[assignment]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Message as FlowerMessage
-from flwr.app import RecordDict
 
 from securefed._messages import KEY_HOLDER, Message
 from securefed._persistence.sealing import Seal
@@ -30,7 +28,7 @@ from securefed.flower._client import party_of
 from securefed.flower._grid import ACTION as PROTOCOL
 from securefed.flower._grid import from_content
 from tests.contract.settings import CLIENTS, data, make
-from tests.flower.grid import LocalGrid, Node
+from tests.flower.grid import FAILURES, LocalGrid, Node, failing
 
 
 def quick(**options: Any) -> dict[str, Any]:
@@ -120,32 +118,6 @@ def test_nodes_that_are_silent_or_fail_drop_out_and_come_back() -> None:
     assert whole is not whole_again
     result = serve(grid, again, 2, **quick())
     assert [entry.survivors for entry in result.history] == [(0, 1, 3, 4)] * 2
-
-
-FAILURES = ["lost", "answer lost", "error", "not sent", "unreadable"]
-
-
-def failing(grid: LocalGrid, kind: str, fails: Callable[[FlowerMessage], bool]) -> None:
-    """Make the invitations of a grid fail that a function picks."""
-    push = grid.push_messages
-    if kind == "lost":
-        grid.lose = fails
-    elif kind == "answer lost":
-        grid.lose_reply = fails
-    elif kind == "not sent":
-        grid.push_messages = lambda sent: [  # type: ignore[method-assign, assignment]
-            None if fails(message) else next(iter(push([message]))) for message in sent
-        ]
-    for node in grid.nodes.values() if kind in ("error", "unreadable") else ():
-
-        def answer(message: Any, context: Any, whole: Any = node.app) -> Any:
-            if not fails(message):
-                return whole(message, context)
-            if kind == "error":
-                raise RuntimeError("a disk was busy")
-            return FlowerMessage(RecordDict(), reply_to=message)
-
-        node.app = answer  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize("kind", FAILURES)

@@ -26,9 +26,8 @@ from securefed.errors import BudgetSpent, ConfigError
 from securefed.flower import SecureStrategy, SitePolicy, secure_mod
 from tests.combinations import each_value
 from tests.flower import ordinary_app
-from tests.flower.grid import LocalGrid
+from tests.flower.grid import FAILURES, LocalGrid, failing
 from tests.flower.ordinary_app import CLIENTS, ROWS, initial
-from tests.flower.test_flower_runs import FAILURES, failing
 
 METRICS: dict[str, Any] = {"train_metrics": ("train_loss",), "evaluate_metrics": ("eval_loss",)}
 QUICK: dict[str, Any] = {"poll": 0.001, "patience": 0.02}
