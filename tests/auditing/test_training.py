@@ -18,6 +18,7 @@ from securefed._auditing.engine.results import Cell
 from securefed._auditing.engine.seed_result import SeedResult
 from securefed._auditing.engine.statistics import EXPOSED, FOUND
 from securefed._auditing.report import comparison
+from securefed._auditing.report.decision import decision
 from securefed._auditing.training import training_seed_run
 from securefed._auditing.training.attack_inputs import AttackInputs
 from securefed._auditing.training.local_training import TorchTraining, TrainedRows
@@ -274,6 +275,8 @@ def test_a_step_that_is_too_slow_is_audited_at_a_size_that_the_report_names() ->
     report = audit_training(dense(), LOSS, descend, clients(2, 16), seeds=1, seconds=1e-6)
     assert any("clients cut to their first 4 rows" in line for line in report.skipped)
     assert report.settings[report.algorithms[0]]["hyper-parameters"]["rows a client"] == "4"
+    words = "clients cut to their first 4 rows (yours hold 16)"
+    assert words in str(report).splitlines()[0] and f"With {words}: " in decision(report)
 
 
 def test_wrong_arguments_and_steps_are_refused_by_name() -> None:

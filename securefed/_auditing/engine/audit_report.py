@@ -26,6 +26,9 @@ from securefed.errors import ConfigError, StorageError
 
 AUDIT: Final = "audit"
 """Key of `Report.settings` that holds what all algorithms share, beside one key for each algorithm."""
+CUT: Final = "rows cut"
+"""Key, among what all algorithms share, of [rows that each client kept, rows that the largest client holds]; it is
+there only if clients were cut for lack of time."""
 FORMAT: Final = 2
 """Format of `audit.json`. Format 1 had no number and no advice; `comparison.read` reads both and refuses later ones."""
 ACCEPTABLE: Final = 0.1
@@ -111,7 +114,8 @@ class Report:
         for name in self.algorithms:
             seeds, rounds = self.settings[AUDIT]["seeds"], self.settings[name]["rounds"]
             scale = "1 = exact, 0 = nothing, below 0 worse than a guess"
-            lines.append(f"{name}: {seeds} seeds of {rounds} rounds; {scale}")
+            cut = rows_cut(self.settings[AUDIT])
+            lines.append(f"{name}: {seeds} seeds of {rounds} rounds{cut and f', {cut}'}; {scale}")
             lines += [f"  {cell}" for cell in self.of(name)]
         lines += [f"  skipped: {reason}" for reason in self.skipped]
         return "\n".join([*lines, *(f"  assumed: {assumption}" for assumption in self.assumptions)])
@@ -188,6 +192,14 @@ def make_report(
         missing=missing(names, defenses, shared["seeds"], attempts, gaps, unfit) + more.pop("missing", ()),
         **more,
     )
+
+
+def rows_cut(shared: Mapping[str, Any]) -> str:
+    """Say to how many rows clients were cut for lack of time, by what all algorithms share; empty if they were not."""
+    if CUT not in shared:
+        return ""
+    rows, held = shared[CUT]
+    return f"clients cut to their first {rows} rows (yours hold {held})"
 
 
 def environment() -> dict[str, str]:

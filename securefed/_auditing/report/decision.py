@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from securefed._auditing.engine.audit_report import AUDIT, Report
+from securefed._auditing.engine.audit_report import AUDIT, Report, rows_cut
 from securefed._auditing.engine.results import CLIENT
 from securefed._auditing.engine.statistics import ENOUGH, EXPOSED, FOUND, INCONCLUSIVE, PARTIAL
 from securefed._auditing.report.conclusions import ALONE, PLAIN, strongest, worst
@@ -19,8 +19,9 @@ from securefed._auditing.report.report_words import in_sentence, listed, secret_
 from securefed.attacks.views import ACTIVE_SERVER
 
 _ONLY: Final = {
-    "held": "With a protection tried here they stay hidden, as far as these attacks see.",
-    "fixed": "With a protection tried here they stay hidden while the same clients take part in every round.",
+    "held": "With a protection tried here no more than the accepted leak is left, as far as these attacks see.",
+    "fixed": "With a protection tried here no more than the accepted leak is left, while the same clients take part in "
+    "every round.",
     "open": "They still leak under every protection tried here.",
     "unknown": "Whether a protection tried here hides them is not known.",
 }
@@ -31,10 +32,14 @@ def decision(report: Report) -> str:
     """Conclude in two sentences: what unprotected messages give away, and whether a protection holds.
 
     Both are about one client's data and a server without help; a report of other secrets only says what was found.
-    Further sentences follow where a server that lies was tried, and where few runs were made.
+    Further sentences follow where a server that lies was tried, and where few runs were made. Where clients were cut
+    to fewer rows than they hold, the first sentence begins with it.
     """
-    parts = _concluded(report), _lied(report), _few(report.settings[AUDIT]["seeds"])
-    return " ".join(part for part in parts if part)
+    shared = report.settings[AUDIT]
+    said = _concluded(report)
+    if cut := rows_cut(shared):
+        said = f"With {cut}: {said[0].lower()}{said[1:]}"
+    return " ".join(part for part in (said, _lied(report), _few(shared["seeds"])) if part)
 
 
 def _lied(report: Report) -> str:
@@ -125,9 +130,9 @@ def _protected(report: Report) -> str:
     if len(found) == 1:
         return _advised(report) or _ONLY[found[0].kind]
     total = len(found)
-    parts = [f"they stay hidden in {_names(left['held'], total)}"] if left["held"] else []
+    parts = [f"no more than the accepted leak is left in {_names(left['held'], total)}"] if left["held"] else []
     if left["fixed"]:
-        start = "in" if parts else "they stay hidden in"
+        start = "in" if parts else "no more than the accepted leak is left in"
         parts.append(f"{start} {_names(left['fixed'], total)} while the same clients take part in every round")
     parts = [listed(parts)] if parts else []
     if left["open"]:

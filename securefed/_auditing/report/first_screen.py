@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from securefed._auditing.engine.audit_report import AUDIT, Report
+from securefed._auditing.engine.audit_report import AUDIT, Report, rows_cut
 from securefed._auditing.engine.statistics import ENOUGH
 from securefed._auditing.report.actions import actions
 from securefed._auditing.report.advice_section import advice_block
@@ -56,7 +56,9 @@ def setup(report: Report) -> str:
     shared = report.settings[AUDIT]
     count = len(report.algorithms)
     what = short(report.algorithms[0]) if count == 1 else f"{count} algorithms"
-    text = f"{what} on {shared['data']} with {shared['clients']} clients, each run {shared['seeds']} times. "
+    cut = rows_cut(shared)
+    size = (cut and f", {shared['clients']} {cut}") or f" with {shared['clients']} clients"
+    text = f"{what} on {shared['data']}{size}, each run {shared['seeds']} times. "
     if "epsilon" in shared:
         text += f"Differential privacy (DP): epsilon {shared['epsilon']:g}, delta {shared['delta']:g} for all rounds. "
     if report.assumptions:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.engine.audit_report import AUDIT, Report, rows_cut
 from securefed._auditing.engine.results import CLIENT, FEDERATION, Cell
 from securefed._auditing.engine.statistics import EXPOSED, FOUND, INCONCLUSIVE, PARTIAL, SIGHTED
 from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
@@ -39,8 +39,10 @@ def headline(report: Report) -> list[str]:
         sentences.append(
             f"Where every client adds its share of noise, the server sees only noised sums, {_sums(shares)}"
         )
-    noised = _noised([c for c in report.cells if c.defense == "dp"])
-    return [*sentences, noised] if noised else sentences
+    if noised := _noised([c for c in report.cells if c.defense == "dp"]):
+        sentences.append(noised)
+    cut = rows_cut(report.settings[AUDIT])
+    return [f"With {cut}: {said[0].lower()}{said[1:]}" for said in sentences] if cut else sentences
 
 
 def _alone(cell: Cell) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from securefed._auditing.cases.own_setup import head_text
-from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.engine.audit_report import AUDIT, Report, rows_cut
 from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, RECORD, Cell
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE
 from securefed._auditing.report.conclusions import strongest, why
@@ -64,12 +64,18 @@ def matrices(report: Report) -> list[dict[str, Any]]:
 
 
 def sizes(report: Report) -> list[str]:
-    """Say at which sizes the algorithms ran, those of one size in one line; empty where the report states none."""
+    """Say at which sizes the algorithms ran, those of one size in one line; empty where the report states none.
+
+    Where clients were cut to fewer rows than they hold, a line says so.
+    """
     alike: dict[str, list[str]] = {}
     for name in report.algorithms:
         if known := report.settings[name].get("sizes"):
             alike.setdefault(head_text(known), []).append(short(name))
-    return [f"{listed(names)}: {text}." for text, names in alike.items()]
+    lines = [f"{listed(names)}: {text}." for text, names in alike.items()]
+    if cut := rows_cut(report.settings[AUDIT]):
+        lines.append(f"Every figure is of {cut}.")
+    return lines
 
 
 def anchor(algorithm: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from securefed._auditing.engine.audit_report import AUDIT, Report
+from securefed._auditing.engine.audit_report import AUDIT, Report, rows_cut
 from securefed._auditing.engine.results import Cell
 from securefed._auditing.engine.statistics import ENOUGH, INCONCLUSIVE, NOT_DETECTED
 from securefed._auditing.report.conclusions import strongest
@@ -25,7 +25,8 @@ def sureness(report: Report) -> list[str]:
     cells = (cell for cell in report.cells if cell.owner != "confirmation")
     best = list(strongest(cells, by_owner=not names_secrets(report)).values())
     said = (_power(best), _unknown(best), lying(report), runs_sentence(seeds))
-    return [sentence for sentence in (said if seeds < ENOUGH else (said[-1], *said[:-1])) if sentence]
+    ordered = said if seeds < ENOUGH else (said[-1], *said[:-1])
+    return [sentence for sentence in (_cut(report), *ordered) if sentence]
 
 
 def lying(report: Report) -> str:
@@ -51,6 +52,17 @@ def runs_sentence(seeds: int) -> str:
     elif seeds < ENOUGH:
         few = f" {ENOUGH} would make them narrower, and are the fewest to rely on:"
     return f"Every figure is the mean of {seeds} runs with other random draws, with a 95 % interval.{few}"
+
+
+def _cut(report: Report) -> str:
+    """Say that clients were cut to fewer rows, and what that does to verdicts; empty if they were not."""
+    cut = rows_cut(report.settings[AUDIT])
+    if not cut:
+        return ""
+    return (
+        f"Every figure is of {cut}, since the local step is too slow for the time given. Fewer rows usually leak more, "
+        "so no verdict here is one on all rows: allow more `seconds`."
+    )
 
 
 def _power(best: Sequence[Cell]) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_report
+from securefed._auditing.engine.audit_report import ACCEPTABLE, CUT, Report, make_report
 from securefed._auditing.engine.results import RunFacts
 from securefed._auditing.engine.seed_result import SeedResult, gap_sentences
 from securefed._auditing.own.own_seed_run import DEFENSES
@@ -66,8 +66,9 @@ def audit_training(
         classes: number of classes; by default the number of the model's outputs, 0 where targets are no classes.
         seeds: number of runs, whose targets take turns among the clients; verdicts to rely on need 10.
         view: "server" (one client's change in the clear), "sum only" (what secure aggregation leaves).
-        seconds: for all attacks together. A step that is too slow for them is audited at fewer rows a client, which the
-            report names.
+        seconds: target for all attacks together, checked between parts of the work: an audit ends some time later,
+            by a third where steps are slow. A step that is too slow for it is audited at fewer rows a client than they
+            hold; the report's first sentence then says how many.
 
     Returns:
         The report: one cell for each view, secret and attack, and the share of rows recovered as a curve over rows a
@@ -109,6 +110,7 @@ def audit_training(
     training = TorchTraining(model, loss, local_step)
     _check_model(training, rows[0])
     notes: list[str] = []
+    held = max(len(own) for own in rows)
     if local_step is not None and recording is None:
         rows, notes = cut_to_budget(training, rows, seeds, seconds)
     runs: ObservedRuns = (
@@ -126,7 +128,8 @@ def audit_training(
         results,
         [DEFENSES[name] for name in VIEWS if name in chosen],
         {"data": "the caller's rows", "clients": len(rows), "seeds": runs.count, "acceptable": ACCEPTABLE}
-        | ({} if runs.most is None else {"recorded": runs.most}),
+        | ({} if runs.most is None else {"recorded": runs.most})
+        | ({CUT: [max(len(own) for own in rows), held]} if notes else {}),
         covered={},
         unfit={},
         command="",

@@ -1,0 +1,36 @@
+"""An audit of fewer rows, or of fewer runs, than its reader expects says so beside every conclusion."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from securefed._auditing.engine.audit_report import AUDIT, CUT, Report
+from securefed._auditing.report.audit_page import render
+from securefed._auditing.report.decision import decision
+from securefed._auditing.report.first_screen import setup
+from securefed._auditing.report.headline import headline
+from securefed._auditing.report.sureness import sureness
+from tests.auditing.page import text
+from tests.auditing.test_report import SMALL, cell, report
+
+WORDS = "clients cut to their first 4 rows (yours hold 64)"
+
+
+def cut(made: Report) -> Report:
+    return replace(made, settings={**made.settings, AUDIT: {**made.settings[AUDIT], CUT: [4, 64]}})
+
+
+def test_rows_that_were_cut_stand_in_every_conclusion_and_beside_the_figures() -> None:
+    made = cut(report(cell("step", "plain", "server", 1.0, "samples"), cell("step", "plain", "server", 1.0, "labels")))
+    assert decision(made).startswith(f"With {WORDS}: without protection, the server can compute a client's samples")
+    assert all(line.startswith(f"With {WORDS}: ") for line in headline(made))
+    assert sureness(made)[0].startswith(f"Every figure is of {WORDS}, since the local step is too slow")
+    assert f"8 {WORDS}, each run 10 times" in setup(made)
+    assert f", {WORDS}; 1 = exact" in str(made).splitlines()[0]
+    page = text(render(made))
+    assert f"Every figure is of {WORDS}. " in page[page.index("One client's secret") :]
+
+
+def test_rows_that_were_not_cut_are_not_said_to_be() -> None:
+    for said in (str(SMALL), text(render(SMALL))):
+        assert "cut to" not in said
