@@ -5,7 +5,8 @@ normalises, S stands for A_i A_i^T over the number of rows. In round k the clien
 iterate U_k, (features, rank), plus its scaled dual variable Y_k. The next broadcast Z_{k+1} gives the dual variable of
 the next round, Y_{k+1} = rho (M_k - Z_{k+1}), and its message then gives U_{k+1} = M_{k+1} - Y_{k+1} / rho
 (`observed_steps`). A subclass solves the local steps from one U to the next for S, or fits S to them; this class
-decides whether a view allows that and reports the result.
+decides whether a view allows that and reports the result. A client starts at U = Z and Y = 0, which is known, so that
+its first message gives a step already: k participations give k.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ class DualAttack(ABC):
             rounds. The cost grows with the sixth power: a second for several steps at 20 features, minutes at 64,
             where the default `jacobians` end at an error of .2.
         jacobians: largest number of Jacobians of that fit.
-        memory: largest number of bytes for the solve; more is refused before anything is allocated.
+        memory: largest number of bytes for the solve of one local step a round; more is refused before anything is
+            allocated. `fit_features` bounds the fit of several.
 
     A subclass sets the class variables `algorithm`, the class whose messages it reads, and `orthonormal`, whether that
     algorithm keeps U orthonormal.
@@ -120,11 +122,14 @@ class DualAttack(ABC):
             return "A sum over several clients is not linear in their Gram matrices; `duals/joint` fits sums."
         if target.algorithm.local_steps > 1 and target.public.features > self.fit_features:
             return f"Fitting several local steps is limited to {self.fit_features} features here (`fit_features`)."
-        if len(observed.rounds) < 2:
+        if len(observed.rounds) < 2:  # one step gives no equation for U^T S U, see `elimination_too_large`
             return "Two participations are the least that show a gradient and its subspace."
-        return why_incomplete(observed.rounds) or elimination_too_large(
-            target.algorithm.rank, target.public.features, len(observed.rounds), self.memory
-        )
+        reason = why_incomplete(observed.rounds)
+        if reason is None and target.algorithm.local_steps == 1:  # several are fitted to the first rounds only
+            reason = elimination_too_large(
+                target.algorithm.rank, target.public.features, len(observed.rounds), self.memory
+            )
+        return reason
 
     def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Reconstruct the Gram matrix A_i A_i^T of the one client in the view.
@@ -138,6 +143,8 @@ class DualAttack(ABC):
         algorithm = cast(ConsensusPCA, target.algorithm)
         (client,) = observed.members
         rows = target.public.rows[client]
+        # A defence may have clipped the messages. ||U||_F^2 = rank gives the factor back, so U has to be orthonormal;
+        # the second result says whether any message was clipped, which is not needed here.
         rounds = undo_clipping(observed.rounds)[0] if self.orthonormal else observed.rounds
         steps = observed_steps(rounds, algorithm.rho, orthonormal=self.orthonormal)
         if len(steps) < 2:
@@ -168,7 +175,11 @@ class DualAttack(ABC):
 def elimination_too_large(rank: int, features: int, rounds: int, memory: int) -> str | None:
     """Return why the linear system of `_gram/elimination` does not fit into `memory` bytes, or `None` if it does.
 
-    The system has rank (rank + 1) / 2 unknowns a round, equations for every pair of rounds and for null vectors, and S.
+    Each round k gives the block (I - U_k U_k^T) S U_k of S U_k. The rest of it, Theta_k = U_k^T S U_k, symmetric, is
+    unknown: rank (rank + 1) / 2 unknowns a round. The equations for them are, with K rounds:
+
+        U_j^T (S U_k) = (U_k^T (S U_j))^T for every pair of rounds      rank^2 each, K (K - 1) / 2 pairs
+        sum_k (S U_k) N_k = 0 where sum_k U_k N_k = 0                   `features` each, fewer than K rank such N
 
     Args:
         rank: number of columns of U.

@@ -2,14 +2,14 @@
 
 FedPG is federated PCA by consensus ADMM. Client i has rows A_i^T and S = A_i A_i^T, (features, features), divided by
 the number of rows where the algorithm normalises. The client's iterate U, orthonormal (features, rank), and dual
-variable Y follow from its messages (`observed_steps`). Its local step is the Riemannian one
+variable Y follow from its messages M = U + Y / rho (`observed_steps`). Its local step is the Riemannian one
 
     U+ = QR(U - eta g),   g = (I - U U^T) [-2 S U + Y - rho Z],
 
-with Z the broadcast consensus. With one local step, U and U+ give g, and so (I - U U^T) S U, which is linear in S; S
-follows by `elimination`. With several steps, the steps are simulated and S is fitted to them. FedPG's messages are the
-same for S and S + c I, since (I - U U^T) c U = 0, so c is chosen by other knowledge: a known trace, a constant
-diagonal, or least rank.
+with Z the broadcast consensus. With one local step, U and U+ give g, and so (I - U U^T) S U, which is linear in S.
+`elimination` finds the rest of S U, which is U (U^T S U), from many rounds together, and then S. With several steps,
+the steps are simulated and S is fitted to them. FedPG's messages are the same for S and S + c I, since
+(I - U U^T) c U = 0, so c is chosen by other knowledge: a known trace, a constant diagonal, or least rank.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ class FedPGDuals(DualAttack):
 
     The view must show one client alone; `duals/joint` is for sums.
 
-    With one local step the result is exact once the observed subspaces span the features, after about
-    features / rank participations. Fewer are enough where the messages show a unit diagonal (up to `fit_features`
-    features): 5 participations at rank 3 and 20 features. With several local steps S is fitted. The fit is proven
-    only if its residual is round-off and its Jacobian has full rank; otherwise `diagnostics["method"]` says "fitted,
-    not proven", and the estimate may be far off at any `residual`.
+    With one local step S is determined once the observed subspaces span the features, after features / rank
+    participations, up to the rounding of the messages. At rank 3 and 20 features (digits, trace known, four seeds) the
+    relative error is 7e-2 after 6 participations, 5e-5 or less after 7, and 3e-7 or less after 13. Fewer are enough
+    where the messages show a unit diagonal (up to `fit_features` features): 5, with an error below 1e-6. With several
+    local steps S is fitted. The fit is proven only if its residual is round-off and its Jacobian has full rank;
+    otherwise `diagnostics["method"]` says "fitted, not proven", and the estimate may be far off at any `residual`.
 
     Attributes:
         trace: trace of the Gram matrix (normalised, if the algorithm normalises), if it is publicly known. It fixes
@@ -85,8 +86,9 @@ class FedPGDuals(DualAttack):
                 return replace(found, gram=unit * found.gram, open=(_Z_SCORED,), rounding=left)
         eliminated = eliminate([step.start for step in steps], blocks)
         solution, _ = solve_shifted(eliminated, rows=rows, trace=self.trace)
+        # `rank` counts the directions of all the U together; only if they span the features is the diagonal observed.
         standardised = self._looks_standardised(solution.gram / unit) and solution.rank == len(solution.gram)
-        if standardised:
+        if standardised:  # the U span all features, so that a bound on the rank of S adds nothing
             solution, _ = solve_shifted(eliminated, trace=unit * len(solution.gram))
         return GramEstimate(
             solution.gram,
@@ -135,8 +137,9 @@ class FedPGDuals(DualAttack):
 def _rounding(steps: Sequence[ObservedStep], blocks: Sequence[Array], step_size: float) -> float:
     """Return the relative residual that the messages' rounding leaves in the equations of all blocks.
 
-    A block is half a second difference M+ - 2 M + M_before of messages over the step size, which magnifies their
-    rounding by sqrt(1 + 4 + 1) / (2 eta).
+    Messages are M = U + Y / rho with Y = rho (M_before - Z), so that U = M - M_before + Z, and the same a round later
+    U+ = M+ - M + Z+. To first order a block is (U+ - U) / (2 eta) plus terms without S: half a second difference
+    M+ - 2 M + M_before of messages over the step size, which magnifies their rounding by sqrt(1 + 4 + 1) / (2 eta).
     """
     error = max(step.error for step in steps) * np.sqrt(6) / (2 * step_size)
     entries = sum(block.size for block in blocks)

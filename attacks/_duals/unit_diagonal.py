@@ -5,8 +5,8 @@ round. The step gives the block (I - U U^T) S U for a known orthonormal U, (feat
 Bayesian linear regression with a normal prior on the entries, whose size and noise are estimated, gives the posterior
 of S. From this posterior the odds of a constant diagonal follow. If they are high, the diagonal is set to 1 and the
 other entries are solved for again. This adds one equation for each feature, and fixes the multiple of I on which
-FedPG's messages do not depend. It saves participations (5 instead of 13 at rank 3 and 20 features), and messages in
-float32 leave an error of .05 instead of 50.
+FedPG's messages do not depend. It saves participations: at rank 3 and 20 features 5 leave an error below 1e-6, for
+which `fedpg` without it needs about 13 (7 give 5e-5). And 13 messages in float32 leave an error of .05 instead of 50.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def with_unit_diagonal(steps: Sequence[ObservedStep], blocks: Sequence[Array], s
     )
     x = np.ones(coordinates.count)
     x[~diagonal] = off_diagonal.mean
-    # of the solution itself: hyper-parameters are judged by it, and the projection below leaves what it leaves
+    # of x itself, which shows how well noise and prior were estimated; the projection below may increase it
     residual = float(np.linalg.norm(matrix @ x - right))
     gram = nearest_psd(coordinates.matrix(x))
     determined = off_diagonal.determined

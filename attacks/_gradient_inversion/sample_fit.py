@@ -2,7 +2,8 @@
 
 From a view of a gradient method on logistic or softmax regression, the attack fits all rows and labels of the members
 (the clients whose sum each observed message is) to several rounds together: Levenberg-Marquardt on the difference
-between simulated and observed messages.
+between simulated and observed messages. The base class brings `rounds` (how many to fit), `search` (the fit from many
+starting points), `limit` (most unknowns) and `solve` (search, then report).
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ _LAST_STEPS = 10
 class SampleFit(FittingAttack):
     """Fit all rows to several simulated rounds by Levenberg-Marquardt, labels unknown, in the messages' row space.
 
-    Every member is simulated separately, so that sums over clients with several local steps are modelled exactly. For
-    one LoSAC client with two steps and one block, gradients in closed form are fitted first (`losac_two_steps`). If one
+    Every member is simulated separately, so that sums over clients with several local steps are modelled exactly. A
+    LoSAC client divides its rows into blocks and stores a gradient of each. With one block and two local steps, the
+    gradients of both steps follow from its messages in closed form, and are fitted first (`losac_two_steps`). If one
     client draws mini-batches or blocks at random, its draws are searched for together with its rows; then
     `diagnostics["batches"]` holds the rows of every step of every round, numbered as in the estimate. If that search
     fails, or the view shows a sum of several such clients, full batches stand in for the random ones: the residual is
@@ -53,11 +55,12 @@ class SampleFit(FittingAttack):
             TranscriptError: the attack does not apply to this view.
         """
         problem = problem_from_view(observed, target, rounds=self.rounds)
-        if problem.repeatable:
+        if problem.repeatable:  # the clients' steps use all rows, so that a simulation can repeat them
             return self._from_two_steps(observed, target, problem, rng) or self.solve(problem, rng)
         reason = self._why_no_batch_search(problem)
         if reason is None:
             found = self._with_draws(observed, target, rng)
+            # The root, about 3e-5, is the limit of `reconstruction` too: rounded messages leave more than `SOLVED`.
             if found.residual <= np.sqrt(SOLVED):
                 return found
             reason = f"searched for in vain: they leave a residual of {found.residual:.1e}"
@@ -75,6 +78,7 @@ class SampleFit(FittingAttack):
         if known is None or int(np.prod(known.equations.shape)) > self.limit:
             return None
         found, equations = self.search(known.equations, known.starts, rng), problem.equations
+        # `basis` is (coordinates, features): from coordinates of the first problem to features, to those of the second
         rows = found.fit.point.reshape(known.equations.shape) @ known.equations.basis @ equations.basis.T
         fit = fit_rows(equations, found.labels, rows.ravel(), _LAST_STEPS)
         if not solves(equations, fit):
@@ -100,6 +104,7 @@ class SampleFit(FittingAttack):
     def _with_draws(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Search for the rows together with the draws of every round."""
         rounds = self.batch_search.rounds
+        # Starts read LoSAC's running sums of the changes sent as full gradients, which they are about, later in a run.
         problem = problem_from_view(observed, target, rounds=rounds)
         starts = problem_from_view(observed, target, rounds=rounds, running_sums=True).starts
         equations, found = self.batch_search(problem.equations, starts, rng)

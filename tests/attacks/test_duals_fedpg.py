@@ -173,6 +173,13 @@ def test_where_the_attack_cannot_run_it_says_why():
             attack.run(seen, aim, RNG)
 
 
+def test_memory_limits_the_elimination_and_not_the_fit_of_several_steps():
+    views, target, _ = observe(ONE_STEP, digits(20, 0), 3)
+    assert "Eliminating" in FedPGDuals(memory=1).applies(target, views[0])
+    several = replace(target, algorithm=replace(ONE_STEP, local_steps=2))
+    assert FedPGDuals(memory=1).applies(several, views[0]) is None
+
+
 def test_registered_and_checked():
     assert isinstance(attacks.make("duals/fedpg"), Attack)
     with pytest.raises(ConfigError, match="trace"):
