@@ -75,7 +75,8 @@ def test_a_party_that_sees_sums_before_the_noise_is_said_to() -> None:
 def test_the_decision_agrees_with_the_actions() -> None:
     assert decision(OPEN) == (
         "Without protection, the server can compute a client's data in SSI, DSGD and FedPG and a part of them in FAPS. "
-        "With protection they stay hidden in FAPS and SSI; they still leak in DSGD; it is not known for FedPG."
+        "With protection no more than the accepted leak is left in FAPS and SSI; they still leak in DSGD; it is not "
+        "known for FedPG."
     )
     said = [action.what for action in actions(OPEN)]
     assert said == [

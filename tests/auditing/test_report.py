@@ -191,6 +191,24 @@ def test_attacks_that_would_not_have_noticed_the_leak_show_no_remedy() -> None:
         assert (remedy(report(seen), "pca/faps", 0.1) is not None) == holds
 
 
+def test_a_small_leak_found_by_a_search_that_failed_is_the_least_that_leaks_and_no_remedy() -> None:
+    found = cell("pca/faps", "secure_aggregation", "sum only", 0.08)
+    assert found.verdict.word == "partial"
+    assert remedy(report(found), "pca/faps", 0.1) is not None
+    assert remedy(report(replace(found, explained=math.nan)), "pca/faps", 0.1) is not None  # it does not check
+    assert remedy(report(replace(found, explained=0.0)), "pca/faps", 0.1) is None
+
+
+def test_membership_that_plain_messages_tell_must_be_attacked_under_a_remedy() -> None:
+    sums = cell("pca/faps", "secure_aggregation", "sum only", 0.0)
+    plain = cell("pca/faps", "plain", "server", 0.0, "membership")
+    assert remedy(report(sums, plain), "pca/faps", 0.1) is not None  # nothing was told
+    told = replace(plain, verdict=Verdict("exposed", 0.1))
+    assert remedy(report(sums, told), "pca/faps", 0.1) is None
+    tried = replace(sums, secret="membership", attack="membership")
+    assert remedy(report(sums, told, tried), "pca/faps", 0.1) is not None
+
+
 def test_a_collusion_does_not_count_against_a_remedy_for_the_server_alone() -> None:
     held = report(*SMALL.of("pca/faps"), cell("pca/faps", "secure_aggregation", "collusion(7)", 0.4))
     found = remedy(held, "pca/faps", 0.1)

@@ -116,34 +116,36 @@ def remedies(
         views: names of the views that count.
 
     Returns:
-        The defences, the cheapest first: least utility lost (to a hundredth), then fewest bytes. A view whose attacks
-        all failed shows nothing, so that its defence is not among them; nor does one whose attacks would not have
-        noticed a leak of `level`, or in which a secret that plain messages give away was not attacked.
+        The defences, the cheapest first: least utility lost (to a hundredth), then fewest bytes. A defence is not
+        among them if in one of the views the attack that found most did not explain the messages, or would not have
+        noticed a leak of `level`; nor if a secret that plain messages give away, membership included, was not attacked
+        under it.
     """
     found = []
     seen = [cell for cell in report.of(algorithm) if cell.view in views and cell.owner in owners]
-    leaked = {cell.secret for cell in seen if cell.defense == PLAIN and cell.verdict.word in FOUND}
+    members = [cell for cell in report.of(algorithm) if cell.view in views and cell.owner == RECORD]
+    leaked = {cell.secret for cell in (*seen, *members) if cell.defense == PLAIN and cell.verdict.word in FOUND}
     for defense in dict.fromkeys(cell.defense for cell in report.of(algorithm)):
         cells = [cell for cell in seen if cell.defense == defense]
+        records = [cell for cell in members if cell.defense == defense]
         leaks = [cell.leakage.high for cell in cells]
-        leaks += [
-            cell.leakage.high
-            for cell in report.of(algorithm)
-            if (cell.defense, cell.owner) == (defense, RECORD) and cell.view in views and cell.verdict.word in FOUND
-        ]
+        leaks += [cell.leakage.high for cell in records if cell.verdict.word in FOUND]
         # nothing is shown by attacks that could have missed such a leak, nor where a secret was not attacked that plain
         # messages give away
         unknown = any(_blind(cell, level) for cell in strongest(cells, by_owner=True).values())
-        unknown |= not leaked <= {cell.secret for cell in cells}
+        unknown |= not leaked <= {cell.secret for cell in (*cells, *records)}
         if cells and max(leaks) <= level and not unknown:
             found.append(_remedy(report, cells[0], max(leaks)))
     return sorted(found, key=lambda item: (round(max(item.lost, 0.0), 2), item.bytes))
 
 
 def _blind(cell: Cell, level: float) -> bool:
-    """Whether a leak of this level could be there without the attack's showing it."""
+    """Whether a leak of this level could be there without the attack's showing it.
+
+    A search that does not explain the messages ended elsewhere: what it found is the least that leaks, not the most.
+    """
     quiet = cell.verdict.word == NOT_DETECTED and not cell.verdict.detectable <= level
-    return quiet or cell.verdict.word == INCONCLUSIVE
+    return quiet or cell.verdict.word == INCONCLUSIVE or cell.explained < SIGHTED
 
 
 def _remedy(report: Report, cell: Cell, leak: float) -> Remedy:
