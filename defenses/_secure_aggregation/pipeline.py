@@ -11,12 +11,15 @@ An exchange that precomputes the next carries, under `next/`, the messages of th
     unmask   server -> client   next: keys of those that uploaded      client -> server   next: encrypted shares
 
 They are the four-stage protocol's own messages, made by that protocol's steps in a separate state, with tags (MACs)
-under the channel that they agree on. If the share dealers are exactly the next cohort, that exchange begins with
+under the channel that they agree on. That state has the session of the exchange that carries it, since the next one has
+no number yet: its keys, shares and tags are bound to the number before, and `ahead=True` keeps its signed keys apart
+from that exchange's own. If the share dealers are exactly the next cohort, that exchange begins with
 `upload`; in every other case (a client was lost, joined or returned, the cohort was drawn anew, the last exchange was
 void, a party was restored) it begins with `keys`, and what was precomputed is erased. Every exchange has fresh X25519
 keys, seeds and polynomials from the operating system, so a secret that shares reveal is of use in one exchange only: no
-exchange's secret is computed from another's. Masks are bound to the exchange they are used in (`share_dealers_digest`),
-and a client erases its precomputed secrets with its upload.
+exchange's secret is computed from another's. From `upload` on both sides put in the session of the exchange itself.
+Masks derive from `share_dealers_digest`, which hashes that session, with its number, and the older digest of keys. So
+they are bound to the exchange they are used in. A client erases its precomputed secrets with its upload.
 
 Not promised: that precomputed secrets are erased soon if no exchange follows. They are kept until the next exchange, in
 the files of a server and of clients that keep their state on disk (`PrecomputedExchange.to_bytes`, `client_freezing`).
@@ -48,7 +51,9 @@ _VERSION = 1
 _CARRIED_STAGES = {UPLOAD: KEYS, UNMASK: SHARES}
 """By stage of this exchange, the stage of the next one whose message travels with it."""
 _LASTING = {"session", "identities", "released", "previous", "precomputed"}
-"""Fields that a client's state keeps when it takes all others from the precomputed state (`PipelinedClient.begin`)."""
+"""Fields that a client's state keeps when it takes all others from the precomputed state (`PipelinedClient.begin`): the
+exchange's own session and identities; what it remembers of earlier sums (`released`, `previous`), newer than there; and
+`precomputed`, the masks that `make_masks` computes later. `ahead` is taken over, and read no more after `shares`."""
 
 
 def _common(plan: Plan) -> dict[str, int]:
@@ -97,6 +102,8 @@ class PipelinedClient(MaskingClient):
         precomputed_exchange: the precomputed state of this exchange, and from the upload on that of the next one:
             packed where it comes from a file, else as it is; empty where there is none.
         next_advert: keys for the next exchange that travel with the upload.
+
+    Fields are stored under the names that they had when the first files were written.
     """
 
     next_root: bytes = stored_as("spare", default=b"", repr=False)
@@ -257,7 +264,9 @@ def server_resume(
 
     Args:
         session: run, number, cohort and plan.
-        last: what the exchange before precomputed, or the bytes of it (`PrecomputedExchange.to_bytes`).
+        last: what the exchange before precomputed, or the bytes of it (`PrecomputedExchange.to_bytes`). The round
+            engine gives it once. An older one does no harm: clients have erased or replaced their part of it, so that
+            its tags do not verify, and they refuse.
         identities: public identities of the clients, where they sign.
     """
     opened = server_open(session, identities)
@@ -268,6 +277,7 @@ def server_resume(
     tensors, header = decode(last.state)
     if header != {"version": _VERSION, **_common(session.plan)}:
         return opened
+    # the template: all but session and identities is replaced by what was packed
     state = restore(MaskingServer(KEYS, b"", (), session, identities=identities), tensors)
     return _ask_keys(_with_type(state.requests(last.bodies)))
 
@@ -330,6 +340,7 @@ def server_carry(state: PipelinedServer, replies: Replies) -> PrecomputedExchang
         return None
     assert not isinstance(next_step, Aggregate)
     following, _, bodies = next_step
+    # without the tags, which are of this exchange's number: `server_resume` makes those of the next one
     unsealed = {c: {name: value for name, value in body.items() if name != TAG} for c, body in bodies.items()}
     return PrecomputedExchange(state.session.run, following.share_dealers, _freeze(following), unsealed)
 

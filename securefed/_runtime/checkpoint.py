@@ -3,7 +3,13 @@
 A checkpoint holds the server's state, and of the clients that are simulated in its process everything but their data.
 Those clients enrol again with their data, and their saved states replace the fresh ones. Keys are not saved: a resumed
 run makes new keys and continues the numbers of exchanges (attempts at a sum), so that no key or noise is ever used
-twice. The round engine writes and reads it.
+twice. The round engine writes and reads it. The file holds, N being an exchange's number and I a client's id:
+
+    format, run, loop      version of this table; public facts of the run; `RoundEngine.counters`
+    server/...             the algorithm's state
+    followed/N/...         the broadcast that followed from exchange N
+    announced/N/...        the sum of exchange N that its clients check (verify=True)
+    client/I/...           what client I learned (`client_freezing.learned_of`)
 """
 
 from __future__ import annotations
@@ -56,8 +62,9 @@ class Checkpoint:
             meta: public facts of the run; a resumed run must have the same.
             loop: counters of the round loop, in JSON values.
             server: the algorithm's server state.
-            followed: by exchange, the broadcast that followed from it: clients that were lost since are told it later.
-            announced: by exchange, the sum announced to the clients that check it, for the same reason.
+            followed: by exchange, the broadcast that followed from it, where the algorithm's clients need it to commit
+                their contribution: those that are not invited again at once are told it later.
+            announced: by exchange, the sum announced to the clients that check it, kept for the same reason.
             nodes: the clients simulated in this process.
 
         Raises:

@@ -5,7 +5,18 @@
 
 The bytes hold the secrets of the current exchange (the making of one sum) and the client's learned state: what its
 algorithm and the defence remember of earlier exchanges. Keep them on the client's machine, and seal them (`Seal`) where
-others can read the disk. Never go on from a state that is older than an answer to a request for an upload: the client
+others can read the disk. The bytes hold:
+
+    version, run, client, terms    whose state it is: `thaw` compares them. `terms` is the text of what all parties
+                                   agreed on: algorithm, defence, public facts and seed
+    exchange, header               number and `ExchangeHeader` of the current exchange, where there is one
+    protocol/...                   its protocol's state, with secrets
+    node/...                       fields of `ClientNodeState` but for those marked local, such as the last exchange
+                                   that the client took part in, and the defence's memory
+    committed/...                  the algorithm's state after the last contribution that the server said it counted
+    tentative/...                  the same after a contribution since then, which may count or not
+
+Never go on from a state that is older than an answer to a request for an upload: the client
 would mask two uploads alike. Freeze after every answer, and keep only the newest.
 """
 

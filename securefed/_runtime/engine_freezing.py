@@ -9,6 +9,27 @@ attempts) and its open attempt (`OpenExchange`). `SumServer` freezes it so that 
 The bytes hold the server's secrets of the exchange, the sum of the uploads so far, and the keys that the last exchange
 agreed on for the next one. An engine that is restored twice may use those keys twice; a client does not, since it
 erases its part with its upload.
+
+An exchange is one numbered attempt at a sum; rounds are counted with those that were given up. The values, in JSON:
+
+    version    of this table
+    loop       `RoundEngine.counters`: the next exchange's number, the privacy budget's count of exchanges, survivors of
+               the last sum, doublings of the bounds, an adaptive defence's numbers, by client the last exchange that
+               counted it, and the history
+    tried      [round, kind, attempts] of the last sum; clients answer no attempt twice
+    given_up   number of rounds that were given up
+    log        bytes received and bytes sent so far
+    announced  numbers of the exchanges whose sums are kept under `announced/`
+    pending    kind (train or evaluate) of the sum, clients that its next attempt invites, why earlier attempts were
+               void (texts), and whether a client sat out of one of them; absent between rounds
+    number, header, exchange    of the open attempt: its number, `ExchangeHeader`, and `OpenExchange.freeze`
+
+and the tensors:
+
+    server/...      the algorithm's state
+    prepared        keys for the next exchange (`SecureAggregation(pipelined=True)`), bytes; empty without them
+    announced/N/... the sum of exchange N, with verify=True: a client in it checks it when it is next invited
+    exchange/...    the protocol's state and the replies of the open attempt
 """
 
 from __future__ import annotations
@@ -37,7 +58,7 @@ def freeze_engine(engine: RoundEngine, pending: PendingSum | None, exchange: Ope
     values: dict[str, Any] = {
         "version": VERSION,
         "loop": engine.counters(),
-        "tried": [[*place, count] for place, count in engine.tried.items()],
+        "tried": [[round, kind, attempts] for (round, kind), attempts in engine.tried.items()],
         "given_up": engine.given_up,
         "log": [engine.log.up, engine.log.down],
     }
@@ -57,8 +78,8 @@ def freeze_engine(engine: RoundEngine, pending: PendingSum | None, exchange: Ope
 def thaw_engine(engine: RoundEngine, frozen: bytes) -> tuple[PendingSum | None, OpenExchange | None]:
     """Restore the state that `freeze_engine` wrote.
 
-    The algorithm must be one whose clients do not need the broadcast that followed from their last contribution: those
-    broadcasts are not in the bytes.
+    The algorithm must be one with `needs_outcome` False, as the `ExternalSum` of every `SumServer` has: other clients
+    need the broadcast that followed from their last contribution, and those are not in the bytes. This is not checked.
 
     Args:
         engine: made anew with the same terms and run; it is changed.
@@ -79,14 +100,14 @@ def thaw_engine(engine: RoundEngine, frozen: bytes) -> tuple[PendingSum | None, 
         announced: dict[int, Tensors] = {
             number: unnest(f"announced/{number}", tensors) for number in values["announced"]
         }
-        engine.continue_from(values["loop"], {}, announced)
+        engine.continue_from(values["loop"], {}, announced)  # {}: no broadcasts that followed, as said above
         engine.given_up, engine.prepared = values["given_up"], tensors["prepared"].tobytes()
-        engine.tried = {(place[0], place[1]): place[2] for place in values["tried"]}
+        engine.tried = {(round, kind): attempts for round, kind, attempts in values["tried"]}
         engine.log.up, engine.log.down = values["log"]
         if "pending" not in values:
             return None, None
         kind, cohort, void, was_out = values["pending"]
-        pending = PendingSum(kind, tuple(cohort), list(void), was_out)
+        pending = PendingSum(kind, tuple(cohort), void, was_out)  # JSON returns a tuple as a list
         if "exchange" not in values:
             return pending, None
         exchange = engine.reopen(values["number"], ExchangeHeader.from_json(values["header"]))

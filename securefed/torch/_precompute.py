@@ -20,6 +20,9 @@ from securefed.torch._masking import CONTROL, Call, RankMasks
 class MaskStore:
     """Masks by call, each handed out once; those of coming calls are expanded ahead.
 
+    `MaskingState` makes one after the agreement of keys, and calls `expect` at the end of each step. `MaskedSums` calls
+    the rest.
+
     Args:
         masks: of this rank.
     """
@@ -37,7 +40,10 @@ class MaskStore:
         self._ahead = {call: self._thread.submit(self._masks.expand, call, self._buffer(call)) for call in calls}
 
     def take(self, call: Call) -> Array:
-        """Return the masks of a call, expanded now where they are not under way."""
+        """Return the masks of a call, uint32 or uint64 (values and control words,), which the caller may overwrite.
+
+        They are expanded now where they are not under way.
+        """
         ahead = self._ahead.pop(call, None)
         if ahead is None or ahead.cancel():
             return self._masks.expand(call, self._buffer(call))
@@ -48,7 +54,7 @@ class MaskStore:
         self._spare = list(buffers)
 
     def remove_common(self, words: Array, call: Call) -> None:
-        """Subtract the common stream of a call from its sum, in place."""
+        """Subtract from a sum, in place, the stream that all ranks know and rank 0 added (`_masking`)."""
         self._masks.remove_common(words, call)
 
     def _buffer(self, call: Call) -> Array | None:

@@ -93,7 +93,7 @@ class MaskingState:
         check_ranks(self.ranks)
         self.bound, self._ring = GradientBound(bound, headroom, ring, self.ranks), ring
         settings = AgreedSettings(ring, float(bound), float(headroom), identities is not None)
-        self._sums = MaskedSums(group, torch.device(place or "cpu"))
+        self._sums = MaskedSums(group, torch.device(place or "cpu"))  # its `store` is set once keys are agreed on
         agreement = agree_on_keys(self.rank, self.ranks, settings, identities, self._sums.in_the_clear)
         self._session, self._sums.store = agreement.fingerprint, MaskStore(agreement.masks)
         self._calls, self._own_calls = 0, 0

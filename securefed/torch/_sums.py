@@ -2,7 +2,9 @@
 
 The words of a sum are the integers that travel: this rank's values in fixed point, masked, followed by control words in
 which a rank reports that its values are too large or not finite (`_masking`). The backend adds the words of all ranks,
-and in the sum the masks cancel. `MaskingState` starts one sum for each bucket of gradients, and opens them together.
+and in the sum the masks of each pair of ranks cancel. The common stream does not: rank 0 adds it to its words, and all
+ranks know it and subtract it from the sum. So a party outside the group that reads the network does not learn the sum.
+`MaskingState` starts one sum for each bucket of gradients, and opens them together.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ class StartedSum:
 
     Attributes:
         call: its public facts.
-        values: this rank's values, flat.
+        values: this rank's values, flat; the caller writes the mean into the same memory.
         words: what the backend sums, in place.
         work: the backend's handle.
     """
@@ -44,7 +46,7 @@ class OpenedSum:
     """A sum that has come back.
 
     Attributes:
-        words: the summed integers, without control words.
+        words: the summed integers, without control words: a view of `StartedSum.words`.
         trouble: what some rank reported.
         error: why the sum is of no use, `None` where the masks cancelled.
     """
@@ -60,6 +62,10 @@ class MaskedSums:
     Args:
         group: process group.
         device: where its backend sums.
+
+    Attributes:
+        store: masks by call. `MaskingState` sets it once, before the first `start`, when the ranks have agreed on keys;
+            that agreement itself needs `in_the_clear`.
     """
 
     def __init__(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
@@ -84,7 +90,7 @@ class MaskedSums:
         masks = self.store.take(call)
         trouble = trouble_of(values, bound)
         if trouble is not None:
-            spoil(masks, trouble)
+            spoil(masks, trouble)  # uniform words instead of values: the sum is noise at all ranks, which learn why
         words = self._words(masks)
         if trouble is None:
             add_rounded(words[:-CONTROL], values, call.step)
@@ -107,7 +113,10 @@ class MaskedSums:
         return [self._open(one.call, one.words) for one in started]
 
     def give_back(self, started: Sequence[StartedSum]) -> None:
-        """Let the words of sums that were read serve later calls, where they lie on the CPU."""
+        """Let the words of sums serve later calls, where they lie on the CPU.
+
+        Call it when the values of `OpenedSum.words`, which lie in the same memory, have been decoded.
+        """
         self.store.give_back([_unsigned(one.words) for one in started if one.words.device.type == "cpu"])
 
     def _open(self, call: Call, words: torch.Tensor) -> OpenedSum:
@@ -119,6 +128,8 @@ class MaskedSums:
             words.add_(self._words(minus_common))
         values = words[:-CONTROL]
         try:
+            # The last two control words are 0 at every rank. If masks do not cancel, they are uniform in the sum, and
+            # `read_control` raises unless both are 0 by chance: 2^-64, or 2^-128 in a ring of 64 bits.
             return OpenedSum(values, read_control(_unsigned(words[-CONTROL:].cpu()), call))
         except MaskMismatch as error:
             return OpenedSum(values, error=error)

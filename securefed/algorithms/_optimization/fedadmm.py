@@ -104,7 +104,9 @@ class CompositeFedADMM(SteppingMethod):
             not self.server_steps or product < 2,
             f"server_rate * rho * clients must be below 2 or (81) diverges, not {product:g}; lower server_rate",
         )
-        # pi_i approaches minus a gradient and overshoots less than twofold; rho X_i moves by at most as much.
+        # dv is the change of pi_i plus that of rho X_i. pi_i approaches minus a gradient, n_i gradients of one row, and
+        # overshoots less than twofold: 2 n_i. rho X_i moves by at most as much: 4 n_i together. A heuristic: where an
+        # entry is larger the sum is void, and it is repeated with twice the bound.
         return {"dv": (4.0 * max(public.rows), 64)}
 
     def memory(self, model: Model) -> Memory:

@@ -71,7 +71,7 @@ class FedSaga(BlockMethod):
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
         """Return the sent vectors' bounds, in units of a gradient's largest entry, and their bits in fixed point."""
         self.enough_rows(public)
-        # |(n_i / n_ij) grad f_ij| and |phi_i| are each at most n_i gradients.
+        # A step subtracts eta times (n_i / n_ij) (grad f_ij - y_ij) + phi_i: three terms, each at most n_i gradients.
         return {"dx": (3.0 * self.learning_rate * self.local_steps * max(public.rows), 32)}
 
     def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:

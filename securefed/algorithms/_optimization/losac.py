@@ -79,7 +79,7 @@ class LoSAC(BlockMethod):
         rows = max(public.rows)
         stored = float(rows if self.block_scale == "printed" else -(-rows // self.blocks))
         # |g_ij| and |y_ij| are at most `stored`, |phi / N| <= control * stored (a sum over N clients and M blocks, over
-        # S), and a block that is drawn changes by at most 2 stored.
+        # S), and a block that is drawn changes by at most 2 stored. So a step moves by eta (control + 2) stored.
         control = self.blocks * public.clients / public.cohort
         touched = min(self.local_steps, self.blocks)
         step = self.learning_rate * self.local_steps * (control + 2.0)

@@ -49,7 +49,8 @@ class FedADMM(ConsensusADMM):
         x_i <- x_i - eta (m a_i grad f_i(x_i) + pi_i + rho (x_i - w))       H passes over its batches
         pi_i <- pi_i + rho (x_i - w)
 
-    and it sends the change of z_i = x_i + pi_i / rho.   Server: w = (1/m) sum_i z_i.
+    and it sends dz_i, the change of z_i = x_i + pi_i / rho. The server sets w <- w + (1/m) sum dz_i over the clients
+    that the sum counts, so that w = (1/m) sum_i z_i over all m clients; an absent client's z_i stays in it.
 
     At rest x_i = w and sum_i a_i grad f_i(w) = 0, a minimiser of the weighted loss. Local steps do not converge where
     eta (m a_i L + rho) > 2, L the smoothness of f_i: refused at enrolment where L is known.
@@ -63,7 +64,7 @@ class FedADMM(ConsensusADMM):
     test_settings: ClassVar = {"learning_rate": 0.02, "local_steps": 2, "penalty": 0.5}
     audit_case: ClassVar = replace(
         PERSONAL_CASE, settings={"problem": "softmax", "learning_rate": 0.01, "local_steps": 5, "penalty": 0.1}, also=()
-    )
+    )  # also=(): there is no personal model to attack
 
     begin: Begin = "global"
 
@@ -77,7 +78,11 @@ class FedADMM(ConsensusADMM):
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
         """Return the sent vectors' bounds, in units of a gradient's largest entry, and their bits in fixed point."""
-        # x_i - w reaches about eta T or 1 / rho scaled gradients, and enters z_i twice; each may change its sign.
+        # dz = 2 (x_i+ - w) - (x_i - w), with x_i+ the x_i of after the local steps: 2 lengths, and 2 for x_i - w, as w
+        # has moved since. x_i+ - w contracts by 1 - eta rho a step, so T steps bring it to min(eta T, 1 / rho) times
+        # gradient plus pi_i, and pi_i approaches a gradient: twice `reach`. So 8 = 4 lengths of 2. It is planned, not
+        # proved: where an entry is larger the sum is void, and it is repeated with twice the bound. Ring 64, since w is
+        # a running sum, which would drift in 32 bits.
         scale = float(np.max(self._scale(np.asarray(public.rows, float), public)))
         reach = min(self.learning_rate * self.most_steps(public), 1 / self.penalty)
         return {"dz": (8 * scale * reach, 64)}

@@ -119,10 +119,10 @@ class FLAME(ConsensusADMM, PersonalMethod):
         """Return the sent vectors' bounds, in units of a gradient's largest entry, and their bits in fixed point."""
         # theta stays within min(eta T, 1 / lambda) gradients of its anchor, T the number of local steps: these contract
         # by 1 - eta lambda. With theta+ the theta of (9) and theta the one before, (10)-(11) give
-        # dz = (w - w_i) + 2 lambda a / (lambda a + rho) ((theta+ - w) - (theta - w_i)), which is a few such lengths.
-        # The 8 is the 2 of this formula times 4 lengths. It is planned, not proved: a client with a larger entry
-        # refuses, and the bound doubles. 64 is the number of bits in fixed point: w is a running sum, which would drift
-        # with 32.
+        # dz = (w - w_i) + 2 lambda a / (lambda a + rho) ((theta+ - w) - (theta - w_i)). Both theta+ - w and theta - w_i
+        # are two such lengths: to the anchor, and from the anchor to w or w_i; w - w_i, 0 at rest, is left out.
+        # So 8 = 2 * 4. It is planned, not proved: where an entry is larger the sum is void, and it is repeated with
+        # twice the bound. 64 is the number of bits in fixed point: w is a running sum, which would drift with 32.
         pull = self.attraction * float(np.max(self.share(np.asarray(public.rows, float), public)))
         reach = min(self.learning_rate * self.most_steps(public), 1 / self.attraction)
         return {"dz": (8 * pull / (pull + self.penalty) * reach, 64)}
@@ -134,7 +134,7 @@ class FLAME(ConsensusADMM, PersonalMethod):
 
     def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
         """Return `dz`, the change of z_i, and the client's new memory: theta_i, w_i and pi_i."""
-        w, (theta, old_w_i, old_pi_i) = received["x"], memory
+        w, (theta, old_w_i, old_pi_i) = received["x"], memory  # the broadcast `x` is w
         anchor = old_w_i if self.anchor == "local" else w
         for step in range(len(work.sizes)):  # (9)
             theta = theta - self.learning_rate * (work.gradient(theta, step) + self.attraction * (theta - anchor))

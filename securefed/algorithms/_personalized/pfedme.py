@@ -92,7 +92,8 @@ class PFedMe(PersonalMethod):
         """Return the sent vectors' bounds, in units of a gradient's largest entry, and their bits in fixed point."""
         updates = self.local_steps if self.local_epochs is None else 1
         steps = self.inner_steps if self.local_epochs is None else self.most_steps(public)
-        # theta stays within `reach` gradients of w_i: each step moves it by eta g and contracts by 1 - eta lambda.
+        # theta stays within `reach` gradients of w_i: each step moves it by eta g and contracts by 1 - eta lambda. Each
+        # update of w_i then moves it by model_rate * lambda times that distance.
         reach = min(self.learning_rate * steps, 1 / self.attraction)
         return {"delta": (updates * self.model_rate * self.attraction * reach, 32)}
 
