@@ -135,12 +135,12 @@ def _show_next(report: Report) -> None:
     from securefed._auditing.engine.statistics import ENOUGH  # noqa: PLC0415
     from securefed._auditing.report.actions import actions  # noqa: PLC0415
     from securefed._auditing.report.next_runs import enough_seeds  # noqa: PLC0415
-    from securefed._auditing.report.sureness import lying, runs_sentence  # noqa: PLC0415
+    from securefed._auditing.report.sureness import lying, runs_sentence, some_fewer  # noqa: PLC0415
 
     plain: dict[str, Any] = {"soft_wrap": True, "highlight": False, "markup": False}
     seeds = report.settings[AUDIT]["seeds"]
     if seeds < ENOUGH:
-        console.print(f"\n{runs_sentence(seeds)}\n  {enough_seeds(report)}", **plain)
+        console.print(f"\n{runs_sentence(seeds, some_fewer(report))}\n  {enough_seeds(report)}", **plain)
     for action in actions(report):
         if not action.steps:
             continue

@@ -9,6 +9,7 @@ from securefed._auditing.report.audit_page import render
 from securefed._auditing.report.decision import decision
 from securefed._auditing.report.first_screen import setup
 from securefed._auditing.report.headline import headline
+from securefed._auditing.report.observers import observers
 from securefed._auditing.report.sureness import sureness
 from tests.auditing.page import text
 from tests.auditing.test_report import SMALL, cell, report
@@ -34,3 +35,25 @@ def test_rows_that_were_cut_stand_in_every_conclusion_and_beside_the_figures() -
 def test_rows_that_were_not_cut_are_not_said_to_be() -> None:
     for said in (str(SMALL), text(render(SMALL))):
         assert "cut to" not in said
+
+
+def test_a_figure_of_fewer_runs_is_named_and_membership_in_sums_is_a_leak() -> None:
+    quiet = [cell("step", "secure_aggregation", "sum only", 0.0, name) for name in ("samples", "pooled samples")]
+    member = replace(cell("step", "secure_aggregation", "sum only", 0.5, "membership"), asked=10)
+    few = replace(member, leakage=replace(member.leakage, seeds=1))
+    made = report(cell("step", "plain", "server", 1.0, "samples"), *quiet, few)
+    assert headline(made)[1] == (
+        "Under secure aggregation the server sees only sums, from which an attacker can tell, not always rightly, "
+        "which records took part in step."
+    )
+    assert "no leak was detected" not in text(render(made))
+    words = [group.words for row in observers(made) for group in row.cells[-1]]
+    assert words == ["partly exposed (1 of 10 runs)"]
+    named = replace(quiet[0], asked=10, leakage=replace(quiet[0].leakage, seeds=7))
+    assert [group.words for row in observers(report(made.cells[0], named)) for group in row.cells[0]][1:] == [
+        "no leak found: samples (7 of 10 runs)"
+    ]
+    assert sureness(made)[0].startswith("Every figure is the mean of up to 10 runs")
+    assert "; where it rests on fewer, their number stands beside it." in sureness(made)[0]
+    assert sureness(report(*made.cells[:-1], member))[0].startswith("Every figure is the mean of 10 runs")
+    assert "0.50 0.49 to 0.51 partial 1 of 10 runs" in text(render(made))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from securefed._auditing.engine.audit_report import AUDIT, Report, rows_cut
-from securefed._auditing.engine.results import CLIENT, FEDERATION, Cell
+from securefed._auditing.engine.results import CLIENT, FEDERATION, RECORD, Cell
 from securefed._auditing.engine.statistics import EXPOSED, FOUND, INCONCLUSIVE, PARTIAL, SIGHTED
 from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
 from securefed._auditing.report.conclusions import ALL_CLIENTS, ALONE, ONE_CLIENT, strongest
@@ -74,8 +74,11 @@ def _noised(cells: Sequence[Cell]) -> str:
 
 def _sums(cells: Iterable[Cell]) -> str:
     """Say what sums tell an observer who sees nothing else, by the strongest attack of each situation."""
-    best = [cell for cell in strongest(cells, by_owner=True).values() if cell.owner in (CLIENT, FEDERATION)]
+    situations = strongest(cells, by_owner=True).values()
+    best = [cell for cell in situations if cell.owner in (CLIENT, FEDERATION)]
     found = [cell for cell in best if cell.verdict.word in FOUND]
+    records = [cell for cell in situations if cell.owner == RECORD]
+    members = [cell for cell in records if cell.verdict.word in FOUND]
     groups = (
         (ONE_CLIENT, [c for c in found if c.owner == CLIENT and c.view != CHANGING_SURVIVORS]),
         (ALL_CLIENTS, [c for c in found if c.owner == FEDERATION]),
@@ -86,8 +89,12 @@ def _sums(cells: Iterable[Cell]) -> str:
     unfound = [cell for cell in best if cell.owner == CLIENT and short(cell.algorithm) not in known]
     failed = _names(unfound, INCONCLUSIVE)
     hidden = f" Whether {ONE_CLIENT} are hidden in {', '.join(failed)} is open: attacks {_failure(unfound)}."
-    clause = f"which still give away all or part of {'; '.join(parts)}"
-    if not parts:
+    clauses = [f"which still give away all or part of {'; '.join(parts)}"] if parts else []
+    if members:
+        where = _in(_names(members), len(_names(records)))
+        clauses.append(f"from which an attacker can tell, not always rightly, which records took part in {where}")
+    clause = ", and ".join(clauses)
+    if not clauses:
         all_failed = all(cell.verdict.word == INCONCLUSIVE for cell in best)
         clause = f"and the attacks on them {_failure(best)}" if all_failed else "in which no leak was detected"
     return f"{clause}.{hidden if failed else ''}"

@@ -22,6 +22,7 @@ from securefed._auditing.report.report_words import (
     leak_text,
     listed,
     protection,
+    runs_text,
     secret_title,
     secret_words,
     short,
@@ -116,7 +117,7 @@ def _row(name: str, note: str, found: Sequence[Cell | None]) -> dict[str, Any]:
 
 
 def _heat(cell: Cell) -> dict[str, Any]:
-    """Format a cell: mean, interval, verdict, and a word beside it (chance, epsilon).
+    """Format a cell: mean, interval, verdict, and words beside it (runs, chance, epsilon).
 
     `css`, `mark` and `share` say how it looks: style class, character, and length of its bar in hundredths.
     """
@@ -126,6 +127,7 @@ def _heat(cell: Cell) -> dict[str, Any]:
         extra = f"one run: {leak_text(cell.highest)}"  # the mean hides why it is a leak
     elif cell.epsilon is not None and not extra:
         extra = f"ε {cell.epsilon}" if cell.epsilon == NOT_COVERED else f"ε = {cell.epsilon:g}"
+    extra = "; ".join(text for text in (runs_text(cell), extra) if text)
     return {
         "mean": leak_text(cell.leakage.mean),
         "interval": interval_text(cell.leakage.low, cell.leakage.high),

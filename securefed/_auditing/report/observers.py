@@ -21,7 +21,7 @@ from securefed._auditing.engine.statistics import ENOUGH
 from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
 from securefed._auditing.report.conclusions import PLAIN, strongest
 from securefed._auditing.report.palette import TONES, Tone
-from securefed._auditing.report.report_words import listed, protection, secret_title, short
+from securefed._auditing.report.report_words import listed, protection, runs_text, secret_title, short
 from securefed.attacks.views import RELEASED
 
 OWNERS: Final = {
@@ -125,7 +125,11 @@ def observers(report: Report) -> list[Observer]:
     for defense, view in sorted(situations, key=lambda key: (order.index(key[0]), strength(key[1]))):
         found = situations[defense, view]
         weaker = [other for (same, one), other in situations.items() if same == defense and sees_all_of(view, one)]
-        words = {owner: _words_found(found.get(owner, {}), [one.get(owner, {}) for one in weaker]) for owner in columns}
+        worst = {owner: _worst(found.get(owner, {}), [one.get(owner, {}) for one in weaker]) for owner in columns}
+        words = {
+            owner: {name: (cell.verdict.word, runs_text(cell)) for name, cell in cells.items()}
+            for owner, cells in worst.items()
+        }
         promised = {cell.epsilon for cells in found.values() for cell in cells.values()}
         noised = view == "sum only" and any(isinstance(epsilon, float) for epsilon in promised)
         seen = party(view, report.settings[AUDIT]["clients"], early=NOT_COVERED in promised)
@@ -157,35 +161,39 @@ def sees_all_of(view: str, other: str) -> bool:
     return other in _HONEST or all(both)
 
 
-def _words_found(cells: Mapping[str, Cell], weaker: Sequence[Mapping[str, Cell]]) -> dict[str, str]:
-    """Return verdicts by name: the worst of the observer's own and of those whose view it has too."""
+def _worst(cells: Mapping[str, Cell], weaker: Sequence[Mapping[str, Cell]]) -> dict[str, Cell]:
+    """Return by name the cell of worst verdict, of the observer's own and of those whose view it has too."""
     order = list(TONES)
-    verdicts = {
-        name: [cell.verdict.word, *(other[name].verdict.word for other in weaker if name in other)]
+    return {
+        name: min(
+            (cell, *(other[name] for other in weaker if name in other)), key=lambda one: order.index(one.verdict.word)
+        )
         for name, cell in cells.items()
     }
-    return {name: min(words, key=order.index) for name, words in verdicts.items()}
 
 
-def groups(verdicts: Mapping[str, str], seeds: int) -> tuple[Group, ...]:
+def groups(verdicts: Mapping[str, tuple[str, str]], seeds: int) -> tuple[Group, ...]:
     """Group algorithms or secrets by verdict, the worst first.
 
     Args:
-        verdicts: by name; the only one of its kind has the empty name.
+        verdicts: by name, the verdict and on how many runs it rests where they are fewer than `seeds`; the only one of
+            its kind has the empty name.
         seeds: number of runs; few are named beside the verdict.
     """
     out = []
     for word, look in TONES.items():
-        names = tuple(name for name, one in verdicts.items() if one == word)
-        if names:
-            out.append(Group(look, names, _words(look, names, len(verdicts), seeds)))
+        runs = {name: few for name, (one, few) in verdicts.items() if one == word}
+        if runs:
+            out.append(Group(look, tuple(runs), _words(look, runs, len(verdicts), seeds)))
     return tuple(out)
 
 
-def _words(look: Tone, names: Sequence[str], among: int, seeds: int) -> str:
+def _words(look: Tone, runs: Mapping[str, str], among: int, seeds: int) -> str:
+    """Say which algorithms or secrets have one verdict; `runs` holds by name on how few runs it rests, if on few."""
     said = _said(look, seeds)
-    if not names[0]:
-        return said
+    names = [f"{name} ({few})".strip() if few else name for name, few in runs.items()]
+    if "" in runs:
+        return f"{said} {names[0]}".strip()
     if len(names) == among > NAMED:
         return f"{said} in any of {among}" if look.name == "quiet" and seeds >= FEWEST else f"{said} in all {among}"
     return f"{said}: {', '.join(names)}" if len(names) <= NAMED else f"{said}: {len(names)} of {among}"

@@ -174,6 +174,11 @@ def interval_text(low: float | None, high: float | None) -> str:
     return f"up to {leak_text(high)}" if round(low, 2) < 0 else f"{leak_text(low)} to {leak_text(high)}"
 
 
+def runs_text(cell: Cell) -> str:
+    """Say on how many runs a cell rests where they are fewer than the audit's; empty otherwise."""
+    return f"{cell.leakage.seeds} of {cell.asked} runs" if cell.leakage.seeds < cell.asked else ""
+
+
 def chance_text(cell: Cell) -> str:
     """Say why a leakage above 0 is no finding: what guessing gives, or that its interval is too wide.
 

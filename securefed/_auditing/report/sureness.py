@@ -24,7 +24,7 @@ def sureness(report: Report) -> list[str]:
     seeds = report.settings[AUDIT]["seeds"]
     cells = (cell for cell in report.cells if cell.owner != "confirmation")
     best = list(strongest(cells, by_owner=not names_secrets(report)).values())
-    said = (_power(best), _unknown(best), lying(report), runs_sentence(seeds))
+    said = (_power(best), _unknown(best), lying(report), runs_sentence(seeds, some_fewer(report)))
     ordered = said if seeds < ENOUGH else (said[-1], *said[:-1])
     return [sentence for sentence in (_cut(report), *ordered) if sentence]
 
@@ -42,8 +42,18 @@ def gaps(report: Report) -> str:
     return f"{count} part{'s' * (count > 1)} of the audit did not run, or not in full" if count else ""
 
 
-def runs_sentence(seeds: int) -> str:
-    """Say how many runs there were, and of few how many to rely on; the command follows then."""
+def some_fewer(report: Report) -> bool:
+    """Whether some situation rests on fewer runs than the audit has."""
+    return any(cell.leakage.seeds < cell.asked for cell in strongest(report.cells).values())
+
+
+def runs_sentence(seeds: int, some_fewer: bool = False) -> str:
+    """Say how many runs there were, and of few how many to rely on; the command follows then.
+
+    Args:
+        seeds: number of runs.
+        some_fewer: whether some figure rests on fewer of them.
+    """
     if seeds == 1:
         return f"One run only, so that chance may have made any figure. Rely on {ENOUGH} runs or more:"
     few = ""
@@ -51,7 +61,9 @@ def runs_sentence(seeds: int) -> str:
         few = f" That is too few to say that nothing leaks. Rely on {ENOUGH} runs or more:"
     elif seeds < ENOUGH:
         few = f" {ENOUGH} would make them narrower, and are the fewest to rely on:"
-    return f"Every figure is the mean of {seeds} runs with other random draws, with a 95 % interval.{few}"
+    runs = f"up to {seeds} runs" if some_fewer else f"{seeds} runs"
+    named = "; where it rests on fewer, their number stands beside it" if some_fewer else ""
+    return f"Every figure is the mean of {runs} with other random draws, with a 95 % interval{named}.{few}"
 
 
 def _cut(report: Report) -> str:
