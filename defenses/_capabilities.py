@@ -36,6 +36,9 @@ class SupportsPipelining(Protocol):
         Args:
             session: run, number, cohort and plan.
             last: what `server_carry` returned for the exchange before, or the bytes of its `to_bytes()`; or `None`.
+
+        Returns:
+            The server's state, the name of the first stage, and its requests: by client, the tensors of each by name.
         """
 
 

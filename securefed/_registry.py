@@ -29,7 +29,7 @@ class Entry(Generic[T]):
         summary: one line.
         source: paper and equations.
         details: further public facts that `securefed list` shows (what it transmits, what it assumes).
-        test_settings: small, quick settings for the published checks.
+        test_settings: small, quick settings for the checks of `securefed.testing`.
         audit_case: how the audit runs it; `None` where the audit leaves it out.
     """
 
@@ -84,7 +84,8 @@ class Registry(Generic[T]):
             make: builds it from keyword arguments; left out where this decorates a class.
             summary: one line.
             source: paper and equations.
-            test_settings: small, quick settings for the published checks, where the class does not bring them.
+            test_settings: small, quick settings for the checks of `securefed.testing`, where the class does not bring
+                them.
             **details: further public facts that `securefed list` shows.
 
         Returns:

@@ -251,7 +251,9 @@ class TooFewSurvivors(ProtocolError):
 class SurvivorsTooClose(TooFewSurvivors):
     """The survivors differ from those of the last sum by fewer clients than the plan allows; the round is void.
 
-    The difference of two such sums would show the contributions of few clients.
+    A survivor is a client whose upload arrived; here they reach the threshold. The plan (`survivor_change`) allows the
+    same survivors as before, or a difference of at least so many clients: the difference of two other sums would show
+    the contributions of few clients.
 
     What to do: leave out `surplus` survivors, as the federation does by itself, or wait for the lost clients.
 

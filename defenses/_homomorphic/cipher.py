@@ -37,7 +37,8 @@ def encrypt(
     Args:
         public: the key.
         plaintexts: the integers.
-        randomness: how encryptions of zero are made.
+        randomness: how encryptions of zero are made: `full`, r^n of a random unit r; `half` and `short`, h^(n e) with h
+            of the public key and a random e, half as long as n or shorter (`encryption_randomness`).
         pool: encryptions of zero that are ready are taken from it first.
     """
     count = len(plaintexts)

@@ -5,10 +5,11 @@ An operator calls `deal` once, before the runs, hands each client its own part (
 
 The dealer draws n = p q of safe primes p = 2 p' + 1, q = 2 q' + 1 and shares d = n^-1 mod m, m = p' q', by a random
 polynomial f of degree t - 1 over Z_m with f(0) = d: holder i is given s_i = f(i + 1). The power d of a square mod n is
-its n-th root, by which a ciphertext opens; each holder raises to its own share, and no holder learns d or m (Shoup,
-"Practical threshold signatures", EUROCRYPT 2000, section 3, with the public exponent n). To check its answers, every
-party receives v, which generates the squares mod n, and v_i = v^s_i. Clients also get Ed25519 keys to sign their
-uploads with.
+its n-th root. By it a ciphertext c = (1 + x n) r^n mod n^2 of a plaintext x opens: c mod n = r^n mod n, whose n-th root
+is r, and c / r^n = 1 + x n mod n^2. Each holder raises to its own share, and no holder learns d or m (Shoup, "Practical
+threshold signatures", EUROCRYPT 2000, section 3, with the public exponent n). To check its answers, every party
+receives v, which generates the squares mod n, and v_i = v^s_i. `SharedKey.base` is v; `PublicKey.base` is another
+number, h, from which encryptions of zero are made. Clients also get Ed25519 keys to sign their uploads with.
 
     secret             made by       known to              lives
     p, q, m, d, f      the dealer    the dealer            until the dealer's process ends; not in the result
@@ -161,8 +162,9 @@ def check_threshold(threshold: int, holders: int) -> None:
 def _deal(kind: type[K], threshold: int, holders: int, clients: int | None, bits: int) -> K:
     """Deal keys of this class; arguments and errors as of `deal`."""
     check_threshold(threshold, holders)
-    if bits % 64 or bits < (256 if kind is InsecureKeySet else 2048):
-        raise ConfigError(f"threshold keys have a multiple of 64 bits and at least 2048, not {bits}")
+    least = 256 if kind is InsecureKeySet else 2048
+    if bits % 64 or bits < least:
+        raise ConfigError(f"threshold keys have a multiple of 64 bits and at least {least}, not {bits}")
     p, q = safe_prime(bits // 2), safe_prime(bits // 2)
     while abs(p - q) >> max(bits // 2 - 100, 1) == 0:  # too close for FIPS 186-5, A.1.3, as for `keys.generate`
         q = safe_prime(bits // 2)

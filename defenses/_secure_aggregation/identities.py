@@ -8,7 +8,8 @@ A client signs its keys and the set of survivors with them (`consistency`), so t
 
 A server alone cannot impersonate a client whose public identity the others hold: it would have to sign in its name.
 Here "client" is a number (`ClientId`), and an identity the key pair that stands for it over many runs. Statements are
-32-byte hashes of labelled parts (`fingerprint`), so that a signature cannot be taken for one of another purpose.
+32-byte hashes of labelled parts (`primitives.fingerprint`), so that a signature cannot be taken for one of another
+purpose.
 The library does not transport public identities. Where they come through the server, clients must compare the
 fingerprint over another channel (a call, a printed page); otherwise the server may have written them.
 `PinnedIdentities` trusts public identities on first use, pins them, and records which ones were compared.

@@ -44,8 +44,9 @@ from securefed.parties._server import SumServer
 from securefed.parties._terms import SumTerms
 
 _SMALLEST_COHORT: Final = 3
-"""Fewest clients that secure aggregation plans for. Where SuperNodes died before the first evaluation, its terms are
-made for as many, and it is opened over those that are left, as a round of training would be."""
+"""Fewest clients that secure aggregation plans for. If SuperNodes die before the first evaluation and fewer than these
+are sampled, the terms of evaluation are made for this number, and its sum is opened over the clients that reply, as a
+round of training would be."""
 _LOG = logging.getLogger("securefed.flower")
 
 
@@ -229,7 +230,7 @@ class SumGrid(Grid):
 
     def _ask(self, nodes: list[int], message: Message) -> Iterator[tuple[int, int]]:
         """Ask sites for their numbers."""
-        contents = {node: SumRequest(-1).content() for node in nodes}
+        contents = {node: SumRequest(-1).content() for node in nodes}  # -1: the request asks for the client's number
         for node, content in self._carry(contents, message.metadata, self.patience):
             if (party := party_named(content)) is not None:
                 yield node, party

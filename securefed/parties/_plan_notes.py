@@ -50,8 +50,9 @@ def _noise(plan: Plan) -> str:
     length = plan.privacy.noise_multiplier * math.sqrt(entries) / plan.clients  # in units of C
     if length <= _DROWNED:
         return ""
+    times = f"{length:.1f}" if length < 10 else f"{length:.0f}"
     return (
-        f"The noise of the mean is about {length:.0f} times as long as a clipped update can be, over all {entries:,} "
+        f"The noise of the mean is about {times} times as long as a clipped update can be, over all {entries:,} "
         f"entries: train fewer entries, or with more than {plan.clients} clients (about "
         f"{math.ceil(length * plan.clients):,} bring both to one length), or hide single rows instead of clients."
     )

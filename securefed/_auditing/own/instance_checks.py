@@ -53,7 +53,9 @@ class Rehearsal:
             return
         now = _attributes(self._method)
         changed = sorted(name for name in now if now[name] != self._attributes.get(name))
-        if changed:  # otherwise it draws from a generator of its own, and each attack says what that costs it
+        # Without a change the instance draws from a random generator that it made itself. That is no error here: every
+        # attack that cannot replay its messages says so in its result.
+        if changed:
             raise DataError(
                 f"{_name(self._method)}.contribute answers one question in two ways, and meanwhile "
                 f"{', '.join(changed)} of the object changed: all clients and all attackers share the object, so that "

@@ -29,8 +29,9 @@ class Settings:
         noise: by (epsilon, number of rounds) the noise multiplier that meets (epsilon, delta): the noise's standard
             deviation over the clipping norm.
         epsilons: for the curve of leakage and utility against epsilon; may be empty.
-        every_seed: whether the defences themselves run in every round of every seed; otherwise mostly cheaper runs with
-            the same sums stand for them.
+        every_seed: whether the defences themselves run in every round of every seed. Otherwise they run the first
+            rounds of the first seed; a cheaper run that only quantises, checked to have the same sums, stands for the
+            rest.
         survivor_change: number of clients that come and go together where survivors change, the target among them.
         active: whether a server that chooses its broadcasts attacks too.
         own: what the user changes of every algorithm's audit case.

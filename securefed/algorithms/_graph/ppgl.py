@@ -59,7 +59,7 @@ class PPGL(GraphMethod):
     Guarantee (theorem 2, with its condition): with automatic weights and all clients each round, `objective` falls in
     every round after the first if momentum = 0 and step_size <= 2 / (L + rho gamma_i), L = `SmoothGraph.smoothness`
     at the smallest degree visited. The first round is exempt (gamma_i = 1 / N majorises nothing).
-    NOT promised: that fall with momentum (measured: none at the paper's xi = .9, some at .97), nor under partial
+    NOT promised: that fall with momentum (measured: no rises at the paper's xi = .9, some at .97), nor under partial
     participation; a global minimum; privacy of w_i.
 
     Attributes:
@@ -132,7 +132,14 @@ class PPGL(GraphMethod):
         return np.asarray(distance - floor * np.log1p(distance / floor))
 
     def objective(self, graphs: Array, consensus: Array, distances: Array, public: Public) -> float:
-        """Compute (8), its norm softened as in `penalty`; `graphs` and `distances` = z_i / N_i are (clients, edges)."""
+        """Compute (8), its norm softened as in `penalty`.
+
+        Args:
+            graphs: w_i, (clients, edges).
+            consensus: w_con, (edges,).
+            distances: z_i / N_i, by vertex pair the mean squared difference of a client's signals, (clients, edges).
+            public: public facts of the run.
+        """
         fit = self.problem(public).objective(graphs, distances).sum()
         pull = self.rho * self.penalty(graphs, consensus).sum()
         return float(fit + pull + self.sparsity * np.abs(consensus).sum())
