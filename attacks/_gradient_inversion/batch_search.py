@@ -6,6 +6,9 @@ round has finitely many. Given the rows, the best draw of each round is the one 
 the observed one; given the draws, the rows are fitted as without randomness. The two alternate. The start is a fit of
 full batches, which is close enough if steps are small: a wrong order of the same batches changes a round only by the
 square of the step. `SampleFit` calls this for messages of a single client.
+
+Rows are written in coordinates: row = coordinates @ basis. `SumEquations.basis`, (coordinates, features), has
+orthonormal rows that span the clients' rows; the messages reveal that span.
 """
 
 from __future__ import annotations
@@ -112,7 +115,7 @@ def best_draws(
     Args:
         equations: equations of the client.
         possible: the draws of a round.
-        samples: (rows, coordinates) the rows.
+        samples: (rows, coordinates) the rows, in coordinates of `equations.basis`.
         labels: (rows,) their classes.
     """
     simulation = equations.simulation
@@ -160,9 +163,9 @@ class BatchSearch:
     starts with the smallest residuals are continued, several times each, with more and more noise added to their rows.
 
     Attributes:
-        options: number of draws of a round above which the search is not tried.
-        rounds: largest number of rounds to fit.
-        starts: number of starts, at least one for each count of labels.
+        options: number of draws of a round above which the search is not tried; `SampleFit` checks it.
+        rounds: number of rounds to fit, more if the rows need them; `SampleFit` builds the equations with it.
+        starts: number of starts; at least one is made for each candidate of how many rows each class has.
         first_steps: Jacobians of a start, and of each of its alternations.
         finalists: number of starts that are continued.
         tries: how often each of them is continued.
@@ -186,10 +189,14 @@ class BatchSearch:
 
         Args:
             equations: equations of the client, whose draws are unknown.
-            plain: starting points, and equations, of the same client with full batches, whose messages are similar.
+            plain: starting points, and equations, of the same client as if each step used all rows. Such a client's
+                messages are near the observed ones while steps are small.
             rng: source of randomness.
         """
         possible = PossibleDraws.of(equations.simulation.method, int(equations.simulation.sizes[0]))
+        # One round does not use all rows: starts are computed from gradients averaged over several rounds. The two
+        # systems may read the messages differently (`plain` takes LoSAC's running sums), and so have different bases:
+        # coordinates in `plain`'s basis, times this matrix, are those in `equations`'.
         starts, change_of_basis = plain.averaged(), plain.equations.basis @ equations.basis.T
         generated, guesses, jacobians = starts(rng), list[_BatchFit](), 0
         for _ in range(max(self.starts, len(starts.label_counts))):
@@ -229,6 +236,7 @@ def _alternate(
 ) -> _BatchFit:
     """Alternate between draws and rows until they explain the messages or the draws repeat."""
     known = set[bytes]()  # the draws tried so far, of all rounds together
+    # in place of a fit, until there is one: infinite residual, 0 steps, and a function that nothing calls
     best = _BatchFit(equations, labels, LeastSquaresFit(point.ravel(), np.inf, 0, lambda p: (p, p)))
     for _ in range(alternations):
         draws = best_draws(equations, possible, point, labels)

@@ -54,7 +54,7 @@ class NamedRun:
         defense_settings: parameters of the defence.
         data: a set's name, or the path of an `.npz`, `.csv` or `.parquet` file.
         clients: N; by default 8, or one for each owner of rows.
-        cohort: S, all by default.
+        cohort: number of clients in a round; all by default.
         partition: how rows are split over clients: a name, or `name=value`, of `securefed.datasets.partitioned`.
         held_out: share of the rows kept for scoring the result (the official test rows where there are some); 0: none.
         rounds: largest number of rounds.
@@ -176,7 +176,9 @@ def build(kind: Registry[T], name: str, settings: Mapping[str, Any]) -> T:
         return kind.make(name, **settings)
     except TypeError as error:
         make = kind[name].make
-        built = getattr(make, "__self__", make)  # `from_settings` takes any name; its class lists them
+        built = getattr(
+            make, "__self__", make
+        )  # a class's `from_settings(**settings)` takes any name; its fields are the settings
         settings_of = [parameter for parameter in signature(built).parameters if parameter != "settings"]
         raise ConfigError(
             f"{kind.kind} {kind[name].name!r}: {_argument_error(kind.kind, str(error), settings_of)}"
@@ -205,7 +207,15 @@ def _argument_error(kind: str, message: str, known: Sequence[str]) -> str:
 def federation(
     run: NamedRun, *, checkpoint: Path | None = None, seal: Seal | None = None, reveal: bool | None = None
 ) -> Federation:
-    """Build the federation of a run, for its plan or to run it; messages are not kept."""
+    """Build the federation of a run, for its plan or to run it; messages are not kept.
+
+    Args:
+        run: the run.
+        checkpoint: file to which the run is saved, and from which it resumes.
+        seal: encrypts that file.
+        reveal: accept that clients reveal, outside the defence, the scalars by which some algorithms select clients; by
+            default as `Federation` has it.
+    """
     return _setup(run, checkpoint, seal, reveal)[0]
 
 
@@ -217,7 +227,15 @@ def execute(
     reveal: bool | None = None,
     progress: Progress | None = None,
 ) -> FinishedRun:
-    """Execute a run; it resumes from the file `checkpoint` if there is one, encrypted where there is a `seal`."""
+    """Execute a run; it resumes from the file `checkpoint` if there is one, encrypted where there is a `seal`.
+
+    Args:
+        run: the run.
+        checkpoint: as for `federation`, like `seal` and `reveal`.
+        seal: encrypts that file.
+        reveal: whether clients may reveal scalars.
+        progress: called after every round.
+    """
     made, test = _setup(run, checkpoint, seal, reveal)
     start = time.perf_counter()
     result = made.run(run.rounds, evaluate_every=run.evaluate_every, progress=progress)
@@ -273,7 +291,7 @@ def summary(ran: FinishedRun) -> list[str]:
     """Summarise a run, one sentence a line."""
     history, result = ran.result.history, ran.result
     up, down = (sum(getattr(entry, way) for entry in history) for way in ("up", "down"))
-    void = sum(len(entry.void) for entry in history)
+    void = sum(len(entry.void) for entry in history)  # attempts that gave no sum and were repeated
     out = [f"{len(history)} rounds in {ran.seconds:.1f} s" + (f", stopped: {result.stopped}" if result.stopped else "")]
     out.append(f"bytes received by the server {up:,}, sent {down:,}" + (f"; {void} void attempts" if void else ""))
     shown = [(entry.round + 1, measures(entry.metrics)) for entry in history if entry.metrics]

@@ -1,7 +1,15 @@
 """Conclude an audit in two sentences: what unprotected messages give away, and whether a protection holds.
 
 They are the first ones of the page and of the terminal's summary. A cell is one attack on one secret in one view (what
-an attacker sees), over all runs, with a verdict; `outcomes` sorts the algorithms by what protects them.
+an attacker sees), over all runs, with a verdict; `strongest(by_owner=True)` selects by algorithm, defence, view and
+owner the cell that tells most. A server without help has no client or key holder that shares its secrets with it (the
+views `ALONE`). `outcomes` sorts the algorithms by what protects one client's data from it:
+
+    safe       even plain messages leak no more than the audit's acceptable leakage
+    held       a protection keeps the leak at or below that
+    fixed      the same, while the same clients take part in every round
+    open       no protection does
+    unknown    under some protection no leak was found, but its attacks failed or their results scatter too much
 """
 
 from __future__ import annotations
@@ -68,7 +76,8 @@ def _few(seeds: int) -> str:
 def _concluded(report: Report) -> str:
     """Say what unprotected messages give away, and whether a protection holds.
 
-    A report of one algorithm that tells its secrets apart names them; any other speaks of a client's data.
+    A report of one algorithm whose cells name parts of a client's data (rows, counts of labels) names them too; any
+    other speaks of a client's data.
     """
     if names_secrets(report) and (said := _secrets(report)):
         return f"{said} {_protected(report)}".strip()
@@ -122,7 +131,7 @@ def _unprotected(report: Report, words: dict[str, str]) -> str:
 
 
 def _protected(report: Report) -> str:
-    """Say where a protection keeps one client's data from a server without help, by the acceptable leakage."""
+    """Say in which algorithms a protection keeps one client's leak to a server without help at the accepted level."""
     found = [item for item in outcomes(report) if item.kind != "safe"]
     left = {kind: [item.name for item in found if item.kind == kind] for kind in ("held", "fixed", "open", "unknown")}
     if not found:

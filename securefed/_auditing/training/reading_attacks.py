@@ -7,6 +7,11 @@
 - Labels in closed form: the gradient of a softmax's bias is (mean probability - share of the class).
 - Labels by regression: training on many rows of a class raises that class's output on known rows. How much is learned
   from clients that are simulated on known rows, with the caller's own step.
+
+`AttackInputs` holds what an attacker has: the model and the local step, which are public; the observed change of the
+state; the number of rows of each member (a client in the observed sum); and known rows, like the clients' (`prior`).
+Statistics are in units of the known rows' statistics (`standardised`): (mean - known mean) / known deviation + 1, and
+variance / known variance, so that both are 1 for the known rows.
 """
 
 from __future__ import annotations
@@ -40,7 +45,8 @@ _LEARNING: Final = 0.3
 _FEWEST: Final = 24
 """Simulated clients below which the regression is left out: ten classes make 20 features, and fewer would overfit."""
 _SHIFTS: Final = 8
-"""Simulated clients on which the errors of batch statistics are measured; all channels of a layer share one number."""
+"""Simulated clients on which the errors of batch statistics are measured. Few are enough for the one factor that all
+means of a layer share, and all variances; each of them is a run of the local step."""
 _ASKED: Final = 200
 """Most known rows on which the outputs of the received and the returned model are compared."""
 
@@ -51,6 +57,10 @@ def read_statistics(inputs: AttackInputs) -> list[Reconstruction]:
     One batch is read exactly. While several pass, the weights in front of a layer move. How far that shifts and
     scatters what is read is measured on clients of known rows: the shift is subtracted, and what scatters is drawn
     towards the statistics of all known rows.
+
+    Returns:
+        One reconstruction, whose value is a vector: of each layer in order the means and then the variances of its
+        channels, in the units of `standardised`. With several batches these are averages over the batches.
 
     Raises:
         TranscriptError: no layer of batch normalisation is in training mode, the change lacks its running statistics,
@@ -72,11 +82,11 @@ def _corrected(inputs: AttackInputs, found: Array, pooled: list[Array], batches:
 
     With s the mean error (read - true) over simulated clients, and in units in which known rows have statistics 1, the
     corrected value is 1 + c (found - s - 1). c is the least-squares slope of (true - 1) on (read - s - 1), within
-    [0, 1], one number for all channels of a layer.
+    [0, 1]: one number for all means of a layer, and one for all its variances.
 
     Args:
         inputs: of the attack.
-        found: (channels of all layers,) statistics as read.
+        found: (numbers,) statistics as read, means and variances of all layers as `read_statistics` returns them.
         pooled: by layer the means, then the variances, of the known rows.
         batches: number of batches that the layers saw.
     """
@@ -145,6 +155,7 @@ def learn_labels(inputs: AttackInputs) -> LabelRegression:
     if known is None or inputs.classes < 2:
         raise TranscriptError("targets are no classes")
     shift, rng = OutputShift.of(inputs, known), inputs.rng(21)
+    # simulating the members of a sum takes one run of the step for each of them: len(inputs.rows)
     affordable = int(_LEARNING * inputs.budget.remaining / max(facts.seconds * len(inputs.rows), 1e-6))
     if affordable < _FEWEST:
         raise TranscriptError(
