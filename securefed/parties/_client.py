@@ -127,7 +127,8 @@ class SumClient:
             update: arrays or tensors by name, or a function that computes them, called only when they are due. Further
                 tensors that the terms keep local may be among them. Not looked at by requests that do not need it.
             weight: the update's weight, at least 0 (number of rows), or a function that returns it, called after the
-                update was computed.
+                update was computed. Under a defence that clips or noises every client weighs the same: leave it out
+                (a number other than 1 is refused, what a function returns is not summed).
             metrics: by name, this client's metrics; all that the terms name.
             base: the model that the update was computed from, where the terms bind one.
 
@@ -138,7 +139,8 @@ class SumClient:
             MalformedError: the bytes are no message of this protocol.
             VersionRefused, TermsDiffer: the server speaks another version, or has other terms.
             ConfigError, DataError: the request needs the update, and it is missing, or of other names, shapes or types
-                than the terms. Nothing was answered; call again with the right one.
+                than the terms; or a weight is given that the terms do not sum. Nothing was answered; call again with
+                the right one.
             StorageError: the state cannot be written. Nothing was answered.
         """
         message = self._read(request)
@@ -202,7 +204,7 @@ class SumClient:
                 )
         model = self._model(base)
         self._base = None if model is None else model_digest(model)
-        weight, metrics = weight if callable(weight) else _number(weight, "weight"), self._metrics(metrics)
+        weight, metrics = self._weight(weight), self._metrics(metrics)
         if not callable(update):
             update = self._structure(update)
         begun = node.begin(message)
@@ -259,6 +261,21 @@ class SumClient:
         if not self.terms.base:
             raise ConfigError("a base is given, and the terms bind none; make them with base=True, or leave it out")
         return read_update(base, self.terms.shapes, "the base")
+
+    def _weight(self, weight: Weight) -> Weight:
+        """Read the weight; raise `ConfigError` for one that the terms would drop.
+
+        A function is called only after the exchange was begun, too late for a refusal: what it returns is not summed.
+        """
+        if callable(weight):
+            return weight
+        given = _number(weight, "weight")
+        if not self.terms.weighted and given != 1.0:
+            raise ConfigError(
+                f"a weight of {given:g} is given, and these terms ({self.terms.defense.name}) sum no weights: under "
+                "noise every client weighs the same; leave weight out"
+            )
+        return given
 
     def _metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
         wanted = {name for name, _ in self.terms.metrics}

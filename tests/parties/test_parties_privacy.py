@@ -18,6 +18,7 @@ from securefed.defenses import (
 )
 from securefed.errors import (
     BudgetSpent,
+    ConfigError,
 )
 from securefed.parties import SumClient, SumServer, SumTerms
 from tests.parties.helpers import play
@@ -82,3 +83,29 @@ def test_an_adaptive_clip_learns_from_round_to_round_and_both_sides_plan_alike()
     mine = {i: {"update": UPDATES[i], "base": BASE} for i in range(CLIENTS)}
     norms = [play(server, members, mine, base=BASE).plan.learned[0] for _ in range(3)]
     assert norms[0] < norms[1] < norms[2]
+
+
+def test_a_weight_under_noise_is_refused_before_anything_is_used_up() -> None:
+    """The refused request is answered afterwards; other terms sum the same weight."""
+    terms = private_terms(epsilon=1000.0)
+    members, server = parties(terms), SumServer(terms)
+    server.open(base=BASE)
+    while server.result is None:
+        replies = {}
+        for party, request in server.outgoing.items():
+            if members[party].wants_update(request):
+                before = members[party].freeze()
+                with pytest.raises(ConfigError, match="under noise every client weighs the same; leave weight out"):
+                    members[party].receive(request, UPDATES[party], weight=500, base=BASE)
+                assert members[party].freeze() == before
+            replies[party] = members[party].receive(request, UPDATES[party], weight=1, base=BASE)
+        server.receive(replies)
+    assert server.result.weight == CLIENTS
+    assert members[0].spent.epsilon == pytest.approx(terms.epsilon_after(1))
+
+
+def test_a_function_of_a_weight_is_not_refused_under_noise_and_not_summed() -> None:
+    """It is called after the exchange was begun, when a refusal would be a client that sits out."""
+    terms = private_terms()
+    mine = {i: {"update": UPDATES[i], "base": BASE, "weight": lambda: 500.0} for i in range(CLIENTS)}
+    assert play(SumServer(terms), parties(terms), mine, base=BASE).weight == CLIENTS
