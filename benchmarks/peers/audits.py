@@ -25,6 +25,7 @@ SETTINGS = {
 SEES = {
     "in the clear, the server reads one client's data": ("plain", "server"),
     "under secure aggregation, the server reads one client's data in sums": ("secure_aggregation", "sum only"),
+    "under distributed noise, the server reads one client's data in sums": ("ddp", "sum only"),
     "under central noise, the server reads one client's data in sums": ("dp", "sum only"),
     "under central noise, all others read one client's data": ("dp", "released"),
 }
@@ -42,7 +43,8 @@ def main() -> None:
         setting = f"{name} ({known}), digits, {settings['clients']} clients, {settings['seeds']} seeds"
         out.append(row("the whole audit", setting, seconds, "s", target=f"<= {most} s", met=max(seconds) <= most))
         for said, place in SEES.items():
-            out.append(row(said, setting, [exposed(own, *place) for own in cells], f"of {known}"))
+            if all(any((cell["defense"], cell["view"]) == place for cell in own) for own in cells):
+                out.append(row(said, setting, [exposed(own, *place) for own in cells], f"of {known}"))
         print(f"{setting}: {min(seconds):.1f} to {max(seconds):.1f} s")
     print(write("audits", out))
 
