@@ -101,7 +101,7 @@ class Reconstruction:
         residual: relative residual of the observations under the estimate; NaN where the attack computes none.
         rank: rank of the linear system or Jacobian.
         unknowns: number of unknowns.
-        condition: its condition number over the kept directions.
+        condition: condition number of that system over the directions that count for `rank`.
         diagnostics: anything else worth reporting.
         members: the clients whose secret `value` is; `None` means `View.members`.
         guess: the attack's own guess of the secret without the messages; `None` where it makes none. The score compares

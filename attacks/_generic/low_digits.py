@@ -4,7 +4,8 @@ A number can carry rows in its last digits, behind a larger part that does not d
 rounded to three digits, plus the rows times 1e-6. No fit and no regression of the whole number finds them. This attack
 cuts every number off at several decimal and binary digits. It simulates clients with rows that the attacker draws, and
 learns these rows as a function of the remainders by kernel ridge regression, as `RegressRows` does from whole numbers.
-The audit's self-check plants such leaks.
+An audit of a user's own algorithm calls `learn` on simulated clients once, and `attack` on each observed message. Its
+self-check plants such leaks.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class LowDigits:
         return Reconstruction(
             self.secret,
             np.clip(rows, -bound, bound),
-            residual=self.model.expected,
+            residual=self.model.expected,  # leave-one-out error on the simulated clients: no message is predicted
             unknowns=rows.size,
             members=frozenset(replay.members),
             diagnostics={"digits": f"{'bits' if self.cut.binary else 'decimals'} from {self.cut.place}"},

@@ -6,11 +6,11 @@ positive semidefinite S,
 
     - sum_k ||Y_k - S Z_k||^2 / (2 e_k^2) - sum_k (t_k - tr(Z_k^T S Z_k))^2 / (2 f_k^2) - tr(M S),
 
-with e_k and f_k the standard deviations of the noise: a Gaussian likelihood, and a penalty tr(M S), M diagonal and
-positive, that favours few and small eigenvalues, as data have. Where noise hides everything the estimate is 0; as the
-noise vanishes it tends to the positive semidefinite completion of least trace (Nystrom's), which `linear.solve`
-computes from exact messages. The penalty is lowered in the directions of low precision until the residual is no larger
-than the noise.
+with e_k and f_k the standard deviations of the noise: a Gaussian likelihood, and a penalty tr(M S), M positive and
+diagonal in the eigenbasis of H below, that favours few and small eigenvalues, as data have. Where noise hides
+everything the estimate is 0; as the noise vanishes it tends to the positive semidefinite completion of least trace
+(Nystrom's), which `linear.solve` computes from exact messages. The penalty is lowered in the directions of low
+precision until the residual is no larger than the noise.
 
 The likelihood is diagonal in the eigenbasis of H = sum_k Z_k Z_k^T / e_k^2, up to a low-rank term of the traces, and
 projecting on positive semidefinite matrices is one eigendecomposition. So ADMM (the alternating direction method of
@@ -195,11 +195,11 @@ class ProductLikelihood:
         return np.asarray(self.vectors @ (point * np.outer(self.scales, self.scales)) @ self.vectors.T)
 
     def scaled_dual(self, dual: Array) -> Array:
-        """Return T U^T M U T for a multiplier M of S; multipliers scale inversely, so that <M, S> stays the same."""
+        """Return T U^T D U T for a multiplier D of S; multipliers scale inversely, so that <D, S> stays the same."""
         return np.asarray((self.vectors.T @ dual @ self.vectors) * np.outer(self.scales, self.scales))
 
     def dual(self, scaled: Array) -> Array:
-        """Return the multiplier M of S, given one in these coordinates; the inverse of `scaled_dual`."""
+        """Return the multiplier D of S, given one in these coordinates; the inverse of `scaled_dual`."""
         return np.asarray(self.vectors @ (scaled / np.outer(self.scales, self.scales)) @ self.vectors.T)
 
     @cached_property

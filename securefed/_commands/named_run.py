@@ -176,9 +176,8 @@ def build(kind: Registry[T], name: str, settings: Mapping[str, Any]) -> T:
         return kind.make(name, **settings)
     except TypeError as error:
         make = kind[name].make
-        built = getattr(
-            make, "__self__", make
-        )  # a class's `from_settings(**settings)` takes any name; its fields are the settings
+        # where `make` is a class's `from_settings(**settings)`, which takes any name, that class has the settings
+        built = getattr(make, "__self__", make)
         settings_of = [parameter for parameter in signature(built).parameters if parameter != "settings"]
         raise ConfigError(
             f"{kind.kind} {kind[name].name!r}: {_argument_error(kind.kind, str(error), settings_of)}"

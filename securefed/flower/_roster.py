@@ -1,6 +1,7 @@
 """Keep which client each SuperNode is: the server numbers them, or asks the sites where the terms pin identities.
 
-Flower gives each SuperNode a large random id; a secure sum needs clients numbered 0 to N - 1. Where clients sign with
+Flower gives each SuperNode a large random id; a secure sum needs clients numbered 0 to N - 1, N being stated in its
+terms, what server and clients agreed on before. Where clients sign with
 identities, a client's key belongs to its number, so that each site names its own.
 """
 
@@ -58,7 +59,15 @@ class Roster:
             )  # fmt: skip
 
     def name(self, node: int, party: int, connected: Iterable[int]) -> None:
-        """Take down the number that a site gave; a number that a connected SuperNode has is not given away."""
+        """Take down the number that a site gave; a number that a connected SuperNode has is not given away.
+
+        The caller asks only SuperNodes without a number, so that none gets a second one.
+
+        Args:
+            node: the site's SuperNode.
+            party: the number.
+            connected: all SuperNodes that are connected now.
+        """
         holder = self._nodes.get(party)
         if not 0 <= party < self.clients or (holder not in (None, node) and holder in set(connected)):
             _LOG.warning("SuperNode %d says that it is client %d, which is taken or outside the terms", node, party)

@@ -79,6 +79,13 @@ class DenseNetwork(TorchClassifier):
         """Compute the mean gradients of several clients at once, (clients, *shape) by name.
 
         Back-propagation is written out as batched matrix products, which moves less memory than tracing by torch.
+        Names: `slope` is d loss / dz_k, `entered` the input a_{k-1} of layer k, `others` all parameters but W_1.
+
+        Args:
+            parameters: (clients, *shape) by name.
+            x: rows, (clients, widest, features).
+            y: labels, (clients, widest).
+            weights: weight of each row in its client's mean, (clients, widest).
         """
         parameters = {name: np.asarray(value, self.dtype) for name, value in parameters.items()}
         x, products = np.asarray(x, self.dtype), DenseWeightProducts(parameters, self.l2)

@@ -146,7 +146,8 @@ class _Preconditioner:
         P = system.bases @ system.bases.mT  # (rounds, features, features)
         on_diagonal = np.ascontiguousarray(np.diagonal(P, axis1=1, axis2=2))
         # <X, L(X)> for X = (e_i e_j^T + e_j e_i^T) / sqrt(2), i != j:
-        # prior + (m_i + m_j) / 2 - sum_k w_k ((P_k)_ii (P_k)_jj + (P_k)_ij^2)
+        # prior + (m_i + m_j) / 2 - sum_k w_k ((P_k)_ii (P_k)_jj + (P_k)_ij^2). For i = j one of the two equal products
+        # is too many, and the result may fall below 0, hence the floor at `prior`: a preconditioner may be approximate.
         squares = (w @ (P**2).reshape(rounds, -1)).reshape(features, features)
         diagonal = prior + (m[:, None] + m) / 2 - (on_diagonal.T * w) @ on_diagonal - squares
         leading = min(int(np.sum(m > _HEAVY * m[0])), _LEADING, features)

@@ -78,7 +78,7 @@ class ActiveAudit:
                 place,
                 attack.name,
                 [run.estimate],
-                [None if chance is None else [chance]],
+                [None if chance is None else [chance]],  # one null; None: clients refused the permuted messages' run
                 partial(self._judge, run, honest),
                 _cannot_tell,
             )

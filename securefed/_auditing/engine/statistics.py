@@ -95,10 +95,11 @@ class Verdict:
 
 
 def verdict(leakage: Interval, null: Interval, *, explained: float = math.nan, highest: float = -math.inf) -> Verdict:
-    """Judge a leakage against its null, with threshold = max(.05, null.high).
+    """Judge a leakage against its null, with threshold = max(.05, null.high) and low = mean - `widened(leakage)`.
 
-    - `exposed`: leakage.low >= .9 and leakage.low > null.high.
-    - `partial`: leakage.low > threshold; or a single run was reconstructed to a thousandth of the guess's error.
+    - `exposed`: low >= .9 and low > null.high.
+    - `partial`: low > threshold; or a single run was reconstructed to a thousandth of the guess's error (leakage .999,
+      as leakage is 1 - error / error of the guess), which is also more than null.high.
     - `inconclusive`: neither, and silence means nothing: fewer than 8 in 10 runs are explained, so that the search
       failed in the others, or no mean leakage would have been noticed (`detectable` >= 1).
     - `not detected`: neither, with `detectable` = threshold + (mean - low) + .84 deviation / sqrt(seeds). The summand

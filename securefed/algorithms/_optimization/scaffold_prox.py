@@ -53,5 +53,8 @@ class ScaffoldProx(ProximalSteps, Scaffold):
     )
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
-        """Return SCAFFOLD's bounds of the vectors sent, `dx`'s widened by what the proximal steps can move."""
+        """Return SCAFFOLD's bounds of the vectors sent, `dx`'s widened by what the proximal steps can move.
+
+        By vector: its largest entry in units of a gradient's, and the bits of the integers in which it is summed.
+        """
         return self.widened(super().factors(public), self.local_steps, public)
