@@ -29,6 +29,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--limit", type=float, default=900.0, help="seconds before a run is given up")
     options = parser.parse_args(arguments or [])
+    if options.rounds < 2:
+        parser.error("--rounds must be at least 2: the first round is measured apart from the later ones")
     with tempfile.TemporaryDirectory() as place:
         legacy = Path(place) / "app"
         shutil.copytree(SECAGG, legacy)
