@@ -177,6 +177,7 @@ def _cells(one: Setting, mark: str, *, wide: bool) -> list[str]:
     ran = not math.isnan(one.bytes_up)
     usable = "" if one.usable or one.usable_from is None else f" (usable from {one.usable_from} clients)"
     words = one.defense if wide else one.defense.replace("secure aggregation (sums of at least", "sums (of")
+    # holds: the leak's upper bound and the smallest leak that would have shown are at most the acceptable leak
     mark = mark or ("[green]+[/]" if one.holds else "[red]-[/]")
     sizes = [str(one.rows_per_client), str(one.rounds)]
     seen = ">1" if 1 < one.detectable < math.inf else _figure(one.detectable)  # nothing would have shown

@@ -8,7 +8,13 @@
 
 The aggregation protocol of the defence names the stages (masking: keys, shares, upload, unmasking). A party's first
 request holds the exchange's header, and the request for the upload also holds the broadcast that contributions are
-computed from, and which exchange counted each client last. `Coordinator` and `SumServer` drive it.
+computed from, and which exchange counted each client last, that is, has its upload in the sum. `Coordinator` and
+`SumServer` drive it.
+
+A client whose values are out of range must not say so under a defence that hides them. It sits out: it uploads uniform
+integers, also in an entry of the plan called the indicator, where all others upload 0. The sum is then noise, and the
+indicator's sum shows that some client sat out, not which. A client that drops out uploads nothing, and the sum is over
+the others.
 """
 
 from __future__ import annotations
@@ -17,15 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from securefed._messages import (
-    REFUSAL,
-    SERVER,
-    Aggregate,
-    ClientId,
-    Message,
-    PartyId,
-    RoundRecord,
-)
+from securefed._messages import REFUSAL, SERVER, Aggregate, ClientId, Message, PartyId, RoundRecord
 from securefed._persistence.packing import from_bytes, nest, pack, restore, unnest
 from securefed._runtime.exchange_context import CountedExchanges, exchange_context, tensors_digest
 from securefed._runtime.exchange_header import ExchangeHeader
@@ -111,7 +109,7 @@ def open_exchange(
         content: what requests hold beside the protocol's fields.
         log: where messages are recorded.
         previous: survivors of the last sum that was opened; empty before any.
-        prepared: what the last exchange precomputed for this one.
+        prepared: keys and masks that the last exchange precomputed for this one (`SupportsPipelining`).
 
     Raises:
         PlanError: the defence cannot keep its promise after so many doublings of the range.
@@ -360,7 +358,7 @@ class OpenExchange:
                 self.refusals[error.sender] = str(error)
                 del replies[error.sender]
             except SurvivorsTooClose:
-                raise
+                raise  # enough clients are left: no refusal is the cause, and the engine leaves out some and repeats
             except TooFewSurvivors as error:
                 if not self.refusals:
                     raise
@@ -376,6 +374,7 @@ class OpenExchange:
         if some_client_out(aggregate.total, plan):
             raise ClientOut(aggregate.survivors)
         announced = protocol.announce(aggregate) if isinstance(protocol, SupportsVerification) else {}
+        # the plan of any exchange of this kind, without this one's number
         return ExchangeResult(self._record(aggregate), replace(plan, exchange=None), self.refusals, announced)
 
     def _record(self, aggregate: Aggregate) -> RoundRecord:
@@ -383,16 +382,16 @@ class OpenExchange:
         session, content, defense = self.session, self.content, self._defense
         total = defense.decode(aggregate.total, session.plan, aggregate.count)
         record = RoundRecord(
-            session.round,
-            content.header.kind,
-            content.broadcast,
-            session.cohort,
-            aggregate.survivors,
-            without_indicator_tensor(aggregate.total),
-            without_indicator(session.plan).steps,
-            total,
-            defense.release(total, session.plan),
-            defense.distortion(session.plan, aggregate.count),
+            round=session.round,
+            kind=content.header.kind,
+            broadcast=content.broadcast,
+            cohort=session.cohort,
+            survivors=aggregate.survivors,
+            encoded=without_indicator_tensor(aggregate.total),
+            step=without_indicator(session.plan).steps,
+            total=total,
+            released=defense.release(total, session.plan),
+            distortion=defense.distortion(session.plan, aggregate.count),
         )
         if self.log.keep:
             self.log.transcript.records.append(record)

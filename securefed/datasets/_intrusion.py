@@ -74,7 +74,8 @@ def unsw_nb15() -> LoadedDataset:
     Groups:
         attack_cat: the kind of attack, `Normal` where there is none.
         role: (archive) 0 normal row to train on, 1 normal row to test on, 2 attack.
-        role_paper_test: (archive) likewise in the file's order, which drifts with time.
+        role_paper_test: (archive) likewise, but split in the file's order, which drifts with time; the name is the
+            archive's.
     """
     archive = UNSW_NB15.archived()
     if archive:
@@ -170,4 +171,5 @@ def _source(
     test: Dataset | None = None,
 ) -> LoadedDataset:
     """Put a data set together, its labels 0 or 1."""
-    return LoadedDataset(Dataset(x, y.astype(np.int64)), origin.name, bound, None, test, groups, features)
+    data = Dataset(x, y.astype(np.int64))
+    return LoadedDataset(data, origin.name, bound, test=test, groups=groups, features=features)

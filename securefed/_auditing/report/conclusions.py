@@ -66,7 +66,8 @@ def weight(cell: Cell) -> tuple[int, float]:
     """Rank a cell by how much it tells: what it found comes first, by mean leakage.
 
     Then follows silence: of an attack that explains the messages, then of one that failed, then of one that cannot
-    tell. So the silence of an attack that cannot tell never hides that another one failed.
+    tell: `cell.explained`, the share of the runs whose messages its estimate explains, is then NaN. So the silence of
+    an attack that cannot tell never hides that another one failed.
     """
     if cell.verdict.word in FOUND:
         return 3, cell.leakage.mean
