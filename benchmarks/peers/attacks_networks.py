@@ -36,7 +36,7 @@ from securefed.datasets._loaders import load
 
 CELLS = RESULTS / "cells" / "attacks_networks.json"
 SIDE, CLASSES, GOOD = 28, 10, 30.0
-EXACT_SEEDS = 5
+EXACT_SEEDS = 10
 LOCAL = LocalSteps(0.1, 5)
 LOSS = partial(nn.functional.cross_entropy, reduction="none")
 KINDS = (("single", 1), ("fedavg", 1), ("batch", 4), ("batch", 8))
@@ -194,7 +194,7 @@ def _exact() -> list[Row]:
     """Rows read off the first layer, labels unknown, float32."""
     out = []
     for widths in ((784, 1024, 10), (784, 200, 200, 10)):
-        for count in (1, 2, 4, 8, 12):
+        for count in (1, 2, 4, 8, 12, 16, 24):
             shares, seconds = [], []
             for seed in range(EXACT_SEEDS):
                 model, (x, y) = dense(widths, seed), drawn(count, seed)
