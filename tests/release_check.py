@@ -77,7 +77,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where the built files are kept")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        built = [build(Path(folder) / name) for name in ("first", "second")]
+        commit = git("rev-parse", "HEAD").decode().strip()  # of both builds, though somebody commits meanwhile
+        built = [build(Path(folder) / name, commit) for name in ("first", "second")]
         for first, second in zip(*built, strict=True):
             same = digest(first) == digest(second)
             print(f"{first.name}: {digest(first)[:16]}, {'the same twice' if same else 'DIFFERS between builds'}")
@@ -94,15 +95,18 @@ def main() -> None:
             print(f"extra {extra}: {megabytes(Path(folder) / extra):.0f} MB, works alone")
 
 
-def build(folder: Path) -> list[Path]:
-    """Build wheel and source archive of the last commit in a folder; return their paths, sorted."""
+def git(*arguments: str) -> bytes:
+    """Return what a command of git prints in the clone."""
+    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True).stdout
+
+
+def build(folder: Path, commit: str) -> list[Path]:
+    """Build wheel and source archive of a commit in a folder; return their paths, sorted."""
     source = folder / "source"
     source.mkdir(parents=True)
-    archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
-    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+    with tarfile.open(fileobj=io.BytesIO(git("archive", commit))) as tar:
         tar.extractall(source, filter="data")
-    date = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, check=True, capture_output=True, text=True)
-    epoch = date.stdout.strip()
+    epoch = git("log", "-1", "--format=%ct", commit).decode().strip()
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder / "dist"), str(source)]
     subprocess.run(command, check=True, capture_output=True, env=os.environ | {"SOURCE_DATE_EPOCH": epoch})
     files = sorted((folder / "dist").iterdir())
