@@ -66,7 +66,8 @@ def invert(
 
     Returns:
         The rows with their residual, and the labels or targets that were used. A large residual means that
-        the search failed, or that the model, the loss or the local steps are not those of the client.
+        the search failed, or that the model, the loss or the local steps are not those of the client. A small one is
+        no proof that every row of a batch is right (`RecoveredRows.residual`).
 
     Raises:
         ConfigError: the message does not fit the model, the labels can be recovered from neither layer, or the searches

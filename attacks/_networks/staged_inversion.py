@@ -71,7 +71,8 @@ class InversionEffort:
         evenness: weight of the images' total variation while the network is smoothed, in units of the squared width;
             without smoothing it is 0.
         signed_steps: steps of signed Adam on cosine distance and total variation, where L-BFGS fails; 0 leaves it out.
-        solved: relative residual at which rows count as found.
+        solved: relative residual at which the inversion ends. Behind sigmoids and tanh it is no proof that every row
+            was found (`RecoveredRows.residual`).
         fits: most starts of the fit in the row space.
         counts: most label counts that this fit tries, where the labels are not known.
         memory: most bytes that a search may take; larger searches are refused before anything is allocated.
@@ -108,7 +109,9 @@ class RecoveredRows:
     Attributes:
         rows: (B, features).
         residual: relative residual of the message under `rows`, 0 if exact. It stays large where nothing was found, and
-            where the simulation is wrong (other hyper-parameters than the client's).
+            where the simulation is wrong (other hyper-parameters than the client's). That it is small does not prove
+            that all rows are right, except at rounding level: behind sigmoids wrong pictures in a batch left 1e-5.
+            Another `seed` that ends at the same rows is better evidence.
         stage: the stage that found them: "ratio" or "separation" (closed forms), "coordinates" (the fit in the row
             space), "descent" (L-BFGS), "smoothed" (with smoothed ReLUs) or "cosine" (signed Adam, then L-BFGS).
         evaluations: number of evaluations of the objective, all starts together.
