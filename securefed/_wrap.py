@@ -123,9 +123,7 @@ def _simulate(
     )  # fmt: skip
     if not terms.weighted and weights is not None and len(set(given.tolist())) > 1:
         raise ConfigError(f"{chosen.name} clips or noises every update alike; leave the weights out")
-    shares = (
-        given if terms.weighted else np.ones(len(arrays))
-    )  # equal weights are no weights: clients refuse them there
+    shares = given if terms.weighted else np.ones(len(arrays))  # equal weights are none, and clients warn of them
     contributions = [{"update": u, "weight": float(w)} for u, w in zip(arrays, shares, strict=True)]
     return play_round(SumServer(terms), contributions)
 

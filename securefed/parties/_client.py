@@ -9,6 +9,7 @@ request for the upload needs the update. `ClientNode` does the protocol; this cl
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -36,6 +37,7 @@ from securefed.parties._update import is_local, model_digest, read_update
 Update = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 """Arrays or tensors by name, or a function that computes them when they are due."""
 Weight = float | Callable[[], float]
+_LOG = logging.getLogger("securefed.client")
 _KIND: Final = "client's state of a sum"
 _NO_DATA: Final = Dataset(np.zeros((1, 1)))
 
@@ -128,7 +130,7 @@ class SumClient:
                 tensors that the terms keep local may be among them. Not looked at by requests that do not need it.
             weight: the update's weight, at least 0 (number of rows), or a function that returns it, called after the
                 update was computed. Under a defence that clips or noises every client weighs the same: leave it out
-                (a number other than 1 is refused, what a function returns is not summed).
+                (a number other than 1 is not summed, and a warning is logged).
             metrics: by name, this client's metrics; all that the terms name.
             base: the model that the update was computed from, where the terms bind one.
 
@@ -139,8 +141,7 @@ class SumClient:
             MalformedError: the bytes are no message of this protocol.
             VersionRefused, TermsDiffer: the server speaks another version, or has other terms.
             ConfigError, DataError: the request needs the update, and it is missing, or of other names, shapes or types
-                than the terms; or a weight is given that the terms do not sum. Nothing was answered; call again with
-                the right one.
+                than the terms. Nothing was answered; call again with the right one.
             StorageError: the state cannot be written. Nothing was answered.
         """
         message = self._read(request)
@@ -263,18 +264,19 @@ class SumClient:
         return read_update(base, self.terms.shapes, "the base")
 
     def _weight(self, weight: Weight) -> Weight:
-        """Read the weight; raise `ConfigError` for one that the terms would drop.
+        """Read the weight, and log a warning where the terms do not sum it.
 
-        A function is called only after the exchange was begun, too late for a refusal: what it returns is not summed.
+        It is no refusal: a client that refused a weight of 2 and answered with a weight of 1 would show the server
+        which of them it has.
         """
         if callable(weight):
             return weight
         given = _number(weight, "weight")
         if not self.terms.weighted and given != 1.0:
-            raise ConfigError(
-                f"a weight of {given:g} is given, and these terms ({self.terms.defense.name}) sum no weights: under "
-                "noise every client weighs the same; leave weight out"
-            )
+            _LOG.warning(
+                "client %d: these terms (%s) sum no weights, since under noise every client weighs the same; the "
+                "weight that is given is not used: leave it out", self.party, self.terms.defense.name,
+            )  # fmt: skip
         return given
 
     def _metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:

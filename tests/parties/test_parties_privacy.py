@@ -18,7 +18,6 @@ from securefed.defenses import (
 )
 from securefed.errors import (
     BudgetSpent,
-    ConfigError,
 )
 from securefed.parties import SumClient, SumServer, SumTerms
 from tests.parties.helpers import play
@@ -85,27 +84,18 @@ def test_an_adaptive_clip_learns_from_round_to_round_and_both_sides_plan_alike()
     assert norms[0] < norms[1] < norms[2]
 
 
-def test_a_weight_under_noise_is_refused_before_anything_is_used_up() -> None:
-    """The refused request is answered afterwards; other terms sum the same weight."""
+def test_a_weight_under_noise_is_not_summed_and_a_warning_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """A refusal would show the server which weight a client has."""
     terms = private_terms(epsilon=1000.0)
-    members, server = parties(terms), SumServer(terms)
-    server.open(base=BASE)
-    while server.result is None:
-        replies = {}
-        for party, request in server.outgoing.items():
-            if members[party].wants_update(request):
-                before = members[party].freeze()
-                with pytest.raises(ConfigError, match="under noise every client weighs the same; leave weight out"):
-                    members[party].receive(request, UPDATES[party], weight=500, base=BASE)
-                assert members[party].freeze() == before
-            replies[party] = members[party].receive(request, UPDATES[party], weight=1, base=BASE)
-        server.receive(replies)
-    assert server.result.weight == CLIENTS
-    assert members[0].spent.epsilon == pytest.approx(terms.epsilon_after(1))
+    mine = {i: {"update": UPDATES[i], "base": BASE, "weight": 500 if i == 1 else 1} for i in range(CLIENTS)}
+    assert play(SumServer(terms), parties(terms), mine, base=BASE).weight == CLIENTS
+    assert [record.message for record in caplog.records if "sum no weights" in record.message] == [
+        f"client 1: these terms ({terms.defense.name}) sum no weights, since under noise every client weighs the same; "
+        "the weight that is given is not used: leave it out"
+    ]
 
 
-def test_a_function_of_a_weight_is_not_refused_under_noise_and_not_summed() -> None:
-    """It is called after the exchange was begun, when a refusal would be a client that sits out."""
+def test_a_function_of_a_weight_is_not_summed_under_noise() -> None:
     terms = private_terms()
     mine = {i: {"update": UPDATES[i], "base": BASE, "weight": lambda: 500.0} for i in range(CLIENTS)}
     assert play(SumServer(terms), parties(terms), mine, base=BASE).weight == CLIENTS
