@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where the built files are kept")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        commit = git("rev-parse", "HEAD").decode().strip()  # of both builds, though somebody commits meanwhile
+        commit = git("rev-parse", "HEAD").decode().strip()  # of both builds, even if a commit is made meanwhile
         built = [build(Path(folder) / name, commit) for name in ("first", "second")]
         for first, second in zip(*built, strict=True):
             same = digest(first) == digest(second)

@@ -1,6 +1,6 @@
 """Check that a run's results do not reveal the sampled cohort, which amplification by sampling requires.
 
-Amplification by sampling counts a client's chance of not being in the cohort as privacy, so nobody may learn the
+Amplification by sampling counts a client's chance of not being in the cohort as privacy, so no party may learn the
 cohort. An algorithm that divides by the survivors' numbers of rows, for instance, publishes it in its model. The check
 is a test and no proof: it compares trial runs on a few cohorts before the run begins.
 """

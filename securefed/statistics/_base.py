@@ -2,7 +2,7 @@
 
 All parties agree on `terms`, which fix the tensors that are summed, public bounds on their entries, and the defence:
 how the sum is made (in the clear, masked, encrypted, noised). Each party computes its `summand`, `securefed.parties`
-carries out the sum, and whoever holds the result computes the `estimate`. Exact defences sum in fixed point: integers
+carries out the sum, and the holder of the result computes the `estimate`. Exact defences sum in fixed point: integers
 that stand for multiples of a small step. So a sum has a known largest error. A tensor's sensitivity is the largest
 change of its sum, in L2 norm, if one row is added or removed; noise for differential privacy is in proportion to it.
 """

@@ -29,7 +29,7 @@ COVERED = [SSI(rank=2), LocalPower(rank=2, local_steps=(1,)), GraphFedAvg(moment
 
 
 def found_statically(thing: Any, capability: Any) -> bool:
-    """What `isinstance` looks at from Python 3.12 on: attributes without `__getattr__`."""
+    """Look attributes up as `isinstance` does from Python 3.12 on: without `__getattr__`."""
     missing = object()
     names = [name for name in vars(capability) if not name.startswith("_")]
     return all(inspect.getattr_static(thing, name, missing) is not missing for name in names)
