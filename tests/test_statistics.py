@@ -54,6 +54,15 @@ CASES: dict[str, tuple[Any, list[Any], np.ndarray]] = {
     ),
 }  # fmt: skip
 
+RECORD_NOISE = chain(records(), gaussian(1.0), secure_aggregation())
+OMITTING: dict[str, Any] = {
+    "count": Count(features=2, outliers="omit"),
+    "mean": Mean(features=2, outliers="omit"),
+    "covariance": Covariance(features=2, outliers="omit"),
+    "table": ContingencyTable((2, 2), outliers="omit"),
+    "regression": LinearRegression(2, outliers="omit"),
+}
+
 
 @pytest.mark.parametrize("defense", DEFENSES)
 @pytest.mark.parametrize("name", CASES)
@@ -101,12 +110,37 @@ def test_a_shift_keeps_the_digits_of_a_variance_far_from_zero() -> None:
 def test_noise_hides_single_rows_and_is_stated(noise: Any) -> None:
     """1000 rows a party: the mean moves by a few deviations of .5 sensitivities over 3000 rows."""
     rows = [RNG.uniform(-1, 1, (1000, 2)) for _ in range(3)]
-    found = Mean(features=2, rows=1000).simulate(rows, chain(records(), noise, secure_aggregation()))
+    found = Mean(features=2, rows=1000, outliers="omit").simulate(rows, chain(records(), noise, secure_aggregation()))
     assert found.plan.privacy is not None
     assert found.plan.privacy.unit == "record"
     assert 0 < found.noise["sum"] / 3000 < 1e-2
     np.testing.assert_allclose(found.value, np.concatenate(rows).mean(0), atol=8 * found.noise["sum"] / 3000)
     assert (found.value != np.concatenate(rows).mean(0)).all()
+
+
+@pytest.mark.parametrize("name", ["count", "mean", "covariance", "regression", "table"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e6, -3.5])
+def test_a_row_out_of_bounds_moves_no_sum_by_more_than_the_row(name: str, value: float) -> None:
+    """What noise for single rows is computed from: whatever a row holds, its party's other rows stay in the sum."""
+    statistic = OMITTING[name]
+    x = RNG.integers(0, 2, (20, 2)).astype(float)
+    bad = np.concatenate([x[:7], [[0.0, value]], x[7:]])
+    target = RNG.uniform(-1, 1, 21) if name == "regression" else None
+    without = statistic.summand(x, None if target is None else np.delete(target, 7))
+    for tensor, total in statistic.summand(bad, target).items():
+        np.testing.assert_array_equal(total, without[tensor])
+    if target is not None:
+        target[7] = value
+        np.testing.assert_array_equal(
+            statistic.summand(np.insert(x, 7, 0.0, axis=0), target)["targets"], without["targets"]
+        )
+
+
+def test_one_row_beyond_the_bound_does_not_show_through_noise_for_single_rows() -> None:
+    rows = [RNG.uniform(-1, 1, (500, 1)) for _ in range(3)]
+    rows[1][3] = 40.0
+    found = Count(rows=500, outliers="omit").simulate(rows, RECORD_NOISE)
+    assert abs(found.count - 1499) < 8 * found.noise["count"]  # 1000 where the row takes its party out
 
 
 def test_separate_parties_and_rows_beyond_the_bound_that_nobody_learns_of() -> None:
@@ -126,12 +160,14 @@ def test_separate_parties_and_rows_beyond_the_bound_that_nobody_learns_of() -> N
     [
         (lambda: Mean(features=3).simulate(PARTIES), DataError, "must have 3 columns"),
         (lambda: Mean(features=4, rows=9, bound=8.0).simulate(PARTIES), DataError, "9 are declared"),
-        (lambda: Mean(features=4).simulate(PARTIES), DataError, "beyond the declared bound 1"),
-        (lambda: Mean(features=4).simulate([PARTIES[0] * np.nan]), DataError, "finite"),
+        (lambda: Mean(features=4).simulate(PARTIES), DataError, "at most 1 from the shift"),
+        (lambda: Mean(features=4).simulate([PARTIES[0] * np.nan]), DataError, "row 0, is not finite"),
         (lambda: Mean(features=4, bound=8.0).simulate([]), ConfigError, "at least one party"),
         (lambda: Mean(features=4).simulate([np.zeros((0, 4))] * 3), DataError, "any rows"),
         (lambda: Variance(features=1).simulate([np.zeros((1, 1))]), DataError, "more than ddof=1"),
         (lambda: Mean(features=0), ConfigError, "at least 1"),
+        (lambda: Mean(outliers="clip"), ConfigError, "outliers must be one of refuse, omit"),
+        (lambda: Mean().terms(clients=3, defense=RECORD_NOISE), ConfigError, "outliers='omit'"),
         (lambda: Mean(bound=0.0), ConfigError, "positive"),
         (lambda: Mean(features=2, shift=(1.0,)), ConfigError, "shift"),
         (lambda: Histogram((1.0, 0.0)), ConfigError, "ascending"),

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -29,6 +29,8 @@ from securefed.parties._terms import SumTerms
 
 Rows = Any
 """One party's rows: an array (rows, features), or what `np.asarray` turns into one."""
+
+Outliers = Literal["refuse", "omit"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +73,26 @@ class Sums:
     noised: bool
 
 
+@dataclass(frozen=True)
 class Statistic(ABC):
-    """A statistic that follows from one sum over all parties' rows. Write `tensors`, `_check`, `_summand`, `_value`."""
+    """A statistic that follows from one sum over all parties' rows.
+
+    A class writes `tensors`, `_check`, `_within`, `_declared`, `_summand` and `_value`.
+
+    Attributes:
+        outliers: what happens to a row that is not finite or beyond the declared bounds. "refuse": its party takes no
+            part. "omit": the row is left out of all sums, of the count too, so that the statistic is that of the other
+            rows; noise for single rows needs this (see `terms`).
+
+    Raises:
+        ConfigError: another word.
+    """
+
+    outliers: Outliers = field(default="refuse", kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.outliers not in get_args(Outliers):
+            raise ConfigError(f"outliers must be one of {', '.join(get_args(Outliers))}; got {self.outliers!r}")
 
     @abstractmethod
     def tensors(self) -> tuple[SummedTensor, ...]:
@@ -88,7 +108,15 @@ class Statistic(ABC):
 
     @abstractmethod
     def _check(self, x: Array, y: Array | None) -> None:
-        """Raise `DataError` where rows do not keep to what was declared."""
+        """Raise `DataError` where shapes or the number of rows are not as declared."""
+
+    @abstractmethod
+    def _within(self, x: Array, y: Array | None) -> Array:
+        """Return whether each row keeps to the declared bounds, (rows,), from rows that are finite."""
+
+    @abstractmethod
+    def _declared(self) -> str:
+        """Return the bounds of a row in words, for errors."""
 
     def terms(
         self, *, clients: int, defense: Link | None = None, cohort: int | None = None, epsilon: float | None = None,
@@ -100,9 +128,8 @@ class Statistic(ABC):
             clients: number of parties.
             defense: how the sum is made. With `chain(records(), gaussian(z), secure_aggregation())` it is private
                 whether a row is there (to replace a row by another moves the sum by up to twice as much), with
-                `chain(clip(norm), ...)` whether a party is. The former holds only for rows within the declared bounds:
-                a party with a row beyond them sits out, and the noise does not hide that. Cut rows to the bounds before
-                (`numpy.clip`), and declare more `rows` than any party has.
+                `chain(clip(norm), ...)` whether a party is. The former needs `outliers="omit"`, and `rows` that are
+                known to be more than any party has: a party with more takes no part, which noise does not hide.
             cohort: parties planned for the round; all by default.
             epsilon: privacy budget over all rounds with these terms.
             rounds: rounds at most. A party's rows are the same in every round, so a server that sums them twice, over
@@ -111,34 +138,56 @@ class Statistic(ABC):
                 same rows, each with its own terms, subtract in the same way: have the same parties in each of them.
 
         Raises:
+            ConfigError: noise for single rows where `outliers` is "refuse": one row beyond the bounds would take its
+                whole party out of the sum, by more than the noise hides.
             ConfigError, PlanError: as `SumTerms`.
         """
-        return SumTerms(
+        terms = SumTerms(
             self.tensors(), clients, clients if cohort is None else cohort, as_defense(defense), largest_weight=1.0,
             weighted=False, base=False, epsilon=epsilon, rounds=rounds,
         )  # fmt: skip
+        privacy = terms.plan.privacy
+        if privacy is not None and privacy.unit == "record" and self.outliers == "refuse":
+            raise ConfigError(
+                "noise for single rows does not hide that one row beyond the declared bounds takes its whole party out "
+                f"of the sum; leave such rows out instead: {type(self).__name__}(..., outliers='omit')"
+            )
+        return terms
 
     def summand(self, x: Rows, y: Rows | None = None) -> dict[str, Array]:
         """Compute one party's part of the sum: the update for `SumClient.receive`.
 
-        Give it as a function, `receive(request, lambda: statistic.summand(x))`: a party whose rows are beyond the
-        declared bound then sits out, and the server does not learn which party did. A plain call raises instead. Under
-        noise for single rows cut them to the bound first (see `terms`).
+        Give it as a function, `receive(request, lambda: statistic.summand(x))`: a party for which it raises then takes
+        no part, and the server does not learn which party that was. A plain call raises instead.
 
         Args:
             x: rows, (rows, features).
             y: targets, (rows,), for statistics that have them.
 
         Raises:
-            DataError: not finite, of another number of columns, beyond the bound, or more rows than declared.
+            DataError: another number of columns, or more rows than declared; where `outliers` is "refuse", also a row
+                that is not finite or beyond the declared bounds.
         """
         rows = np.atleast_1d(np.asarray(real_array(x, "x"), np.float64))
         rows = rows[:, None] if rows.ndim == 1 else rows
         target = None if y is None else np.asarray(real_array(y, "y"), np.float64)
-        if not np.isfinite(rows).all() or (target is not None and not np.isfinite(target).all()):
-            raise DataError("x and y must be finite; drop or impute missing values before, alike at all parties")
         self._check(rows, target)
-        return self._summand(rows, target)
+        kept = self._kept(rows, target)
+        return self._summand(rows[kept], None if target is None else target[kept])
+
+    def _kept(self, x: Array, y: Array | None) -> Array:
+        """Return which rows are summed, (rows,), or refuse them all."""
+        finite = np.isfinite(x).all(1) if y is None else np.isfinite(x).all(1) & np.isfinite(y)
+        kept = np.zeros(len(x), bool)
+        kept[finite] = self._within(x[finite], None if y is None else y[finite])
+        if self.outliers == "omit" or kept.all():
+            return kept
+        first = int(np.argmin(kept))
+        reason = f"beyond what was declared: {self._declared()}" if finite[first] else "not finite"
+        raise DataError(
+            f"{np.count_nonzero(~kept)} of {len(x)} rows cannot be summed; the first, row {first}, is {reason}. "
+            "Mend the rows, alike at all parties, or leave such rows out of all sums with outliers='omit'"
+        )
 
     def estimate(self, result: SumResult) -> Estimate:
         """Compute the statistic from the result of the sum.

@@ -10,7 +10,7 @@ and keeps them.
 
 Each tensor of the sum is declared with its largest entry at one party, and its sensitivity: the largest L2 norm of what
 one row adds. Exact defences sum in fixed point, so that every sum has a known largest error, which the formulas here
-carry on to the value. In each class `tensors` declares what is summed, `_check` refuses rows that do not keep to it,
+carry on to the value. In each class `tensors` declares what is summed, `_within` tells the rows that keep to it,
 `_summand` computes one party's part, and `_value` the statistic, the bound on its error, and details by name.
 """
 
@@ -47,6 +47,7 @@ class _Moments(Statistic):
     shift: float | tuple[float, ...] = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.features < 1 or self.rows < 1:
             raise ConfigError(f"features and rows must be at least 1; got {self.features} and {self.rows}")
         if not 0 < self.bound < math.inf:
@@ -71,8 +72,12 @@ class _Moments(Statistic):
             raise DataError(f"x must have {self.features} columns; got shape {x.shape}")
         if len(x) > self.rows:
             raise DataError(f"{len(x)} rows, and {self.rows} are declared as the most of one party; declare more")
-        if len(x) and (largest := float(np.abs(self._shifted(x)).max())) > self.bound:
-            raise DataError(f"an entry is {largest:.6g} from the shift, beyond the declared bound {self.bound:g}")
+
+    def _within(self, x: Array, y: Array | None) -> Array:
+        return np.asarray((np.abs(self._shifted(x)) <= self.bound).all(1))
+
+    def _declared(self) -> str:
+        return f"entries are at most {self.bound:g} from the shift"
 
     def _summand(self, x: Array, y: Array | None) -> dict[str, Array]:
         return {"count": np.asarray(float(len(x))), "sum": self._shifted(x).sum(0)}

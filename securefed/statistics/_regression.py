@@ -10,8 +10,8 @@ A sum with errors A + dA, b + db moves w, to first order and beyond (Golub and V
 
 The errors are those of fixed point, in which exact defences sum; noise is not counted. Each party adds its own A, b and
 number of rows to one secure sum (`Statistic` in _base.py). Each tensor of the sum is declared with its largest entry at
-one party, and its sensitivity: the largest L2 norm of what one row adds. `_check` refuses rows that do not keep to
-what was declared, `_summand` computes one party's part, and `_value` the coefficients, the bound on their error, and
+one party, and its sensitivity: the largest L2 norm of what one row adds. `_within` tells the rows that keep to what was
+declared, `_summand` computes one party's part, and `_value` the coefficients, the bound on their error, and
 details by name.
 """
 
@@ -53,6 +53,7 @@ class LinearRegression(Statistic):
     intercept: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.features < 1 or self.rows < 1:
             raise ConfigError(f"features and rows must be at least 1; got {self.features} and {self.rows}")
         if not (0 < self.bound < math.inf and 0 < self.target_bound < math.inf and 0 <= self.ridge < math.inf):
@@ -83,8 +84,12 @@ class LinearRegression(Statistic):
             raise DataError(f"y must hold one target for each of {len(x)} rows; got {None if y is None else y.shape}")
         if len(x) > self.rows:
             raise DataError(f"{len(x)} rows, and {self.rows} are declared as the most of one party; declare more")
-        if len(x) and (np.abs(x).max() > self.bound or np.abs(y).max() > self.target_bound):
-            raise DataError(f"an entry exceeds the bounds {self.bound:g} for x and {self.target_bound:g} for y")
+
+    def _within(self, x: Array, y: Array | None) -> Array:
+        return np.asarray((np.abs(x) <= self.bound).all(1) & (np.abs(np.asarray(y)) <= self.target_bound))
+
+    def _declared(self) -> str:
+        return f"entries of x are at most {self.bound:g}, of y at most {self.target_bound:g}"
 
     def _summand(self, x: Array, y: Array | None) -> dict[str, Array]:
         z = np.column_stack([np.ones(len(x)), x]) if self.intercept else x

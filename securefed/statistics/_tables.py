@@ -4,7 +4,7 @@ Each party adds its own counts to one secure sum (`Statistic` in _base.py). Each
 largest entry at one party, and its sensitivity: the largest L2 norm of what one row adds. Exact defences sum in fixed
 point; where its error is below one half, rounding gives the exact counts. With noise, counts are estimates.
 
-In each class `tensors` declares what is summed, `_check` refuses rows that do not keep to it, `_summand` computes one
+In each class `tensors` declares what is summed, `_within` tells the rows that keep to it, `_summand` computes one
 party's counts, and `_value` the table and the bound on its error.
 """
 
@@ -40,6 +40,7 @@ class Histogram(Statistic):
     rows: int = 2**20
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if len(self.edges) < 2 or not all(a < b for a, b in zip(self.edges, self.edges[1:], strict=False)):
             raise ConfigError(f"edges must be at least two ascending numbers; got {self.edges}")
         if self.features < 1 or self.rows < 1:
@@ -58,6 +59,12 @@ class Histogram(Statistic):
             raise DataError(f"x must have {self.features} columns; got shape {x.shape}")
         if len(x) > self.rows:
             raise DataError(f"{len(x)} rows, and {self.rows} are declared as the most of one party; declare more")
+
+    def _within(self, x: Array, y: Array | None) -> Array:
+        return np.ones(len(x), bool)
+
+    def _declared(self) -> str:
+        return "any finite entries"
 
     def _summand(self, x: Array, y: Array | None) -> dict[str, Array]:
         bins = np.stack([np.histogram(column, self.edges)[0] for column in x.T]).astype(np.float64)
@@ -83,6 +90,7 @@ class ContingencyTable(Statistic):
     rows: int = 2**20
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.levels or min(self.levels) < 1 or self.rows < 1:
             raise ConfigError(f"levels and rows must be at least 1; got {self.levels} and {self.rows}")
 
@@ -99,8 +107,12 @@ class ContingencyTable(Statistic):
             raise DataError(f"x must have {len(self.levels)} columns of codes; got shape {x.shape}")
         if len(x) > self.rows:
             raise DataError(f"{len(x)} rows, and {self.rows} are declared as the most of one party; declare more")
-        if (x != np.rint(x)).any() or (x < 0).any() or (x >= np.asarray(self.levels)).any():
-            raise DataError(f"codes must be whole numbers from 0 to below {self.levels}, column by column")
+
+    def _within(self, x: Array, y: Array | None) -> Array:
+        return np.asarray(((x == np.rint(x)) & (x >= 0) & (x < np.asarray(self.levels))).all(1))
+
+    def _declared(self) -> str:
+        return f"codes are whole numbers from 0 to below {self.levels}, column by column"
 
     def _summand(self, x: Array, y: Array | None) -> dict[str, Array]:
         cells = np.ravel_multi_index(tuple(x.astype(np.int64).T), self.levels)
