@@ -28,7 +28,8 @@ from securefed._commands.base import (
     app,
     guarded,
 )
-from securefed._commands.display import console, progress_bar
+from securefed._commands.display import console, errors
+from securefed._commands.progress import progress
 from securefed.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
@@ -82,8 +83,7 @@ def advise(
         from securefed._auditing.advice import search  # noqa: PLC0415 - heavy, and not needed for --help
         from securefed._commands.named_run import parse_settings  # noqa: PLC0415
 
-        with progress_bar(silent=as_json) as progress:
-            bar = progress.add_task("advise", total=None)
+        with progress("advise", errors, silent=as_json) as step:
             found = search.advise(
                 algorithm,
                 data=data,
@@ -99,7 +99,7 @@ def advise(
                 keep=keep,
                 seeds=seeds,
                 fineness=fineness,
-                progress=lambda done, of, what: progress.update(bar, completed=done, total=of, description=what),
+                progress=step,
             )
         _write(found, out)
         if as_json:

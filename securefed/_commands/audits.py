@@ -31,7 +31,8 @@ from securefed._commands.base import (
     split,
     whole_numbers,
 )
-from securefed._commands.display import console, errors, progress_bar, show_audit, show_comparison
+from securefed._commands.display import console, errors, show_audit, show_comparison
+from securefed._commands.progress import progress
 from securefed._extras import check_installed
 
 if TYPE_CHECKING:
@@ -133,12 +134,7 @@ def audit(
         from securefed._commands import audit_run as auditing  # noqa: PLC0415 - heavy, and not needed for --help
         from securefed._commands.named_run import parse_settings  # noqa: PLC0415
 
-        with progress_bar(silent=as_json) as progress:
-            bar = progress.add_task("audit", total=None)
-
-            def step(done: int, total: int, what: str) -> None:
-                progress.update(bar, completed=done, total=total, description=what)
-
+        with progress("audit", errors, silent=as_json) as step:
             report = auditing.run_and_save(
                 out,
                 step,

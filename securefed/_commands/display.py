@@ -1,4 +1,4 @@
-"""Print results on the command line: progress, tables and plans.
+"""Print results on the command line: tables and plans.
 
 A report of an audit consists of cells. A cell is one attack on one algorithm under one defence, from one view (what the
 attacker sees: all messages, sums only, ...), for one secret (one client's data, or all clients' pooled), with its
@@ -13,15 +13,6 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 from rich.text import Text
 
@@ -34,22 +25,6 @@ console = Console()
 errors = Console(stderr=True)
 _LONGEST_REASON = 200
 """Largest number of characters of a reason; `audit.json` holds the whole text."""
-
-
-def progress_bar(silent: bool) -> Progress:
-    """Make a progress bar on standard error, removed at the end."""
-    return Progress(
-        SpinnerColumn(),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-        console=errors,
-        transient=True,
-        disable=silent,
-    )
 
 
 def show_audit(report: Report) -> None:

@@ -26,7 +26,8 @@ from securefed._commands.base import (
     app,
     guarded,
 )
-from securefed._commands.display import console, errors, progress_bar, show_plan, show_registry
+from securefed._commands.display import console, errors, show_plan, show_registry
+from securefed._commands.progress import progress
 
 if TYPE_CHECKING:
     from securefed._commands.named_run import NamedRun
@@ -124,14 +125,13 @@ def run(
                 algorithm, own, defense, defending, data, clients, cohort, partition, held_out, rounds, evaluate_every,
                 seed, owner_column, label_column, standardise,
             )  # fmt: skip
-        with progress_bar(silent=as_json) as progress:
-            bar = progress.add_task(what.algorithm, total=what.rounds)
+        with progress(what.algorithm, errors, silent=as_json) as step:
             ran = running.execute(
                 what,
                 checkpoint=checkpoint,
                 seal=seal,
                 reveal=reveal or None,
-                progress=lambda entry: progress.update(bar, completed=entry.round + 1, description=running.line(entry)),
+                progress=lambda entry: step(entry.round + 1, what.rounds, running.line(entry)),
             )
         if out is not None:
             ran.save(out)

@@ -86,6 +86,10 @@ def test_the_advised_setting_holds_is_usable_and_is_the_best_of_those() -> None:
     assert done[0].startswith(
         "Use secure aggregation with 8 clients, 16 rows at the attacked one, 6 rounds: a leak of 0.01"
     )
+    noised = replace(SETTING, epsilon=8.0, delta=1e-5, utility=0.925, utility_deviation=0.0214)
+    promised = sentences([leaky, noised], noised, None, 0.1, 0.9, 512)
+    assert promised[0].endswith("epsilon 8 (delta 1e-05) holds against the server.")
+    assert promised[1].startswith("The utility is 0.925 on average (standard deviation of single runs 0.021), ")
     nothing = sentences([leaky], None, None, 0.1, 0.9, 512)
     assert "none is shown to keep the leak at 0.1 or less" in nothing[0]
 

@@ -53,7 +53,7 @@ def test_results_that_scatter_ask_for_as_many_runs_as_would_show_the_accepted_le
     short.settings["audit"]["recorded"] = 40  # type: ignore[index]
     (few,) = open_runs(short)
     assert few.why.endswith("The recording holds 40 uploads; record more rounds.") and few.command.endswith(
-        "--seeds 40"
+        "--seeds 40 --out audit-seeds-40"
     )
     (coarse,) = open_runs(report(LEAK, scattered(0.6)))
     assert coarse.why.endswith("would show a leak of 0.2.")
@@ -173,10 +173,10 @@ def test_messages_of_fewer_numbers_than_the_rows_are_not_asked_for_more_runs() -
     made.settings[name] = {**made.settings[name], "secret": "samples", "sizes": sizes, "rounds": 20}  # type: ignore[index]
     first, second = open_runs(made)
     assert "the messages of 20 rounds hold 620 numbers, the 280 rows of a client 8,400" in first.why
-    assert first.command.endswith("--membership")
-    assert second.command.endswith("--rows-per-client 20")
+    assert first.command.endswith("--membership --out audit-membership")
+    assert second.command.endswith("--rows-per-client 20 --out audit-rows-per-client-20")
     assert "since the messages hold fewer numbers than a client's rows" in decision(made)
     asked = open_runs(replace(made, command=f"{COMMAND} --membership"))
-    assert [run.command.partition("--rows-per-client ")[2] for run in asked] == ["20"]
+    assert [dict(parsed(run.command))["--rows-per-client"] for run in asked] == ["20"]
     made.settings[name]["sizes"]["numbers a round"] = 420  # type: ignore[index]
     assert "fewer numbers" not in decision(made) and "has fewer unknowns" in open_runs(made)[0].why

@@ -16,6 +16,11 @@ from securefed.errors import DataError
 
 T = TypeVar("T")
 
+MEASURED: Final = (
+    "leak", "leak_upper", "detectable", "utility", "utility_clear", "bytes_up", "seconds_per_round",
+    "utility_deviation",
+)  # fmt: skip
+"""Figures of a `Setting` that are NaN where it did not run, and `None` in JSON."""
 LEAST_ACCEPTABLE: Final = 0.06
 """Smallest leak that a user may name as acceptable: the smallest that the attacks would notice."""
 
@@ -46,6 +51,8 @@ class Setting:
         usable_from: smallest simulated cohort at which the defence keeps enough utility; `None` where none did, or
             where nothing was simulated.
         note: what else the reader must know, in a sentence; empty if nothing.
+        delta: of epsilon; `None` without it.
+        utility_deviation: standard deviation of the utility of a single run; NaN where fewer than two ran.
     """
 
     algorithm: str
@@ -66,6 +73,8 @@ class Setting:
     usable: bool = True
     usable_from: int | None = None
     note: str = ""
+    delta: float | None = None
+    utility_deviation: float = math.nan
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values; NaN and infinity become `None`."""
@@ -78,8 +87,7 @@ class Setting:
         Raises:
             DataError: a value is missing or unknown.
         """
-        measured = ("leak", "leak_upper", "detectable", "utility", "utility_clear", "bytes_up", "seconds_per_round")
-        return _read(Setting, values, measured)
+        return _read(Setting, values, MEASURED)
 
 
 @dataclass(frozen=True)

@@ -89,10 +89,10 @@ def record_sentence(advice: Advice) -> str:
         kept = f"{lost:.3f} less than" if round(lost, 3) > 0 else "no less than"
         return (
             f"If it is enough to hide each single row (a patient) and not a whole client: {one.algorithm} with epsilon "
-            f"{one.epsilon:g} for a row has a utility of {one.utility:.3f}, {kept} in the clear. An attacker who knows "
-            "all other rows and sees every message then tells whether a row was there in at most "
-            f"{_of_100(one.guess)} of 100 cases; a coin is right in 50. What a client's rows have in common is not "
-            "hidden."
+            f"{one.epsilon:g} (delta {one.delta:g}) for a row has a utility of {one.utility:.3f}, {kept} in the "
+            "clear. An attacker who knows all other rows and sees every message then tells whether a row was there in "
+            f"at most {_of_100(one.guess)} of 100 cases; a coin is right in 50. What a client's rows have in common "
+            "is not hidden."
         )
     if not advice.records:
         return advice.records_note
@@ -119,14 +119,19 @@ def _do(advised: Setting) -> str:
     rows = "1 row" if advised.rows_per_client == 1 else f"{advised.rows_per_client} rows"
     rounds = "1 round" if advised.rounds == 1 else f"{advised.rounds} rounds"
     sizes = f"{advised.clients} clients, {rows} at the attacked one, {rounds}"
-    promise = f", and epsilon {advised.epsilon:g} holds against the server" if advised.epsilon is not None else ""
+    promise = ""
+    if advised.epsilon is not None:
+        of = "" if advised.delta is None else f" (delta {advised.delta:g})"
+        promise = f", and epsilon {advised.epsilon:g}{of} holds against the server"
     return f"Use {advised.defense} with {sizes}: {leak}{promise}."
 
 
 def _costs(advised: Setting, tried: Sequence[Setting]) -> str:
     """Say what the advised setting costs: utility, bytes beside those of the first setting (no defence), and time."""
     lost = advised.utility_clear - advised.utility
-    utility = f"The utility is {advised.utility:.3f}"
+    deviation = advised.utility_deviation
+    scatter = "" if math.isnan(deviation) else f" on average (standard deviation of single runs {deviation:.3f})"
+    utility = f"The utility is {advised.utility:.3f}{scatter}"
     utility += f", {lost:.3f} less than in the clear" if round(lost, 3) > 0 else ", no less than in the clear"
     plain = tried[0]
     times = f" ({advised.bytes_up / plain.bytes_up:.1f} times)" if plain.bytes_up > 0 else ""

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from securefed._auditing.advice.advice_values import LEAST_ACCEPTABLE, Advice, Setting
+from securefed._auditing.advice.advice_values import LEAST_ACCEPTABLE, MEASURED, Advice, Setting
 from securefed._auditing.advice.advised_words import sentences
 from securefed._auditing.advice.candidates import Candidate, candidates, data_options, paste
 from securefed._auditing.advice.cohorts import COHORTS, keeps, simulate, usable_from
@@ -199,6 +199,8 @@ class _Search:
             usable=usable,
             usable_from=None if usable or candidate.epsilon is None else self._usable_from(candidate, norm),
             note=_note(trial, candidate),
+            delta=None if candidate.epsilon is None else trials.delta,
+            utility_deviation=float(np.std(trial.utilities, ddof=1)) if len(trial.utilities) > 1 else math.nan,
         )
 
     def _usable_from(self, candidate: Candidate, norm: float) -> int | None:
@@ -215,9 +217,7 @@ class _Search:
 
 def _unmeasured(algorithm: str, candidate: Candidate, reason: str) -> Setting:
     """Make the setting of a candidate that could not run: its figures are NaN, and it does not hold."""
-    nothing = dict.fromkeys(
-        ("leak", "leak_upper", "detectable", "utility", "utility_clear", "bytes_up", "seconds_per_round"), math.nan
-    )
+    nothing = dict.fromkeys(MEASURED, math.nan)
     sizes = {"clients": candidate.clients, "rows_per_client": candidate.rows or 0, "rounds": candidate.rounds}
     words = {
         "algorithm": algorithm,

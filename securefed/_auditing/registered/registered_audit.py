@@ -155,6 +155,7 @@ def audit(
         covered=COVERED,
         unfit=unfit,
         command=_command(common, algorithms, seeds, clients, sizes)
+        + (f" --acceptable {acceptable:g}" if acceptable != ACCEPTABLE else "")
         + " --membership" * membership
         + " --active" * active,
         curves=tuple(curves_of(results, {subject.name: subject.case.secret for subject in subjects})),

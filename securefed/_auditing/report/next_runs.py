@@ -196,13 +196,24 @@ def _names(cells: Iterable[Cell]) -> str:
 
 
 def _command(report: Report, cells: Sequence[Cell], **changes: Any) -> str:
-    """Write the audit's command with changes, for the algorithms and defences of some cells alone."""
+    """Write the audit's command with changes, for the algorithms and defences of some cells alone.
+
+    The folder of its results is named after the changes, so that this report stays.
+    """
     if not report.command:  # `seeds` is the only argument that every call has
         return ", ".join(f"{name}={value!r}" for name, value in changes.items() if name == "seeds")
     own = list(dict.fromkeys(_base(cell.algorithm) for cell in cells))
     defenses = list(dict.fromkeys([PLAIN, *(cell.defense for cell in cells)]))
     options = {f"--{name.replace('_', '-')}": str(value) for name, value in changes.items()}
-    return changed(report.command, {"--algorithms": ",".join(own), "--defenses": ",".join(defenses), **options})
+    named = {"--algorithms": ",".join(own), "--defenses": ",".join(defenses)}
+    return changed(report.command, {**named, **options, "--out": _folder(changes)})
+
+
+def _folder(changes: Mapping[str, Any]) -> str:
+    """Name a folder after changes of a command: audit-seeds-40, audit-membership."""
+    words = [word for name, value in changes.items() for word in (name, str(value)) if word and name != "set"]
+    sets = [str(value).replace("=", "-") for name, value in changes.items() if name == "set"]
+    return "-".join(["audit", *words, *sets]).replace("_", "-")
 
 
 def _base(algorithm: str) -> str:
@@ -236,7 +247,7 @@ def enough_seeds(report: Report) -> str:
     """Write the command of the same audit with enough runs; of an audit without a command the argument."""
     if not report.command:
         return f"seeds={ENOUGH}"
-    return changed(report.command, {"--seeds": str(ENOUGH)})
+    return changed(report.command, {"--seeds": str(ENOUGH), "--out": _folder({"seeds": ENOUGH})})
 
 
 def advice_command(report: Report, algorithm: str) -> str:
