@@ -1,15 +1,20 @@
 """Recover the pooled Gram matrix from sums of FedPG's messages, by treating their mean as the message of one client.
 
 FedPG is federated PCA by consensus ADMM. Client i has rows A_i^T, S_i = A_i A_i^T, (features, features), an iterate
-U_i, orthonormal (features, rank), and a dual variable Y_i. It sends M_i = U_i + Y_i / rho. From the common start Z, U_i
-moves by one step against the gradient
+U_i, orthonormal (features, rank), and a dual variable Y_i; at first U_i is the broadcast basis Z, and Y_i = 0. On
+receiving Z it moves U_i by a step of length eta against the gradient
 
-    (I - U_i U_i^T) [-2 S_i U_i + Y_i - rho Z].
+    (I - U_i U_i^T) [-2 S_i U_i + Y_i - rho Z],
 
-The mean of the M_i is nearly the message of a client with the mean of the S_i: exactly to first order in the first
-step, later up to terms of the size of the differences of the U_i times those of the S_i. From this mean client's
-iterates S follows as from a single client's (`fedpg`). It runs on views that show sums only, as under secure
-aggregation.
+sends M_i = U_i + Y_i / rho, and on receiving the next basis Z+ sets Y_i = rho (M_i - Z+).
+
+The mean of the M_i is nearly the message of one client, the mean client, that holds S, the mean of the S_i: exactly to
+first order in the first step, later up to terms of the size of the differences of the U_i times those of the S_i. Its
+U and Y follow from the mean messages and the broadcasts by these rules (`observed_steps`), and each of its steps gives
+the block (I - U U^T) S U. S is solved for from the blocks of all rounds, as from a single client's (`fedpg`). The
+blocks are the same for S + c I, since (I - U U^T) c U = 0; the c of least rank is taken.
+
+The attack runs on views that show sums only, as under secure aggregation.
 """
 
 from __future__ import annotations
@@ -44,8 +49,8 @@ within .007 after 40 to 270; 5e-6 gives what 1e-5 gives.
 """
 _UNDONE_WITHIN = 0.05
 """Largest ||I - U^T U|| of a mean iterate at which its clipping counts as undone. Measured on clipped sums of four
-clients: .01 at most where it was undone, .5 and more where it was not, once .1 in between; at .025 and at .1 all but
-that one step are told apart alike.
+clients: .01 at most where it was undone; .5 and more where it was not, but for one step of .1. Half and twice the value
+give the same answer at all other steps.
 """
 _NO_TRACES = np.zeros(0)
 """FedPG's clients send no traces, which the penalised estimate would use."""
@@ -57,7 +62,8 @@ class PooledDuals:
 
     It needs one local step a round and the same clients in every sum. The result is exact if the clients are equal;
     otherwise it is an estimate, and `diagnostics["apart"]`, the distance of the mean iterate from orthonormality,
-    tells how much the clients differ. About single clients it says nothing beyond their share; `duals/joint` does.
+    tells how much the clients differ. About single clients it says nothing beyond their share of the rows; the attack
+    `duals/joint` fits each of them.
 
     Where the algorithm normalises, the mean of S_i / rows_i is multiplied by the number of all rows.
 
@@ -162,9 +168,9 @@ def mean_gram(
 def _error(rounds: Sequence[RoundView], algorithm: FedPG) -> float:
     """Return the standard deviation of the noise in an entry of a block (I - U U^T) S U.
 
-    A block is about (U - U+) / (2 eta), and U = M - Y / rho with Y / rho = M_before - Z, so that it holds half a second
-    difference M+ - 2 M + M_before of mean messages over eta. Noise of size s in each becomes sqrt(1 + 4 + 1) s / (2
-    eta).
+    A block is about (U+ - U) / (2 eta) plus terms without S. With Y / rho = M_before - Z, M_before the mean message of
+    the round before, U = M - M_before + Z. So a block holds half the second difference M+ - 2 M + M_before over eta,
+    and noise of size s in each mean message becomes sqrt(1 + 4 + 1) s / (2 eta).
     """
     noise = max(o.noise.get(POINT, 0.0) / len(o.members) for o in rounds)
     return float(np.sqrt(6) * noise / (2 * algorithm.step_size))

@@ -1,9 +1,14 @@
 """Search for the rows of clients by Levenberg-Marquardt from many starting points.
 
 The equations (`SumEquations`) say that the messages simulated from the rows equal the observed ones. For given labels
-they are a nonlinear least-squares problem in the rows' coordinates; the labels come with the starting points. Their
-residual is measured relative to the signal: the residual of clients without data, of which the messages leave a share
-unexplained. The attacks of this folder (`fitting_attack`) call `MultiStartSearch`.
+they are a nonlinear least-squares problem in the rows' coordinates. The labels come with the starting points: each
+start follows one label count, a guess of how many rows each class has. Two norms of the residual serve for comparison:
+
+    signal    that of clients without rows, that is, the size of what the rows contribute to the messages
+    floor     that of the true rows, which fixed-point rounding and noise of the messages cause
+
+A fit leaves the share ||residual|| / signal of the messages unexplained. The attacks of this folder (`fitting_attack`)
+call `MultiStartSearch`.
 """
 
 from __future__ import annotations
@@ -30,22 +35,23 @@ SOLVED = 1e-9
 _POLISHING_STEPS = 4
 """Jacobians spent on an exact fit: without them ill-conditioned rows end at errors of 2e-11 instead of 5e-13."""
 _HOPELESS = 0.2
-"""Share of the signal that the best fit leaves unexplained, above which a search ends once every plausible label count
-has been tried."""
+"""Share of the signal that the best fit leaves unexplained, above which a search gives up once every plausible label
+count has been tried."""
 _STEPS_PER_START = 75
-"""A search may end before its budget is spent only after `budget` divided by this number of starts."""
+"""A search gives up no sooner than after budget / 75 starts, also where there are fewer label counts."""
 _NEAR = 0.03
-"""Unexplained share of the signal below which a fit may go longer without progress."""
+"""Unexplained share of the signal below which a fit is given 40 Jacobians to halve its residual, instead of `_FAR`."""
 _FAR = 6
 """Jacobians within which a fit has to halve its residual above `_NEAR`. Exact fits needed at most 5 (one row, logistic
 regression), those of sums of 8 clients at most 2. On 117 federations of 1 to 10 rows, 3 Jacobians lost none and took as
 long, and 12 took 1.2 times as long and lost one."""
 _GEODESIC_CORRECTIONS = 4
-"""Further steps with the same Jacobian, one residual each: they lead back to the floor of a curved valley."""
+"""Corrections of a step with the same Jacobian, one residual each: they lead back to the floor of a curved valley."""
 _LEAST_PROGRESS = 1e-4
 """Relative decrease of the residual below which a fit ends."""
 _ROUND_OFF = 1e-11
-"""Norm of the residual that rounding in float64 may leave: below it a fit soon stops."""
+"""Norm of the residual that rounding in float64 may leave: below it a fit stops after 4 Jacobians that do not halve
+it."""
 _ROUNDED = 3.0
 """A residual counts as solved if it is at most this many times the residual that the true rows have because of
 fixed-point rounding and noise."""
@@ -86,9 +92,9 @@ class Search(Protocol):
 class MultiStartSearch:
     """Fit from one start after the other until a fit is exact or the budget is spent.
 
-    A fit is exact if it explains the messages up to their fixed-point rounding and noise; it is then polished. Once
-    every plausible label count has been tried, the search also ends if all fits are poor: so it stops early on messages
-    that no rows explain, such as pure noise.
+    A fit is exact if it explains the messages up to their fixed-point rounding and noise (`solves`). Once every
+    plausible label count has been tried, the search also gives up if all fits are poor: so it stops early on messages
+    that no rows explain, such as pure noise. The best fit is polished if it is exact to round-off.
 
     Attributes:
         steps: most Jacobians of a start.
@@ -149,8 +155,8 @@ def fit_rows(equations: SumEquations, labels: Array, start: Array, steps: int) -
 
 
 def polished(equations: SumEquations, labels: Array, fit: LeastSquaresFit) -> LeastSquaresFit:
-    """Continue an exact fit until only round-off is left."""
-    if not EXACT >= fit.norm > 0 or equations.floor > EXACT:
+    """Continue a fit that reached `EXACT` until only round-off is left; return other fits unchanged."""
+    if not 0 < fit.norm <= EXACT or equations.floor > EXACT:
         return fit
     return levenberg_marquardt(
         lambda p: equations.linearised(p.reshape(equations.shape), labels), fit.point, steps=_POLISHING_STEPS, goal=0.0

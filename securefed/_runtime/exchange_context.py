@@ -1,7 +1,9 @@
 """Compute the context of an exchange: one digest of everything that clients receive before they upload.
 
 An exchange makes one sum of a cohort's contributions; it has a number in its run. An exchange "counted" a client if
-the client's contribution is in its sum. What "followed" from it is the next broadcast, computed from that sum.
+the client's contribution is in its sum. What "followed" from it is the next broadcast, computed from that sum. Clients
+of some algorithms need it to complete their own state, such as the dual variables of ADMM; a client that was not
+invited at once gets it with its next request, beside the current broadcast.
 
 A server could learn one client's contribution from a sum by sending that client another broadcast, another plan, or
 another account of earlier rounds. So server and clients each derive one digest from what they sent or received, and
@@ -87,7 +89,7 @@ class CountedExchanges:
         Args:
             message: the request.
             cohort: ids of the invited clients, ascending.
-            followed: whether this algorithm's clients need to know what followed.
+            followed: whether this algorithm's clients need what followed (`Algorithm.needs_outcome`).
 
         Raises:
             MalformedError: it is missing, or of other types or shapes than a cohort of this size has.
@@ -99,8 +101,9 @@ class CountedExchanges:
             raise MalformedError(message.sender, f"{_COUNTED!r} is missing or no int64 array of {len(cohort)} entries")
         if rows.dtype != np.uint8 or rows.shape != (len(cohort) if followed else 0, DIGEST_BYTES):
             raise MalformedError(message.sender, f"{_FOLLOWED!r} does not hold a digest for each client that needs one")
+        # one pair for each exchange, unless the list gives an exchange two digests; no pairs where rows are (0, 32)
         pairs = {(exchange, row.tobytes()) for exchange, row in zip(exchanges.tolist(), rows, strict=False)}
-        if followed and len(pairs) > len(set(exchanges.tolist())):  # an exchange with more than one digest
+        if followed and len(pairs) > len(set(exchanges.tolist())):
             raise ContradictionError(
                 message.sender, f"{_FOLLOWED!r} lists two broadcasts that followed from one exchange"
             )
@@ -109,14 +112,17 @@ class CountedExchanges:
     def check_own(
         self, message: Message, place: int, followed: Tensors | None, committed: tuple[int, bytes] = (NEVER, b"")
     ) -> int:
-        """Check one client's own row and return the exchange that counted it last.
+        """Check the digest in one client's own row and return the exchange that counted it last.
+
+        The caller checks whether that exchange agrees with what the client remembers of its uploads.
 
         Args:
             message: the request, for errors.
             place: the client's position in the cohort.
-            followed: the broadcast that followed from that exchange, as the request states it, if the client needs one.
-            committed: the exchange that the client's state counts last, and the digest of the broadcast that followed
-                from it.
+            followed: the broadcast that followed from that exchange, as this request sends it; `None` if the algorithm
+                needs none.
+            committed: from the client's state, the last exchange that it learned to have counted it, and the digest of
+                the broadcast that it was sent then as following from it.
 
         Raises:
             ContradictionError: the list holds another broadcast's digest, or not that of the broadcast in the state.
@@ -155,10 +161,11 @@ def exchange_context(session: Session, header: ExchangeHeader, broadcast: bytes,
 
 
 def upload_context(exchange: bytes, kind: str, broadcast: bytes, counted: int) -> UploadContext:
-    """Build the two digests that a client's protocol binds its upload to.
+    """Build the two digests that enter a client's upload, in masks, tags, signatures or proofs.
 
-    The second, the source, names what the contribution is computed from and neither run, exchange number nor cohort:
-    a contribution keeps it when an exchange is repeated, so that the protocol can refuse it to another set of clients.
+    The second, the source, names what the contribution is computed from, and neither run, exchange number nor cohort.
+    So it stays the same when an exchange is repeated: by it the protocol recognises the contribution, and refuses to
+    have it summed with another set of clients.
 
     Args:
         exchange: from `exchange_context`.

@@ -1,4 +1,9 @@
-"""History of a run, one entry for each round."""
+"""Record what each completed training round cost and who took part in it: the history of a run.
+
+The server's round loop (`Federation`, or a `SumServer` for a round of a user's own loop) appends one `RoundHistory` for
+each round. The user reads the list as the result's `history`, progress callbacks get each entry, and checkpoints save
+it as JSON. An exchange is one attempt to make a round's sum; it is void where it gave none, and is then repeated.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,11 @@
 
 `audit_report.make_report` calls `missing` at the end of an audit. The gate, which fails an audit whose leaks exceed a
 limit, must not pass because cells of the table are missing; so every gap is listed with its reason.
+
+For each algorithm, defence and seed the audit makes one run and attacks it in several views, each of which is what one
+kind of attacker sees. It hands over an `Attempt` for each attack that ran, and a `Gap` with a reason for what did not:
+with the names of a view and an attack where that attack did not run on that view, with both empty where the whole run
+ended early.
 """
 
 from __future__ import annotations
@@ -65,7 +70,8 @@ def missing(
 ) -> tuple[Missing, ...]:
     """List every gap of an audit, the larger ones first and without those that follow from them.
 
-    Where a whole algorithm did not run its views are not listed, and where a view was not attacked its attacks are not.
+    Where a whole run is missing its views are not listed, and where a view was not attacked its attacks are not. An
+    attack that ran on a view in no seed is not listed either: it is taken not to apply there.
 
     Args:
         algorithms: that were to run.
@@ -104,25 +110,25 @@ def _missing_of(
     ended = {gap.seed: gap.reason for gap in reversed(gaps) if not gap.view}
     if ended:
         yield Missing(*place, "", "", seeds - len(ended), seeds, ended[min(ended)])
-    elif not attempts:
+    elif not attempts:  # no attack ran: say why not in the first seed that has a gap
         reasons = [f"{gap.attack}: {gap.reason}" for gap in gaps if gap.attack and gap.seed == gaps[0].seed]
         yield Missing(*place, "", "", 0, seeds, "; ".join(dict.fromkeys(reasons)) or UNTRIED)
         return
     for view in dict.fromkeys([*(a.view for a in attempts), *(gap.view for gap in gaps if gap.view)]):
-        ran: dict[str, set[int]] = {}
+        ran: dict[str, set[int]] = {}  # by attack, the seeds in which it ran on this view
         for attempt in attempts:
             if attempt.view == view:
                 ran.setdefault(attempt.attack, set()).add(attempt.seed)
         attacked = set().union(*ran.values())  # seeds in which some attack ran on this view
         expected = set(range(seeds)) - set(ended)
         reported = [gap for gap in gaps if gap.view == view]
-        if not expected <= attacked:
+        if not expected <= attacked:  # in some seed that ran no attack looked at this view
             first = min(expected - attacked)
             reasons = [f"{gap.attack}: {gap.reason}" for gap in reported if gap.seed == first]
             why = f"no attack applies ({'; '.join(reasons) or UNTRIED})"
             yield Missing(*place, view, "", len(attacked), seeds, why)
         for attack, own in ran.items():
-            if not attacked <= own:
+            if not attacked <= own:  # in some seed others ran on this view and this attack did not
                 first = min(attacked - own)
                 why = next((gap.reason for gap in reported if (gap.attack, gap.seed) == (attack, first)), UNTRIED)
                 yield Missing(*place, view, attack, len(own), seeds, why)

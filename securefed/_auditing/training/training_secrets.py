@@ -1,10 +1,12 @@
 """The data that an audit of a torch loop tries to recover, what could be guessed of them, and the score.
 
 `training_subject` makes a `TrainingSecrets` for each run and target; estimates of attacks are scored by `judge`. Rows
-and counts of labels are scored as in an audit of a function (`client_secrets`). Two secrets are added:
+are scored as in the audit of a user's own algorithm (`client_secrets`), counts of labels beside the shares of all
+clients' counts. Two secrets are added:
 
-    statistics   of every layer of batch normalisation, means and variances over the client's rows with the weights that
-                 it received, in units of known rows' (`standardised`); the guess is those of all clients' rows together
+    statistics   the mean and the variance of each channel that every layer of batch normalisation computes over the
+                 client's rows, in the network that the client received. Each is stated relative to the same statistic
+                 of known rows (`standardised`). The guess is that of all clients' rows together.
     tokens       which tokens occur in the client's rows; the guess is the share of the clients that have the token
 """
 
@@ -109,7 +111,10 @@ class TrainingSecrets:
         known = {tuple(row) for row in np.asarray(found, np.int64).tolist()}
         share = np.mean([tuple(row) in known for row in self.truth.astype(np.int64).tolist()])
         secret: Secret = "samples" if self.target is not None else "pooled samples"
-        return Judgement(secret, 1.0 - float(share), 1.0, False, self.truth, self.truth)
+        # the guess finds none, hence the baseline 1; `estimate` serves pictures, of which tokens have none
+        return Judgement(
+            secret, error=1.0 - float(share), baseline=1.0, failed=False, truth=self.truth, estimate=self.truth
+        )
 
     def recovered_share(self, found: Array) -> float:
         """Return the share of the secret rows that are recovered to `RECOVERED`."""
@@ -163,9 +168,10 @@ def layer_statistics(module: nn.Module, modes: Mapping[str, bool], rows: Tensor)
 
 
 def standardised(parts: Sequence[Array], pooled: Sequence[Array]) -> Array:
-    """Return statistics as one vector: (mean - pooled mean) / pooled deviation + 1, and variance / pooled variance.
+    """Return statistics as one vector, each in units of the same statistic of known rows (pooled).
 
-    The pooled statistics themselves become ones, so that errors relative to the vector's norm are defined for them.
+    A mean becomes (mean - pooled mean) / pooled standard deviation + 1, a variance becomes variance / pooled variance.
+    So the pooled statistics themselves become ones, and errors relative to the vector's norm are defined.
 
     Args:
         parts: for each layer its means, then its variances, each (channels,).

@@ -6,8 +6,11 @@ equally many steps on batches of about equal size, and their vectors and rows fi
 can. `together` stacks the rows of a group, and returns the inputs of its local steps, whose gradients are computed for
 all its clients in one call.
 
-Weights of the model by which rows enter linearly can be left unformed between steps (`FactoredCohort`, which keeps
-factors of the gradients); `_factored` and `_unformed` decide by a count of multiplications whether that is cheaper.
+The rows X of a step enter a model by z = X W^T, and the gradient of the loss in W is D^T X, with D = d loss / dz. Where
+rows are few, `FactoredCohort` keeps the factors D and X of each step instead of an updated W: then a later step's z is
+z at the first W plus small products (X X_s^T) D_s for each earlier step s, and W is formed once a round. The weights of
+inner layers can be kept in factors likewise. `_factored` (for W) and `_unformed` (for inner weights) decide by a count
+of multiplications whether that is cheaper.
 """
 
 from __future__ import annotations
@@ -30,8 +33,8 @@ GROUP_BYTES = 2 * 2**20
 """Largest size of one vector of a group, (clients, parameters). Beyond a core's own cache (about 2 MiB) a round takes
 up to 4 times as long."""
 FACTORED_BYTES = 24 * 2**20
-"""The same for groups computed by `FactoredCohort`, which form their largest weight only once a round: larger groups
-share a matrix product, and wait less for the interpreter's lock."""
+"""The same for groups computed by `FactoredCohort`, which form W, their largest weight, only once a round: larger
+groups share a matrix product, and wait less for the interpreter's lock."""
 BATCH_BYTES = 6 * 2**20
 """Largest size of the rows of one step of a group. Larger stacks take twice the time per client, in memory traffic."""
 MOVED = 128
@@ -152,19 +155,21 @@ class _Group:
 def _factored(model: Model, datasets: Sequence[Dataset], draws: Sequence[BatchDraw], members: Sequence[int]) -> bool:
     """Return whether a `FactoredCohort` can compute these clients, and with fewer multiplications for the input weight.
 
-    Methods that remember a gradient for each block of rows write into these vectors; they are left to plain vectors.
+    It cannot for methods that remember a gradient for each block of rows: they write into the remembered vectors, and a
+    vector in factors cannot be written into.
     """
     if not isinstance(model.problem, LinearInput) or any(any(draws[i].blocks) for i in members):
         return False
     outputs, features = model.layout.specs[0].shape
     first = draws[members[0]]
     steps, rows = len(first.parts), _widest(datasets, draws, members)
-    stacks = 1 if any(isinstance(part, slice) for part in first.parts) else steps  # different sets of rows
+    # sets of rows that are multiplied: all rows, a slice, are the same set in every step; mini-batches are one a step
+    stacks = 1 if any(isinstance(part, slice) for part in first.parts) else steps
     # Multiplications for one client and round. Plain: X W^T, D^T X and an update of W in every step.
     plain = steps * outputs * features * (2 * rows + MOVED)
     # Factored: X W^T and D^T X once for each set of rows, an update of W once, ...
     ends = outputs * features * (2 * rows * stacks + MOVED)
-    # ... the products X X_s^T of each pair of sets, and in every step their products with D_s.
+    # ... the products X X_s^T of each pair of sets, and in every step their products with the D_s.
     between = stacks**2 / 2 * rows**2 * features + steps * stacks * rows**2 * outputs
     return ends + between < plain
 

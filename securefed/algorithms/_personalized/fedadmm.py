@@ -1,12 +1,12 @@
 """FedADMM, the baseline of FLAME: one model by consensus ADMM, whose local problems are solved by a few gradient steps.
 
 Source: Gong et al., FedADMM: A Robust Federated Deep Learning Framework with Adaptivity to System Heterogeneity,
-Algorithm 1 with server step |S| / m; Zhou and Li, Federated Learning via Inexact ADMM. LoSAC's baseline of the same
-name is `optimization/fedadmm`.
+Algorithm 1 with server step |S| / m; Zhou and Li, Federated Learning via Inexact ADMM. FLAME (Zhu et al.,
+`personalized/flame`) compares itself with it. The baseline of the same name in LoSAC is `optimization/fedadmm`.
 
-In a round the base class calls `steps` for each client, with the broadcast vectors, and `update` at the server, with
-the sum of what the survivors sent: the clients whose contributions the sum counts. Vectors have one entry per parameter
-of the model; clients that are computed together add a leading axis.
+In a round the base classes call `steps` for each client, with the broadcast vectors, and `update` at the server
+(inherited from `ConsensusADMM`), with the sum of what the survivors sent: the clients whose contributions the sum
+counts. Vectors have one entry per parameter of the model; clients that are computed together add a leading axis.
 """
 
 from __future__ import annotations
@@ -78,11 +78,13 @@ class FedADMM(ConsensusADMM):
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
         """Return the sent vectors' bounds, in units of a gradient's largest entry, and their bits in fixed point."""
-        # dz = 2 (x_i+ - w) - (x_i - w), with x_i+ the x_i of after the local steps: 2 lengths, and 2 for x_i - w, as w
-        # has moved since. x_i+ - w contracts by 1 - eta rho a step, so T steps bring it to min(eta T, 1 / rho) times
-        # gradient plus pi_i, and pi_i approaches a gradient: twice `reach`. So 8 = 4 lengths of 2. It is planned, not
-        # proved: where an entry is larger the sum is void, and it is repeated with twice the bound. Ring 64, since w is
-        # a running sum, which would drift in 32 bits.
+        # dz = 2 (x_i+ - w) - (x_i - w), with x_i before and x_i+ after the T local steps. Let G = m a_i times a
+        # gradient's largest entry, and reach = min(eta T, 1 / rho).
+        #   x_i+ - w: a step shrinks it by 1 - eta rho and adds eta (m a_i grad + pi_i). pi_i tends to minus a gradient,
+        #       so the bracket is at most 2 G, and T steps give at most 2 reach G.
+        #   x_i - w: as much from the w of the client's last round, and w has moved by about as much since: 4 reach G.
+        # Together 2 * 2 + 4 = 8. It is planned, not proved: where an entry is larger the sum is void, and it is
+        # repeated with twice the bound. Ring 64, since w is a running sum, which would drift in 32 bits.
         scale = float(np.max(self._scale(np.asarray(public.rows, float), public)))
         reach = min(self.learning_rate * self.most_steps(public), 1 / self.penalty)
         return {"dz": (8 * scale * reach, 64)}
