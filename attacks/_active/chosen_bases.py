@@ -3,11 +3,14 @@
 The client of a federated PCA receives a basis Z (features, rank) and answers with a function of Z and of its Gram
 matrix S (features, features), in the simplest method the product S Z. An honest iteration converges, so that its bases
 become alike and each round tells less about S than the one before. This server sends the blocks Z_1, Z_2, ... of an
-orthogonal matrix instead: after features / rank rounds the products with all directions are known, and S follows. The
+orthogonal matrix Q = [Z_1 Z_2 ...] instead: after features / rank rounds it knows S Q, hence S = (S Q) Q^T. The
 messages are then given to the attacks on recorded runs, and the estimate that explains them best is returned.
 
 FedPG's and FedPE's clients (consensus ADMM) send a point that depends on a dual variable, which they update from the
-broadcast that follows. So one broadcast more is sent than messages are read.
+broadcast that follows. The attack on a message needs that broadcast too, so one more is sent than messages are read.
+
+An audit with `active=True` drives `ChosenBases.play`, a generator: it yields a broadcast, is resumed with the round
+that the server observed, and returns its estimate at the end (`chosen_broadcasts`).
 
 What the choice adds is small: recorded runs of honest servers give nearly as much. It does not apply to FAPS, whose
 messages can be read only where the iterates come near a consensus, which chosen bases prevent.
@@ -35,9 +38,9 @@ class ChosenBases:
     """Broadcast the blocks of an orthogonal matrix as bases.
 
     Attributes:
-        passes: number of orthogonal matrices that are sent, block by block.
-        scale: length of the columns sent to FedPG and FedPE, whose broadcast is a mean and may have any length. Other
-            methods accept orthonormal columns only.
+        passes: number of random orthogonal matrices that are sent, block by block.
+        scale: length of the columns sent to FedPG and FedPE from the second broadcast on: it is a mean there, and may
+            have any length. Clients of other methods accept orthonormal columns only.
     """
 
     passes: int = 1
@@ -60,7 +63,22 @@ class ChosenBases:
         return None
 
     def play(self, situation: Situation, rng: np.random.Generator) -> Dialogue:
-        """Send every block, then run the attacks on recorded runs."""
+        """Send every block, then run the attacks on recorded runs.
+
+        Args:
+            situation: the algorithm, the public facts, and `honest`, the broadcast with which an honest server begins;
+                its other tensors are sent unchanged.
+            rng: draws the orthogonal matrices.
+
+        Yields:
+            The broadcast of the next round, in return for which it is sent that round as the server observed it.
+
+        Returns:
+            The estimated sum of the members' Gram matrices.
+
+        Raises:
+            TranscriptError: no attack on recorded runs applies to the messages.
+        """
         consensus = isinstance(situation.target.algorithm, ConsensusPCA)
         features, rank = situation.honest[BASIS].shape
         rounds: list[RoundView] = []
@@ -80,13 +98,14 @@ class ChosenBases:
         for number in range(self.passes):
             whole, _ = np.linalg.qr(rng.normal(size=(features, features)))
             for start in range(0, features, rank):
-                yield whole[:, min(start, features - rank) : min(start, features - rank) + rank]
-            if extra and number == self.passes - 1:
+                first = min(start, features - rank)  # where rank does not divide features, the last two blocks overlap
+                yield whole[:, first : first + rank]
+            if extra and number == self.passes - 1:  # any block does
                 yield whole[:, :rank]
 
 
 def _best(view: View, target: Target, rng: np.random.Generator) -> Reconstruction:
-    """Return the estimate of least residual among the attacks that apply.
+    """Return the estimate of least residual among the attacks that apply; one without a residual comes last.
 
     Raises:
         TranscriptError: none applies.
@@ -106,7 +125,10 @@ def _best(view: View, target: Target, rng: np.random.Generator) -> Reconstructio
 
 
 def _passive() -> Iterator[Attack]:
-    """Yield the attacks on recorded runs that read Gram matrices from answers to bases."""
+    """Yield the attacks on recorded runs that read Gram matrices from answers to bases.
+
+    `PowerGram` solves linear equations in S Z, the other two undo the dual updates of FedPG and FedPE.
+    """
     from securefed.attacks._duals import FedPEDuals, FedPGDuals  # noqa: PLC0415 - they load SciPy
     from securefed.attacks._gram import PowerGram  # noqa: PLC0415
 

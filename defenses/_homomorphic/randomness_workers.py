@@ -1,7 +1,9 @@
 """Compute encryptions of zero in worker processes; Python holds its lock during a product, so threads would not help.
 
-An encryption of zero is the secret random factor of a Paillier ciphertext (`encryption_randomness`); a client needs one
-for each ciphertext of an upload. `randomness_pool` calls `shared_workers`.
+An encryption of zero is the secret random factor of a Paillier ciphertext: with h the base in the public key (h < n)
+it is h_n^e mod n^2, h_n = h^n mod n^2, for a fresh random exponent e, half as long as n (`half`) or of some 400 bits
+(`short`; `encryption_randomness`). A client needs one for each ciphertext of an upload. `randomness_pool` calls
+`shared_workers`.
 
 A worker is a fresh interpreter that runs `serve`, spoken to over its pipes in raw bytes: no fork (other threads may
 hold locks), no second import of the user's script, no pickle. Its secrets come from the operating system. It ends
@@ -27,10 +29,13 @@ from securefed.defenses._homomorphic.encryption_randomness import compute_encryp
 from securefed.defenses._homomorphic.keys import PublicKey, phe_library
 from securefed.errors import SecureFedError
 
-_HEADER: Final = struct.Struct("<IIB")  # bytes of n, encryptions of zero wanted, kind of randomness
+# A request is this header, then n and h, both below 2^(8 size); the answer is the encryptions of zero, 2 size bytes
+# each. The header: size (bytes of n), encryptions of zero wanted, kind of randomness.
+_HEADER: Final = struct.Struct("<IIB")
 _KINDS: Final[tuple[Literal["half", "short"], ...]] = ("half", "short")
 _START_SECONDS: Final = 2.5
-"""Seconds that a worker's start and its own table take at most: the first call must save more."""
+"""Seconds that a worker takes at most until it is ready: to start, and to fill its table of powers of h_n. Workers are
+started by the first call that is longer than without them by more than this."""
 
 
 class WorkerError(SecureFedError, RuntimeError):
@@ -64,7 +69,16 @@ class RandomnessWorkers:
                 pass
 
     def encryptions_of_zero(self, public: PublicKey, count: int, randomness: Literal["half", "short"]) -> list[Any]:
-        """Make `count` fresh encryptions of zero, integers below n^2, divided evenly among the processes."""
+        """Make `count` fresh encryptions of zero, divided evenly among the processes.
+
+        Args:
+            public: the key: n and h.
+            count: how many.
+            randomness: length of the exponents, `half` or `short`.
+
+        Returns:
+            (count,) GMP integers below n^2.
+        """
         size, workers = public.plaintext_bytes, len(self._processes)
         counts = [count // workers + (index < count % workers) for index in range(workers)]
         with self._lock, _pipe_errors_named():
@@ -105,7 +119,8 @@ def _read_exactly(pipe: IO[bytes], size: int) -> bytes:
 def workers_pay(bits: int, exponent: int, count: int, cores: int, started: bool) -> bool:
     """Decide whether worker processes save more time than they cost.
 
-    One encryption of zero takes a product modulo n^2 for each digit of its exponent, of about 10 bits. A product takes
+    One encryption of zero takes a product modulo n^2 for each digit of its exponent: the powers of h_n by all values of
+    a digit, about 10 bits, are in a table. A product takes
     about 5 us at 2048 bits and grows like bits^1.6 (measured: `benchmarks.peers.paillier`).
 
     Args:

@@ -44,8 +44,9 @@ from securefed.defenses._secure_aggregation.shamir import FIELD
 from securefed.errors import ConfigError
 
 DealtShares = Mapping[ClientId, tuple[Array, Array]]
-"""By holder, where its shares stand in arrays (dealers, holders): two int64 arrays of equal length, the dealers' rows,
-ascending, and with each of them the holder's place among that dealer's holders. They index such an array as a pair."""
+"""By holder, where its shares stand in an array A (dealers, holders, ...), in which row d lists the shares of dealer d,
+one for each of that dealer's holders: a pair of int64 arrays (rows, places), such that A[rows, places] are the holder's
+shares, dealers ascending."""
 ServerStep = tuple["MaskingServer", str, Outgoing]
 """The server's next state, the stage, and the requests by client."""
 
@@ -81,10 +82,11 @@ class MaskingClient:
         ahead: whether this exchange's keys are advertised during the exchange before it (`pipeline`).
         survivors: the set of survivors that this client signed.
         contribution: digest of what its contribution is computed from (`UploadContext.source`).
-        released: for each contribution of its own that it helped to unmask, the digest above and one of the survivors
-            whose sum it entered, uint8 (contributions, 64); with identities only.
-        piece_keys: keys that open the pieces of the sum's key, uint8 (key dealers, 32), where clients check the sum
-            that the server announces (`verification`).
+        released: for each contribution of its own that it helped to unmask, the digest above, and a digest of the
+            survivors whose sum it entered, uint8 (contributions, 64). The client signs no other survivors for the same
+            contribution, or the server could subtract two sums. With identities only.
+        piece_keys: keys that open the pieces of `sum_key`, which some clients (key dealers) send to all others by the
+            server, uint8 (key dealers, 32); where clients check the sum that the server announces (`verification`).
         sum_key: the secret key of that check, which all clients share; it outlives the exchange.
         context: digest of the exchange's context as this client received it; set with the request for its upload.
         previous: survivors of the last sum that it helped to unmask, where `MaskingPlan.survivor_change` asks for them.
@@ -146,7 +148,7 @@ class MaskingClient:
     @property
     def shared_secrets(self) -> tuple[bytes, bytes]:
         """Self-mask seed and mask key: the two secrets that are shared, as field elements (`shamir`), 32 bytes each."""
-        wide = hkdf(self.root, label("shared secrets"), 96)
+        wide = hkdf(self.root, label("shared secrets"), 96)  # 48 bytes each: reduced modulo a prime, nearly uniform
         return FIELD.element(wide[:48]), FIELD.element(wide[48:])
 
     @property

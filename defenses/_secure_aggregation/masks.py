@@ -7,7 +7,8 @@ and one mask for each neighbour j (Bonawitz et al. 2017, CCS, sec. 4), modulo 2^
 
 So of a pair the client with the lower id adds the stream, the other subtracts it, and they cancel in a sum over both.
 
-A client is lost if it dealt shares of its secrets, but did not upload. PRG is the key stream of a secret:
+PRG is the key stream of a secret. Every client dealt shares of its seed and its mask key before. For a client that then
+does not upload (it is lost) the streams that its neighbours added or subtracted stay in the sum until they are opened:
 
     secret    derived from                                      known to                       opened by the server
     self_i    a random seed of client i, the exchange's digest  client i                       if i uploaded

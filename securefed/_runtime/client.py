@@ -5,15 +5,15 @@ each client one request a stage. At the upload the client computes its contribut
 messages stand outside exchanges: `COMMIT` tells the outcome of the last round, `REVEAL` asks for scalars by which the
 algorithm selects clients. Callers hand each message to `ClientNode.handle`: transports, `SumClient`, the Flower client.
 
-The state after a contribution is tentative until the server's next request states that the round's sum counted the
-contribution; otherwise the client resumes from its last committed state.
+The state after a contribution is tentative. A later request says which exchange's sum counted this client last: if that
+is the contribution's, the tentative state is committed, else dropped. If a commit fails, the client is stuck.
 
 Apart from the protected upload, nothing that the server sees of a client depends on the client's data. So the client
 checks the whole request for an upload by rules on public facts, and uses the exchange up (durably, `persist`), before
-it computes anything. A client without a contribution (values out of range or not finite, a failed computation) sits
-out: it uploads uniform residues where the defence hides uploads without noise (an extra tensor of the upload, the
-indicator, then shows that the sum is void, not whose fault it is), and zeros where the defence adds noise.
-Only if the defence hides nothing, it refuses by name. Not guaranteed: that the client's computing time reveals nothing.
+it computes anything. A client without a contribution (values out of range or not finite, a failed computation, a stuck
+state) sits out: it uploads uniform residues where the defence hides uploads without noise (an extra tensor, the
+indicator, shows that the sum is void, not by whose fault), and zeros where it adds noise. Only if the defence hides
+nothing, it refuses by name. Not guaranteed: that the client's computing time reveals nothing.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class ClientNode:
         return self._reply(message, REFUSAL, body)
 
     def _rng(self, round: int, *purpose: int) -> np.random.Generator:
-        """Return the generator of a round: 0 to enrol, r + 1 for round r; further numbers give further streams."""
+        """Return the generator of a round: 0 to enrol, r + 1 for round r; `purpose`: 1 to reveal, (2, a) attempt a."""
         return np.random.default_rng([self._seed, self.client, round, *purpose])
 
     def _step(self, state: ClientNodeState, message: Message) -> tuple[ClientNodeState, Tensors] | PendingUpload:
@@ -247,12 +247,12 @@ class ClientNode:
         self._check_counted(state, message, number)
         digest = tensors_digest(broadcast)
         exchange = exchange_context(session, header, digest, counted)
-        known = number if has_memory(state.committed) else NEVER
+        known = number if has_memory(state.committed) else NEVER  # without memory, no earlier sum matters to it
         context = upload_context(exchange, header.kind, digest, known)
         request = replace(message, body=unnest("protocol", message.body))
         protocol = self._defense.aggregation.client_accept(state.protocol, request, context)
         state = replace(state, protocol=protocol)
-        attempt = () if header.attempt == 0 else (2, header.attempt)
+        attempt = () if header.attempt == 0 else (2, header.attempt)  # a repeated sum draws other mini-batches
         return PendingUpload(message, state, number, broadcast, self._rng(header.round + 1, *attempt))
 
     def _use_up(self, pending: PendingUpload) -> None:
@@ -277,16 +277,16 @@ class ClientNode:
         return cost_of(self._defense, state.session.plan, steps)
 
     def _committed(self, pending: PendingUpload) -> PendingUpload:
-        """Commit or drop the tentative state before computing; if that fails, there is no contribution."""
+        """Commit or drop the tentative state before computing; where that fails, `fault` says so to `compute`."""
         self.state, fault = self._commit_or_stick(pending.state, pending.message, pending.counted)
         return replace(pending, state=self.state, fault=fault)
 
     def _commit_or_stick(
         self, state: ClientNodeState, message: Message, counted: int
     ) -> tuple[ClientNodeState, Exception | None]:
-        """Commit or drop the tentative state, depending on the last exchange that counted this client.
+        """Commit the tentative state if `counted`, the last exchange that counted this client, is its own, or drop it.
 
-        If committing fails, the state is marked stuck and the client sits out from then on, without telling the server.
+        Returns the next state, and the error because of which the client is stuck; the server does not learn of that.
         """
         commits, followed = state.tentative is not None and counted == state.tentative_round, None
         settled = replace(state, tentative=None, tentative_round=-1, sum_key=b"")
@@ -359,7 +359,7 @@ class ClientNode:
         session = self.session(message.round, header)
         if (size := len(header.cohort)) > session.plan.clients:
             raise MalformedError(message.sender, f"cohort of {size} exceeds the planned {session.plan.clients}")
-        place = self.exchanges.check(state.place, header)
+        place = self.exchanges.check(state.place, header)  # its position in the run's schedule
         if self._pipelined is not None and state.protocol is not None:
             protocol = self._pipelined.client_resume(session, self.client, state.protocol)
         else:

@@ -1,8 +1,14 @@
 """Run one seed of an audit of a user's own algorithm in the clear, and let every attack loose on its views.
 
 `own_audit.OwnSubject` makes an `OwnSeedRun` for each seed and calls `attack` for each view. Two views are made of the
-run: the server's, which holds the target's own messages, and the sums alone, which are all that secure aggregation
-without noise would leave. The cells of the sums therefore stand under secure aggregation.
+run: the server's, which holds the target's own messages, and the sums alone. Secure aggregation without noise leaves
+the server just these sums, so that what is found in them is reported under secure aggregation, though no masks ran.
+
+An attack knows the algorithm, and simulates clients with it: a `Replay` maps hypothetical rows of a view's members (the
+clients whose sum each message is) to the messages that they would have sent. Each attack also has a null, the same
+attack where nothing can be found, which measures chance: on shuffled rounds, on messages of other rows, or, for
+membership, with the scores of members and other records permuted (`SeedResult`). Each attack has random numbers of its
+own, from [seed, stream], so that its draws do not depend on which attacks ran before it.
 """
 
 from __future__ import annotations
@@ -38,6 +44,8 @@ DEFENSES: Final[Mapping[str, str]] = {views.SERVER_VIEW: "plain", views.SUM_ONLY
 """By view, the defence under which a server sees just that."""
 _CANDIDATES: Final = 20
 """Most records whose membership is scored in one run, half of them members; each costs simulated clients."""
+_MEMBERSHIP_STREAM, _RECORDS_STREAM, _RAW_BITS_STREAM = 4, 6, 16
+"""Streams of random numbers; `generic_attacks` and `client_secrets` use others."""
 
 
 @dataclass(frozen=True)
@@ -135,14 +143,23 @@ class OwnSeedRun:
         raise DataError(f"{where}: {fault.what}")
 
     def _note_costs(self) -> None:
-        """Record the costs of the run in the clear; the sums are those of a defence that did not run itself."""
+        """Record the costs of the run under both defences; `real` tells that secure aggregation did not run itself."""
         costs = run_costs(self.run.history, len(self.data))
         for view, defense in DEFENSES.items():
             real = view == views.SERVER_VIEW
             self.result.facts.append(RunFacts(self.name, defense, self.seed, math.nan, real=real, **costs))
 
     def _attack(self, secret: SecretData, observed: View, budget: TimeBudget) -> None:
-        """Attack one view for the data of one client, or of all together."""
+        """Attack one view for the data of one client, or of all together.
+
+        `GenericAttacks` tries rows, Gram matrix and labels: `search` probes and fits, `read` takes rows that stand in
+        the messages, `regress` learns them from simulated clients. Membership is tried for one client only.
+
+        Args:
+            secret: the data to recover, and the score of estimates.
+            observed: the view.
+            budget: time that is left.
+        """
         place = Place(self.name, DEFENSES[observed.view], observed.view, self.seed, secret.target)
         if (reason := secret.nothing_to_leak(observed.members)) is not None:
             self.result.leave_out(place, secret.named("every attack"), reason)
@@ -174,7 +191,13 @@ class OwnSeedRun:
         )
 
     def _membership(self, scorer: MembershipAttack, replay: Replay, place: Place) -> None:
-        """Score records that are members and records that are not; the null permutes the scores."""
+        """Score records that are members and records that are not, and record how well the scores tell them apart.
+
+        Args:
+            scorer: `ConfirmationAttack` knows all members' rows, `ShadowMembership` rows like theirs.
+            replay: of the observed rounds.
+            place: of the attempt in the report.
+        """
         secret: Secret = "confirmation" if isinstance(scorer, ConfirmationAttack) else "membership"
         inside, outside, known = self._records(replay, informed=secret == "confirmation")
         if min(len(inside), len(outside)) < 1:
@@ -185,7 +208,7 @@ class OwnSeedRun:
             self.result.leave_out(place, scorer.name, reason)
             return
 
-        rng = np.random.default_rng([self.seed, 4])
+        rng = np.random.default_rng([self.seed, _MEMBERSHIP_STREAM])
         try:
             scores = scorer.score(replay, [*inside, *outside], known, rng)
         except (SecureFedError, np.linalg.LinAlgError) as error:
@@ -204,12 +227,12 @@ class OwnSeedRun:
         other = self.data[(self.target + 1) % len(self.data)].x[0]
         replaced = own.copy()
         replaced[sum(replay.sizes[: replay.members.index(self.target)])] = other  # the target's first row
-        try:
+        try:  # seeds from 2^32 (seed + 1) on: other simulations use small ones, and each audited run others
             inside, outside = RawBits().score(replay, np.stack([own, replaced]), 2**32 * (self.seed + 1))
         except (SecureFedError, np.linalg.LinAlgError) as refusal:
             self.result.leave_out(place, RawBits.name, str(refusal))
             return
-        rng = np.random.default_rng([self.seed, 16])
+        rng = np.random.default_rng([self.seed, _RAW_BITS_STREAM])
         self.result.record_membership(place, RawBits.name, "membership", inside, outside, rng)
 
     def _records(self, replay: Replay, *, informed: bool) -> tuple[list[CandidateRecord], list[CandidateRecord], Array]:
@@ -222,7 +245,7 @@ class OwnSeedRun:
         Returns:
             Members, non-members, and (rows, features) the rows that the adversary knows.
         """
-        rng = np.random.default_rng([self.seed, 6])
+        rng = np.random.default_rng([self.seed, _RECORDS_STREAM])
         own = self.data[self.target]
         first = sum(replay.sizes[: replay.members.index(self.target)])  # of the target's rows among all members'
         places = rng.permutation(own.rows)[: _CANDIDATES // 2]

@@ -2,7 +2,8 @@
 
 The more rows a client trains on, and the longer it trains, the less its update tells of a single row. The curve shows
 the caller from which sizes on rows are out of reach. `TrainingSubject` measures it before the audited runs, and the
-report draws it.
+report draws it. For each size, clients are made that hold the first rows of real ones; each trains once, and the attack
+that `recover` names tries to recover its rows from the change of the model that it would send.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ REPETITIONS: Final = (1, 2, 5)
 RUNS: Final = 2
 """Clients that each size is tried on; one more costs the largest part of the audit's time."""
 _SHARE: Final = 0.25
-"""Share of the time that is left which one size may take; the first ones, the small sizes, are searched longest."""
+"""Share of the time that is left which one size may take. So what is measured first has most time: the step run once,
+and the small sizes."""
+_STEP_SEED: Final = 77
+"""Seed of the observed step of client 0; client 1 has the next. `probe_step` runs with smaller seeds."""
 
 Recover = Callable[[AttackInputs, float], Array]
 """Recovers rows (rows, features) from inputs in some seconds; raises `SecureFedError` where it does not apply."""
@@ -39,8 +43,8 @@ class SizeCurve:
     """The shares at each size, and why sizes are missing.
 
     Attributes:
-        shares: by (repetitions, rows), the share of rows recovered from each client tried.
-        reasons: by (repetitions, rows), why the attack did not run.
+        shares: by (repetitions, rows a client), the share of rows recovered from each client tried.
+        reasons: by (repetitions, rows a client), why the attack did not run on all clients.
     """
 
     shares: dict[tuple[int, int], list[float]] = field(default_factory=dict)
@@ -52,7 +56,7 @@ class SizeCurve:
         for times in dict.fromkeys(times for times, _ in self.shares):
             known = sorted((rows, shares) for (t, rows), shares in self.shares.items() if t == times)
             series[f"step run {times}x" if times > 1 else "the step"] = {
-                "rounds": [rows for rows, _ in known],
+                "rounds": [rows for rows, _ in known],  # `charts` calls every horizontal axis so
                 "middle": [sum(shares) / len(shares) for _, shares in known],
                 "low": [min(shares) for _, shares in known],
                 "high": [max(shares) for _, shares in known],
@@ -99,7 +103,8 @@ def measure_sizes(
         prior: the rows that the attacker of one client knows, by its number.
         classes: number of classes.
         vocabulary: number of tokens; 0 where rows are no tokens.
-        seconds: for all of it; smaller sizes come first, and what the time does not reach is named.
+        seconds: for all of it. The step run once comes first, and of each repetition the smaller sizes; what the time
+            does not reach is named in `SizeCurve.reasons`.
         recover: the attack.
     """
     curve, budget, most = SizeCurve(), TimeBudget.of(seconds), min(len(rows) for rows in clients)
@@ -109,24 +114,24 @@ def measure_sizes(
         if budget.remaining < 0:
             curve.reasons[times, size] = f"the {seconds:.0f} s for this curve were spent"
             continue
-        share, repeated = (
-            _SHARE * budget.remaining / runs,
-            TorchTraining(training.model, training.loss, training.step, times),
-        )
+        limit = _SHARE * budget.remaining / runs  # seconds for each client
+        repeated = TorchTraining(training.model, training.loss, training.step, times)
         for target in range(runs):
             small = [rows.part(slice(0, size)) for rows in clients]
             try:
                 state = repeated.state
                 known = prior(target)
+                # what kind of step it is (one gradient? random?), from rows that the attacker knows
                 facts = probe_step(repeated, state, known.part(slice(0, size)), target)
-                change = repeated.change(state, small[target], 77 + target)
+                change = repeated.change(state, small[target], _STEP_SEED + target)
+                # the client's number serves as the number of the run, too
                 observed = ObservedChange(views.SERVER_VIEW, target, target, (target,), state, change, None)
-                inputs = AttackInputs(repeated, observed, (size,), known, classes, facts, TimeBudget.of(share))
-                found = recover(inputs, share)
+                inputs = AttackInputs(repeated, observed, (size,), known, classes, facts, TimeBudget.of(limit))
+                found = recover(inputs, limit)
             except SecureFedError as refusal:
                 curve.reasons[times, size] = str(refusal)
                 break
-            secrets = TrainingSecrets(small, target, target, (), vocabulary)
+            secrets = TrainingSecrets(small, target, target, (), vocabulary)  # batch statistics, (), are not scored
             curve.shares.setdefault((times, size), []).append(secrets.recovered_share(found))
     return curve
 
