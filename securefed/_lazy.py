@@ -7,7 +7,8 @@ A package's `__init__.py` lists, by module, the names that it exports, and hands
 
 `help(package)` lists the names, each with the first line of its docstring; the lines are read from the source files,
 because importing every module for `help` would load torch. For type checkers the package also imports the names under
-`if TYPE_CHECKING:` and lists them in `__all__`; `tests/test_exports.py` compares the three.
+`if TYPE_CHECKING:` and lists them in `__all__`. `tests/test_exports.py` checks that `EXPORTS`, these imports and
+`__all__` hold the same names.
 """
 
 from __future__ import annotations

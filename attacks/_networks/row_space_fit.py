@@ -33,7 +33,8 @@ _STEPS, _FIRST_STEPS = 150, 6
 """Most Jacobians of a fit, and of a trial of a hypothesis. After six, residuals under right and wrong labels lie a
 hundredfold apart (softmax regression, 8 rows: at most 5e-4 against at least .1)."""
 _NEAR = 0.03
-"""Relative residual below which a fit is given more time; it lies between those of right and wrong labels (above)."""
+"""Relative residual below which a fit is given more Jacobians to halve it; it lies between the residuals of right and
+wrong labels that `_FIRST_STEPS` states."""
 _EXACT = 1e-12
 """Relative residual at which a fit ends."""
 
@@ -126,6 +127,8 @@ class RowSpaceFit:
                 slopes = jacobian(torch.as_tensor(flat, dtype=self.network.dtype))
             return residual(flat), np.asarray(slopes.double())
 
+        # it starts at the rows' projections on the space, and ends early where the norm takes too long to halve; below
+        # the floor, a hundredth of what counts as found, little can be gained
         return levenberg_marquardt(
             linearised, self.space.unknowns(rows).reshape(-1), steps=steps, goal=_EXACT, residual=residual,
             patience=StallLimit(_NEAR, floor=0.01 * self.solved), stepper=GeodesicAcceleration(residual),

@@ -4,10 +4,10 @@
     half     h_n^e, h_n = h^n mod n^2, e uniform, half as long as n (Damgard, Jurik and Nielsen, DJN 2010, section 4)
     short    h_n^e with e of 400 bits for n of 2048, of 448 for 3072: shorter than in DJN, so a further assumption
 
-A ciphertext is g^m (g = 1 + n the generator, m the plaintext) times an encryption of zero, which is used once and
-discarded: two ciphertexts with the same one would show the difference of their plaintexts. h is a part of the public
-key. Clients make them, before an upload or ahead of time (`randomness_pool`); the plan prints the assumption behind the
-kind that was chosen.
+n is the public modulus. A ciphertext is g^m (g = 1 + n the generator, m the plaintext) times an encryption of zero,
+which is used once and discarded: two ciphertexts with the same one would show the difference of their plaintexts. h is
+a part of the public key. Clients compute encryptions of zero before an upload, or ahead of time (`randomness_pool`);
+the plan prints the assumption behind the kind that was chosen.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Deal keys for threshold decryption: any t of N share holders decrypt together, and fewer cannot.
 
-An operator calls `deal` once, before the runs, hands each client its own part (`KeySet.only`) and gives it to
-`threshold_paillier(keys=...)`. The encryption is Paillier's (`cipher`); `threshold_cipher` decrypts.
+An operator calls `deal` once, before the runs, and hands each client its own part (`KeySet.only`), which the client
+gives to `threshold_paillier(keys=...)`. The encryption is Paillier's (`cipher`); `threshold_cipher` decrypts.
 
 The dealer draws n = p q of safe primes p = 2 p' + 1, q = 2 q' + 1 and shares d = n^-1 mod m, m = p' q', by a random
 polynomial f of degree t - 1 over Z_m with f(0) = d: holder i is given s_i = f(i + 1). The power d of a square mod n is
 its n-th root. By it a ciphertext c = (1 + x n) r^n mod n^2 of a plaintext x opens: c mod n = r^n mod n, whose n-th root
-is r, and c / r^n = 1 + x n mod n^2. Each holder raises to its own share, and no holder learns d or m (Shoup, "Practical
-threshold signatures", EUROCRYPT 2000, section 3, with the public exponent n). To check its answers, every party
-receives v, which generates the squares mod n, and v_i = v^s_i. `SharedKey.base` is v; `PublicKey.base` is another
+is r, and c / r^n = 1 + x n mod n^2. c mod n itself need not be a square: holders raise an even power of it to their
+shares, and r follows from the root of that power (`threshold_cipher.combine`). No holder learns d or m (Shoup,
+"Practical threshold signatures", EUROCRYPT 2000, section 3, with the public exponent n). To check its answers, every
+party receives v, which generates the squares mod n, and v_i = v^s_i. `SharedKey.base` is v; `PublicKey.base` is another
 number, h, from which encryptions of zero are made. Clients also get Ed25519 keys to sign their uploads with.
 
     secret             made by       known to              lives

@@ -1,7 +1,8 @@
 """The header of an exchange: the public numbers from which a client derives the exchange's plan.
 
 An exchange makes one sum. The server puts the header into the first request that each client gets in it. The plan says
-how the defence clips, scales and sums each tensor; clients derive it by themselves, and only these numbers are open.
+how the defence clips, scales and sums each tensor; clients derive it from what the run's terms fix and these numbers,
+so that the server has no other say in it.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ TRAIN: Final = "train"
 EVALUATE: Final = "evaluate"
 _KINDS = (TRAIN, EVALUATE)
 MAX_DOUBLINGS: Final = 20
-"""Most doublings of the declared range that one kind of exchange may have in a run.
+"""Most doublings of the declared bounds of the tensors' entries that one kind of exchange may have in a run.
 
-A factor of 2^20 = 10^6. Each doubling costs a bit of accuracy, so that a server cannot coarsen the sum any further."""
+Bounds are doubled where a contribution exceeded them. Each doubling costs the sum a bit of accuracy; the limit, a
+factor of 2^20 = 10^6, keeps a server from coarsening sums at will."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,9 @@ class ExchangeHeader:
             learned: how many numbers the defence learns.
 
         Raises:
-            MalformedError: a field is missing or of another type, an unknown kind, too many doublings, a cohort without
-                the client or with unknown ones, no place in the run, or numbers that are not as many positive ones.
+            MalformedError: a field is missing or of another type; the kind is unknown; there are too many doublings;
+                the cohort lacks the client or holds unknown ones; round or attempt is negative; or `learned` does not
+                hold as many positive numbers as the defence learns.
         """
         invited = integers(message, "session/cohort", 1)
         if invited.size > clients:  # before it is listed anywhere

@@ -87,7 +87,8 @@ def spectral(values: Array, sizes: Sequence[int], rng: np.random.Generator) -> S
         stacked = _orthonormal(np.concatenate(parts)) @ right
         parts = np.split(stacked, np.cumsum(sizes)[:-1])
     else:
-        # G = V R with R^T R = G^T G, R's diagonal positive, hence A^T = G (R^-1 Sigma U^T): one product with G
+        # G, the parts one below the other, is V R with R^T R = G^T G and a positive diagonal of R (Cholesky), hence
+        # A^T = V Sigma U^T = G (R^-1 Sigma U^T): one product with G, in place
         upper = np.linalg.cholesky(sum(part.T @ part for part in parts)).T
         right = solve_triangular(upper, right)
         for part in parts:

@@ -1,7 +1,9 @@
 """Messages by which SuperNodes enrol in a run: each reports which party it is, and agrees to the terms or refuses.
 
-The terms are what all parties agree on before a run (algorithm, defence, public facts, seed). Each party makes them by
-itself, and compares their fingerprint with the server's.
+A SuperNode is Flower's process at a party's site. Before the first round the server app (`flower/_server`) sends an
+`Invitation` to every SuperNode, and the client app (`flower/_client`) answers with an `EnrolmentReply`. The terms are
+what all parties agree on before a run (algorithm, defence, public facts, seed). Each party makes them by itself, and
+compares their fingerprint with the server's.
 """
 
 from __future__ import annotations
@@ -76,7 +78,10 @@ class EnrolmentReply:
 
 
 def check_apart(terms: Terms) -> None:
-    """Raise `ConfigError` for a defence whose parties need common keys that each process would draw for itself."""
+    """Raise `ConfigError` for a defence without the keys that its parties must share; both apps call it first.
+
+    Without given keys threshold Paillier deals them in each process (as simulations want), so parties would differ.
+    """
     aggregation = terms.defense.aggregation
     if isinstance(aggregation, ThresholdPaillier) and aggregation.keys is None:
         raise ConfigError(

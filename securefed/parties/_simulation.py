@@ -18,6 +18,8 @@ from securefed.parties._server import SumServer
 def play_round(server: SumServer, contributions: Sequence[Mapping[str, Any]]) -> SumResult:
     """Open a round without a model, and carry its messages to fresh clients until its result is there.
 
+    A client is given its contribution with every request, and looks at it where the request is for the upload.
+
     Args:
         server: a new server.
         contributions: for client 0, 1, ... the keyword arguments of `SumClient.receive`.

@@ -49,8 +49,8 @@ class TorchModule(TorchProblem):
 
     Refused (`ConfigError`): batch normalisation and whatever else has buffers that training changes (each client would
     keep its own, and padded rows would count), dropout (no two runs would agree), a module that does not take the rows.
-    NOT checked: that an output depends on its own row alone. It must, since several clients are computed in one batch,
-    in which copies of a row, at weight 0, fill up the smaller clients.
+    NOT checked: that an output depends on its own row alone. It must, since several clients are computed in one batch:
+    clients with fewer rows are filled up with copies of a row, whose losses get weight 0.
 
     Attributes:
         module: builds the module, called without arguments; must build the same each time but for what it draws from

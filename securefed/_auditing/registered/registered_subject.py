@@ -27,7 +27,7 @@ class RegisteredSubject:
     Attributes:
         algorithm: its name in the registry.
         settings: of the whole audit.
-        rows: rows of every client where the report has a row for each of several numbers; `None` otherwise.
+        rows: rows of every client, where the audit repeats each algorithm at several such numbers; `None` otherwise.
     """
 
     algorithm: str
@@ -36,7 +36,7 @@ class RegisteredSubject:
 
     @property
     def name(self) -> str:
-        """The algorithm's name in the report, which says the rows a client where it stands there twice."""
+        """The algorithm's name in the report, with the rows a client where `rows` gives them."""
         return (
             self.algorithm
             if self.rows is None
@@ -63,7 +63,10 @@ class RegisteredSubject:
         return self.case.describe() | {"sizes": head(prepared, self.case)} | more
 
     def _noise(self, defense: str, prepared: Prepared) -> float | None:
-        """Return the noise multiplier of a defence; `None` where no noise of this epsilon fits the algorithm."""
+        """Return the noise multiplier of a defence, the noise's standard deviation over the clipping norm.
+
+        It is `None` where no noise of this epsilon fits the algorithm.
+        """
         case, shared = self.case, self.settings
         if defense == DP:
             return shared.noise[shared.epsilon, case.rounds]

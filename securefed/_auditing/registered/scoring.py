@@ -68,8 +68,9 @@ def _gram(
 ) -> list[Judgement]:
     """Score a Gram matrix X^T X, (features, features), of the members' rows X.
 
-    The client's is taken as the members' scaled by the public numbers of rows. Guesses: of the client's the pooled
-    matrix scaled likewise; of the pooled matrix the best multiple of the projection on the final components.
+    The estimate of the client's matrix is that of the members' matrix times the client's public share of their rows.
+    The guess of it is the pooled matrix times the client's share of all rows. The guess of the pooled matrix is the
+    best multiple of the projection on the final components.
     """
     data, rows = prepared.clients, prepared.public.rows
     pooled, own = pooled_gram(data), data[target].x.T @ data[target].x

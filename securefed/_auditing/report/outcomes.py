@@ -1,7 +1,9 @@
 """Sort the algorithms of a report by what protects one client's data from a server without help.
 
 `decision`, `actions` and `next_runs` write their sentences by it. A cell is one attack on one secret in one view (what
-an attacker sees), over all runs; a server without help sees the views `conclusions.ALONE`.
+an attacker sees), over all runs; a server without help sees the views `conclusions.ALONE`. `conclusions.remedies` lists
+the defences, plain messages among them, that hold: no interval of leakage reaches above the acceptable level, and the
+attacks would have noticed such a leak.
 """
 
 from __future__ import annotations
@@ -78,8 +80,8 @@ def _outcome(report: Report, name: str, level: float, cells: Sequence[Cell]) -> 
 def _unknown(cells: Sequence[Cell], level: float) -> bool:
     """Whether no leak above the level was found under some protection, although none is shown to hold it.
 
-    Then its attacks failed, or did not look for all that leaks otherwise, or their results scatter so much that an
-    interval reaches above the level.
+    Then its attacks failed, or none looked for a secret that plain messages give away, or their results scatter so much
+    that an interval reaches above the level.
     """
     leaking = {cell.defense for cell in cells if cell.verdict.word in FOUND and cell.leakage.high > level}
     return any(cell.defense not in leaking for cell in cells)
