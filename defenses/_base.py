@@ -52,9 +52,9 @@ class UploadContext:
 
     Attributes:
         exchange: fingerprint of the exchange's context (`Session.context`): the same for all clients that are summed.
-        source: fingerprint of what the contribution is computed from: the kind of exchange, the broadcast, and the
-            exchange that this client's state counts last. Run, number, plan and cohort do not enter it, so that a
-            contribution keeps it when an exchange is repeated.
+        source: fingerprint of what the contribution is computed from: the kind of exchange, the broadcast, and the last
+            exchange whose sum counted this client. Run, number, plan and cohort do not enter it, so that a contribution
+            keeps it when an exchange is repeated.
     """
 
     exchange: bytes
@@ -227,8 +227,8 @@ class Helper(Protocol):
 class Defense:
     """A chain: transforms, then one aggregation. Made by `chain`.
 
-    A client calls `encode` on its contribution and the aggregation's steps on the result. The server calls `release` on
-    the sum that the aggregation opens, which adds central noise where there is some, and `decode` on what was released.
+    A client calls `encode` on its contribution and the aggregation's steps on the result. The server calls `decode` on
+    the sum that the aggregation opens, and then `release`, which adds central noise where the plan has some.
 
     Where the aggregation hides single uploads and no noise is planned, a client that cannot contribute must not show
     it. Every client therefore uploads one tensor more, the indicator (`INDICATOR`): zeros, or, where the client sits
@@ -288,7 +288,7 @@ class Defense:
             for s in layout  # in floating point, until a transform plans otherwise
         )  # fmt: skip
         numbers = self.start(layout) if learned is None else learned
-        plan = Plan(self.name, clients, tensors, {spec.name: spec.ring for spec in layout}, learned=numbers)
+        plan = Plan(self.name, clients, tensors, wanted_rings={s.name: s.ring for s in layout}, learned=numbers)
         for transform in self.transforms:
             plan = _checked(transform, transform.plan(plan))
         if self.aggregation.hides and not plan.noised:
@@ -334,7 +334,7 @@ class Defense:
     def decode(self, encoded: Tensors, plan: Plan, count: int) -> Tensors:
         """Return the sum of `count` contributions as real numbers, without the indicator.
 
-        Its units are the algorithm's; under an adaptive clip, which `release` undoes, they are the clip's.
+        Its units are the algorithm's; under an adaptive clip, multiples of the clipping norm, as `release` takes them.
         """
         inner = without_indicator(plan)
         encoded = without_indicator_tensor(encoded)
@@ -343,7 +343,7 @@ class Defense:
         return encoded
 
     def release(self, total: Tensors, plan: Plan) -> Tensors:
-        """Return what leaves the aggregator: the decoded sum in algorithm's units, with central noise where planned."""
+        """Return what leaves the aggregator: the decoded sum in the algorithm's units, plus planned central noise."""
         inner = without_indicator(plan)
         for transform in reversed(self.transforms):
             total = transform.release(total, inner)

@@ -40,18 +40,19 @@ class FedPEDuals(DualAttack):
 
     With one local step the result is exact once the observed subspaces span the features, after about
     features / rank participations. The trace of S need not be known: U^T U = I holds at the start only, and later steps
-    tell S + c I from S. As long as they do not, the c of least rank is taken. With several local steps S is fitted;
-    the fit is proven if its residual is round-off and its Jacobian has full rank.
+    tell S + c I from S. As long as they do not, the c is taken for which S + c I, completed to a positive semidefinite
+    matrix, has the least trace, which favours a low rank. With several local steps S is fitted; the fit is proven if
+    its residual is round-off and its Jacobian has full rank.
     """
 
     name: ClassVar[str] = "duals/fedpe"
     algorithm: ClassVar[type[ConsensusPCA]] = FedPE
-    orthonormal: ClassVar[bool] = False
+    orthonormal: ClassVar[bool] = False  # U need not stay orthonormal, so that messages are not checked for it
 
     def solved(self, steps: Sequence[ObservedStep], rows: int, algorithm: ConsensusPCA) -> GramEstimate:
         """Solve for S, of rank at most `rows`, from rounds of one local step, as `DualAttack.solved`.
 
-        Where the equations leave the shift c of S + c I open, `solve_shifted` takes the c of least trace.
+        Where the equations leave the shift c of S + c I open, `solve_shifted` chooses it.
 
         Args:
             steps: U before and after each round's local step, with the client's dual variables.
@@ -67,13 +68,13 @@ class FedPEDuals(DualAttack):
         else:
             solution, _ = solve_shifted(eliminated, rows=rows)
         return GramEstimate(
-            solution.gram,
-            "solved",
-            False,
-            eliminated.residual,
-            eliminated.rank,
-            eliminated.unknowns,
-            eliminated.condition,
+            gram=solution.gram,
+            method="solved",
+            standardised=False,  # no use is made of z-scored columns
+            residual=eliminated.residual,
+            rank=eliminated.rank,
+            unknowns=eliminated.unknowns,
+            condition=eliminated.condition,
         )
 
     def fitted(self, steps: Sequence[ObservedStep], rows: int, algorithm: ConsensusPCA) -> GramEstimate:
@@ -81,7 +82,15 @@ class FedPEDuals(DualAttack):
         motion = EuclideanSteps(algorithm.step_size, algorithm.local_steps, algorithm.rho)
         fit = fit_steps(steps, len(steps[0].start), motion, self.jacobians)
         method = "fitted" if fit.proven else "fitted, not proven"
-        return GramEstimate(fit.gram, method, False, fit.residual, fit.rank, fit.unknowns, fit.condition)
+        return GramEstimate(
+            gram=fit.gram,
+            method=method,
+            standardised=False,
+            residual=fit.residual,
+            rank=fit.rank,
+            unknowns=fit.unknowns,
+            condition=fit.condition,
+        )
 
 
 def gradient_parts(step: ObservedStep, step_size: float, rho: float) -> tuple[Array, Array, InnerEquations]:
@@ -100,6 +109,7 @@ def gradient_parts(step: ObservedStep, step_size: float, rho: float) -> tuple[Ar
         rho: penalty parameter.
     """
     U, T = step.start, step.constraint_dual
+    # `step.linear` is Y - rho Z, the part of the gradient that is constant in U
     other_terms = lagrangian_gradient(U, np.zeros_like(U), step.linear, T, rho)  # all of grad L except grad f
     gradient = (U - step.end) / step_size - other_terms
     Q = orth(U)
@@ -107,5 +117,5 @@ def gradient_parts(step: ObservedStep, step_size: float, rho: float) -> tuple[Ar
     block = off(Q, gradient) @ np.linalg.inv(2 * A - 4 * identity) @ np.linalg.inv(R)
     # the image of every basis matrix E_q of Theta: R^T E_q R for M
     M = R.T @ symmetric_basis(len(A)) @ R
-    # a quarter, so that round-off in these equations is about that of the block
+    # the equations inside, divided by 4, so that their round-off is about that of the block
     return Q, block, InnerEquations((M @ A + A @ M - 2 * M) / 2, U.T @ gradient / 4)

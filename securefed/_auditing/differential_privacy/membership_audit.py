@@ -174,7 +174,7 @@ def play(algorithm: str, seed: int, settings: Settings) -> tuple[list[Play], lis
         canaries = _canaries(prepared, seed, rng)
     except SecureFedError as error:
         return [], [f"{algorithm}, membership: {error}"]
-    noise = settings.noise[settings.epsilon, what.rounds]
+    noise = settings.noise[settings.epsilon, what.rounds]  # noise multiplier that meets this epsilon over the rounds
     done: list[Play] = []
     skipped: list[str] = []
     for name in (PLAIN, *NOISES):
@@ -221,7 +221,10 @@ def unmeasured_canaries() -> list[str]:
 
 
 def _dp_sgd(rows: Dataset, delta: float, noise: float) -> Callable[..., NoiseAudit]:
-    """Prepare one full-batch step of linear regression with DP-SGD; rows of zeros have no gradient there."""
+    """Prepare the audit of one full-batch DP-SGD step of linear regression, where an absent row is a row of zeros.
+
+    Without a bias the gradient of a row x is (w^T x - y) x, so that a row of zeros adds nothing, whatever its response.
+    """
     from torch import nn  # noqa: PLC0415 - one row needs it
 
     from securefed.algorithms._private.dp_fedavg import PrivateFedAvg  # noqa: PLC0415 - needs an extra
@@ -230,7 +233,7 @@ def _dp_sgd(rows: Dataset, delta: float, noise: float) -> Callable[..., NoiseAud
     module = partial(nn.Linear, _RECORDS, 1, bias=False)
     problem = TorchModule(module=module, criterion="squared_error", compared_with="responses")
     method = PrivateFedAvg(problem=problem, local_steps=1, batch_size=None, noise_multiplier=noise, delta=delta)
-    silent = replace(method, noise_multiplier=1e-6)
+    silent = replace(method, noise_multiplier=1e-6)  # nearly no noise: it shows what each row adds to the message
     return partial(audit_records, method, chain(), rows, delta, silent=silent, claimed=method.per_round(_RECORDS))
 
 
@@ -260,7 +263,8 @@ def _row(group: Sequence[Play]) -> MembershipRow:
     """Pool the scores of one adversary under one noise over all runs, and judge them."""
     found = pooled_rates([np.array(item.scores) for item in group], [np.array(item.inside) for item in group])
     count, auc = len(group), found.rates.auc
-    # an interval holds the deviation of one run's value, that of the mean times sqrt(count)
+    # `Interval.deviation` is that of one run's value. The pooled AUC stands for a mean over runs, whose deviation is
+    # smaller by sqrt(count).
     leak = Interval(2 * auc - 1, 2 * found.auc[0] - 1, 2 * found.auc[1] - 1, count, 2 * found.deviation * count**0.5)
     null = Interval(0.0, 2 * found.null[0] - 1, 2 * found.null[1] - 1, count, 0.0)
     judged = verdict(leak, null)
@@ -290,7 +294,7 @@ def _canaries(prepared: Prepared, seed: int, rng: np.random.Generator) -> Canari
 
 
 def _population(test: Dataset, bound: float) -> Dataset:
-    """Select the held-out rows within the declared range."""
+    """Select the held-out rows within the declared range, as clients' rows are."""
     return test.take(np.flatnonzero(np.abs(test.x).max(axis=1) <= bound))
 
 
@@ -314,9 +318,10 @@ def _plays_under(
     local = name == PLAIN or (privacy is not None and privacy.noise_survivors == 1)
     observed = (views.server if local else views.released)(result.transcript, _TARGET)
     plans = _plans(defense, result)
+    # of every number in the messages, the noise's standard deviation; and what clipping makes of a simulated message
     noise = 0.0 if name == PLAIN else _noise(defense, result.plan, local=local) * _scales(defense, observed, plans)
-    through = None if name == PLAIN else partial(_clipped, defense, plans)
-    game = _game(observed, Target(method, prepared.public), clients, canaries, noise, through)
+    clipped = None if name == PLAIN else partial(_clipped, defense, plans)
+    game = _game(observed, Target(method, prepared.public), clients, canaries, noise, clipped)
     population = _population(prepared.test, prepared.public.feature_bound)
     epsilon = _claimed(defense, result.plan, what.rounds, delta)
     inside = tuple(bool(bit) for bit in canaries.inside)
@@ -333,10 +338,10 @@ def _game(
     clients: Sequence[Dataset],
     canaries: Canaries,
     noise: float | Array,
-    through: Callable[[Tensors, int], Tensors] | None,
+    clipped: Callable[[Tensors, int], Tensors] | None,
 ) -> CanaryGame:
     """Subtract from the messages what every other member sent, which the adversary knows; the rest is the target's."""
-    replay = Replay(observed, target, through=through)
+    replay = Replay(observed, target, through=clipped)
     own_part = replay.messages
     for index, client in enumerate(replay.members):
         if client != _TARGET:
@@ -355,7 +360,7 @@ def _plans(defense: Defense, result: Result) -> dict[int, Plan]:
 
 def _clipped(defense: Defense, plans: Mapping[int, Plan], sent: Tensors, exchange: int) -> Tensors:
     """Clip a contribution as that exchange does; an adaptive clip sends multiples of its norm, so units are undone."""
-    clip = defense.transforms[0]
+    clip = defense.transforms[0]  # in every defence of `NOISES`
     return clip.release(clip.encode(sent, plans[exchange]), plans[exchange])
 
 

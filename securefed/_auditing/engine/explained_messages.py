@@ -1,7 +1,12 @@
 """Decide whether an estimate explains the messages, which tells "there is no leak" from "the search failed".
 
 An attack reports the relative residual ||observed - predicted|| / ||observed|| of the messages under its estimate. The
-right secret leaves no more than rounding, fixed point and noise put there; `precision` computes that level.
+right secret leaves no more than rounding, fixed point and noise put there; `precision` computes that level. An audit of
+registered algorithms, and the search for an advised defence, call `precision` and `explains` for each estimate, and
+`fall_back_on_guess` when the attempts of all seeds are gathered. A seed is one repetition of the run.
+
+Leakage is 1 for an exact estimate and 0 for one no better than the guess without messages. The null is the same attack
+on messages that say nothing about the target: its leakage is what chance gives.
 """
 
 from __future__ import annotations
@@ -49,7 +54,8 @@ def precision(observed: View) -> float:
 def explains(estimate: Reconstruction, level: float) -> bool | None:
     """Tell whether an estimate explains the messages; `None` where the attack computes no residual.
 
-    A system of high condition number is solved to its round-off times that number; at most 1e-4 is excused by it.
+    An attack that solves a linear system of condition number c leaves a residual of up to c times the round-off of
+    float64, even with the right secret. So much is allowed too, up to 1e-4 (`amplified`).
 
     Args:
         estimate: of an attack, which may judge this itself (`diagnostics["explained"]`).
@@ -67,8 +73,9 @@ def fall_back_on_guess(attempts: Sequence[Attempt]) -> tuple[list[float], list[f
 
     The attacker sees whether each estimate explains the messages. An estimate that does not may be worse than the guess
     without messages, whose leakage is 0. So the attacker follows one of two rules for all runs: use every estimate, or
-    the guess in place of those that explain nothing. The rule with the higher mean counts, for the null too. Where no
-    run is explained the estimates are taken as they are, since such an attacker has nothing to choose by.
+    replace by the guess each estimate that does not explain its messages. The rule with the higher mean counts, for the
+    null too. Where no run is explained the estimates are taken as they are, since such an attacker has nothing to
+    choose by.
 
     Args:
         attempts: of one attack on one secret in one view, seed by seed.

@@ -1,14 +1,20 @@
 """Recover rows from a change of model state: closed forms of the first layer, then searches through simulated steps.
 
+The audit of a user's torch loop (`training_seed_run`, `size_curve`) calls `recover_rows` for each run. Its argument
+`AttackInputs` holds the observed change, the caller's local step, rows like the clients' that the attacker knows
+(`prior`), and what two trial runs of the step on such rows showed (`facts`).
+
 The gradient of a linear first layer is a sum of (output gradient) x (input row), so that inputs can be separated from
 it where each row activates outputs of its own (`FirstLayerEvidence`). A search looks for rows x that minimise the
-distance between the observed message and the one that x would send (`StagedInversion`). `training_seed_run` and
-`size_curve` call `recover_rows`.
+distance between the observed message and the one that x would send (`StagedInversion`).
 
-A search has to differentiate the client's local training. Training that is one gradient step can be. For other
+A search has to differentiate the client's local training, which it can where that is one gradient step. For other
 training, gradient descent of several full-batch steps is tried as a stand-in, on rows that the attacker knows: where
-it sends what the caller's training sends, it takes its place. Where none fits, the closed forms remain, and the
-caller's own training checks their rows.
+it sends what the caller's training sends, the search differentiates it instead. Where none fits, the closed forms
+remain, and the caller's own training checks their rows.
+
+Numbers such as 31 in `inputs.rng(31)` and `inputs.simulate(rows, 31)` name the streams of random draws. Each use has
+its own, so that no attack's draws depend on which others ran.
 """
 
 from __future__ import annotations
@@ -53,7 +59,8 @@ they reach 1e-5. So where no ReLU tells rows apart, a second search from other s
 Digits, 2 to 8 rows, three networks of sigmoids or tanh, 54 runs: of 14 wrong sets of rows below this residual (a row
 more than 5 % off) that leaves 1, whose labels were counted wrongly, and of 36 right ones 34."""
 _OF_RELU: Final = "smoothed"
-"""Stage of a search through smoothed ReLUs, of which no wrong rows below `_SOLVED` were seen."""
+"""Name that `StagedInversion` gives a search through smoothed ReLUs, of which no wrong rows below `_SOLVED` were seen.
+"""
 _FIT: Final = 1e-3
 """The same for a stand-in of the step, on rows that are known."""
 _FEWEST: Final = 200
@@ -68,8 +75,8 @@ class ReadRows:
         rows: (rows, features).
         stage: closed form or search that found them.
         residual: relative difference of the message that they would send; NaN where it was not computed.
-        explained: whether the residual is small and the message allows no other rows that were found, or no check is
-            needed: the closed form of one row is exact.
+        explained: whether the attacker may trust the rows: their residual is small, and a second search, where one was
+            needed, ended at the same rows. The closed form of a single row is exact and needs no check.
         evaluations: that the search was allowed for each start; 0 where a closed form gave the rows.
     """
 
@@ -155,6 +162,7 @@ def _closed_form(inputs: AttackInputs, first: FirstLayerEvidence | None) -> Read
     """Return the rows that the first layer gives, checked by the caller's own step; `None` where it gives none.
 
     The check needs their labels. Without them only a single row counts as explained, since its closed form is exact.
+    Without the caller's step (`facts` is `None`) there is a single row too: `recover_rows` refuses more.
     """
     if first is None or first.rows is None:
         return None
@@ -168,6 +176,7 @@ def _closed_form(inputs: AttackInputs, first: FirstLayerEvidence | None) -> Read
     if targets is None:
         return ReadRows(rows, first.stage, float("nan"), inputs.count == 1)
     residual = _simulated_residual(inputs, rows, targets)
+    # a step with random draws of its own sends other messages for the same rows, which differ by about `draw_spread`
     return ReadRows(rows, first.stage, residual, residual <= max(_EXPLAINED, 3.0 * inputs.facts.draw_spread))
 
 

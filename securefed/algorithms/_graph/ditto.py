@@ -39,12 +39,12 @@ class GraphDitto(GraphFedAvg):
 
     strength: float = 1.0
 
-    result: ClassVar[str | None] = GRAPH
+    result: ClassVar[str | None] = GRAPH  # name of the result that stays with a client, its graph v
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number("strength", self.strength, 0)
-        self.refuse_oscillation(self.strength)
+        self.refuse_oscillation(self.strength)  # of a step size too large for g_i with the pull
 
     def memory(self, edges: Edges) -> Memory:
         """Return what a client remembers before its first round: its graph v and the iterate before it, (edges,)."""

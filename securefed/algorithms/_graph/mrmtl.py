@@ -48,7 +48,7 @@ class MRMTL(GraphMethod):
         self.refuse_oscillation(self.pull)
 
     def specs(self, public: Public) -> tuple[TensorSpec, ...]:
-        """Describe the one tensor of a contribution, the client's graph (edges,), with its bound."""
+        """Describe the one tensor of a contribution, the client's graph (edges,): its bound, and 64 bits a weight."""
         return (TensorSpec(GRAPH, (edges_of(public.features).count,), self.largest_weight(public), 64),)
 
     def steps(self, consensus: Array, memory: Memory, own: LocalGraphData) -> tuple[dict[str, Array], Memory]:
