@@ -1,13 +1,24 @@
 """Read rows of many clients out of sums, with trap weights in a fully connected ReLU network.
 
-The server broadcasts weights that no training would reach: all outputs of the first layer measure one projection g x of
-a row x, at rising thresholds (`trap_network`, with the equations). The sum of all clients' gradients then holds every
-row that is alone between two thresholds, exactly (`bin_reading`). The rows between two neighbouring thresholds are a
-bin. Each further round takes another direction g, and thresholds where the rows found so far say that rows lie.
+The server broadcasts weights that no training would reach: output j of the first layer computes ReLU(k (g x - t_j)),
+for all outputs the same projection g x of a row x, at rising thresholds t_1 < t_2 < ... (`trap_network`). The sum of
+all clients' gradients of this layer's weight and bias is then
 
-The terms of `trap_network` recur here. A row's slope is the derivative of its loss by an active output of the layer.
-The weights are such that it depends on the row's label alone: it is a unit, the same for all rows, times the code of
-the label. Codes are numbers of which no sum of several is a code, so that a bin's slope shows whether it holds one row.
+    gW_j = sum of s x,   gb_j = sum of s,   each over the rows with g x > t_j, s the row's slope,
+
+and neighbours differ by the rows between two thresholds, a bin: (gW_j - gW_j+1) / (gb_j - gb_j+1) is the row itself
+where a bin holds one, otherwise a weighted mean of its rows (`bin_reading`). Each further round takes another direction
+g, and thresholds where the rows found so far say that rows lie.
+
+A row's slope is the derivative of its loss by an active output before the ReLU. The weights of the later layers make it
+depend on the row's label alone: it is a unit, the same for all rows, times the code of the label. Codes are numbers
+(1 to 1.9) of which no sum of several is a code, so that a bin's slope, the difference of the gb, shows whether the bin
+holds one row, and of which label. Rows of one label, which the weights predict for every row, have slope 0 and show in
+no bin; that label changes from round to round.
+
+Behind convolutions x is what enters the first fully connected layer, less a constant offset b (`LayerInputs`). An audit
+with `active=True` drives `TrapWeights.play`, a generator: it yields a broadcast and is resumed with the round that the
+server observed (`chosen_broadcasts`).
 
 Source: Fowl et al. 2022, Robbing the Fed (arXiv 2110.13057). There the server inserts the layer; here it uses the
 network's own first layer, so that names and shapes are those that the clients agreed to.
@@ -100,7 +111,13 @@ class TrapWeights:
         return self._why_not_read(client, chain, client.model.parameters(situation.honest))
 
     def _why_not_read(self, client: SimulatedClient, chain: DenseChain, initial: Mapping[str, Array]) -> str | None:
-        """Try the weights on made-up rows; return why they cannot be read, or `None` where they can."""
+        """Try the weights on made-up rows; return why they cannot be read, or `None` where they can.
+
+        Args:
+            client: computes gradients of made-up rows.
+            chain: the network's layers.
+            initial: the parameters that an honest server would send.
+        """
         if chain.kernels and self.unused:
             return "Unused columns are those of rows, which enter convolutions here."
         if chain.kernels and not client.one_step:
@@ -113,7 +130,18 @@ class TrapWeights:
         return None
 
     def play(self, situation: Situation, rng: np.random.Generator) -> Dialogue:
-        """Choose broadcasts round by round; the estimate holds at most as many rows as the clients in the sum have."""
+        """Choose broadcasts round by round, and read each message.
+
+        Args:
+            situation: the algorithm, the public facts, and the broadcast of an honest server.
+            rng: draws directions, disguises and made-up rows.
+
+        Yields:
+            The broadcast of the next round, in return for which it is sent that round as the server observed it.
+
+        Returns:
+            The rows found, at most as many as the clients in the sum have.
+        """
         client, public = SimulatedClient(situation), situation.target.public
         initial = client.model.parameters(situation.honest)
         chain = DenseChain.of(client.method.problem.shapes(public), public.features, public.classes)
@@ -161,7 +189,11 @@ class TrapWeights:
         return self._disguised(trap, rng) if self.unused else trap
 
     def _disguised(self, trap: TrapNetwork, rng: np.random.Generator) -> TrapNetwork:
-        """Add random weights where they change nothing: in unused columns, and behind units that are never active."""
+        """Add random weights where they change nothing.
+
+        These are the unused columns of the first weight, in which all rows have zeros, and the columns of the last
+        weight behind units that are 0 for all rows.
+        """
         disguise = np.zeros((trap.chain.outputs, len(trap.direction)))
         deviation = _DISGUISE * np.linalg.norm(trap.direction) / len(self.unused) ** 0.5
         disguise[:, list(self.unused)] = rng.normal(0.0, deviation, (trap.chain.outputs, len(self.unused)))
@@ -175,7 +207,8 @@ class TrapWeights:
         """Read the bins of one message into `found`.
 
         Where a message is the sum of what each row sends by itself (`client.additive`), the rows that are known are
-        simulated and subtracted first. A bin's slope over `unit` is the sum of its rows' codes.
+        simulated and subtracted first, so that only the others are left in the bins, and a bin of one row is recognised
+        by its slope, which is `unit` times its code. Elsewhere a bin's row is noted without a label (`add_bins`).
         """
         part, unit = _unit(client, trap, observed, rng)
         left = _FirstLayer.of(client, trap, part, observed.message)
@@ -262,7 +295,14 @@ def _unit(
 ) -> tuple[str, float]:
     """Find out how this method's messages hold the gradient, from the message of a client with one made-up row.
 
-    Each part of that message is read as if it were the gradient: the right one gives back the made-up row.
+    Each part of that message is read as if it were the gradient: the right one gives back the made-up row. The
+    thresholds are shifted so that the middle one meets this row (`around`), or it might lie below all of them.
+
+    Args:
+        client: simulates messages.
+        trap: the weights that were broadcast.
+        observed: the round.
+        rng: draws the made-up row.
 
     Returns:
         The name of the part that holds the gradient, and the unit: the slope of a row in that part over its code.
@@ -272,7 +312,8 @@ def _unit(
     label, moved = (trap.label + 1) % public.classes, trap.around(row)
     initial = client.model.parameters(observed.broadcast)
     broadcast = client.broadcast(observed.broadcast, moved.parameters(initial, public.classes))
-    message, best = client.row_message(broadcast, row, label), (np.inf, method.sent[0], 1.0)  # error, part, unit
+    message, best = client.row_message(broadcast, row, label), (np.inf, method.sent[0], 1.0)
+    # `best` is (error, part, unit); `min` of such tuples compares errors first
     for part in method.sent:
         own = _FirstLayer.of(client, trap, part, message)
         bins = read_bins(own.weight, own.bias, 0.0)

@@ -6,10 +6,19 @@ and `dc` in SCAFFOLD), the residual stacks over all k and p
 
     scale_p (m_kp(X, y) - observed_kp),      scale_p = 1 / || observed_p - data-free part of it ||.
 
-The data-free part is what members would send without rows, such as momentum. Each row is given by its coordinates in an
-orthonormal basis of the span of the rows, which the messages reveal: less their data-free part, the weights of linear
-models are combinations of the rows (`round_simulation`). `row_fit_problem` builds the equations, and the searches
-(`multistart_search`, `dlg`) minimise the residual.
+The data-free part is what members would send without rows, such as momentum. Less that part, the weights (outputs,
+features) of logistic and softmax regression in part p of round k are a combination of the rows x_r,
+
+    sum_r c_kpr x_r^T,      c_kpr (outputs,) the coefficients of row r: over the local steps that use it, the sum of
+                            (predicted probabilities - label), each times a factor of the method,
+
+so that the messages reveal the span of the rows. Each row is given by its coordinates in an orthonormal basis of that
+span: with B rows, at most B unknowns a row instead of one for each feature. `row_fit_problem` builds the equations, and
+the searches (`multistart_search`, `dlg`) minimise the residual.
+
+Members have different numbers of rows. A simulation works on arrays (members, slots, ...) with as many slots for rows
+as the largest member needs; `simulation.slots` (members, slots) tells which hold a row. Indexing an array by it gives
+the rows of all members one after the other, their order everywhere else.
 """
 
 from __future__ import annotations
@@ -37,9 +46,12 @@ _CACHED = 1 << 17
 class SumEquations:
     """The equations `simulated sum = observed sum`, each part scaled by the size of its data-dependent share.
 
+    There are (rounds * parts * parameters) equations, parameters counted in coordinates of `basis`, for the unknowns
+    (rows, coordinates).
+
     Attributes:
-        simulation: in coordinates of `basis`.
-        basis: (r, features) orthonormal rows that span the unknown rows.
+        simulation: the members' rounds as a function of their rows, in coordinates of `basis`.
+        basis: (coordinates, features) orthonormal rows that span the unknown rows; rows = coordinates @ basis.
         scales: by part, scale_p; 0 where the data-dependent share of the observed messages is no more than round-off.
         data_free: by round and part, the share of the sums that follows from what the members received, without their
             rows (`RoundSimulation.data_free`).
@@ -131,9 +143,10 @@ class SumEquations:
             return self._residual_and_jacobian(*self._slotted(samples, labels))
 
     def coefficients(self, samples: Array, labels: Array) -> Array:
-        """Return (rounds * parts * outputs, rows): each row's scaled coefficient c_k in the weights of the messages.
+        """Return (rounds * parts * outputs, rows): the coefficients scale_p c_kpr of the rows in the messages' weights.
 
-        The coefficients are the same for all coordinates of a row.
+        With `data`, they give the linear equations `coefficients @ samples = data` that the rows satisfy for given
+        coefficients.
         """
         simulation = self.simulation
         counts = simulation.coefficients(*self._slotted(samples, labels))
@@ -144,9 +157,10 @@ class SumEquations:
 
     @cached_property
     def data(self) -> tuple[Array, Array]:
-        """Data-dependent share of the messages.
+        """Observed messages less their data-free part, scaled, one line for each round, part and output.
 
-        (rounds * parts * outputs, coordinates) of the weights, and (rounds * parts * outputs, 0 or 1) of the bias.
+        The weights, (rounds * parts * outputs, coordinates), and the bias, (rounds * parts * outputs, 1), or (..., 0)
+        for a model without one. A vector of parameters holds the weights first, then the bias.
         """
         gap, model = -self._gap(self.data_free), self.simulation.model
         weights = model.weight(gap).reshape(-1, len(self.basis))
@@ -179,7 +193,12 @@ class SumEquations:
         return x, targets
 
     def _residual_and_jacobian(self, x: Array, targets: Array) -> tuple[Array, Array]:
-        """Compute the Jacobian a few slots at a time, so that intermediate results stay in the cache."""
+        """Compute what `linearised` returns, a few slots at a time, so that intermediate results stay in the cache.
+
+        Args:
+            x: rows, as `_slotted` arranges them.
+            targets: labels, likewise.
+        """
         (members, widest, width), simulation = x.shape, self.simulation
         rounds, size = len(simulation.rounds), simulation.model.size(width)
         slopes = np.empty((rounds, len(self.scales), size, members, widest, width))

@@ -1,15 +1,27 @@
 """Reconstruct a FAPS client's Gram matrix S by fitting a simulated client to its first messages.
 
-`consensus_attack` calls `fit_client` where a view shows a single client. FAPS is federated PCA. In round k the client
-moves its subspace X by c_k subspace iterations with H = S + X W^T + W X^T + beta Z Z^T, where Z is the broadcast basis
-and W = -(I - X X^T) S X, and sends Y = beta X X^T Z - X W^T Z - W X^T Z at the new X. The unknowns are S and, where the
-inner iterations stop by a rule, their numbers c_k (inner counts), taken as real numbers; the residuals are the
-simulated less the observed Y (`client_equations`). A start near the truth (`near_consensus`, `low_rank_estimate`) is
-improved in one of two ways: by fitting more and more rounds, or by multiple shooting, in which the subspaces of all
-rounds are unknown at first, too. Gauss-Newton steps then bring the residuals of all rounds to round-off. A residual at
-round-off is a proof where the Jacobian has full rank and is well enough conditioned for that residual. A small residual
-alone is no proof: residuals of 1e-5 occur with relative errors of S of 0.9. If the residual may be rounding or noise of
-the messages, `noise_weighted_fit` takes it into account.
+`consensus_attack` calls `fit_client` where a view shows a single client. FAPS is federated PCA. In round k the server
+broadcasts a basis Z_k, orthonormal (features, rank), and the client keeps a subspace X_k of the same shape, X_0 = Z_0.
+From X = X_{k-1} it iterates V <- orth(H V), c_k times, and the last V is X_k. It sends Y_k:
+
+    H = S + X W^T + W X^T + beta Z_k Z_k^T,    W = -(I - X X^T) S X,    beta = beta_scale lambda_1(S)
+    Y_k = beta X_k X_k^T Z_k - X_k W_k^T Z_k - W_k X_k^T Z_k,           W_k the W at X_k
+
+It also sends tr(Z_k^T S Z_k). The unknowns are S and, where the client stops its inner iterations by a rule, their
+numbers c_k (inner counts), taken as real numbers. The residuals are the simulated less the observed Y_k, traces and
+lambda_1(S), which the first message shows (`client_equations`). The fit goes in steps:
+
+1. A start near the truth: `near_consensus`, or `low_rank_estimate` where the client has few rows, so that S has low
+   rank and can be written in a small basis of the messages' span (`reduced` leads there, `restored` back).
+2. The start is improved in one of two ways: by fitting more and more rounds, or by multiple shooting, in which the
+   subspaces X_k of all rounds are unknown at first, too.
+3. Gauss-Newton steps bring the residuals of all rounds to round-off. That is a proof where the Jacobian has full rank
+   and is well enough conditioned for that residual. A small residual alone is no proof: residuals of 1e-5 occur with
+   relative errors of S of 0.9.
+4. If the residual may be rounding or noise of the messages, `noise_weighted_fit` takes it into account.
+
+`equations.parametrisation` writes S as a function of `count` parameters, of which only `determined` directions change
+S: the factor F of S = F F^T is free up to a rotation.
 """
 
 from __future__ import annotations
@@ -80,8 +92,9 @@ def fit_client(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, starts: 
     """Fit a simulated client to the first messages of one client.
 
     The start is estimated from all rounds. If the rank of S is low, the fit reads only as many rounds as determine S.
-    Otherwise it reads all rounds whose beta is known, which improves the start of multiple shooting. Starts are fitted
-    in turn by the two ways of the module: even ones by more and more rounds, odd ones by multiple shooting.
+    Otherwise it reads all rounds whose beta is known to the attacker (FAPS may adapt it later in a run), which improves
+    the start of multiple shooting. Starts are fitted in turn by the two ways of the module: even ones (0, 2, ...) by
+    more and more rounds, odd ones by multiple shooting.
 
     Args:
         rounds: the client's messages from its first contribution on.
@@ -139,7 +152,8 @@ def estimate_of_low_rank(rounds: Sequence[RoundView], algorithm: FAPS, rows: int
 def error_allowed(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, gram: Array) -> float:
     """Return the relative error of S that the messages' own rounding or noise causes, to first order.
 
-    It is the Gauss-Newton step from the true S, which is needed: it serves to judge an attack, whatever its method.
+    It is the length of the Gauss-Newton step that starts at the true S. Tests and benchmarks, which know the true S,
+    judge attacks by it, whatever their method.
 
     Args:
         rounds: one client's messages from its first on.
