@@ -3,8 +3,8 @@
 A gradient method here is one whose clients send what local steps of gradient descent changed: FedAvg, SCAFFOLD, LoSAC
 and others. A part of a message is one copy of all parameters, flattened to a vector: `delta`, the change of the model,
 or `dx` and `dc` in SCAFFOLD, the changes of the model and of the control variate. Members are the clients whose sum a
-round's message is. `row_fit_problem` calls this module first: it reads the rounds, and a first estimate of the gradient
-behind each of them.
+round's message is. `row_fit_problem` calls `read_rounds` for these vectors, and `estimate_gradients` for a first
+estimate of the gradient behind each round, from which the starts of its search follow.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from securefed.problems._base import Problem
 
 
 class LocalRound(Protocol):
-    """The client's part of a round, as a simulation needs it: a `GradientMethod`, or a part of its round.
+    """What a simulation of local steps asks of a method; every `GradientMethod` has it.
 
     Attributes:
         sent: names of the parts of a message, in order.
@@ -68,7 +68,8 @@ class GradientRound:
         received: the vectors that the members received, by the method's names: `x` is the model.
         total: by part, the sum of their contributions.
         members: clients in the sum.
-        rounding: by part, standard deviation of the fixed-point rounding error of an entry of the sum.
+        rounding: by part, standard deviation of an entry's error in the sum, where a defence has the members round
+            their contributions to a grid (fixed point); zeros without.
         clips: how a defence clipped each member's contribution.
         noise: by part, standard deviation of the noise in an entry of the sum.
     """
@@ -87,8 +88,9 @@ class GradientEstimate:
 
     Attributes:
         point: parameters at which the gradient was taken.
-        gradient: the estimated SUM over the members' rows.
-        error: bound on the fixed-point rounding error of an entry, for one step size for all tensors; 0 without.
+        gradient: the estimated SUM over the members' rows, without the gradient of the penalty.
+        error: bound on the error of an entry that rounding to a grid causes, if all tensors have the same grid; 0
+            where nothing was rounded.
     """
 
     point: Array
@@ -114,8 +116,9 @@ def why_not_invertible(target: Target, observed: View) -> str | None:
 def _too_large(target: Target, observed: View) -> str | None:
     """Return why the rounds' vectors and the unknown rows do not fit into memory, or `None`.
 
-    The largest arrays hold, by feature, a few numbers for each output of each round, for each coordinate of a row's
-    space, and for each row.
+    The fit expresses rows in coordinates (`directions`): of the space that the messages span, or all features. Its
+    largest arrays hold, by feature, some eight float64 numbers for each output of each round, and four for each
+    coordinate and each row.
     """
     model, rounds, public = LinearModel.of(target), len(observed.rounds), target.public
     assert model is not None  # `why_not_invertible` refuses other models
@@ -215,7 +218,9 @@ def _clips(model: Model, names: Mapping[str, str], item: RoundView) -> tuple[Con
         item: the round.
     """
     weights, *bias = model.layout
-    cut = -sum(spec.size for spec in bias) or None  # counted from the end, places hold in any coordinates of the rows
+    # Places count from the end of the vector, where the bias is: a simulation with fewer coordinates than features
+    # shortens the weights in front of it.
+    cut = -sum(spec.size for spec in bias) or None
     where = {weights.name: slice(None, cut)} | {spec.name: slice(cut, None) for spec in bias}
     places = {label(name, of): (part, at) for part, name in names.items() for of, at in where.items()}
     if not all(name in places for together, _ in item.clips for name in together):
@@ -226,13 +231,16 @@ def _clips(model: Model, names: Mapping[str, str], item: RoundView) -> tuple[Con
 def estimate_gradients(
     rounds: tuple[GradientRound, ...], method: LocalRound, public: Public, model: LinearModel
 ) -> list[GradientEstimate]:
-    """Read each round as one gradient at the broadcast model, the members as one average client.
+    """Estimate the gradient behind each round, as if all members were one average client whose gradient stays the same.
 
     Local steps are linear in the gradients: with the same gradient g in all steps, a member sends known + slope g, with
     a vector `known` and a number `slope` that two simulations show, one with g = 0 and one with g = 1. The message then
-    gives g. The last part of a message is used (in SCAFFOLD `dc`, in LoSAC `dphi`), since its running sums are
-    gradients that clients store. The result is exact for one local step and constant members (SCAFFOLD: for mean
-    gradients), and an average along the local path otherwise.
+    gives g. Only the last part of a message is used: in SCAFFOLD `dc`, in LoSAC `dphi`. These are changes of a gradient
+    that the client stores, which `memory` follows from round to round.
+
+    The result is exact for one local step if the members are the same in all rounds; where clients send mean gradients
+    unweighted, as in SCAFFOLD, they must also hold equally many rows. Otherwise it is an average of the gradients at
+    the points of the local steps.
 
     Args:
         rounds: the rounds, in order.
@@ -261,11 +269,14 @@ def estimate_gradients(
 
         zero = np.zeros_like(item.received["x"])
         known = method.steps(item.received, memory, work(zero))[0][part]
-        # The penalty is the same in both, so the difference is the data's coefficient (exact for l2 = 0 or one step).
+        # The penalty nearly cancels in the difference of the two simulations, of which all entries are then equal: the
+        # coefficient of g. (From the second step on they are at different points, so their penalties differ. A bias,
+        # which comes last, has none.)
         slope = float((method.steps(item.received, memory, work(zero + 1.0))[0][part] - known)[-1])
         gradient = (item.total[part] / len(item.members) - known) / slope
         memory = method.steps(item.received, memory, work(gradient))[1]
-        # Each member rounds by at most half a grid step; `rounding` is the standard deviation of equally likely errors.
+        # m members round by at most half a grid step each, so the sum is off by at most m / 2 steps. That is sqrt(3 m)
+        # times the standard deviation `rounding`, sqrt(m / 12) steps.
         error = math.sqrt(3 * len(item.members)) * item.rounding.get(part, 0.0) * rows / abs(slope)
         out.append(GradientEstimate(item.received["x"], gradient * rows * len(item.members), error))
     return out

@@ -9,8 +9,12 @@ clip factor. Three cases are told apart by the messages' norms:
 
 1. Nothing was clipped: S is a penalised likelihood estimate (`shrinkage`).
 2. One client without noise: the f_k follow from the symmetry of S up to one common factor, and S by least squares. The
-   common factor follows from a round that was not clipped; without one it is only estimated, from the clipping norms.
+   common factor follows from a round that was not clipped. Without one it is only estimated, from the clipping norms
+   and a guess of tr S from the public bound on features.
 3. Sums of several clients, or noise: the estimate of S and the clients' clip factors (`clipped_sums`) alternate.
+
+`ClippedSums.factors` is called for the scale: the number by which an estimate of S has to be multiplied so that the
+norms of its clipped messages are the observed ones.
 """
 
 from __future__ import annotations
@@ -106,7 +110,7 @@ class PerturbedProducts:
         limits_together = [clip_limit(o, (name, CAPTURED)) for o in rounds]
         clipped_apart = np.isinf(limits_together) & np.array([bool(o.clips) for o in rounds])
         limits = np.array([clip_limit(o, (name,)) for o in rounds] if clipped_apart.any() else limits_together)
-        with_traces = [] if clipped_apart.any() else rounds
+        with_traces = [] if clipped_apart.any() else rounds  # traces with other factors are not used
         return cls(
             np.stack([o.broadcast[BASIS] for o in rounds]),
             np.stack([o.message[name] for o in rounds]),
@@ -128,10 +132,10 @@ class PerturbedProducts:
         )
 
     def squares(self) -> tuple[Array, Array]:
-        """Return the squared norms of the clipped tensors, with the noise's expected part subtracted.
+        """Return the squared norms of the products (with the traces, where these are used), less the noise's part.
 
         Returns:
-            The squared norms, and their standard deviations, (K,) each.
+            The squared norms without noise, estimated, and their standard deviations, (K,) each.
         """
         count, noise = self.products[0].size, self.noise
         # ||x + noise||^2 has the mean ||x||^2 + count noise^2, and the variance 2 count noise^4 + 4 ||x||^2 noise^2
@@ -141,7 +145,7 @@ class PerturbedProducts:
         return energy, noise * np.sqrt(2 * count * noise**2 + 4 * np.maximum(energy, 0.0))
 
     def without_clip(self, factors: Array) -> NoisyProducts:
-        """Divide the rounds by their clip factors f_k, (K,).
+        """Divide products, traces and their noise by the clip factors f_k, `factors` (K,): as without a clip.
 
         The noise is the known one or, where clips may have changed the messages, at least the one that asymmetry shows.
         """
@@ -160,10 +164,12 @@ class PerturbedProducts:
         """Estimate the noise of an entry of the products from the asymmetry of Z_j^T Y_k / f_k, which is Z_j^T S Z_k.
 
         With noise of standard deviation s in the Y_k, Z_j^T Y_k / f_k - (Z_k^T Y_j / f_j)^T has entries of variance
-        s^2 (1 / f_k^2 + 1 / f_j^2), so that s^2 is the mean of their squares over the bracket.
+        s^2 (1 / f_k^2 + 1 / f_j^2), so that s^2 is the mean of their squares over the bracket. Wrong f_k, and clients
+        whose S_i are not the shares of S that they are taken for, count as noise too.
 
         Pairs of consecutive rounds are left out, since Z_(k+1) is computed from Y_k and so depends on its noise.
         """
+        # one matrix of all Z_j^T Y_k / f_k, and for each of its columns 1 / f_k^2 and the number k of the round
         flat = np.hstack(list(self.bases)).T @ np.hstack(list(self.products / factors[:, None, None]))
         sizes = np.repeat(factors**-2, self.bases.shape[2])
         round_of = np.repeat(np.arange(len(factors)), self.bases.shape[2])
@@ -193,22 +199,33 @@ class PerturbedProducts:
         return np.asarray(self.clips.shares.sum(axis=1))
 
     def _single(self, rows: int) -> PerturbedSolution:
-        """Solve for one client without noise; its clip factors follow from the symmetry of S (`clip_ratios`)."""
+        """Solve for one client without noise; its clip factors follow from the symmetry of S (`clip_ratios`).
+
+        Where no round shows the common factor, the largest f_k is taken as 1 at first. The estimate of S is then too
+        small by an unknown scale, which `ClippedSums.factors` estimates: S is multiplied by it, and the f_k divided.
+        """
         norms = np.sqrt(self.squares()[0])
         factors = clip_ratios(self.bases, self.products)
         unclipped = norms < _UNCLIPPED * self.clips.limits
-        # the common factor: that of messages below the clipping norm is 1; without one, the largest factor is at first
+        # rounds below the clipping norm have the factor 1
         factors = factors / (factors[unclipped].mean() if unclipped.any() else factors.max())
         factors = np.where(unclipped, 1.0, np.minimum(factors, 1.0))
         probes, products = np.hstack(list(self.bases)), np.hstack(list(self.products / factors[:, None, None]))
         gram = solve(probes, products, rows=rows).gram
         if not unclipped.any():
-            scale = max(self.clips.factors(norms / factors, norms**2, 1e-6 * norms**2, float(np.trace(gram)))[0], 1.0)
+            sizes = norms / factors  # the norms without the clip, if the largest f_k is 1
+            errors = 1e-6 * norms**2  # round-off, as there is no noise
+            # at least 1, since no factor f_k is above 1
+            scale = max(self.clips.factors(sizes, norms**2, errors, float(np.trace(gram)))[0], 1.0)
             gram, factors = scale * gram, factors / scale
         return self._with_residual(gram, factors[:, None])
 
     def _alternating(self, rows: int) -> PerturbedSolution:
-        """Alternate between S given the clip factors and the clip factors given S."""
+        """Alternate between S given the clip factors and the clip factors given S.
+
+        `parts` (K, clients) holds share_i times client i's clip factor in round k; its row sums are the f_k. At first
+        no message counts as clipped. Each estimate of S begins where the last one ended.
+        """
         squares, errors = self.squares()
         errors = errors + 1e-9 * np.abs(squares).max()  # never zero, since they are divided by
         parts, solution = self.clips.shares, None

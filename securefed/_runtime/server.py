@@ -2,7 +2,15 @@
 
 A round asks a cohort of clients for one secure sum (an exchange; repeated where it was void) and makes the algorithm's
 server step from it. `Federation` is this server with its clients in the same process; `flower.serve` runs it over
-Flower. The state of the run and its rules stand in `RoundEngine`.
+Flower. The base class `RoundEngine` holds the state of the run and its rules, and sends nothing. This file uses of its
+fields
+
+    _server                   the algorithm's server state
+    _counted                  for each client the last exchange whose sum counted it, which requests tell the client
+    _exchanges, _reserved     the next exchange's number; the number below which the checkpoint on disk allows numbers
+    tried                     by (round, kind), the attempts at the last sum, those before a `RoundVoid` included
+    _secret_cohorts           whether privacy requires that the cohort be drawn unpredictably
+    _keep                     whether the transcript keeps messages
 """
 
 from __future__ import annotations
@@ -121,7 +129,7 @@ class Server(RoundEngine):
                     progress(entry)
         finally:
             if self._checkpoint is not None:
-                self._reserved = 0
+                self._reserved = 0  # so that a resumed run goes on with the next number and skips none
                 self._save(self._checkpoint)
         return self._result(stopped)
 
@@ -133,20 +141,26 @@ class Server(RoundEngine):
                 none (`check_evaluation`).
         """
         check_evaluation(self.plan, self.algorithm)
-        self._agree(int(bool(self.nodes)) or self._terms.exchanges.evaluate_every)
+        # simulated clients are told a schedule with an evaluation after each round; others keep to that of the terms
+        self._agree(1 if self.nodes else self._terms.exchanges.evaluate_every)
         return self._evaluate()
 
     def _evaluate(self) -> dict[str, float]:
+        """Sum one evaluation; return its values by name, and the number of clients in it."""
         summed, _ = self._sum(EVALUATE)
         record = summed.record
         self._record(summed)
         return {name: float(value) for name, value in record.released.items()} | {"clients": len(record.survivors)}
 
     def _agree(self, evaluate_every: int) -> None:
-        """Tell simulated clients the schedule of exchanges; for others check that the terms allow it."""
+        """Tell simulated clients the schedule of exchanges; for others check that the terms allow it.
+
+        A client counts the attempts at a sum and refuses more than its schedule allows. A caller that runs again after
+        `RoundVoid` asks for the same sum anew: simulated clients are then allowed the earlier attempts on top.
+        """
         if self.nodes:
             for node in self.nodes.values():
-                most = self._options.max_void + max(self.tried.values(), default=0)  # asked anew, after all those
+                most = self._options.max_void + max(self.tried.values(), default=0)
                 node.exchanges = ExchangeSchedule(None, evaluate_every, most)
         elif self._options.max_void > self._terms.exchanges.max_void:
             raise ConfigError(
@@ -160,6 +174,7 @@ class Server(RoundEngine):
             )
 
     def _round(self) -> RoundHistory:
+        """Make one training round: sum the contributions and let the algorithm combine them."""
         start, up, down = time.perf_counter(), self.log.up, self.log.down
         summed, void = self._sum(TRAIN)
         self._record(summed)
@@ -195,6 +210,7 @@ class Server(RoundEngine):
             return super().choose_cohort(kind)
         everyone, size, round = range(self.public.clients), self.public.cohort, len(self._history)
         candidates = uniform(everyone, min(chooser.candidates, len(everyone)), self.seed, round)
+        # clients compute the scalars from the current model, outside of any exchange
         broadcast = self.algorithm.broadcast(self._server)
         bodies = {client: self._counted.body_outside(client, broadcast) for client in candidates}
         return by_revealed(chooser, self._ask(REVEAL, bodies), size, round)

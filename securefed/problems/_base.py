@@ -111,8 +111,8 @@ class HasSmoothness(Protocol):
 class LinearInput(Protocol):
     """Mark a problem whose rows enter only through z = x W^T (optional).
 
-    W (outputs, features) is the first of the parameters. Several clients are then computed together without forming
-    gradients of W.
+    W (outputs, features) is the first of the parameters. The gradient of W is then D^T x + l2 W with D = d loss / dz.
+    A simulation of several clients together asks `after_input` for D, and keeps the gradient as the factors D and x.
     """
 
     @property
@@ -122,20 +122,28 @@ class LinearInput(Protocol):
 
     @property
     def inner(self) -> tuple[str, ...]:
-        """Names of the later weights that `after_input` uses only through `products`."""
+        """Names of the weights of the later layers (in a network W_2, W_3, ...), empty where there are none.
+
+        `after_input` must not read them: it asks `products` for products with them, since a simulation may keep them
+        as sums of factors too.
+        """
         ...
 
     def after_input(
         self, z: Array, others: Tensors, products: WeightProducts, y: Array, weights: Array
     ) -> tuple[Array, dict[str, Array]]:
-        """Compute d loss / dz (clients, widest, outputs) and the gradients of the other parameters, of several clients.
+        """Compute D and the gradients of the other parameters, of several clients at once.
 
         Args:
             z: (clients, widest, outputs); may be overwritten.
-            others: parameters as in `Problem.gradients` without W; inner weights may be missing too.
-            products: products with the inner weights; a gradient that they keep is not returned.
+            others: the parameters without W, (clients, *shape) by name; those of `inner` may be missing.
+            products: multiplies with the weights of `inner`, and makes their gradients.
             y: as in `Problem.gradients`.
             weights: as in `Problem.gradients`.
+
+        Returns:
+            D = d loss / dz, (clients, widest, outputs), and the gradients of the other parameters by name. An inner
+            weight is left out where `products.gradient` returned `None`: it has kept the gradient's factors itself.
         """
         ...
 
@@ -239,7 +247,8 @@ problems: Registry[Problem] = Registry("problem", built_in="securefed.problems")
 def largest_eigenvalue(x: Array, *, bias: bool = False, scale: float = 1.0, l2: float = 0.0) -> float:
     """Return the largest eigenvalue of scale / rows X^T X + l2 I; `bias` adds a column of ones without l2.
 
-    It is that of the smaller of the two Gram matrices, of columns or of rows, which have the same positive eigenvalues.
+    Problems call it for `smoothness`: their Hessian at the start is such a matrix. It is computed from the smaller of
+    the Gram matrices of columns and of rows, which have the same positive eigenvalues.
     """
     rows, features = x.shape
     columns = np.hstack([x, np.ones((rows, 1))]) if bias else x

@@ -14,9 +14,16 @@ of the number format, and x(S) are the parameters of S. The three standard devia
 `prior` (the sizes of the errors) are fitted in turn with S: each becomes the root mean square of what it stands for,
 over the degrees of freedom that the fit has left to it.
 
-`client_fit` takes the first message and the penalty beta that it shows as exact, and gives all rounds the same weight.
-Here every entry has the weight of its own error, and beta is computed from S. Directions of S that the messages do not
-determine stay at the near-consensus estimate.
+`client_fit` takes lambda_1(S) from the first message, as if that were exact, and gives all rounds the same weight. Here
+every entry has the weight of its own error, and lambda_1(S) is an unknown. The ratio beta / lambda_1(S) is public
+(`FAPS.beta_scale`), up to a round from which on it depends on data; later rounds are left out, so that beta follows
+from S ("rounds with known beta" below). Directions of S that the messages do not determine stay at the near-consensus
+estimate.
+
+The unit of S is lambda_1 of the S that `client_fit` found. A point, as `_NoiseWeightedEquations` fits it, holds in this
+order the parameters x of S' = S / lambda_1(S), the inner counts, and lambda_1(S) in that unit, the level (1 at the
+start). Its residuals (`ReceivedMessages.residual`) are in this order the entries of all Y_k, tr(Z_k^T S Z_k) of each
+round (Z_k the broadcast basis), and lambda_1(S') - 1. After them come the distances of the point from the prior's mean.
 
 Source: MacKay, Bayesian interpolation (1992), for the sizes of the errors.
 """
@@ -54,10 +61,10 @@ decrease of the norm below which a fit ends; number of Gauss-Newton steps at the
 _SETTLED = 1e-2
 """The sizes have converged once none of them moves by a larger share."""
 _STIFF = 1e-3
-"""That S / lambda_1(S) has largest eigenvalue 1 holds exactly: its standard deviation is this share of the messages'
-relative error, so that it weighs far more than they do."""
+"""The equation lambda_1(S') = 1 holds exactly. As a residual it needs some standard deviation: this share of the
+messages' relative error, so that it weighs far more than they do."""
 _PRIOR = 0.1
-"""Relative error of the near-consensus estimate that the search begins with."""
+"""Relative error of the near-consensus estimate with which the fit of the sizes begins."""
 _POOR = 1.5
 """Mean square of the residuals, in units of their variances, above which another start is tried."""
 _FLAT = 1e3
@@ -98,7 +105,7 @@ class _ErrorSizes:
     Attributes:
         additive: of an entry, in units of its message's root mean square.
         proportional: of an entry, in units of the entry itself.
-        prior: of the parameters of S around the estimate's.
+        prior: of the parameters x around those of the near-consensus estimate.
     """
 
     additive: float
@@ -118,7 +125,7 @@ def most_likely(
     """Find the most likely S near `start`.
 
     Args:
-        rounds: one client's messages from its first on, all with known beta.
+        rounds: one client's messages from its first on, as far as beta is known.
         algorithm: the FAPS that the client runs.
         rows: bound on the rank of S; 0 for none.
         start: S as fitted, (features, features).
@@ -129,11 +136,11 @@ def most_likely(
         The fit; `None` where the search fails.
     """
     scale = float(np.linalg.eigvalsh(start)[-1])
-    likelihood = _NoiseWeightedEquations(
+    equations = _NoiseWeightedEquations(
         ReceivedMessages.of(rounds, algorithm, rows, scale), start / scale, counts, estimate / scale
     )
     try:
-        return likelihood.maximised(scale, rows)
+        return equations.solve(scale, rows)
     except (LinAlgError, DivergenceError):
         return None
 
@@ -141,10 +148,10 @@ def most_likely(
 def least_error(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, gram: Array) -> float:
     """Return the relative error (root mean square) below which no unbiased attack on messages with such errors gets.
 
-    This is the bound of Cramer and Rao, to first order at the true S, so it serves to judge an attack.
+    This is the bound of Cramer and Rao at the true S, which tests and benchmarks know: it serves to judge an attack.
 
     Args:
-        rounds: one client's messages from its first on, all with known beta.
+        rounds: one client's messages from its first on, as far as beta is known.
         algorithm: the FAPS that the client runs.
         rows: bound on the rank of S; 0 for none.
         gram: the client's S.
@@ -179,7 +186,7 @@ class _NoiseWeightedEquations:
         self._typical = np.repeat(typical_sizes(seen.products), seen.products[0].size)
         self._entries = np.maximum(np.abs(seen.products).reshape(-1), SMALLEST * self._typical)
 
-    def maximised(self, scale: float, rows: int) -> NoiseWeightedFit:
+    def solve(self, scale: float, rows: int) -> NoiseWeightedFit:
         """Alternate between the parameters and the sizes of the errors until these have converged.
 
         Args:
@@ -194,7 +201,7 @@ class _NoiseWeightedEquations:
             prior=_PRIOR * float(np.sqrt(np.mean(self._mean[: self._size] ** 2))),
         )
         fit = self._fit_parameters(point, sizes)
-        if fit.norm**2 > _POOR * len(residual):  # the fit followed the noise into another valley
+        if fit.norm**2 > _POOR * len(residual):  # it ended in another minimum: start again half-way to the prior's mean
             fit = min(fit, self._fit_parameters((point + self._mean) / 2, sizes), key=lambda one: one.norm)
         for _ in range(_ITERATIONS):
             point, before = fit.point, sizes
@@ -233,7 +240,7 @@ class _NoiseWeightedEquations:
         )
 
     def _deviations(self, sizes: _ErrorSizes) -> tuple[Array, Array]:
-        """Return standard deviations of the residuals of the messages, and of the parameters from the prior's mean."""
+        """Return standard deviations of the residuals of the messages, and of the point from the prior's mean."""
         seen = self._seen
         entries = np.sqrt(
             (sizes.additive * self._typical) ** 2
@@ -243,7 +250,7 @@ class _NoiseWeightedEquations:
         share = float(np.sqrt(np.mean((entries / self._typical) ** 2)))
         # the traces tr(Z^T S Z) are taken to have the messages' mean relative error
         scalars = np.append(share * np.abs(seen.equations.captured), _STIFF * share)
-        prior = np.ones(len(self._mean))  # the counts and lambda_1 have loose priors
+        prior = np.ones(len(self._mean))  # loose for the counts, and for the level, which is near 1
         prior[: self._size] = sizes.prior
         return np.concatenate([entries, scalars]), prior
 
@@ -276,7 +283,7 @@ class _NoiseWeightedEquations:
         return _ErrorSizes(float(additive), float(proportional), shift / math.sqrt(max(determined, 1.0)))
 
     def _summary(self, fit: LeastSquaresFit, sizes: _ErrorSizes, scale: float, rows: int) -> NoiseWeightedFit:
-        """Report a fit; `scale` and `rows` are those of `maximised`."""
+        """Report a fit; `scale` and `rows` are those of `solve`."""
         seen, size, count = self._seen, self._size, len(self._entries)
         deviations = self._deviations(sizes)[0][:count] / self._typical
         free, determined = self._freedom(fit)
@@ -304,8 +311,9 @@ class _NoiseWeightedEquations:
         """
         size = self._size
         S = self._seen.coordinates.matrix(point[:size])
+        # derivatives of the entries of S' by its parameters, (features^2, parameters)
         moves = self._seen.coordinates.at(point[:size]).times(np.eye(len(S))).transpose(0, 2, 1).reshape(S.size, size)
-        # S = level S': derivatives by the parameters of S', by the counts (none), and by the level, at level 1
+        # those of S = level S' at level 1: by the parameters, by the counts (zero), and by the level
         moves = np.hstack([moves, np.zeros((S.size, len(point) - size - 1)), S.reshape(-1, 1)])
         spread = solve_triangular(np.linalg.qr(jacobian, mode="r"), moves.T, trans="T")
         return float(np.linalg.norm(spread) / np.linalg.norm(S))

@@ -1,9 +1,18 @@
 """Say which command to run next: to settle what an audit left open, and to be advised on settings.
 
 The page's list of what to do (`actions`) asks `open_runs` and `advised_first`. A cell of the report is one attack on
-one secret in one view (what an attacker sees), over all runs; its verdict is `inconclusive` where the attack failed or
-scatters too much. A command is the audit's own with other values of some options. An audit of a user's own algorithm
-has no command; the same changes are then given as arguments of the call.
+one secret in one view (what an attacker sees), over all runs, each with a seed of its own. It holds
+
+    leakage, null_leakage     mean and 95 % interval of 1 - error / error of a guess, and the same of chance: of the
+                              attack on messages that say nothing
+    explained                 share of the runs in which the attack's estimate explains the messages; NaN where the
+                              attack cannot tell. Below `SIGHTED` its search failed, and its silence means nothing
+    verdict.word              a leak, `NOT_DETECTED`, or `INCONCLUSIVE`: the search failed, or the runs are too few or
+                              scatter too much
+    verdict.detectable        smallest mean leakage that would have been noticed in 8 of 10 audits
+
+A command is the audit's own with other values of some options. An audit of a user's own algorithm has no command; the
+number of runs is then given as an argument of the call.
 """
 
 from __future__ import annotations
@@ -34,8 +43,8 @@ from securefed._catalogue import algorithms
 MOST_SEEDS: Final = 200
 """Most runs that are suggested; ten runs of the default audit take some minutes."""
 _LEVELS: Final = (0.1, 0.2, 0.3, 0.5, 0.9)
-"""Leaks that are tried in turn where `MOST_SEEDS` runs would not show the accepted one; the first that they would show
-is named."""
+"""Where `MOST_SEEDS` runs would not show a leak of the accepted size, the smallest of these sizes that they would show
+is suggested instead."""
 _LEAST: Final = 3
 """Fewest clients that `securefed advise` and secure aggregation accept; a smaller case has so many."""
 _SMALLER: Final = 4
@@ -75,7 +84,13 @@ def open_runs(report: Report) -> list[NextRun]:
 
 
 def _open(report: Report) -> list[Cell]:
-    """Select the cells that are not known, and those whose power is too low for a protection to count as holding."""
+    """Select the cells that leave a question open: inconclusive ones, and quiet ones without the power to settle it.
+
+    Of the attacks on one secret in one view only the strongest counts. A protection holds if the upper end of the
+    interval and `detectable` are at most the accepted leakage. So a cell that found nothing (a quiet one) is open where
+    one of them is above, but only if it could settle an algorithm of which `outcomes` does not know whether a
+    protection holds: if it is about one client's data, under a protection, in a view of the server alone (`ALONE`).
+    """
     cells = [cell for cell in report.cells if cell.owner != "confirmation"]
     best = strongest(cells, by_owner=not names_secrets(report)).values()
     level = report.settings[AUDIT]["acceptable"]
@@ -92,8 +107,9 @@ def _open(report: Report) -> list[Cell]:
 def _more_seeds(report: Report, cells: Sequence[Cell]) -> list[NextRun]:
     """Suggest more runs, one command for all cells that need as many.
 
-    They are as many as would show the accepted leak; where that is too many, the smallest leak that an affordable
-    number shows.
+    They are as many as would show the accepted leak; where that is too many, the smallest leak of `_LEVELS` that
+    `MOST_SEEDS` would show. Below `ENOUGH` runs no interval can be trusted, so that number is suggested first. An audit
+    of a recording has one run for each recorded upload, and cannot have more.
     """
     done = report.settings[AUDIT]["seeds"]
     if done < ENOUGH:
@@ -127,7 +143,10 @@ def _shown_leak(cell: Cell, acceptable: float) -> float | None:
 
 
 def _more_rows(report: Report, cells: Sequence[Cell]) -> str:
-    """Say why no number of runs tells: guessing comes as close, or the leak is as large as any that would show."""
+    """Say what would help where no number of runs tells: rows that are harder to guess, or results that scatter less.
+
+    Chance is too high where it is above `PARTIAL_FROM`, the leakage from which data count as exposed in part.
+    """
     chance = max(cell.null_leakage.high for cell in cells)
     if chance > PARTIAL_FROM:
         return f"guessing alone reaches {chance:.2f}, which rows that differ more from each other would lower"
