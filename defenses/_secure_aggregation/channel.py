@@ -178,5 +178,8 @@ def _gmac(key: bytes, nonce: bytes, body: Tensors) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _heading(name: str, dtype: str, shape: tuple[int, ...]) -> bytes:
-    """Encode what stands before a field's bytes in the tag's input."""
-    return label(name, dtype, *shape)
+    """Encode what stands before a field's bytes in the tag's input: name, type, number of dimensions and lengths.
+
+    It says how many bytes follow, so that no two bodies give the same input.
+    """
+    return label(name, dtype, len(shape), *shape)

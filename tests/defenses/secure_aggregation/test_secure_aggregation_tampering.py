@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from securefed._messages import SERVER
+from securefed._messages import SERVER, Message
+from securefed.defenses._secure_aggregation import channel
+from securefed.defenses._secure_aggregation.primitives import label
 from securefed.errors import (
     AuthenticationError,
     ProtocolError,
@@ -164,3 +166,14 @@ def test_one_flipped_bit_in_any_field_is_refused(net, stage, to_server):
         assert (5 in out.aggregate.survivors) == (stage == "unmask")
         for tensor, value in net.sum(contributions, out.aggregate.survivors).items():
             assert np.array_equal(out.aggregate.total[tensor], value)
+
+
+def test_no_two_bodies_have_one_tag():
+    """Entries that look like one more length of the shape: the tag holds the number of dimensions, so they are none."""
+    key, run = bytes(32), "0" * 32
+    field = np.frombuffer(label(0), np.uint8)  # as bytes the length of an empty second dimension
+    sealed = channel.seal(key, run, 0, "upload", 5, SERVER, {"x": field})
+    channel.verify(key, Message(run, 0, "upload", 5, SERVER, sealed))
+    altered = {**sealed, "x": np.zeros((len(field), 0), np.uint8)}
+    with pytest.raises(AuthenticationError):
+        channel.verify(key, Message(run, 0, "upload", 5, SERVER, altered))
