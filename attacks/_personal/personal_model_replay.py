@@ -3,16 +3,23 @@
 In personalised methods (pFedMe, Ditto, FLAME, FedADMM) a client keeps a personal model, which it trains in each round
 from its memory, the broadcast model and its rows, and sends only changes of other models. The attack knows the
 broadcasts and the training rule; it lacks the rows. This is the attack `personal/replay`, for logistic and softmax
-regression. Where the messages give the personal model directly, `personal/recursion` does that without rows.
+regression; the audit runs it like every registered attack. Where the messages give the personal model directly,
+`personal/recursion` does that without rows.
+
+Both ways below call the method's own local steps, `PersonalMethod.steps`, round by round, and keep the client's memory
+that they return; its first vector is the personal model. The steps ask for gradients through a `LocalTraining`: of the
+fitted rows (`_replayed`), or one gradient for the whole round (`_constant`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from securefed._public import Public
 from securefed._tensors import Array
 from securefed.algorithms._optimization.local_steps import LocalTraining
 from securefed.algorithms._optimization.model import Model
@@ -39,9 +46,9 @@ class PersonalModelReplay:
     """Fit the rows by `gradient_inversion/fit` and train the personal model on them.
 
     If the rows explain the messages, all rounds are replayed with them, and the personal model is the client's,
-    exactly. Otherwise the gradient of each round is taken to be constant along its steps, which is the better the
-    shorter they are; `diagnostics["method"]` names the method. Under clipping and noise the attack reads denoised
-    messages (`message_denoising`), and `guess` is what follows from the broadcasts alone.
+    exactly. Otherwise the gradient of each round is taken to be constant along its steps, which is nearly so where the
+    steps are short; `diagnostics["method"]` names the method. Under clipping and noise the attack reads denoised
+    messages (`message_denoising`), and `Reconstruction.guess` is what follows from the broadcasts alone.
 
     Attributes:
         fit: how the rows are fitted.
@@ -115,11 +122,10 @@ def _replayed(
 
     method, count = method_of(target), float(len(rows))
     steps = local_steps(method)
-    # full batches, without blocks of rows whose gradients are remembered
-    work = LocalTraining(gradient, gradient, target.public, count, (0,) * steps, (count,) * steps)
-    memory = method.memory(Model(method.problem, target.public))  # its first vector is the personal model
+    work = _full_batches(gradient, target.public, count, steps)
+    memory = method.memory(Model(method.problem, target.public))
     for item in history:
-        memory = method.steps(item.received, memory, work)[1]
+        memory = method.steps(item.received, memory, work)[1]  # [0] are the messages
     return np.asarray(memory[0])
 
 
@@ -139,6 +145,21 @@ def _constant(target: Target, model: LinearModel, history: tuple[GradientRound, 
             """Return the round's mean gradient, plus that of the penalty at the point."""
             return mean + penalty(model, point)
 
-        work = LocalTraining(gradient, gradient, public, rows, (0,) * steps, (rows,) * steps)
+        work = _full_batches(gradient, public, rows, steps)
         memory = method.steps(item.received, memory, work)[1]
     return np.asarray(memory[0])
+
+
+def _full_batches(gradient: Callable[..., Array], public: Public, rows: float, steps: int) -> LocalTraining:
+    """Return the inputs of local steps that each use all rows of the client.
+
+    Args:
+        gradient: (point, step) -> the mean gradient of all rows.
+        public: public facts of the run.
+        rows: the client's number of rows.
+        steps: number of local steps.
+    """
+    # `blocks` matter only to methods that remember a gradient for each block of rows: here there is one block
+    return LocalTraining(
+        gradient=gradient, anchor=gradient, public=public, rows=rows, blocks=(0,) * steps, sizes=(rows,) * steps
+    )

@@ -1,9 +1,13 @@
 """Compare all messages of a FAPS client with simulated ones, entry by entry, with the rounding error of every entry.
 
 FAPS is federated PCA; a client's message in round k is a matrix Y_k, (features, rank), and a scalar tr(Z_k^T S Z_k),
-with Z_k the broadcast basis. Both are known functions of its Gram matrix S, of its penalty beta in proportion to the
-largest eigenvalue lambda_1(S), and of its numbers of inner iterations (inner counts). `noise_weighted_fit` minimises
-these differences, each over its standard deviation. Unlike in `client_fit`, lambda_1(S) is an unknown of its own.
+with Z_k the broadcast basis. Both are known functions (`client_equations`) of the client's Gram matrix S and of its
+inner counts, the numbers of iterations that it makes in rounds 1, 2, ... Where FAPS fixes the inner counts they are
+public; where a rule ends the iterations they are unknowns, as real numbers. FAPS' penalty beta is a public multiple of
+lambda_1(S), the largest eigenvalue.
+
+`noise_weighted_fit` minimises the differences, each over its standard deviation. `client_fit`, which runs before it,
+takes lambda_1(S) from the first message as exact; here it is an unknown, since the messages carry errors.
 """
 
 from __future__ import annotations
@@ -23,7 +27,9 @@ from securefed.attacks._gram.faps.client_equations import ClientEquations
 from securefed.errors import DivergenceError
 
 SMALLEST = 1e-3
-"""Share of its message's root mean square below which an entry's proportional error and rounding shrink no further."""
+"""Smallest size that an entry counts with where its error is computed, as a share of its message's root mean square:
+rounding, and the error in proportion to the entry that `noise_weighted_fit` allows for, do not go to 0 with the entry.
+"""
 
 
 def is_single_precision(Y: Array) -> bool:
@@ -40,9 +46,11 @@ def typical_sizes(products: Array) -> Array:
 class ReceivedMessages:
     """The observed messages, and those that a simulated client would send.
 
-    The unit of S and of the messages is `scale`, the lambda_1 of the S at which the fit begins. A point holds the
-    parameters of S / lambda_1(S), the inner counts, and lambda_1(S), called the level. FAPS' messages are homogeneous:
-    those for S are the level times those for S / lambda_1(S), which `equations` simulates.
+    The unit of S and of the messages is `scale`, the lambda_1 of the S at which the fit begins. A point of the search
+    holds the parameters of S / lambda_1(S), then the inner counts where they are unknown, and last lambda_1(S), called
+    the level. FAPS' messages are homogeneous: those for S are the level times those for S / lambda_1(S), which
+    `equations` simulates. With the messages it returns the scalars of all rounds and, after them, the largest
+    eigenvalue of the simulated matrix, which has to be 1.
 
     Attributes:
         equations: equations of the simulated client, in all features.
@@ -64,6 +72,7 @@ class ReceivedMessages:
             rows: bound on the rank of S; 0 for none.
             scale: the unit of S.
         """
+        # in all features, not in a basis of the messages' span, so that each entry keeps its own rounding error
         equations = ClientEquations.of(rounds, algorithm, rows, scale, reduced=False)
         products = np.stack([o.message[PRODUCT] for o in rounds])
         kind = np.float32 if is_single_precision(products) else np.float64
@@ -79,7 +88,7 @@ class ReceivedMessages:
     def residual(self, point: Array) -> Array:
         """Return the residuals of the entries, of tr(Z_k^T S Z_k) in each round, and of lambda_1(S / level) = 1.
 
-        They are NaN where the simulation fails.
+        Their number is rounds * features * rank + rounds + 1. All are NaN where the simulation fails.
         """
         try:
             return self._residual(*self.equations.sent(point[:-1], len(self.products)), point[-1])
@@ -89,11 +98,14 @@ class ReceivedMessages:
     def linearised(self, point: Array) -> tuple[Array, Array]:
         """Return `residual` and its derivative (equations, parameters).
 
-        With level l: d(l Y(x)) = l dY + Y dl, likewise for the scalars; the last equation does not depend on l.
+        With level l: d(l Y(x)) = l dY + Y dl, likewise for the scalars; the last equation does not depend on l. Rows of
+        the Jacobian are the entries of the messages, the scalars of the rounds, and that last equation. Its columns are
+        the `size` parameters of S / lambda_1(S), the inner counts, on which scalars do not depend, and l.
         """
         size, level, count = self.coordinates.count, point[-1], self.products.size
         sent, tangents, scalars, slopes = self.equations.sent_and_slopes(point[:-1], len(self.products))
         jacobian = np.zeros((count + len(scalars), len(point)))
+        # a tangent, (features, parameters, rank), becomes one row for each entry of its message
         jacobian[:count, :-1] = level * np.stack(tangents).transpose(0, 1, 3, 2).reshape(count, -1)
         jacobian[:count, -1] = np.stack(sent).reshape(-1)
         jacobian[count:, :size] = slopes

@@ -6,6 +6,12 @@ reads, and whether the clients or the protocol stop it.
 
 An active attack is a `Dialogue`: a generator that yields the next broadcast (`ChosenBroadcast`: one for all clients,
 and others for some of them), is sent the message that the server observed in that round, and returns its estimate.
+The audit's view `active server` (`active_views`, and `active_attempts` for a user's own algorithm) makes a
+`DeviatingServer` for each attack and calls `deceive`.
+
+The base class `Federation` makes each round by `_round`: it asks `next_broadcast` what to send, sums the clients'
+contributions to it, repeating void attempts, and hands the sum to `combine`. The deviating server replaces these two
+methods; a broadcast for some clients only is put in their requests on the way, by a transport of its own.
 """
 
 from __future__ import annotations
@@ -74,6 +80,7 @@ class _DifferentBroadcasts:
         self.to_some: Mapping[ClientId, Tensors] = {}
 
     def exchange(self, outgoing: Mapping[PartyId, bytes], timeout: float | None = None) -> dict[PartyId, bytes]:
+        """Send the altered requests; return the answers of all clients."""
         return dict(self.arrivals(outgoing, timeout))
 
     def arrivals(
@@ -88,6 +95,7 @@ class _DifferentBroadcasts:
         if party not in self.to_some:
             return data
         message = Message.decode(data)
+        # only the requests that carry a broadcast have such fields; those of other stages pass as they are
         kept = {name: value for name, value in message.body.items() if not name.startswith("broadcast/")}
         if len(kept) == len(message.body):
             return data
@@ -149,7 +157,7 @@ class DeviatingServer(Federation):
     def deceive(self) -> ActiveRun:
         """Run until the attack has its estimate, or until clients or protocol refuse to go on."""
         refused = ""
-        self._agree(0)
+        self._agree(0)  # tells the clients the schedule: no exchange evaluates the model
         try:
             self._choose(next(self._dialogue))
             while self._estimate is None and len(self._history) < _MOST_ROUNDS:
@@ -170,16 +178,20 @@ class DeviatingServer(Federation):
         return sorted(self._deceived - set(self._observed[-1].survivors))
 
     def next_broadcast(self) -> Tensors:
-        """Return the broadcast for all clients that the attack chose."""
+        """Return the broadcast for all clients that the attack chose; the base class sends it."""
         return self._chosen.to_all
 
     def combine(self, summed: ExchangeResult) -> None:
-        """Give the attack the message, and send what it chooses next; no step of the algorithm is made."""
+        """Give the attack the message of a completed round and take what it chooses next.
+
+        The base class calls this in place of the algorithm's server step. Of that step only two things remain, which
+        clients check: the numbers of an adaptive defence, and the list of the clients that this sum counted.
+        """
         record, self._deceived = summed.record, frozenset(self._chosen.to_some)
         see = views.server(self.transcript, self._victim) if self._alone else views.sum_only(self.transcript, None)
         observed = see.rounds[-1]
         self._observed.append(observed)
-        if self._shuffled:
+        if self._shuffled:  # `_observed` keeps the round as it was: it records what the server saw
             observed = views.shuffled(View(views.ACTIVE_SERVER, None, (observed,), {}), self._rng).rounds[0]
         self._learned = self.defense.learn(record.released, summed.plan, len(record.survivors))
         try:

@@ -1,8 +1,16 @@
 """Change an algorithm's audit case to a user's own training: rows a client, owners, rounds, hyper-parameters.
 
-An audit case is the setting in which an algorithm is audited by default. `audit` and `advise` make an `OwnSetup` of
-their arguments and apply it to the case of every algorithm. `head` and `head_text` state the sizes of the run, which
-stand at the head of an algorithm's table in the report.
+An audit case (`Case`) is the setting in which an algorithm is audited by default. `audit` and `advise` make an
+`OwnSetup` of their arguments and apply it to the case of every algorithm. `head` and `head_text` state the sizes of the
+run, which stand at the head of an algorithm's table in the report.
+
+The fields of a case that an `OwnSetup` changes are its hyper-parameters (`setting`), `rounds` and `clip`, and these:
+
+    prepare    how rows are split: a function (data set, number of clients, seed) -> each client's rows, held-out rows
+    split      the name of that function as the algorithm's class gives it: `standardised=8`, `rows_each=1`, ...
+    data       the split in words, for the report
+    absences   the split of the runs in which the target stays away in some rounds; `None` for no such runs
+    wide       a second, harder run on more columns of the data; `None` for none
 """
 
 from __future__ import annotations
@@ -68,16 +76,17 @@ class OwnSetup:
             changed = _with_settings(changed, self.settings)
         if self.rows or self.owner or self.standardise:
             prepare, words = self._split(case)
+            # where the user says who holds which rows, that holds for the runs with absences too
             absences = None if case.absences is None else prepare if self.rows or self.owner else case.absences
             if self.standardise:
                 prepare, absences = _scaled(prepare), None if absences is None else _scaled(absences)
                 words += ", every column scaled over all rows"
             changed = replace(changed, prepare=prepare, data=words, absences=absences)
-        return replace(changed, wide=None)
+        return replace(changed, wide=None)  # the harder run has a split and rounds of its own
 
     def _split(self, case: Case) -> tuple[Preparation, str]:
         """Return how rows are split, and the split in words."""
-        labelled = case.split.startswith("rows_each")  # the split of classifiers, which need labels
+        labelled = case.split.startswith("rows_each")  # the split of methods that train classifiers, which need labels
         if self.owner:
             most = f", at most {self.rows} rows each" if self.rows else ""
             prepare = by_owner(self.owner, self.rows, labelled=labelled)
@@ -86,7 +95,7 @@ class OwnSetup:
             return case.prepare, case.data
         each = "one row" if self.rows == 1 else f"{self.rows} rows"
         if case.split.startswith("standardised"):
-            columns = case.split.partition("=")[2]
+            columns = case.split.partition("=")[2]  # the number in `standardised=8`; empty for all columns
             prepare = standardised(int(columns) if columns else None, self.rows)
             return prepare, f"{each} for every client, z-scored by each client"
         return rows_each(self.rows, labelled=labelled), f"{each} for every client; utility on held-out rows"
@@ -103,11 +112,12 @@ def _with_settings(case: Case, settings: Pairs) -> Case:
         raise ConfigError(f"{case.name} does not take these settings ({named}): {error}") from error
     declared = algorithms[case.name].audit_case
     assert declared is not None  # the case came from it
-    score, label = utility(declared.utility, changed.build)
+    score, label = utility(declared.utility, changed.build)  # the same utility, of the algorithm as changed
     return replace(changed, utility=score, utility_name=label)
 
 
 def _scaled(prepare: Preparation) -> Preparation:
+    """Return a split that first scales every column of the data set over all rows (`_row_tables.standardised`)."""
     return lambda source, clients, seed: prepare(scaled(source), clients, seed)
 
 

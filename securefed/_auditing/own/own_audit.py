@@ -1,7 +1,8 @@
 """Audit a user's own algorithm: an instance that satisfies `Algorithm`, or a bare client function.
 
 No attack code is needed, since every attack only runs the client step: it tries hypothetical rows and compares what
-they would have sent with what was sent. The report is the same as that of registered algorithms
+they would have sent with what was sent. Each attack is repeated on messages that say nothing of the secret: that
+repetition is its null, and shows what chance gives. The report is the same as that of registered algorithms
 (`audit_report.Report`): one cell for each view (what a server sees), secret and attack, over all seeds (runs).
 """
 
@@ -69,8 +70,8 @@ def audit_algorithm(
         view: "server" (one client in the clear), "sum only" (what secure aggregation leaves).
         fit: limits of the attack that fits rows to the messages, such as its number of starts.
         seconds: for all attacks together, without the runs themselves. Attacks that a slow client step keeps from
-            ending are skipped by name. A null may take as long as its attack did, even where that exceeds the seconds.
-            900 seconds are far more than a step of milliseconds needs.
+            ending are skipped by name. A null may take as long as its attack did, even where the seconds are spent by
+            then. 900 seconds are far more than a step of milliseconds needs.
         active: also attack an instance with a server that chooses its broadcasts (view `active server`), outside
             `seconds`.
 
@@ -107,9 +108,9 @@ def audit_algorithm(
         results,
         [DEFENSES[name] for name in VIEWS if name in chosen],
         {"data": "the caller's rows", "clients": subject.clients, "seeds": seeds, "acceptable": ACCEPTABLE},
-        covered={},
-        unfit={},
-        command="",
+        covered={},  # no noise, hence no epsilon that would cover a view
+        unfit={},  # no registered algorithm that the data might not suit
+        command="",  # nor a shell command that would repeat this audit
         skipped=(*(reason for result in results for reason in result.skipped), *gap_sentences(results, seeds, "seeds")),
         assumptions=subject.assumptions(),
         seconds=time.perf_counter() - began,
@@ -145,7 +146,9 @@ class OwnSubject:
     labelled: bool = False
     label_counts: bool = False
     name: str = ""
-    _rehearsal: Rehearsal | None = None  # checks of an instance, begun on the first seed
+    # of an instance: every client's first message, made before the first run, to name failures and to notice an
+    # instance that changes itself and could not be replayed
+    _rehearsal: Rehearsal | None = None
 
     def describe(self) -> Mapping[str, Any]:
         """Say what the algorithm ran with; `also attacked` lists the secrets beside the rows."""
@@ -158,7 +161,7 @@ class OwnSubject:
             "secret": "data",
             "also attacked": ", ".join(also),
             "clip": "none",
-            "utility": "utility",
+            "utility": "utility",  # head of a column that stays empty: the model's utility is not measured
         }
 
     def audit_seed(self, seed: int) -> SeedResult:
@@ -176,7 +179,7 @@ class OwnSubject:
         run = OwnSeedRun(method, data, self.rounds, seed, self.options)
         self.name, self.label_counts = run.name, self.label_counts or run.has_label_counts
         if self._rehearsal is not None and seed == 0:
-            self._rehearsal.repeat()
+            self._rehearsal.repeat()  # after the first run the first client's message must be the same
         for place, view in enumerate(self.options.views):
             # of all pairs of a seed and a view, those that are not done yet, this one included
             parts = (self.seeds - seed) * len(self.options.views) - place

@@ -1,9 +1,10 @@
 """Conclude an audit in two sentences: what unprotected messages give away, and whether a protection holds.
 
 They are the first ones of the page and of the terminal's summary. A cell is one attack on one secret in one view (what
-an attacker sees), over all runs, with a verdict; `strongest(by_owner=True)` selects by algorithm, defence, view and
-owner the cell that tells most. A server without help has no client or key holder that shares its secrets with it (the
-views `ALONE`). `outcomes` sorts the algorithms by what protects one client's data from it:
+an attacker sees), over all runs, with a verdict; the secret's owner is one client or all clients together.
+`strongest(by_owner=True)` selects by algorithm, defence, view and owner the cell that tells most. A server without help
+has no client or key holder that shares its secrets with it (the views `ALONE`). `outcomes` sorts the algorithms by what
+protects one client's data from it:
 
     safe       even plain messages leak no more than the audit's acceptable leakage
     held       a protection keeps the leak at or below that
@@ -76,8 +77,8 @@ def _few(seeds: int) -> str:
 def _concluded(report: Report) -> str:
     """Say what unprotected messages give away, and whether a protection holds.
 
-    A report of one algorithm whose cells name parts of a client's data (rows, counts of labels) names them too; any
-    other speaks of a client's data.
+    A report of one algorithm whose cells name parts of a client's data (rows, counts of labels) names them too
+    (`names_secrets`); any other speaks of a client's data.
     """
     if names_secrets(report) and (said := _secrets(report)):
         return f"{said} {_protected(report)}".strip()

@@ -1,8 +1,11 @@
 """Say how sure an audit is, in a few sentences for a reader who knows no statistics.
 
-They stand on the page's first screen. A situation is an algorithm under a defence, a view (what an attacker sees) and
-a secret, of which the strongest attack's cell counts. `detectable` of its verdict is the smallest mean leakage that
-would have been noticed in 8 of 10 repetitions.
+`first_screen` shows what `sureness` and `gaps` return on the report's first page, and the terminal's summary
+(`_commands.display`) shows `runs_sentence` and `lying`. A run, also called a seed, is one repetition of the training.
+
+A situation is an algorithm under a defence, a view (what an attacker sees) and a secret; the secrets of one owner (a
+client, all clients) count as one where the report does not name them. The cell of the strongest attack counts for it.
+`detectable` of its verdict is the smallest mean leakage that would have been noticed in 8 of 10 repetitions.
 """
 
 from __future__ import annotations
@@ -22,9 +25,11 @@ from securefed.attacks.views import ACTIVE_SERVER
 def sureness(report: Report) -> list[str]:
     """List what bounds the audit's figures: the runs, what would have been noticed, and what is not known."""
     seeds = report.settings[AUDIT]["seeds"]
+    # an adversary who knows all other rows can confirm a record against any message without noise: it proves little
     cells = (cell for cell in report.cells if cell.owner != "confirmation")
     best = list(strongest(cells, by_owner=not names_secrets(report)).values())
     said = (_power(best), _unknown(best), lying(report), runs_sentence(seeds, some_fewer(report)))
+    # of few runs the sentence on runs comes last, since the page shows the command for more runs below it
     ordered = said if seeds < ENOUGH else (said[-1], *said[:-1])
     return [sentence for sentence in (_cut(report), *ordered) if sentence]
 
@@ -48,11 +53,13 @@ def some_fewer(report: Report) -> bool:
 
 
 def runs_sentence(seeds: int, some_fewer: bool = False) -> str:
-    """Say how many runs there were, and of few how many to rely on; the command follows then.
+    """Say how many runs there were; where they are few, also how many to rely on.
+
+    The sentence then ends in a colon: page and terminal show the command for more runs (`enough_seeds`) after it.
 
     Args:
         seeds: number of runs.
-        some_fewer: whether some figure rests on fewer of them.
+        some_fewer: whether some figure rests on fewer runs than that.
     """
     if seeds == 1:
         return f"One run only, so that chance may have made any figure. Rely on {ENOUGH} runs or more:"
