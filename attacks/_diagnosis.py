@@ -1,11 +1,12 @@
 """Say in a report's sentences what limited an attack: missing broadcasts, few digits, unexplained messages.
 
 The audit calls `diagnose` after each attack. The inputs are a reconstruction and the view that it was made from. The
-sentences depend only on `residual` and `condition` of the reconstruction, so that they hold for every attack.
+sentences follow from the reconstruction's residual and condition and from the precision of the messages' numbers, so
+that they hold for every attack.
 
 An attack's residual is the distance between the messages that its estimate would have caused and the observed ones,
-relative to these. The estimate explains the messages where the residual is no larger than their rounding leaves it. The
-condition is that of the linear system or Jacobian that the attack solves.
+relative to these. The estimate explains the messages where the residual is no larger than what their rounding alone
+would leave. The condition is that of the linear system or Jacobian that the attack solves.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ ROUNDING: Final = "rounding residual"
 """Key of `Reconstruction.diagnostics` for the relative residual that the messages' rounding leaves in an attack's
 equations, where these are not in units of the messages."""
 _ROUNDINGS: Final = 10.0
-"""Multiples of that residual that still count as rounding. In ten runs of FedPG on UNSW rows in float32 the right step
-size left .7 to 1.3 of it, and one that was off by a tenth 50 to 300."""
+"""Multiples of the residual under `ROUNDING` that still count as rounding. In ten runs of FedPG on UNSW rows in float32
+the right step size left .7 to 1.3 of it, and one that was off by a tenth 50 to 300."""
 _DOUBLE: Final = float(np.finfo(np.float64).eps)
 """Relative rounding error of float64 numbers."""
 _MOST_AMPLIFIED: Final = 1e-4
@@ -65,10 +66,11 @@ def explained(found: Reconstruction, observed: View) -> bool | None:
     if math.isnan(found.residual):
         return None
     of_rounding = _ROUNDINGS * float(found.diagnostics.get(ROUNDING, 0.0))
-    return bool(found.residual <= max(_level(observed), amplified(found), of_rounding))  # whatever numbers it returns
+    return bool(found.residual <= max(_level(observed), amplified(found), of_rounding))  # no NumPy bool
 
 
 def _level(observed: View) -> float:
+    """Return the relative residual up to which messages of this precision count as explained: 100 rounding errors."""
     return max(EXPLAINED, 100 * resolution(observed))
 
 

@@ -24,9 +24,9 @@ _EXAMPLE = "chain(clip(1.0), gaussian(2.0), secure_aggregation())"
 def chain(*links: Link) -> Defense:
     """Compose a defence, for instance `chain(clip(1.0), gaussian(2.0), secure_aggregation())`.
 
-    A `Defense` as a link contributes its transforms (but not a `quantise()` without parameters where it is not the last
-    link), and its aggregation where it is the last link. An aggregation that needs integers gets `quantise()` before
-    it, where no other link makes them. Without an aggregation the sum is plain.
+    A `Defense` as a link contributes its transforms, and its aggregation where it is the last link. An aggregation that
+    needs integers gets `quantise()` (fixed point) before it, where no other link makes them; so a default `quantise()`
+    in a `Defense` that is not the last link is left out. Without an aggregation the sum is plain.
 
     Args:
         *links: transforms in the order of `ChainStage`, then at most one aggregation.

@@ -6,8 +6,8 @@ the pooled matrix and share_i the client's public share of all rows, so that all
 c_k be the norm that the sum over all clients would have in round k without clipping, and C_k the clipping norm of a
 message. Client i's message then has the norm share_i c_k and is scaled by min(1, C_k / (share_i c_k)), and the observed
 norm of the sum is about sum_i min(share_i c_k, C_k). An estimate of S gives the c_k, but clipping may have made it too
-small by an unknown factor, the scale. The scale is the one that explains the observed norms best, averaged over its
-posterior.
+small by an unknown factor, the scale: S = scale times the estimate. The scale that is returned is an average over its
+posterior given the observed norms.
 
 The norms determine the scale as soon as one client of one round is below C_k. Where all are clipped in all rounds they
 do not, and the prior decides: tr S is that of features uniform within their public bound b, rows x features x b^2 / 3,

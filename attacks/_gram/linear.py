@@ -17,6 +17,8 @@ left out; Q is the rest of U. S is put together from three blocks:
 
 The completion is exact where S has at most the rank of K. The normal equations are never formed: they would square a
 condition number of up to 1e13.
+
+Attacks on subspace iteration, clipped products and drop-outs call `solve`; `elimination` calls `span` too.
 """
 
 from __future__ import annotations
@@ -209,8 +211,9 @@ def _unobserved_factor(probe_span: ProbeSpan, rows: int) -> Array:
     """Return G with (I - Q Q^T) S (I - Q Q^T) ~ G G^T, by Nystrom's method as a ridge regression with known noise.
 
     With S = F F^T, F_Q = Q^T F and G = (I - Q Q^T) F, the observed (I - Q Q^T) S Q is G F_Q^T + noise, where
-    F_Q F_Q^T = Q^T S Q is known. The noise differs by column. The ridge is a prior: the mean square of an entry of G is
-    the median eigenvalue of Q^T S Q over the number of directions.
+    F_Q F_Q^T = Q^T S Q is known. The noise differs by column. The ridge is a prior: an entry of F is taken to be as
+    large beside the span as in it. A column of F_Q has one entry for each direction and an eigenvalue of Q^T S Q as its
+    squared norm, so the mean square of an entry of G is the median eigenvalue over the number of directions.
     """
     values, vectors = np.linalg.eigh(probe_span.inner)
     values, vectors = values[-rows:], vectors[:, -rows:]  # all of them where rows is 0

@@ -1,8 +1,10 @@
 """Find the directions q for which L q has many zeros: how `row_separation` tells the rows of a batch apart.
 
-L (outputs, B) is known, and D^T = L Q with an unknown Q (B, B). Each column of D^T belongs to one row of the batch and
-is zero at the outputs whose ReLU is inactive for that row, so the columns of Q are directions with many zeros. A
-combination of several of them vanishes only where all of them do: at far fewer outputs.
+Behind a linear layer with ReLU the gradient of the weight over a batch of B rows X is D^T X, with D (B, outputs) the
+derivatives of each row's loss by the outputs. A factorisation L R of it, of rank B, gives a known L (outputs, B) with
+D^T = L Q for an unknown Q (B, B). Each column of D^T belongs to one row of the batch and is zero at the outputs whose
+ReLU is inactive for that row, so the columns of Q are directions with many zeros. A combination of several of them
+vanishes only where all of them do: at far fewer outputs.
 
 The search minimises sum_o |(L q)_o| over unit vectors q, which favours zeros, by iteratively reweighted least squares
 from many starts (sparse vectors in a subspace: Qu, Sun and Wright 2014; as an attack on gradients: SPEAR++, arXiv
@@ -35,7 +37,8 @@ _BATCH = 32
 _DEFLATED = 0.8
 """Share of the batches that leave out a row that is already known; others find rows of which no start is near."""
 _FLOOR_RANK = 4
-"""Entries smaller than the (4 B)-th smallest are treated alike in a reweighting, so that no chance zero is held."""
+"""Entries smaller than the (4 B)-th smallest, but at most a quarter of them, are treated alike in a reweighting: else a
+chance zero, of infinite weight, would hold the search."""
 _NEAR_ZERO = 1e-5
 """Entries of L q below this share of their root mean square are zeros before the direction is refined. At 1e-3 entries
 that are small by chance are among them, and the refined direction is off."""
@@ -49,9 +52,9 @@ _HOPELESS = 256
 _ZEROS = 0.05
 """Share of the outputs at which a direction must vanish, beyond those that it was solved for; at least 4 outputs."""
 _SHARE = 0.2
-"""A direction that vanishes at fewer outputs than this share of the best one is taken for a mixture of rows. At .5,
-rows for which few outputs are inactive are refused (FLAME, 3 and 6 digits behind 32 units: two batches that .2 and .1
-find).
+"""A direction that vanishes at fewer outputs than this share of the best one is taken for a mixture of rows. At .5 that
+also refuses rows for which few outputs are inactive: of FLAME's messages of 3 and 6 digits behind 32 units, two batches
+are then not separated that .2 and .1 separate.
 """
 
 
@@ -198,6 +201,7 @@ def _reweighted_step(left: Array, points: Array) -> Array:
     """
     outputs, rank = left.shape
     sizes = np.abs(points @ left.T)
+    # the floor's place among the sorted sizes: at least `rank`, as rank - 1 entries can be made 0 at will
     kept = min(max(rank, min(_FLOOR_RANK * rank, outputs // 4)), outputs - 1)
     floors = 0.5 * np.partition(sizes, kept, axis=1)[:, [kept]] + np.finfo(float).tiny
     weights = 1.0 / np.hypot(sizes, floors)

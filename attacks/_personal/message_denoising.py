@@ -141,8 +141,11 @@ class ConstantGradientModel:
                 return np.asarray(own + 0 * point)
 
             sizes = (self.rows,) * self.count
-            # full batches, without blocks of rows whose gradients are remembered
-            work = LocalTraining(gradient, gradient, self.public, self.rows, (0,) * self.count, sizes)
+            # full batches: all rows in every step, and one block of rows for methods that remember gradients by block
+            work = LocalTraining(
+                gradient=gradient, anchor=gradient, public=self.public, rows=self.rows,
+                blocks=(0,) * self.count, sizes=sizes,
+            )  # fmt: skip
             sent, memory = self.method.steps(vectors, memory, work)
             out.append(sent[part])
         stacked: Array = np.stack(out)
@@ -172,7 +175,8 @@ class DistortedMessages:
         noise: standard deviations of the noise in their entries, (rounds, tensors).
         tensors: slice of each tensor of the model in a message.
         bounds: public bound of each tensor's entries.
-        clips: for each round, numbers of tensors that are clipped together, and their L2 norm.
+        clips: for each round its clips, each as the places in `tensors` of those clipped together, and the L2 norm to
+            which they were clipped.
         alone: whether there is one member.
     """
 
@@ -255,7 +259,7 @@ class DistortedMessages:
                 predicted, along = norm / length, float(message @ expected[t, places]) / length**2
                 unsure = (_UNSURE * predicted) ** 2
                 mixed = predicted + unsure / (unsure + (noise / length) ** 2) * (along - predicted)
-                out[t, chosen] = np.clip(mixed, predicted / 2, 1.0)
+                out[t, chosen] = np.clip(mixed, predicted / 2, 1.0)  # noise may make `along` small, or negative
         return out
 
 

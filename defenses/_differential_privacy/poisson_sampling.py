@@ -28,9 +28,9 @@ from securefed.errors import PlanError
 class PoissonCohort(Transform):
     """Sends a client's clipped contribution with probability `sampler.rate`, else zeros; divides the sum by the rate.
 
-    So a release estimates the sum over all clients without bias, and methods that divide by the survivors' weights
-    (all of them answered) need no change. For methods whose clients remember nothing between rounds: the
-    algorithm on a client is not told of the coin, and would update its memory as if the contribution had counted.
+    So a release estimates the sum over all clients without bias. Methods that divide by the survivors' weights need no
+    change: all clients answer, so all are survivors. It is for methods whose clients remember nothing between rounds:
+    the algorithm on a client is not told of the coin, and would update its memory as if the contribution had counted.
 
     Attributes:
         sampler: the sampling rate, as the accountant takes it; give the same object to the noise,

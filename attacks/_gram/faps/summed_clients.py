@@ -1,14 +1,15 @@
 """Reconstruct the single clients' Gram matrices S_i from sums of FAPS' masked products.
 
-FAPS is a method of federated PCA. Client i has rows A_i^T and S_i = A_i A_i^T, and keeps a subspace X. In each round it
-moves X by a number of subspace iterations (inner steps) with
+FAPS is a method of federated PCA. Client i has rows A_i^T and S_i = A_i A_i^T, (features, features), and keeps a
+subspace, the span of X, orthonormal (features, rank). In each round it moves X by a number of subspace iterations
+(inner steps X <- orth(H X)) with
 
-    H = S_i + X W^T + W X^T + beta Z Z^T,    W = -(I - X X^T) S_i X,    Z the broadcast basis,
+    H = S_i + X W^T + W X^T + beta Z Z^T,    W = -(I - X X^T) S_i X,    Z the broadcast basis, shaped as X,
 
-and sends Y = beta X X^T Z - X W^T Z - W X^T Z with W at the new X (the masked product), and tr(Z^T S_i Z). Y is not
-linear in S_i, so a sum of messages depends on every S_i and not only on their sum. With a fixed number of inner steps
-the messages are a known function of S_i. The attack simulates all clients and fits their S_i to the sums (`joint_fit`).
-It runs on views that show sums only, as under secure aggregation.
+W at the X before the first of them, and sends Y = beta X X^T Z - X W^T Z - W X^T Z with W at the new X (the masked
+product), and tr(Z^T S_i Z). Y is not linear in S_i, so a sum of messages depends on every S_i and not only on their
+sum. With a fixed number of inner steps the messages are a known function of S_i. The attack simulates all clients and
+fits their S_i to the sums (`joint_fit`). It runs on views that show sums only, as under secure aggregation.
 """
 
 from __future__ import annotations
@@ -65,7 +66,11 @@ class JointGram(JointAttack):
         return features * (features + 1) // 2, _known(algorithm, rounds) * (features * algorithm.rank + 1)
 
     def fit_problem(self, observed: View, target: Target) -> JointFitProblem:
-        """Return the simulation of a client, the sums, and a share of the near-consensus estimate to begin with."""
+        """Return the simulation of a client, the sums, and the point at which the fit of every client begins.
+
+        Every S_i begins as an equal share of one estimate of their sum: that of a client near consensus, whose messages
+        are linear in S (`near_consensus`), from an even selection of the rounds.
+        """
         algorithm = cast(FAPS, target.algorithm)
         rounds = observed.rounds[: _known(algorithm, len(observed.rounds))]
         members = rounds[0].members
@@ -140,6 +145,7 @@ class FAPSSimulation:
         top, unit = float(values[-1]), x / float(values[-1])
         products, parts = messages_and_tangents(self.gram(unit), _NO_COUNTS, self.received, self.coordinates)
         flat = np.concatenate([Y.reshape(-1) for Y in products])
+        # derivatives of a Y, (features, count, rank), with one row for each of its flattened entries
         slopes = np.vstack([part.transpose(0, 2, 1).reshape(-1, self.count) for part in parts])
         d_top = self.coordinates.slopes(np.outer(vectors[:, -1], vectors[:, -1]))
         # d[top Y(x / top)] = Y'(x / top) dx - (Y'(x / top) (x / top) - Y) dtop, with top = lambda_1

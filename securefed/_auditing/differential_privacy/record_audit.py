@@ -9,8 +9,8 @@ released sum, to which no other client contributes anything; or the upload, if t
 
 where shift_i is how far row i alone moves the message without noise. Up to a factor and a constant this is the log
 likelihood ratio under Gaussian noise of equal size in all entries, if rows move the message in orthogonal directions.
-The bounds are those of `noise_audit`, over many rounds with the first row or without, and over one round with a random
-half of the rows.
+Two games are played, which bound epsilon from below as in `noise_audit`: many rounds, in half of which the first row is
+there and all others are not; and one round in which each row is there with probability 1/2.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ def audit_records(
         with_it = np.array([game.scores(first)[:1] for _ in range(runs)])
         without = np.array([game.scores(none)[:1] for _ in range(runs)])
         bits = np.random.default_rng(secrets.randbits(128)).integers(0, 2, data.rows).astype(bool)
+        # of the one round, guesses on a quarter of the rows: those of the highest and of the lowest scores
         guesses = Guesses.of(game.scores(bits), bits, max(2, data.rows // 4))
     except SecureFedError as error:
         return NoiseAudit(defense.name, epsilon, delta, 0.0, 0.0, 0.0, refused=str(error))
@@ -123,7 +124,11 @@ class _CanaryRounds:
         return np.asarray(self._shifts @ (self._release(present) - self._message_of_none))
 
     def _release(self, present: Array) -> Array:
-        """Return the released sum of the fewest clients that may be opened; all but the first send zeros."""
+        """Return the released sum of one round; all clients but the first send zeros.
+
+        Where clients add shares of the noise, it is the sum of the fewest clients that may be opened, as many as the
+        noise is sized for; else the sum of one client.
+        """
         privacy, zeros = self.plan.privacy, {spec.name: np.zeros(spec.shape) for spec in self.plan.own}
         others = 0 if privacy is None else max(privacy.noise_survivors, 1) - 1
         messages = [self._sent(self.algorithm, present), *[zeros] * others]

@@ -1,8 +1,9 @@
 """Learn one client's graph from smooth signals: the objective, and accelerated projected gradient steps on it.
 
-Equations and propositions are those of the PPGL paper. N is the client's number of signals, d the number of vertices. A
-graph is the vector w (edges,) of the weights of all pairs of vertices; S w are the degrees, the sums of the weights at
-each vertex. The methods of this folder run `MomentumDescent` as the clients' local steps.
+Equations and propositions are those of the paper of PPGL, a federated method of graph learning (`ppgl`). N is the
+client's number of signals, d the number of vertices. A graph is the vector w (edges,) of the weights of all pairs of
+vertices; S w are the degrees, the sums of the weights at each vertex. The methods of this folder run `MomentumDescent`
+as the clients' local steps.
 """
 
 from __future__ import annotations
