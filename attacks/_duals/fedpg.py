@@ -69,7 +69,8 @@ class FedPGDuals(DualAttack):
     def solved(self, steps: Sequence[ObservedStep], rows: int, algorithm: ConsensusPCA) -> GramEstimate:
         """Solve for S from rounds of one local step.
 
-        A constant diagonal is looked for first, since it saves rounds; then S is solved for without it.
+        A constant diagonal, as z-scored columns have, is looked for first, since it saves rounds. Where there is none,
+        or too few messages show it, S is solved for without it.
 
         Args:
             steps: U before and after each round's local step, with the client's dual variables.
@@ -79,14 +80,15 @@ class FedPGDuals(DualAttack):
         blocks = [gradient_block(step, algorithm.step_size) for step in steps]
         unit = z_scored_diagonal(algorithm, rows)
         if self.trace is None and len(steps[0].start) <= self.fit_features:
-            # for S / unit: a larger step by as much, since a block is a difference of messages over the step size
+            # `with_unit_diagonal` looks for a diagonal of 1, so it gets S / unit: blocks divided by unit. A block is a
+            # difference of messages over the step size, so that its rounding is that at the step size unit * eta.
             found = with_unit_diagonal(steps, [block / unit for block in blocks], unit * algorithm.step_size)
             if found is not None:
                 left = _rounding(steps, blocks, algorithm.step_size)
                 return replace(found, gram=unit * found.gram, open=(_Z_SCORED,), rounding=left)
         eliminated = eliminate([step.start for step in steps], blocks)
         solution, _ = solve_shifted(eliminated, rows=rows, trace=self.trace)
-        # `rank` counts the directions of all the U together; only if they span the features is the diagonal observed.
+        # `solution.rank` is the dimension of the span of all the U; only if it is `features` is the diagonal observed
         standardised = self._looks_standardised(solution.gram / unit) and solution.rank == len(solution.gram)
         if standardised:  # the U span all features, so that a bound on the rank of S adds nothing
             solution, _ = solve_shifted(eliminated, trace=unit * len(solution.gram))
@@ -104,11 +106,12 @@ class FedPGDuals(DualAttack):
 
     def fitted(self, steps: Sequence[ObservedStep], rows: int, algorithm: ConsensusPCA) -> GramEstimate:
         """Fit S, of a client with `rows` rows, to rounds of several local steps; arguments are those of `solved`."""
-        features, unit = len(steps[0].start), z_scored_diagonal(algorithm, rows)
+        features, unit = len(steps[0].start), z_scored_diagonal(algorithm, rows)  # unit: 1 or the number of rows
         fit = fit_steps(steps, features, RiemannianSteps(algorithm.step_size, algorithm.local_steps), self.jacobians)
         gram = fit.gram
         standardised = fit.proven and self._looks_standardised(gram / unit)
         trace = unit * features if standardised else self.trace
+        # c: without a trace the one that makes the least eigenvalue 0, which gives the least rank
         shift = -float(np.linalg.eigvalsh(gram)[0]) if trace is None else (trace - float(np.trace(gram))) / features
         gram = gram + shift * np.eye(features)
         method = "fitted" if fit.proven else "fitted, not proven"
@@ -130,7 +133,10 @@ class FedPGDuals(DualAttack):
         return (_Z_SCORED if standardised else _LEAST_RANK,)
 
     def _looks_standardised(self, gram: Array) -> bool:
-        """Return whether the diagonal of S / rows is constant, whatever the unknown c; it is then taken to be 1."""
+        """Return whether the diagonal of S, given over that of z-scored columns, is constant; it is then taken to be 1.
+
+        The unknown c does not change whether it is constant. With a known trace nothing is assumed: `False`.
+        """
         return self.trace is None and float(np.ptp(np.diag(gram))) <= CONSTANT_DIAGONAL
 
 

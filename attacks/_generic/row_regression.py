@@ -3,12 +3,18 @@
 This is for client steps that no fit can follow: clients that draw at random, so that only the sum of a known and a
 random part is observed, or messages that are step functions of the rows, so that derivatives are zero. The attacker
 draws rows like those of the prior (rows of the same distribution that it has), runs the client step (the client's code)
-on them with random draws of its own, and learns rows as a function of messages by kernel ridge regression. With
-messages a, b of simulated clients, the kernel matrix K of <a, b> or (1 + <a, b>)^2, and their values V (clients,
+on them with random draws of its own, and learns rows as a function of messages by kernel ridge regression. Where a view
+shows the sum of several clients, its members, all of them are simulated.
+
+With messages a, b of simulated clients, the kernel matrix K of <a, b> or (1 + <a, b>)^2, and their values V (clients,
 values) less the mean, the weights are (K + ridge I)^-1 V, and the estimate for a new message is the mean plus its
 kernels with the simulated messages times the weights. The kernel (linear or quadratic) and the ridge are those with the
 smallest leave-one-out error. The result is the best linear (or quadratic) estimate of the rows in the mean square;
 where messages are independent of the rows, it is the prior's mean.
+
+`RegressRows.attack` does all of it. An audit of a user's own algorithm calls `RegressRows.simulated` once, and gives
+the simulated clients to `LearnedRows` and `LearnedGram`, so that they are simulated once for both secrets and for all
+messages that are attacked. A `Replay` runs the client step on hypothetical rows, and holds the observed messages.
 
 Source: Saunders, Gammerman, Vovk, Ridge Regression Learning Algorithm in Dual Variables (1998); leave-one-out errors
 in closed form: Hastie, Tibshirani, Friedman, The Elements of Statistical Learning, 7.10.
@@ -37,7 +43,7 @@ prior.
 _FEWEST = 50
 """Smallest number of simulated clients from which anything is learned."""
 _PER_EQUATION = 4
-"""Number of simulated clients for each entry of the messages, within the limits `fewest` and `most`."""
+"""Number of simulated clients for each equation, that is, entry of the messages, within `fewest` and `most`."""
 _RIDGES = np.logspace(-13, 2, 16)
 """Ridges that are tried, relative to the kernel's largest eigenvalue."""
 
@@ -168,7 +174,10 @@ def _reconstruction(secret: str, value: Array, model: KernelRidge, replay: Repla
         diagnostics={
             "simulated clients": len(model.known),
             "kernel": "quadratic" if model.quadratic else "linear",
-            # under added noise that dominates, this regression uses all the information of the messages
+            # Where random draws change messages as much as other rows do, no residual tells whether the messages are
+            # explained. The attack then counts as one that explains them if the draws are added to the messages, as
+            # noise is: a regression is the best that can be done about it. Of other draws more may be known, such as
+            # the random half of the rows that a client used.
             **({"explained": replay.additive} if replay.units.noise_dominates else {}),
         },
     )
@@ -176,12 +185,13 @@ def _reconstruction(secret: str, value: Array, model: KernelRidge, replay: Repla
 
 @dataclass(frozen=True)
 class KernelRidge:
-    """Kernel ridge regression of values on messages, with each entry of a message in units of its standard deviation.
+    """Kernel ridge regression of values on messages, with each entry of a message scaled by its standard deviation.
 
     Attributes:
         weights: dual weights, (clients, values).
         known: scaled messages of the simulated clients, (clients, equations).
-        units: mean and unit of each equation, and whether it varies at all.
+        units: for each equation its mean over the simulated clients, its unit (the standard deviation times the root of
+            the number of equations, so that <a, a> is about 1), and whether it varies at all.
         centre: mean of the values, (values,).
         expected: leave-one-out error of a client's values, relative to their spread.
         quadratic: whether the kernel is quadratic.
@@ -221,7 +231,7 @@ class KernelRidge:
 
 
 def _in_units(sent: Array, units: tuple[Array, Array, Array]) -> Array:
-    """Return messages less their mean in units of their deviation; entries that do not vary become 0."""
+    """Return messages less their mean, in these units (`KernelRidge.units`); entries that do not vary become 0."""
     mean, unit, varies = units
     return np.asarray(np.where(varies, sent - mean, 0.0) / unit)
 
@@ -249,7 +259,7 @@ def _best_ridge(kernel: Array, values: Array) -> tuple[float, Array]:
 
 
 def _kernel(some: Array, others: Array, quadratic: bool) -> Array:
-    """Return the kernel <a, b>, or (1 + <a, b>)^2, of messages whose mean square is about 1."""
+    """Return the kernel <a, b>, or (1 + <a, b>)^2, of messages a, b, which are scaled so that <a, a> is about 1."""
     product = some @ others.T
     return np.asarray((1 + product) ** 2 if quadratic else product)
 

@@ -2,13 +2,15 @@
 
 CKKS encrypts vectors of real numbers ("slots") so that ciphertexts add up; `lattice` sums contributions under it.
 TenSEAL is the Python package, SEAL the library beneath it. TenSEAL's context holds parameters and keys, its "vector" is
-one ciphertext here. Two ciphertexts are made of given residues: the uniform one of a client that sits out, and the
-flooding noise that the key holder adds (`lattice_flood`).
+one ciphertext here.
 
-A ciphertext is two polynomials (c_0, c_1) of degree below 8192 modulo q = q_1 q_2; c_0 + c_1 s, with s the secret key,
-is the message times the scale, plus noise. They are kept by their values at the roots of unity modulo each prime
-(number-theoretic transform). SEAL reads and writes them as bytes, which is how residues get in: a header, the
-parameters' fingerprint, sizes, the scale, and the values, 64 bits each.
+A ciphertext is two polynomials (c_0, c_1) of degree below 8192 modulo q = q_1 q_2, a product of two primes; c_0 + c_1
+s, with s the secret key, is the message times the scale, plus a small error. Two ciphertexts are made from residues
+(coefficients or values modulo the primes) that are chosen here, which SEAL offers no function for: the uniform one of a
+client that sits out, and the noise that the key holder adds before it decrypts, since the small error would otherwise
+tell about its key (`lattice_flood`). SEAL reads ciphertexts from bytes, which is how the residues get in: a header, the
+parameters' fingerprint, sizes, the scale, and the residues, 64 bits each. SEAL keeps polynomials as their values at the
+roots of unity modulo each prime (number-theoretic transform), so that products are taken value by value.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ from securefed.errors import ConfigError
 DEGREE: Final = 8192
 SLOTS: Final = DEGREE // 2
 PRIMES: Final = (60, 60, 60)
-"""180 bits in all, 218 are allowed at this degree for 128-bit security (homomorphicencryption.org, 2018); the last
-prime only cleans fresh ciphertexts, so sums live modulo 120 bits."""
+"""Bits of the primes. At this degree 218 bits in all are allowed for 128-bit security (homomorphicencryption.org,
+2018), and these are 180. SEAL encrypts modulo all three and then divides by the last, which divides the error of
+encryption too; so sums are taken modulo the first two, 120 bits."""
 
 # Bits of an integer that protobuf writes in one byte.
 _VARINT: Final = 7
@@ -55,9 +58,17 @@ def new_context() -> Any:
 def uniform_vector(context: Any, scale: float) -> Any:
     """Draw a ciphertext of two uniform polynomials, from the operating system, for a client that sits out.
 
-    Whatever is added to it, the sum decrypts to a uniform polynomial modulo q. Under ring learning with errors it looks
-    like a fresh ciphertext. The server knows it and what the sum opens to: a sample of that problem with the key
-    holder's flood as its error, from which it learns nothing of the other terms.
+    A client sits out if its values are out of range or its computation failed, and must not show that by itself. Under
+    the assumption of ring learning with errors (RLWE), its upload looks like a fresh ciphertext. Once it is added,
+    the sum decrypts to a uniform polynomial modulo q, whatever the other clients sent.
+
+    The server knows the uniform (c_0, c_1), and the key holder's answer depends on c_0 + c_1 s + F plus the other
+    clients' terms, with F the key holder's noise. c_1 s + F is a sample of RLWE with the error F: it looks uniform to
+    the server, and so hides the terms that are added to it.
+
+    Args:
+        context: TenSEAL's context.
+        scale: the scale that the ciphertext carries, which must be that of the ciphertexts it is added to.
     """
     residues = np.stack([[_uniform(prime, DEGREE) for prime in moduli(context)] for _ in range(2)])
     return vector_of(context, residues, scale, transformed=True)
@@ -72,13 +83,13 @@ def vector_of(context: Any, residues: Array, scale: float, *, transformed: bool)
         scale: the scale that the ciphertext carries.
         transformed: whether they are values at roots of unity; else they are coefficients.
     """
-    data = context.seal_context().data.first_context_data()
+    data = context.seal_context().data.first_context_data()  # of the two primes modulo which sums are taken
     values = np.ascontiguousarray(residues, "<u8").tobytes()
     content = struct.pack("<4Q?3Qd", *data.parms_id(), transformed, 2, DEGREE, residues.shape[1], scale)
     array = _headed(struct.pack("<Q", residues.size) + values)
     ciphertext = _headed(content + struct.pack("<Q", 1) + array)
-    # TenSEAL's protobuf message: field 1 sizes (packed), 2 ciphertexts, 3 scale; a byte before each names field and
-    # type
+    # TenSEAL's protobuf message: field 1 sizes (packed), 2 ciphertexts, 3 scale. The byte before each is 8 times the
+    # field's number plus its type: 2 for bytes with a length, 1 for 64 bits.
     sizes = _varint(SLOTS)
     message = b"\x0a" + _varint(len(sizes)) + sizes + b"\x12" + _varint(len(ciphertext)) + ciphertext
     return library().ckks_vector_from(context, message + b"\x19" + struct.pack("<d", scale))

@@ -1,7 +1,9 @@
-"""Derive the defence's plans of a client's exchanges from public facts, and keep what was derived.
+"""Derive the plans of a client's exchanges from public facts.
 
-A plan states for each tensor its clip, its fixed-point step and its ring, and for the protocol its stages, threshold
-and bytes. Server and clients derive it alone from the same facts, so that a server cannot hand a client another one.
+An exchange makes one sum of the clients' uploads. Its plan states how the defence makes that sum: for each tensor the
+norm to which it is clipped, its fixed-point step and the width of the integers that are added, and for the protocol its
+stages, threshold and bytes. Server and clients each derive the plan by themselves from the same facts, so that a server
+cannot give a client another one. A client (`ClientNode`) asks for the plan when a request opens an exchange.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ class ExchangePlans:
     """The plans of one client's exchanges. Deriving one takes milliseconds, so the newest is kept.
 
     Args:
-        schema: the tensors that clients upload, and the public facts.
-        defense: protects the contributions in messages.
+        schema: the tensors that clients upload, and the public facts: the cohort, and bounds of the data.
+        defense: protects the contributions in messages; it makes the plans.
     """
 
     def __init__(self, schema: MessageSchema, defense: Defense) -> None:
@@ -28,21 +30,33 @@ class ExchangePlans:
     def plan(self, header: ExchangeHeader) -> Plan:
         """Return the plan of the exchange with this header.
 
+        Args:
+            header: public numbers that the server sends. The plan depends on three: the kind of the sum (training or
+                evaluation); how often the planned bounds of the entries were doubled, since a sum in which a value
+                exceeded its bound is void and is repeated with twice the bounds; and what an adaptive defence learned
+                from earlier sums, such as the clipping norm.
+
         Raises:
-            PlanError: the defence cannot keep its promise after so many doublings of the range.
+            PlanError: the defence cannot keep its promise after so many doublings of the bounds.
         """
-        layout, doublings, learned = given = self._schema.layouts[header.kind], header.doublings, header.learned
-        if self._newest is None or self._newest[0] != given:
+        facts = self._schema.layouts[header.kind], header.doublings, header.learned
+        if self._newest is None or self._newest[0] != facts:
+            layout, doublings, learned = facts
             plan = self._defense.plan(layout, self._schema.public.cohort, range_doublings=doublings, learned=learned)
-            self._newest = given, plan
+            self._newest = facts, plan
         return self._newest[1]
 
     @cached_property
     def training(self) -> Plan:
-        """The plan of the first training exchange, before any doubling of the range."""
+        """The plan of the first training exchange, before any doubling of the bounds."""
         return self._defense.plan(self._schema.layouts[TRAIN], self._schema.public.cohort)
 
     @cached_property
     def hide_absence(self) -> bool:
-        """True if the server must not learn that a client has no contribution: uploads are hidden, or carry noise."""
+        """True if the server must not learn that a client has no contribution, as where its values exceed their bounds.
+
+        Where uploads are masked or encrypted, such a client uploads random numbers, and an added tensor, the indicator,
+        shows in the sum that some client did; `has_indicator` tells whether the plan has it. Under noise, epsilon
+        counts no refusals. Elsewhere the client refuses by name.
+        """
         return has_indicator(self.training) or self.training.noised

@@ -4,8 +4,13 @@
         assert_leakage_below(0.2, my_contribute, clients, start=first, combine=follow)
 
 An audit runs the algorithm several times and attacks what an observer sees of each run (a view: the server's messages,
-or the sums only) for several secrets (one client's rows, labels, Gram matrix, ...). The leakage of an attack is 0 where
-it does no better than a guess from public facts, and 1 where it is exact; each mean has a 95 % interval.
+or the sums only) for several secrets. The leakage of an attack is 0 where it does no better than a guess from public
+facts, and 1 where it is exact; each mean over the runs has a 95 % interval. The secrets are these:
+
+    samples, gram, labels           one client's rows, their Gram matrix X^T X, its number of rows of each class
+    membership                      whether a given row took part, for an attacker who has rows like the clients'
+    confirmation                    the same, for an attacker who knows all other rows
+    pooled samples, pooled gram     rows and Gram matrix of all clients together
 """
 
 from __future__ import annotations
@@ -39,18 +44,19 @@ def assert_leakage_below(
         algorithm: as `securefed.audit_algorithm` takes it; or the `Report` of a finished audit, alone.
         clients: their rows, one `securefed.Dataset` each; not with a finished audit.
         views: those that have to stay below: `("sum only",)` for a method that always runs under secure aggregation.
-        secrets: of gram, samples, labels, membership, pooled gram, pooled samples, confirmation; confirmation is not
-            asked for by default, since only noise withstands it. The pooled ones are all clients' data together, which
-            are asked of sums alone: leave them out for a method whose purpose is a pooled statistic.
+        secrets: those of the module's list that have to stay below; all but confirmation by default, which only noise
+            withstands. Pooled ones are asked of the view "sum only" alone: leave them out for a method whose purpose is
+            a pooled statistic.
         **audit: further arguments of `securefed.audit_algorithm`.
 
     Returns:
         The audit, for further assertions.
 
     Raises:
-        AssertionError: the upper end of some interval reaches `limit`, or a single client was reconstructed, or one row
-            or column; or the audit was blind: a leak of `limit` would not have been detected, no attack was scored for
-            a secret, or the one that was does not explain the messages. The message holds the whole table.
+        AssertionError: the upper end of some interval reaches `limit`, or some run's attack reconstructed one client's
+            data, or one row or column of them, whatever the mean; or the audit was blind: a leak of `limit` would not
+            have been detected, no attack was scored for a secret, or the one that was does not explain the messages.
+            The message holds the whole table.
         ConfigError: the limit is outside (0, 1), a view or secret is unknown, or nothing was audited.
     """
     check_number("limit", limit, below=1, positive=True)
@@ -59,10 +65,10 @@ def assert_leakage_below(
     cells = [cell for cell in found.cells if cell.view in looks and cell.secret in sought]
     if not cells:
         raise ConfigError(f"no attack on {', '.join(sought)} ran: {'; '.join(found.skipped) or 'no such view'}")
-    above = leaks(found, limit, looks, sought)
+    above = leaks(found, limit, looks, sought)  # a sentence for each leak
     if above:
         raise AssertionError(f"leakage is not below {limit:g}: {'; '.join(above)}\n{found}")
-    weak = blind(found, limit, looks, sought)
+    weak = blind(found, limit, looks, sought)  # a sentence for each attack that would not have noticed such a leak
     if weak:
         raise AssertionError(f"the audit is too weak for {limit:g}: {'; '.join(weak)}\n{found}")
     return found

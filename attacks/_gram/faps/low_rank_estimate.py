@@ -1,16 +1,20 @@
 """Estimate the Gram matrix S of a client of few rows from FAPS' messages, without a simulation: the start of the fit.
 
-FAPS is federated PCA. `client_fit` calls this before it varies S until a simulated client sends the messages. With Z_k,
-(features, rank), the orthonormal basis broadcast in round k and Y_k the client's message, the equations are the
-following. They hold at consensus, where the client's subspace is Z_k; elsewhere their error grows with the distance of
-the subspace from Z_k.
+FAPS is federated PCA. In round k the server broadcasts an orthonormal basis Z_k, (features, rank). The client keeps a
+subspace that moves towards Z_k, and sends a matrix Y_k and the scalar tr(Z_k^T S Z_k), by which the server decides when
+to stop. At consensus, where the client's subspace is Z_k itself, Y_k = beta Z_k + (I - Z_k Z_k^T) S Z_k with a number
+beta > 0. The projection I - Z_k Z_k^T takes the first term away, so that S satisfies
 
-    (I - Z_k Z_k^T) S Z_k = (I - Z_k Z_k^T) Y_k,    tr(Z_k^T S Z_k) = the scalar sent,    lambda_1(S) = the known one.
+    (I - Z_k Z_k^T) S Z_k = (I - Z_k Z_k^T) Y_k,    tr(Z_k^T S Z_k) = the scalar,    lambda_1(S) = beta / beta_scale.
 
-The entries of S have a normal prior. `near_consensus` solves the first two for any symmetric matrix, and projects the
-result on matrices of low rank. Here they are solved by Levenberg-Marquardt among the matrices F F^T of the known rank,
-in the span of the messages. On clients of 8 rows that leaves a third of the error. off(Z, Y) is (I - Z Z^T) Y, and the
-tensors named `BASIS`, `PRODUCT` and `CAPTURED` in a `RoundView` are Z_k, Y_k and the scalar.
+beta_scale is a public setting, and the first message, which is at consensus, shows beta: Z_0^T Y_0 = beta I. In other
+rounds the error of the first equation grows with the distance of the client's subspace from Z_k.
+
+`near_consensus` solves the first two equations, which are linear, for any symmetric matrix, and then projects the
+solution on the matrices of low rank. Here all three are solved among the matrices F F^T of low rank, in the span of the
+messages, by Levenberg-Marquardt; on clients of 8 rows the error is a third of that of `near_consensus`. Both have a
+normal prior on the entries of S. `client_fit` starts from the result when it varies S until a simulated client sends
+the observed messages. In a `RoundView` the tensors named `BASIS`, `PRODUCT` and `CAPTURED` are Z_k, Y_k and the scalar.
 """
 
 from __future__ import annotations
@@ -30,21 +34,23 @@ from securefed.attacks._gram.faps.client_equations import ClientEquations
 from securefed.attacks._gram.faps.near_consensus import block_deviations, evenly_spaced
 
 _ROUNDS, _STEPS, _LEAST = 12, 60, 1e-3
-"""Most rounds that are read, most Jacobians, and the relative decrease of the residual below which the search ends. It
-gives only a start, which need not be accurate.
+"""Most rounds that are read, most Jacobians, and the relative decrease of the residual below which the search ends. Its
+result is only a start, which need not be accurate.
 """
 _EXACT, _CLOSEST = 1e-3, 1e-4
-"""Standard deviations, in units of lambda_1: of the scalars, which are known exactly, and the least of a block's entry.
-They are not zero, so that the search is well conditioned.
+"""Standard deviations, in units of lambda_1(S), by which residuals are divided: that of the scalars and of lambda_1,
+which are known exactly, and the least of an entry of (I - Z_k Z_k^T) Y_k. They are not zero, so that the search is well
+conditioned.
 """
 
 
 def low_rank_estimate(equations: ClientEquations, estimate: Array, rounds: Sequence[RoundView]) -> Array:
-    """Estimate S among the matrices of the known rank, in the basis and the units of `equations`.
+    """Estimate S among the matrices of low rank, in the basis and the units of `equations`.
 
     Args:
-        equations: equations of the rounds that will be fitted; they give the basis and the parametrisation of S.
-        estimate: estimate of S by `near_consensus`, from which the search starts.
+        equations: equations of the rounds that `client_fit` will fit. They give an orthonormal basis of the messages'
+            span, the parametrisation S = F F^T, whose rank is bounded by the number of rows, and the unit lambda_1(S).
+        estimate: estimate of S by `near_consensus`, (features, features), from which the search starts.
         rounds: all of the client's rounds.
 
     Returns:
@@ -59,12 +65,14 @@ def low_rank_estimate(equations: ClientEquations, estimate: Array, rounds: Seque
 
 @dataclass(frozen=True)
 class _NearConsensusEquations:
-    """Residuals of the module's equations, then the entries of S, all over their standard deviations.
+    """Residuals of the module's equations, then the entries of S for the prior, all over their standard deviations.
+
+    All is in the basis and the units of a `ClientEquations`: lambda_1(S) = 1, and (directions, directions) matrices.
 
     Attributes:
-        parametrisation: parametrisation of S in the basis of the messages' span.
-        probes: Z_k in that basis, (rounds, directions, rank).
-        blocks: (I - Z_k Z_k^T) Y_k in that basis, (rounds, directions, rank).
+        parametrisation: parametrisation of S.
+        probes: Z_k, (rounds, directions, rank).
+        blocks: (I - Z_k Z_k^T) Y_k, (rounds, directions, rank).
         deviations: standard deviations of the blocks' entries, (rounds,).
         captured: tr(Z_k^T S Z_k), (rounds,).
     """
@@ -77,7 +85,7 @@ class _NearConsensusEquations:
 
     @classmethod
     def of(cls, equations: ClientEquations, rounds: Sequence[RoundView]) -> _NearConsensusEquations:
-        """Read these rounds, in the basis and the units (lambda_1(S) = 1) of `equations`."""
+        """Read these rounds, in the basis and the units of `equations`; off(Z, Y) is (I - Z Z^T) Y."""
         Z = np.stack([o.broadcast[BASIS] for o in rounds])
         Y = np.stack([o.message[PRODUCT] for o in rounds])
         return cls(
