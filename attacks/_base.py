@@ -97,7 +97,7 @@ class Reconstruction:
             `labels` (their counts of each class), `distances` (between columns), `personal` (a client's own model),
             `statistics` (of batch normalisation), or `tokens` (which of them occur).
         value: the estimate: (features, features) for `gram`, (rows, features) in any order for `samples`.
-        labels: estimated labels of the samples, if any.
+        labels: estimated labels of the samples, if any; -1 where that of a sample is not known.
         residual: relative residual of the observations under the estimate; NaN where the attack computes none.
         rank: rank of the linear system or Jacobian.
         unknowns: number of unknowns.

@@ -21,9 +21,9 @@ def why_incomplete(rounds: Sequence[RoundView], *, every: bool = True) -> str | 
 
     Args:
         rounds: the rounds of the view.
-        every: whether the attack follows its clients from round to round, so that it needs every broadcast; else it
-            uses each round by itself and leaves out those without. An attack of the first kind runs on `unbroken`
-            rounds.
+        every: whether the attack follows its clients from round to round, so that one missing broadcast is a reason.
+            Its caller may give it the rounds before the gap (`unbroken`), as an audit does. Otherwise the attack uses
+            each round by itself and leaves out those without a broadcast: only if all are missing it cannot start.
     """
     if not rounds:
         return "The view holds no messages."
@@ -44,7 +44,10 @@ def why_incomplete(rounds: Sequence[RoundView], *, every: bool = True) -> str | 
 
 
 def unbroken(observed: View) -> View:
-    """Keep the rounds before the first one whose broadcast is missing; all rounds where none is missing."""
+    """Keep the rounds before the first one whose broadcast is missing; all rounds where none is missing.
+
+    Callers use it before an attack that needs every broadcast. Where the first broadcast is missing, no round is left.
+    """
     count = next((k for k, o in enumerate(observed.rounds) if not o.broadcast), len(observed.rounds))
     return observed if count == len(observed.rounds) else replace(observed, rounds=observed.rounds[:count])
 

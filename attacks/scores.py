@@ -3,7 +3,7 @@
 An error is the distance of an estimate from the secret, relative to the secret; the baseline is the error of a guess
 without the attack. Two secrets are reported: one client's (its Gram matrix or samples; the guess is the pooled matrix
 scaled by the public number of rows, or the mean sample), and the federation's (the pooled Gram matrix; the guess is the
-best one from the final model and public sizes).
+best one of a form that the final model and public sizes allow, such as `subspace_baseline`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Keep the rows that an active attack has read over its rounds, each once, and order them by how sure they are.
 
-An active attack reads vectors off gradients. Some are known to be single rows. Others may be single rows or means of
-several rows, and the attack cannot tell which from one message: it chooses thresholds that divide the rows into bins,
-and reads one vector from each bin. A vector that comes from two messages with other thresholds is taken for a single
-row, since means of several rows seldom recur.
+`TrapWeights` makes one `FoundRows` for each attack, adds what each message shows, and ends with `reconstruction`. It
+reads vectors off gradients. Some are known to be single rows. Others may be single rows or means of several rows, and
+the attack cannot tell which from one message: it chooses thresholds that divide the rows into bins, and reads one
+vector from each bin. A vector that comes from two messages with other thresholds is taken for a single row, since means
+of several rows seldom recur.
 """
 
 from __future__ import annotations
@@ -76,17 +77,26 @@ class FoundRows:
                 self.add(row)
 
     def reconstruction(self, situation: Situation) -> Reconstruction:
-        """Return the rows that are known to be rows, then the newest others, no more than the clients have."""
+        """Return the rows that are known to be rows, then the newest others, no more than the clients have.
+
+        Of rows whose label is not known the estimate's label is -1. Where no row was read it is one row of zeros.
+
+        Args:
+            situation: what the server knew before its first broadcast: the members of each sum, and public facts.
+        """
         others: list[Array] = []
         for row in [*self.newest, *reversed(self.earlier)]:
             if not any(same(row, known) for known in [*self.single, *others]):
                 others.append(row)
         rows = [*self.single, *others][: situation.rows]
         value = np.asarray(rows) if rows else np.zeros((1, self.width))
+        labels = np.full(len(value), -1, np.int64)
+        known_labels = self.labels[: len(value)]
+        labels[: len(known_labels)] = known_labels
         return Reconstruction(
             "samples",
             value,
-            labels=np.asarray(self.labels, np.int64),
+            labels=labels,
             unknowns=situation.rows * situation.target.public.features,
             members=situation.members,
             diagnostics={"single rows": len(self.single)},

@@ -9,8 +9,8 @@ r_kc, and of the weights, R^T E. The number of rows of class c is therefore
 
 The p_k are not observed; all are replaced by p at the mean of the e_k. That mean is estimated as sum_c sign(sums_c)
 (R^T E)_c / sum_c |sums_c|, an average of the e_k with weights that sum to 1. A row's weight is negative if its class
-has fewer rows than p expects (a tenth of the rows among eight digits, a third among 48), which makes the mean less
-accurate.
+has fewer rows than the p_k add up to, which makes the mean less accurate. (On handwritten digits that was a tenth of
+the rows in batches of 8, and a third in batches of 48.)
 """
 
 from __future__ import annotations

@@ -58,7 +58,10 @@ class DualNumber:
 
 
 def where(chosen: Array, one: Any, other: Any) -> Any:
-    """Select `one` where `chosen` (..., 1) holds, else `other`; both may be arrays or dual numbers."""
+    """Select `one` where `chosen` (..., 1) holds, else `other`; both may be arrays or dual numbers.
+
+    `round_simulation` uses it for clients that take no part in a round: they send zero and keep their memory.
+    """
     if not isinstance(one, DualNumber) and not isinstance(other, DualNumber):
         return np.where(chosen, one, other)
     pairs = [(v.value, v.slopes) if isinstance(v, DualNumber) else (v, 0.0) for v in (one, other)]

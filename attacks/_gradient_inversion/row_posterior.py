@@ -12,8 +12,9 @@ numbers of rows of each class. The variances of the prior, and the label counts,
 messages (the density of the messages after the rows are integrated out).
 
 The unknowns of the likelihood are either the single rows or, which is cheaper, the sum of the rows of each class; the
-numbers of rows that each unknown sums up (`summed`) show which: all 1, or the label counts. `posterior_estimate` calls
-`whitened_equations`, `likeliest_label_counts` and `ridge`, in this order.
+numbers of rows that each unknown sums up (`summed`) show which: all 1, or the label counts. A fit asks
+`posterior_estimate` where a defence states noise, which calls `whitened_equations`, `likeliest_label_counts` and
+`ridge` in this order.
 """
 
 from __future__ import annotations
@@ -132,13 +133,16 @@ class LinearMessages:
         values, axes = np.linalg.eigh((root * summed[:, None]) @ root.T)  # mu and A of each alternative
         shift = ((summed @ root.T)[:, None] @ axes)[:, 0]  # A^T u
         scales = 1.0 + np.array([prior.own for prior in priors])[:, None, None] * np.maximum(values, 0.0)
-        # What Q projects away from the data is noise under every prior and counts the same.
+        # Shapes: out is (priors, m), the alternatives' k x k matrices and vectors are (m, k, k) and (m, k), scales and
+        # weights are (priors, m, k), k being the number of unknowns. What Q projects away from the data is noise under
+        # every prior and counts the same.
         out = np.full((len(priors), len(summed)), np.sum(data**2) - np.sum(self.data**2))
         if self.bias.size:
             out -= np.sum((self.bias - self.coefficients @ summed.T) ** 2, axis=0)
         weights = shift / scales  # w
         squares = np.sum(shift * weights, axis=-1)  # u^T A w
-        levels = np.array([[prior.mean + self.features * prior.level, prior.mean] for prior in priors])
+        levels = np.array([[prior.mean + self.features * prior.level, prior.mean] for prior in priors])  # v
+        # twice: the coordinate along (1, ..., 1), then all others, with their v (priors, 1)
         for level, part, width in zip(levels.T[..., None], *self._split(data), strict=True):
             turned = np.swapaxes(axes, -1, -2) @ part
             inner = turned @ np.swapaxes(turned, -1, -2)  # A^T d d^T A, summed over the coordinates
@@ -170,8 +174,10 @@ class LinearMessages:
         """
         (root, data), out, spread = self._reduced, [], np.zeros(self.coefficients.shape[1])
         covariances = prior.covariance(np.ones(len(spread)), self.features)
+        # twice: the coordinate along (1, ..., 1), then all others
         for cov, part, width in zip(covariances, *self._split(data), strict=True):
-            # Posterior mean C R^T (R C R^T + I)^-1 Q^T data, posterior covariance C - C R^T (R C R^T + I)^-1 R C.
+            # With C the prior covariance: posterior mean C R^T (R C R^T + I)^-1 Q^T data, posterior covariance
+            # C - C R^T (R C R^T + I)^-1 R C.
             gain = cov @ root.T
             kept = gain @ np.linalg.inv(root @ gain + np.eye(len(root)))
             out.append(kept @ part)
@@ -258,6 +264,8 @@ def likeliest_label_counts(equations: SumEquations) -> tuple[Array, Array]:
     number = number_of_classes(simulation.model, simulation.public)
     square = simulation.public.feature_bound**2 * _USUAL_SQUARE
     rows = uninformed_rows(equations, _USUAL_SQUARE)
+    # The coefficients of a row of each class, at rows of which only the length is known. The mean over such rows is the
+    # coefficient of the sum of a class's rows.
     labelled = [linear_messages(equations, rows, np.full(total, label)) for label in range(number)]
     columns = [messages.coefficients.mean(axis=1) for messages in labelled]
     by_class = replace(labelled[0], coefficients=np.stack(columns, axis=1))

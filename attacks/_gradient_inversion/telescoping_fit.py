@@ -1,7 +1,8 @@
 """Recover rows from the gradients that clients of SCAFFOLD and LoSAC store: the running sums of their messages.
 
 A client i stores a gradient (c_i in SCAFFOLD, y_i in LoSAC), 0 at first, and sends its changes. The changes up to round
-k add up to the gradient that it stores then. `fitting_attack` fits the rows to these gradients.
+k add up (telescope) to the gradient that it stores then. `row_fit_problem` turns the view into equations for the rows,
+and `FittingAttack.solve` fits rows and labels to them.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from securefed.errors import TranscriptError
 class TelescopingFit(FittingAttack):
     """Fit rows to the stored gradients, which are running sums of the messages `dc` and `dphi`.
 
-    With
-    one local step, or SCAFFOLD's option I, the stored gradient is exactly the gradient at the broadcast model, and the
-    rows are fitted to it as to DSGD's messages. With more local steps it is a gradient at a point on the client's path,
-    which depends on the rows. Then the path is simulated, and the model change dx is fitted too.
+    With one local step, or with SCAFFOLD's option I (a client stores the gradient of all its rows at the broadcast
+    model), the stored gradient is exactly a gradient at the broadcast model. The rows are then fitted to gradients at
+    known models, and no local step is simulated. With more local steps it is a gradient at points on the client's path,
+    which depend on the rows. Then the path is simulated, and the model change dx is fitted too.
 
     Attributes:
-        rounds: smallest number of rounds to fit, if the view has them.
+        rounds: number of rounds to fit, if the view has so many; more are fitted where the rows need them.
     """
 
     rounds: int = 5

@@ -33,7 +33,8 @@ class JointFitProblem:
         sender: simulation of one client: its messages as a function of the parameters of its S_i. It serves for all
             clients, which differ in nothing but S_i.
         observed: the sums of the messages as one vector, in the simulation's order and units.
-        first: parameters of one client's S_i at which the fit begins.
+        first: parameters of one client's S_i, as the simulation takes them. The fit begins there, with all clients
+            equal.
     """
 
     sender: MemberSimulation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,20 @@ def test_trap_weights_read_every_row_and_its_label_from_sums(problem: Any) -> No
     truth, labels = np.concatenate([own.x for own in data]), np.concatenate([own.y for own in data])  # type: ignore[misc]
     nearest = [int(np.argmin(np.linalg.norm(truth - row, axis=1))) for row in run.estimate.value]
     assert list(labels[nearest]) == list(run.estimate.labels)
+
+
+def test_every_row_of_an_estimate_has_a_label_which_may_be_unknown() -> None:
+    """Three rows, one of them labelled, for clients that hold two rows: the labels fit the rows that are reported."""
+    row, other, third = np.eye(3)
+    target = SimpleNamespace(public=SimpleNamespace(features=3))
+    situation, found = SimpleNamespace(rows=2, members=frozenset({0}), target=target), FoundRows(3)
+    found.add(row, 1)
+    found.newest = [other]
+    assert list(found.reconstruction(situation).labels) == [1, -1]  # type: ignore[arg-type]
+    for one in (other, third):
+        found.add(one, 0)
+    estimate = found.reconstruction(situation)  # type: ignore[arg-type]
+    assert len(estimate.value) == 2 and list(estimate.labels) == [1, 0]
 
 
 def test_a_server_that_knows_how_bright_rows_are_reads_more_in_one_round() -> None:
