@@ -1,7 +1,8 @@
 """Record which clients contributed to which sum, and find which clients differences of sums can single out.
 
 With P the matrix of who is in which sum, a client's message is the combination w of the sums with P^T w = unit vector
-of the client, if messages do not change over the rounds. `disaggregate` fits messages that change.
+of the client, if messages do not change over the rounds. `disaggregate` fits messages that change. Users read a
+`ParticipationMatrix` to see which clients the survivors of a run expose under secure aggregation.
 """
 
 from __future__ import annotations

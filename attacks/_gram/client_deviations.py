@@ -7,11 +7,12 @@ client's public share of all rows and D_i its deviation. Round k sends the basis
 
     Y_k = sum_i g_ki (S + D_i / share_i) Z_k + noise,
 
-where g_ki is share_i times the factor by which the clip scaled client i's message, and 0 where client i is absent.
-With S and all g_ki known this is linear in the D_a of the groups a of clients that are always present together. The
-D_a are estimated by ridge regression: a random-effects model in which the entries of D_a have variance tau^2 share_a.
-tau, and the noise where its size is not known, maximise the likelihood. Where noise hides the deviations tau is 0, and
-the estimate of S_a is share_a S.
+where g_ki is share_i times the factor by which the clip scaled client i's message, and 0 where client i is absent; S
+and the g_ki are known, up to the errors of their estimates. Clients that are always present together form a group a,
+with the sums share_a, D_a and g_ka of their members. The clip is taken to scale all members alike, so that the group
+adds g_ka (S + D_a / share_a) Z_k. That is linear in the D_a, which are estimated by ridge regression: a random-effects
+model in which the entries of D_a have variance tau^2 share_a. tau, and the noise where its size is not known, maximise
+the likelihood. Where noise hides the deviations tau is 0, and the estimate of S_a is share_a S.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ def deviations(
     # from (features, groups features) to D_a, (groups, features, features), then its symmetric part
     deviation = solution.reshape(len(solution), len(groups), -1).transpose(1, 0, 2) * np.sqrt(shares)[:, None, None]
     deviation = (deviation + deviation.mT) / 2
+    # less what the deviations add, sum_a g_ka D_a Z_k / share_a
     residual = remainder - np.einsum(
         "akxr->kxr", (group_parts / shares[:, None])[:, :, None, None] * (deviation[:, None] @ rounds.bases)
     )

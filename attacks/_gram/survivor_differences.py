@@ -1,9 +1,10 @@
 """Reconstruct one client's Gram matrix from sums of products S_i Z over changing sets of survivors.
 
 In federated PCA by subspace iteration the server broadcasts a basis Z, (features, rank), and client i sends S_i Z, with
-S_i = A_i A_i^T the Gram matrix of its rows A_i^T. Secure aggregation shows the server the exact sum over each round's
-survivors (the clients that did not drop out), and their ids. Sums over different sets can be subtracted, so that
-drop-outs alone expose single clients; no party needs to deviate from the protocol.
+S_i = A_i A_i^T the Gram matrix of its rows A_i^T. (Clients of other methods send S_i Z beside their own message where
+the method stops by the optimality (KKT) conditions of PCA.) Secure aggregation shows the server the exact sum over each
+round's survivors (the clients that did not drop out), and their ids. Sums over different sets can be subtracted, so
+that drop-outs alone expose single clients; no party needs to deviate from the protocol.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Compute the local and personal models of consensus ADMM from what its clients send.
 
-FLAME and FedADMM are personalised methods. w is the broadcast model, w_i and pi_i are client i's local model and dual
-variable of the constraint w_i = w, rho > 0 is the penalty, and in FLAME theta_i is its personal model, lambda the
-attraction of theta_i to w_i, and a_i the client's public weight. A client sends the change dz_i of z_i = w_i + pi_i /
-rho. All of them start at public values, so that the server can run the clients' update rules backwards
-(`recover_states`). The attack `personal/recursion` reports the personal model; `flame_row_fit` and
-`flame_network_inversion` continue from the states to the rows. All models are vectors of parameters.
+FLAME trains a personal model for each client and FedADMM one model for all, both by consensus ADMM; equation numbers
+are those of FLAME's paper. w is the broadcast model, w_i and pi_i are client i's local model and dual variable of the
+constraint w_i = w, rho > 0 is the penalty, and in FLAME theta_i is its personal model, lambda the attraction of theta_i
+to w_i, and a_i the client's public weight. A client sends the change dz_i of z_i = w_i + pi_i / rho. All of them start
+at public values, so that the server can run the clients' update rules backwards (`recover_states`). The attack
+`personal/recursion` reports the personal model; `flame_row_fit` and `flame_network_inversion` continue from the states
+to the rows. All models are vectors of parameters.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def recover_states(
         received: w of each round, (rounds, parameters).
         sent: dz_i of each round, (rounds, parameters).
         start: w^0, the first model, at which w_i and theta_i start, (parameters,).
-        dual: pi_i^0, by which z_i starts off w^0.
+        dual: pi_i^0, 0 in both methods; z_i starts at w^0 + pi_i^0 / rho.
     """
     rho, z = method.penalty, start + np.asarray(dual) / method.penalty
     duals, locals_ = [np.zeros_like(start) + dual], [start]
@@ -117,8 +118,8 @@ class ADMMRecursion:
 
     In the clear it is exact to rounding for one client of FLAME and, as x_i, of FedADMM; of a sum over clients it gives
     the mean theta_i. In pFedMe a client starts at w_i = w, updates w_i <- w_i - eta_w lambda (w_i - theta_i) and sends
-    delta = w_i - w. With one such update a round (`local_epochs`, or `local_steps=1`), theta_i = w + delta / (eta_w
-    lambda).
+    delta = w_i - w. With one such update a round (always under `local_epochs`, else with `local_steps=1`), theta_i =
+    w + delta / (eta_w lambda).
 
     The recursion needs every broadcast, and every message from the first round on. Under clipping and noise it reads
     denoised messages (`message_denoising`), and `guess` is what follows from the broadcasts alone. It has no residual:

@@ -25,7 +25,7 @@ _ROUNDED: Final = 0.3
 next."""
 _NOISES: Final = 3.0
 """Singular values below this multiple of the rounding's expected norm count as noise; the norm itself varies by a few
-per cent, and a gradient's own rounding is several times that of its entries."""
+per cent, and the rounding inside the computation of a gradient is several times that of its entries."""
 _TOLERANCES: Final = (1e-3, 4e-3, 1.6e-2, 6e-2)
 """Tolerances that are tried. Two layers of width 128 to 256, 6 and 12 rows of 16 tokens, changes of a model in single
 precision: inputs of the batch are at 4e-5 at most, those behind one wrong token at .01 and more."""
@@ -74,8 +74,8 @@ def span_of(gradient: Array, weight: Array, scale: float, epsilon: float) -> Spa
     Args:
         gradient: (out, width), up to a factor.
         weight: (out, width) at which it was computed.
-        scale: how much the model's rounding is enlarged in the gradient, a change of model times this number; 0 where
-            the gradient itself was sent.
+        scale: number by which a sent change of the model was multiplied to give this gradient (1 / learning rate); the
+            change carries the rounding of the weights, which is multiplied too. 0 where the gradient itself was sent.
         epsilon: relative rounding of the model's type.
     """
     _, values, directions = np.linalg.svd(gradient, full_matrices=False)

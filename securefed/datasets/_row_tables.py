@@ -142,7 +142,7 @@ def _bound(data: Dataset) -> float:
 
 
 def with_owner(source: LoadedDataset, owner: str) -> LoadedDataset:
-    """Return the data set if its rows have the fact `owner`.
+    """Return the data set if its rows have the fact `owner`, by which `load` was asked to split them over clients.
 
     Raises:
         DataError: they have not; the error names the facts that there are.
@@ -156,8 +156,9 @@ def with_owner(source: LoadedDataset, owner: str) -> LoadedDataset:
 def standardised(source: LoadedDataset) -> LoadedDataset:
     """Scale every column of a data set to mean 0 and standard deviation 1 over all its rows; test rows likewise.
 
-    The parties of a federation can compute the means and deviations together (`securefed.statistics`). Entries of test
-    rows beyond the range of the rows are not cut: the declared range covers them.
+    Runs and audits call it under `--standardise`. The parties of a federation can compute the means and deviations
+    together (`securefed.statistics`). Entries of test rows beyond the range of the rows are not cut: the declared range
+    covers them.
     """
     scale = z_score(source.data)
     data, test = scale(source.data), None if source.test is None else scale(source.test)

@@ -1,4 +1,6 @@
-"""Choose a threshold on anomaly scores from the ROC curve, and compute seven metrics (fedpca_grassmann, section V).
+"""Choose a threshold on anomaly scores from the ROC curve, and compute seven metrics.
+
+Source: Nguyen et al., Federated PCA on Grassmann Manifold for IoT Anomaly Detection, section V.
 
 A row's score is its reconstruction error under a model, such as a PCA basis that a federation has trained: a high score
 marks an anomaly. The threshold needs labelled rows; those of a validation set make honest metrics on test rows.

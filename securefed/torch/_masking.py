@@ -55,7 +55,8 @@ class Call:
     """The public facts of one call, the same at every rank.
 
     Attributes:
-        kind: `hook` for a bucket of gradients, `own` for `secure_all_reduce`.
+        kind: `hook` for a bucket of gradients, `own` for `secure_all_reduce`, `trial` for the sum of known numbers that
+            tests the backend after the agreement of keys.
         number: counts the calls of this kind from 0.
         length: number of values.
         ring: width in bits of the integers.

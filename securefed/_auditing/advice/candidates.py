@@ -30,7 +30,7 @@ class Candidate:
 
     Attributes:
         defense: `plain`, `secure_aggregation` or `ddp`.
-        clients: number of clients in a round.
+        clients: number of clients in a round, those that collude included.
         rows: rows of a client; `None` leaves the split of the rows as it is.
         rounds: number of training rounds.
         threshold: fewest clients over which a sum opens.
@@ -72,14 +72,15 @@ def candidates(
     """List the settings to try, the simplest first.
 
     Args:
-        clients: number of clients in a round.
-        rows: rows a client at which the user trains; `None` if the split does not give all clients the same number.
-        rounds: at which the user trains.
+        clients: number of clients in a round, those that collude included.
+        rows: rows a client that the user plans; `None` if the split does not give all clients the same number.
+        rounds: number of training rounds that the user plans.
         most_rows: rows a client that the data suffice for; 0 if the number cannot be chosen.
         colluding: clients that tell the server all they know.
         fineness: 2 halves the steps between epsilons, rows, rounds and thresholds.
     """
     base = Candidate(PLAIN, clients, rows, rounds)
+    # the smallest threshold t at which any two sums share an honest client, 2 (t - colluding) > clients - colluding
     loose, strict = default_threshold(clients + colluding), clients
     sums = replace(base, defense=SECURE_AGGREGATION, threshold=strict, colluding=colluding)
     out = [base, replace(sums, threshold=min(loose, clients)), sums]

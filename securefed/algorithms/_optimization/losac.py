@@ -46,11 +46,10 @@ class LoSAC(BlockMethod):
     from x_i = x, phi_i = phi, with x the server's model, eta the `learning_rate`, M = `blocks` and T = `local_steps`.
     The client sends dx = x_i - x and dphi = phi_i - phi. The server sets (13), with S the number of clients PLANNED
     for a round (whatever number survives): x <- x + (1/N) sum dx,   phi <- phi + (N/S) sum dphi.
-    y and phi start at 0, since (13) has its fixed point at the optimum for no other start.
-
-    Invariant: phi = (N/S) sum_ij y_ij. A client whose contribution the sum does not count keeps its old y_ij. `dphi` is
-    summed in integers of 64 bits: phi is a running sum of differences, and in 32 bits rounding would make it drift from
-    the clients' y.
+    Invariant: phi = (N/S) sum_ij y_ij, without which (13) would not come to rest at the optimum. So y and phi start at
+    0, where it holds although the server knows no gradient yet. A client whose contribution the sum does not count
+    keeps its old y_ij. `dphi` is summed in integers of 64 bits: phi is a running sum of differences, and in 32 bits
+    rounding would make it drift from the clients' y.
 
     Converges for M = 1 where T eta < about 2 / L, L the smoothness of the losses as scaled below.
 
