@@ -60,8 +60,9 @@ def secure_mean(
         The mean, in the updates' own types, dtypes and devices; integer tensors (counters) rounded to nearest.
         In the clear exact to float64 rounding. An exact defence sums integers, so that the sum of updates and the sum
         of weights are rounded, and the mean divides one by the other: it is then within 6 times `TensorPlan.error` of
-        the mean in the clear. Under a clip or noise, the sum of the clipped updates and the noise over the number of
-        clients.
+        the mean in the clear. (Weights are summed over the largest one rounded up to a power of two, so that their sum
+        is at least 1/2; their own rounding counts for at most twice that of the updates: 6 = 2 (1 + 2).) Under a clip
+        or noise, the sum of the clipped updates and the noise over the number of clients.
 
     Raises:
         DataError: no updates, other names or shapes, entries that are not finite, complex numbers, or other types than
@@ -117,13 +118,15 @@ def _simulate(
     for index, update in enumerate(arrays):
         Layout.of(arrays[0]).check(update, where=f"update {index}")
     given = _weights(weights, len(arrays))
+    # one round, which is not repeated where it is void, without a model to start from
     terms = SumTerms.like(
         arrays[0], clients=len(arrays), defense=chosen, bounds=_bounds(arrays, bound), largest_weight=given.max(),
         base=False, ring=ring, pipelined=False, rounds=1, max_void=1,
     )  # fmt: skip
     if not terms.weighted and weights is not None and len(set(given.tolist())) > 1:
         raise ConfigError(f"{chosen.name} clips or noises every update alike; leave the weights out")
-    shares = given if terms.weighted else np.ones(len(arrays))  # equal weights are none, and clients warn of them
+    # Where nothing is weighted, a client logs a warning for any weight but 1; equal weights mean the same as 1.
+    shares = given if terms.weighted else np.ones(len(arrays))
     contributions = [{"update": u, "weight": float(w)} for u, w in zip(arrays, shares, strict=True)]
     return play_round(SumServer(terms), contributions)
 

@@ -1,8 +1,9 @@
 """Deep leakage from gradients: the exact ratio for one row, otherwise L-BFGS through the simulated local steps.
 
 For logistic and softmax regression. One row x with label y has the gradients (p - y) x^T of the weights and p - y of
-the bias, p the predicted probabilities, so that the ratio is x. Several rows are searched for: those whose simulated
-local steps send the observed messages.
+the bias, p the predicted probabilities, so that the ratio is x. Local steps on this one row add up such gradients, each
+with its own p, so that their sums still have the ratio x. Several rows are searched for: those whose simulated local
+steps send the observed messages. Rows are given by their coordinates in the messages' row space (`SumEquations.basis`).
 
 Sources: Zhu et al. 2019, Deep Leakage from Gradients; Zhao et al. 2020, iDLG (labels from signs); Geng et al. 2021
 (simulated local steps); Phong et al. 2018 (the ratio of weight to bias gradients).
@@ -51,7 +52,13 @@ class LBFGSSearch:
     last_steps: int = 100
 
     def __call__(self, equations: SumEquations, starts: StartGenerator, rng: np.random.Generator) -> SearchResult:
-        """Return the best fit found."""
+        """Return the best fit found.
+
+        Args:
+            equations: what rows and labels must satisfy.
+            starts: makes the starting points, labels and rows, one after the other.
+            rng: draws them.
+        """
         best: SearchResult | None = None
         used = tried = 0
         for start in islice(starts(rng), self.starts):
@@ -109,13 +116,14 @@ class DLG(FittingAttack):
         equations, model = problem.equations, problem.equations.simulation.model
         if equations.shape[0] != 1 or not model.bias:
             return None
+        # one estimated gradient for each round: (outputs, coordinates) of the weights, (outputs,) of the bias
         weights = np.concatenate([model.weight(item.gradient) for item in problem.starts.gradients])
         biases = np.concatenate([np.asarray(model.offset(item.gradient)) for item in problem.starts.gradients])
         energy = float(biases @ biases)
         if energy == 0.0:
             return None
         row: Array = (biases @ weights / energy)[None]  # least squares of weights = biases x^T, all rounds together
-        counts = problem.starts.label_counts[0]
+        counts = problem.starts.label_counts[0]  # the likeliest: a single 1, at the row's class
         labels = np.repeat(np.arange(len(counts)), counts)
         residual = equations.relative_residual(row, labels)
         if not residual <= SOLVED:

@@ -1,7 +1,9 @@
 """Conclude an audit in three sentences: messages in the clear, sums, and sums with noise.
 
 They stand below the page's first screen. A cell is one attack on one secret in one view (what an attacker sees), over
-all runs; of several attacks on one client's or all clients' data in a view the strongest counts.
+all runs; of several attacks on one client's or all clients' data in a view the strongest counts. A cell's owner says
+whose data it is about: `CLIENT` one client's, `FEDERATION` all clients' together, `RECORD` whether a record took part.
+The views in `ALONE` are those of a server that no client helps, `RELEASED` is that of parties who get the noised sums.
 """
 
 from __future__ import annotations
@@ -73,7 +75,11 @@ def _noised(cells: Sequence[Cell]) -> str:
 
 
 def _sums(cells: Iterable[Cell]) -> str:
-    """Say what sums tell an observer who sees nothing else, by the strongest attack of each situation."""
+    """Say what sums tell an observer who sees nothing else, by the strongest attack of each situation.
+
+    The clause completes a sentence that ends in "sums,": what was found of clients, then of records, then of which
+    clients nothing is known because the attacks failed.
+    """
     situations = strongest(cells, by_owner=True).values()
     best = [cell for cell in situations if cell.owner in (CLIENT, FEDERATION)]
     found = [cell for cell in best if cell.verdict.word in FOUND]

@@ -135,7 +135,7 @@ def figure(title: str, note: str, plot: Plot, names: Sequence[str] = ()) -> str:
 
 
 def powers(low: int, high: int, most: int) -> list[tuple[float, str]]:
-    """List about `most` powers of ten at most, 10^low to 10^high, with their labels `1eK`."""
+    """List powers of ten from 10^low to 10^high with their labels `1eK`, evenly spaced: at most `most` + 1 of them."""
     return [(10.0**k, f"1e{k}") for k in range(low, high + 1, max(1, math.ceil((high - low) / most)))]
 
 

@@ -1,8 +1,10 @@
 """FedProx on graphs: FedAvg with local steps held near the global graph (Li et al. 2020, Algorithm 2, eq. 2).
 
-A graph is the vector w of its edge weights, and g_i(w) client i's objective, small where its signals vary little over
-heavy edges. Everything but the pull is `GraphFedAvg`'s (fedavg.py): a client takes projected gradient steps from the
-global graph, and the server averages the results, weighted by the clients' numbers of rows.
+A graph is the vector w of its edge weights. Client i has N_i signals, the rows of its data, with one entry a vertex,
+and the objective g_i(w), small where its signals vary little over heavy edges. Everything but the pull is
+`GraphFedAvg`'s (fedavg.py): a client takes projected gradient steps from the global graph and sends the result w_i in
+proportion to N_i, and the server forms the mean weighted by the N_i. The source "ppgl" below is Zhang and Wang, Graph
+Learning Across Data Silos, which compares with this method.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class GraphFedProx(GraphFedAvg):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number("mu", self.mu, 0)
-        self.refuse_oscillation(self.mu)
+        self.refuse_oscillation(self.mu)  # the pull adds mu to the curvature: too large a step_size would overshoot
 
     @property
     def pull(self) -> float:

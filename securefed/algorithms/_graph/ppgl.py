@@ -62,6 +62,8 @@ class PPGL(GraphMethod):
     NOT promised: that fall with momentum (measured: no rises at the paper's xi = .9, some at .97), nor under partial
     participation; a global minimum; privacy of w_i.
 
+    K, the step size, the momentum xi and the start w^0 are attributes of `GraphMethod`.
+
     Attributes:
         sparsity: lambda > 0, the weight of both penalties in (8).
         nu: nu > 0, the weight of the distances to the consensus relative to its L1 norm.
@@ -106,7 +108,7 @@ class PPGL(GraphMethod):
         return {WEIGHTED: gamma * graph, WEIGHT: gamma}, (graph, previous, gamma)
 
     def contribution_weights(self, graph: Array, consensus: Array, own: LocalGraphData) -> Array:
-        """Compute the weights gamma_i, (..., 1)."""
+        """Compute the weights gamma_i, (..., 1): 1 / N before a client's first counted contribution (`own.first`)."""
         equal = np.full(own.first.shape, 1 / own.clients)
         if self.weights == "equal":
             return equal
