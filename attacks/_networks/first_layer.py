@@ -40,6 +40,8 @@ class FirstLayerEvidence:
             gradients at the other points are stacked below the first as further outputs.
         count: B, the number of rows behind the message.
         rng: draws the trials of the separation.
+        scaled: whether a defence clipped the messages, so that slopes are known up to positive factors only, one for
+            each client in the sum.
     """
 
     network: FlatNetwork
@@ -48,11 +50,12 @@ class FirstLayerEvidence:
     observed: FirstLayerGradient
     count: int
     rng: np.random.Generator
+    scaled: bool = False
 
     @classmethod
     def of(
         cls, network: FlatNetwork, point: Tensor, gradient: Tensor, target: Tensor, count: int, features: int,
-        rng: np.random.Generator,
+        rng: np.random.Generator, *, scaled: bool = False,
     ) -> FirstLayerEvidence | None:  # fmt: skip
         """Find the layer by a probe; `None` where the rows enter no linear layer as they are.
 
@@ -64,13 +67,14 @@ class FirstLayerEvidence:
             count: number of rows.
             features: width of a row.
             rng: draws the trials of the separation.
+            scaled: as the attribute.
         """
         layer = network.first_layer(point, features, target)
         if layer is None:
             return None
         parts = network.split(gradient)
         observed = FirstLayerGradient(parts[layer.weight].numpy(), parts[layer.bias].numpy() if layer.bias else None)
-        return cls(network, point, layer, observed, count, rng)
+        return cls(network, point, layer, observed, count, rng, scaled)
 
     @property
     def stage(self) -> str:
@@ -101,15 +105,18 @@ class FirstLayerEvidence:
     def residuals(self, targets: Tensor) -> Array:
         """Return the relative distance (B, T) of each row's slope from the one it would have with each target (T, ...).
 
-        Needs `rows`.
+        Of slopes that are `scaled` the directions are compared. Needs `rows`.
         """
         assert self.rows is not None
         rows, observed = (torch.as_tensor(batch, dtype=self.network.dtype) for batch in (self.rows, self.slopes))
+        if self.scaled:
+            observed = _directions(observed)
         distances, chunk = [], max(1, _MOST_SLOPES // (observed.shape[1] * len(targets)))
         for batch in (slice(start, start + chunk) for start in range(0, len(rows), chunk)):
             x = rows[batch].repeat_interleave(len(targets), dim=0)
             y = targets.repeat(len(rows[batch]), *(1 for _ in targets.shape[1:]))
-            difference = self._simulated(x, y).reshape(-1, len(targets), observed.shape[1]) - observed[batch, None]
+            simulated = self._simulated(x, y).reshape(-1, len(targets), observed.shape[1])
+            difference = (_directions(simulated) if self.scaled else simulated) - observed[batch, None]
             distances.append(difference.norm(dim=2) / observed[batch].norm(dim=1, keepdim=True).clamp_min(1e-30))
         return np.asarray(np.nan_to_num(torch.cat(distances).double().numpy(), nan=1e30, posinf=1e30))
 
@@ -148,3 +155,8 @@ class FirstLayerEvidence:
         labels = self.residuals(torch.arange(classes)).argmin(axis=1)
         order = np.argsort(labels, kind="stable")
         return self.rows[order], labels[order]
+
+
+def _directions(slopes: Tensor) -> Tensor:
+    """Scale slopes (..., out) to length 1."""
+    return slopes / slopes.norm(dim=-1, keepdim=True).clamp_min(1e-30)

@@ -20,13 +20,16 @@ from torch import Tensor
 from securefed._public import Public
 from securefed.algorithms._optimization.local_steps import LocalTraining
 from securefed.algorithms._optimization.method import GradientMethod
-from securefed.algorithms._optimization.model import Model
-from securefed.attacks._base import Target, View
+from securefed.algorithms._optimization.model import Model, label
+from securefed.attacks._base import RoundView, Target, View
 from securefed.attacks._gradient_inversion.gradient_rounds import local_steps, method_of
 from securefed.attacks._networks.client_simulations import batch_slices, mean_weights
 from securefed.attacks._networks.flat_network import FlatNetwork
 from securefed.errors import TranscriptError
 from securefed.problems._torch_problem import TorchProblem
+
+_TINY = 1e-60
+"""Added to squared lengths, whose roots would otherwise have no derivative at 0."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class FirstRoundSimulation:
         received: vectors of the broadcast, by the method's names; `x` is the model.
         memories: number of vectors in a member's memory.
         matched: 1 for entries of a message that depend on the rows alone, 0 for others, which are not compared.
+        clips: how a defence clipped each member's message: (copies * parameters,) 1 for the entries that were clipped
+            together, 0 for others; and the L2 norm that they were clipped to.
     """
 
     method: GradientMethod
@@ -50,6 +55,7 @@ class FirstRoundSimulation:
     received: Mapping[str, Tensor]
     memories: int
     matched: Tensor
+    clips: tuple[tuple[Tensor, float], ...] = ()
 
     def copies(self) -> int:
         """Return the number of parts of a message: vectors of all parameters, such as SCAFFOLD's dx and dc."""
@@ -69,11 +75,18 @@ class FirstRoundSimulation:
             rows = slice(start, start + size)
             start += size
             sent = self._member(network, point, x[rows], y[rows])
-            total = total + torch.cat([sent[part] for part in self.method.sent])
+            total = total + self._clipped(torch.cat([sent[part] for part in self.method.sent]))
         return total * self.matched
 
+    def _clipped(self, sent: Tensor) -> Tensor:
+        """Apply the clips to one member's message, (copies * parameters,)."""
+        for together, norm in self.clips:
+            length = ((sent * together).square().sum() + _TINY).sqrt()
+            sent = sent * (1.0 + together * ((norm / length).clamp(max=1.0) - 1.0))
+        return sent
+
     def with_constant_gradient(self, network: FlatNetwork, point: Tensor, gradient: float) -> Tensor:
-        """Return what the members would send if every entry of every local gradient were this number."""
+        """Return what the members would send, before any clip, if every entry of every gradient were this number."""
         constant, total = torch.full_like(point, gradient), torch.zeros((), dtype=point.dtype)
         for size in self.sizes:
             sent = self._steps(point, self._work(size, lambda _point, _step: constant, lambda _point: constant))
@@ -132,6 +145,8 @@ class FirstRoundView:
     def gradient(self) -> Tensor:
         """Return the members' mean gradient, averaged along their path; exact for one local step.
 
+        Where a defence clipped their messages, it comes out too small by a factor that is not known.
+
         Update rules are linear in the gradients, so a message is offset + slope * gradient, entry by entry, where the
         gradients of all local steps are equal; offset and slope follow from simulations with constant gradients 0 and
         1.
@@ -177,9 +192,29 @@ def read_first_round(observed: View, target: Target) -> FirstRoundView:
     tensors = {part: torch.as_tensor(np.array(value), dtype=network.dtype) for part, value in received.items()}
     sizes = tuple(target.public.rows[client] for client in sorted(first.members))
     matched = _depends_on_rows_alone(problem, network).repeat(len(method.sent))
-    simulation = FirstRoundSimulation(method, target.public, sizes, tensors, len(method.memory(model)), matched)
+    clips, memories = _clips(method, network, first), len(method.memory(model))
+    simulation = FirstRoundSimulation(method, target.public, sizes, tensors, memories, matched, clips)
     message = torch.as_tensor(np.concatenate(sent), dtype=network.dtype)
     return FirstRoundView(network, simulation, tensors["x"], message * matched)
+
+
+def _clips(method: GradientMethod, network: FlatNetwork, observed: RoundView) -> tuple[tuple[Tensor, float], ...]:
+    """Return the clips of a round, as `FirstRoundSimulation.clips`; none if one covers tensors that are not read."""
+    starts = {part: number * network.size for number, part in enumerate(method.sent)}
+    places = {
+        label(part, name): slice(start + place.start, start + place.stop)
+        for part, start in starts.items()
+        for name, place in network.places.items()
+    }
+    if not all(name in places for together, _ in observed.clips for name in together):
+        return ()
+    out = []
+    for together, norm in observed.clips:
+        entries = torch.zeros(network.size * len(method.sent), dtype=network.dtype)
+        for name in together:
+            entries[places[name]] = 1.0
+        out.append((entries, norm))
+    return tuple(out)
 
 
 def _depends_on_rows_alone(problem: TorchProblem, network: FlatNetwork) -> Tensor:

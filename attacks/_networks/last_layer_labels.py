@@ -17,8 +17,13 @@ import numpy as np
 from securefed._tensors import Array
 from securefed.attacks._fitting.label_counts import mean_layer_input, minimum_counts, nearest_counts
 
+_LEAST = 1e-12
+"""Smallest divisor of a gradient."""
 
-def plausible_label_counts(rows: int, weight: Array, bias: Array, at_weight: Array, at_bias: Array) -> Iterator[Array]:
+
+def plausible_label_counts(
+    rows: int, weight: Array, bias: Array, at_weight: Array, at_bias: Array, *, scaled: bool = False
+) -> Iterator[Array]:
     """Yield all counts n (classes,) that the gradient allows, nearest to the estimate first.
 
     For one row there is one vector of counts, and it is exact. For several rows the estimate is better, the less the
@@ -30,6 +35,9 @@ def plausible_label_counts(rows: int, weight: Array, bias: Array, at_weight: Arr
         bias: (classes,) mean gradient of its bias.
         at_weight: (classes, width) weight at which the gradient was computed.
         at_bias: (classes,) bias at which the gradient was computed.
+        scaled: whether both gradients are s times as large, with one unknown s, 0 < s <= 1, as a clip leaves them. Then
+            gb_c = s (p_c - n_c / B) is at most s p_c, with equality where a class has no row, so that the largest
+            gb_c / p_c estimates s. Where all classes have rows it is too small.
     """
     if rows == 1:
         yield np.eye(len(bias), dtype=np.int64)[np.argmin(bias)]
@@ -37,7 +45,10 @@ def plausible_label_counts(rows: int, weight: Array, bias: Array, at_weight: Arr
     mean_input = mean_layer_input(weight, bias) if bias.any() else np.zeros(weight.shape[1])
     logits = at_weight @ mean_input + at_bias
     exponentials = np.exp(logits - logits.max())
+    probabilities = exponentials / exponentials.sum()
+    if scaled:
+        bias = bias / np.clip(np.max(bias / np.maximum(probabilities, _LEAST)), _LEAST, 1.0)
     lower_bound = minimum_counts(rows * bias)  # n_c >= -B gb_c, as probabilities are positive
     if lower_bound.sum() > rows:  # no mean gradient: it was scaled, or its rows have unequal weights
         lower_bound = np.zeros_like(lower_bound)
-    yield from nearest_counts(rows * (exponentials / exponentials.sum() - bias), lower_bound, rows)
+    yield from nearest_counts(rows * (probabilities - bias), lower_bound, rows)

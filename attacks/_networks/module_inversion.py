@@ -107,6 +107,8 @@ def invert_unlabelled(
     rows: int,
     classes: int,
     rng: np.random.Generator,
+    *,
+    scaled: bool = False,
 ) -> RecoveredRows:
     """Reconstruct rows whose labels are not known, ordered by label.
 
@@ -122,6 +124,7 @@ def invert_unlabelled(
         rows: number B of rows.
         classes: number of classes.
         rng: generator of the random starts.
+        scaled: whether the gradient is known up to a positive factor only, as a clip leaves it.
 
     Returns:
         The rows, with their labels as `targets`.
@@ -135,7 +138,7 @@ def invert_unlabelled(
         and (closed_form := inversion.from_first_layer(point, message, first, classes)) is not None
     ):
         return closed_form
-    counted = count_labels(inversion.network, point, gradient, rows, inversion.features, classes)
+    counted = count_labels(inversion.network, point, gradient, rows, inversion.features, classes, scaled=scaled)
     hypotheses = [
         InversionProblem(point, message, torch.as_tensor(labels)) for labels in islice(counted, inversion.effort.counts)
     ]
@@ -143,8 +146,9 @@ def invert_unlabelled(
 
 
 def count_labels(
-    network: FlatNetwork, point: torch.Tensor, gradient: torch.Tensor, rows: int, features: int, classes: int
-) -> Iterator[Array]:
+    network: FlatNetwork, point: torch.Tensor, gradient: torch.Tensor, rows: int, features: int, classes: int,
+    *, scaled: bool = False,
+) -> Iterator[Array]:  # fmt: skip
     """Yield possible labels (rows,) of the batch, each in ascending order, the likeliest first.
 
     Args:
@@ -154,6 +158,7 @@ def count_labels(
         rows: number of rows.
         features: width of a row.
         classes: number of classes.
+        scaled: whether the gradient is known up to a positive factor only.
 
     Raises:
         ConfigError: no linear layer gives the logits of a cross entropy.
@@ -167,7 +172,7 @@ def count_labels(
     assert layer is not None and layer.bias is not None
     observed, parameters = network.split(gradient), network.split(point)
     parts = (observed[layer.weight], observed[layer.bias], parameters[layer.weight], parameters[layer.bias])
-    counts = plausible_label_counts(rows, *(part.detach().double().numpy() for part in parts))
+    counts = plausible_label_counts(rows, *(part.detach().double().numpy() for part in parts), scaled=scaled)
     return (np.repeat(np.arange(len(count)), count) for count in counts)
 
 

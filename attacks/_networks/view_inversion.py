@@ -108,9 +108,12 @@ class NetworkInversion:
         probe = torch.zeros(1, dtype=torch.int64) if known_targets is None else known_targets[:1]
         try:
             inversion.require_memory(rows)
-            first = FirstLayerEvidence.of(network, point, gradient, probe, rows, public.features, rng)
+            scaled = bool(first_round.simulation.clips)
+            first = FirstLayerEvidence.of(network, point, gradient, probe, rows, public.features, rng, scaled=scaled)
             if known_targets is None:
-                recovered = invert_unlabelled(inversion, point, message, gradient, first, rows, public.classes, rng)
+                recovered = invert_unlabelled(
+                    inversion, point, message, gradient, first, rows, public.classes, rng, scaled=scaled
+                )
             else:
                 recovered = inversion(InversionProblem(point, message, known_targets), rng, first)
         except ConfigError as error:

@@ -25,6 +25,7 @@ from securefed.attacks._networks.row_parametrisations import AllEntries
 from securefed.attacks._networks.smoothed_relu import SmoothedReLU
 from securefed.attacks.scores import sample_error
 from securefed.datasets._base import Dataset
+from securefed.defenses import chain, clip
 from securefed.errors import ConfigError, TranscriptError
 from securefed.problems import Autoencoder, DenseNetwork, LogisticRegression
 
@@ -239,12 +240,15 @@ def test_plain_autograd_and_the_transformed_gradient_are_the_same() -> None:
 
 
 @cache
-def seen(method: GradientMethod, count: int) -> tuple[Target, View, View, tuple[Dataset, ...]]:
-    """The target's and the sum's view of one round of 2 clients."""
+def seen(
+    method: GradientMethod, count: int, norm: float | None = None
+) -> tuple[Target, View, View, tuple[Dataset, ...]]:
+    """The target's and the sum's view of one round of 2 clients, whose messages are clipped to `norm`."""
     generator = np.random.default_rng(0)
     clients = tuple(Dataset(generator.random((count, 16)), np.arange(count) % 3) for _ in range(2))
     public = Public(2, 2, 16, (count, count), 3, 1.0)
-    transcript = Federation(method, clients, public=public, seed=0).run(1).transcript
+    defense = None if norm is None else chain(clip(norm))
+    transcript = Federation(method, clients, defense, public=public, seed=0).run(1).transcript
     return Target(method, public), views.server(transcript, 0), views.sum_only(transcript, 0), clients
 
 
@@ -270,6 +274,26 @@ def test_a_sum_over_clients_hides_no_rows() -> None:
     target, _, total, clients = seen(METHODS[0], 1)
     found = NetworkInversion(low=0.0).run(total, target, np.random.default_rng(0))
     assert found.members == frozenset({0, 1})
+    assert sample_error(found.value, np.concatenate([c.x for c in clients])) < 1e-4
+
+
+@pytest.mark.parametrize(("method", "count"), [*((method, 1) for method in METHODS), (METHODS[0], 3)])
+def test_a_clip_alone_hides_no_rows(method: GradientMethod, count: int) -> None:
+    """Messages scaled down by an unknown factor of a fifth or less keep their direction; the attack clips too."""
+    target, server, _, clients = seen(method, count, 0.02)
+    sent = seen(method, count)[1].rounds[0].message.values()
+    assert sum(np.square(value).sum() for value in sent) > 0.1**2
+    found = NetworkInversion(low=0.0).run(server, target, np.random.default_rng(0))
+    assert found.residual < 1e-5
+    assert sample_error(found.value, clients[0].x) < 1e-4
+    np.testing.assert_array_equal(np.sort(found.labels), clients[0].labels())
+    blind = replace(server, rounds=tuple(replace(item, clips=()) for item in server.rounds))
+    assert NetworkInversion(low=0.0, evaluations=10, fits=1).run(blind, target, np.random.default_rng(0)).residual > 0.1
+
+
+def test_clips_of_a_sum_are_those_of_its_members() -> None:
+    target, _, total, clients = seen(METHODS[0], 1, 0.02)
+    found = NetworkInversion(low=0.0).run(total, target, np.random.default_rng(0))
     assert sample_error(found.value, np.concatenate([c.x for c in clients])) < 1e-4
 
 

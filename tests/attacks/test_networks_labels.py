@@ -135,8 +135,8 @@ def test_a_wrong_first_count_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> 
     """The estimate is right on all of these; the wrong count that comes first is one that the gradient allows."""
     right, passed = module_inversion.plausible_label_counts, []
 
-    def exchanged(*parts: Any) -> Iterator[np.ndarray]:
-        allowed = list(right(*parts))
+    def exchanged(*parts: Any, **named: Any) -> Iterator[np.ndarray]:
+        allowed = list(right(*parts, **named))
         passed.append(len(allowed) > 1)
         yield from (*allowed[1:2], allowed[0], *allowed[2:])
 

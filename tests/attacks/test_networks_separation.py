@@ -110,6 +110,9 @@ def test_labels_are_counted(labels: list[int]) -> None:
     parts = (seen["2.weight"], seen["2.bias"], at["2.weight"], at["2.bias"])
     found = next(plausible_label_counts(len(labels), *(part.numpy() for part in parts)))
     np.testing.assert_array_equal(found, np.bincount(labels, minlength=5))
+    clipped = (0.01 * seen["2.weight"], 0.01 * seen["2.bias"], at["2.weight"], at["2.bias"])
+    scaled = next(plausible_label_counts(len(labels), *(part.numpy() for part in clipped), scaled=True))
+    np.testing.assert_array_equal(scaled, np.bincount(labels, minlength=5))
 
 
 def test_rows_found_by_the_last_start_count_though_the_search_is_not_sure(monkeypatch: pytest.MonkeyPatch) -> None:
