@@ -2,7 +2,8 @@
 
 An attack turns a view into a `RowFitProblem`: equations `simulated messages(rows, labels) - observed messages = 0`, and
 starting points for them. `FittingAttack.solve` minimises the norm of their left side over rows and labels by the
-attack's search, or, where a defence added noise of known size, computes the rows' posterior mean.
+attack's search, or, where a defence added noise of known size, computes the rows' posterior mean. Rows are unknown in
+the messages' row space only: rows = coordinates @ `equations.basis`, with basis (coordinates, features).
 """
 
 from __future__ import annotations
@@ -72,7 +73,11 @@ class FittingAttack:
         return reconstruction(problem, found.fit.point.reshape(equations.shape), found.labels, found)
 
     def _posterior(self, problem: RowFitProblem, rng: np.random.Generator) -> Reconstruction:
-        """Return the posterior mean under known noise; or a fit, if the mean leaves more than noise and a fit less."""
+        """Return the posterior mean under known noise; or a fit, if the mean leaves more than noise and a fit less.
+
+        The posterior's equations are scaled by the noise. Those that are reported get the scales of the problem, so
+        that the residual is relative to the messages as everywhere.
+        """
         estimate = PosteriorEstimate.of(problem.simulation, problem.starts.label_counts)
         if not estimate.explained and int(np.prod(problem.equations.shape)) <= self.limit:
             found = self.search(problem.equations, problem.starts, rng)
@@ -105,7 +110,7 @@ def reconstruction(
     bound = equations.simulation.public.feature_bound
     samples = coordinates @ equations.basis
     residual = equations.relative_residual(coordinates, labels)
-    if not residual <= np.sqrt(SOLVED):
+    if not residual <= np.sqrt(SOLVED):  # about 3e-5: rounded messages leave more than `SOLVED`
         samples = np.clip(np.nan_to_num(samples), -bound, bound)
     mirrored = equations.simulation.model.mirrored
     if mirrored:  # (x, 0) and (-x, 1) fit equally well; most features are positive

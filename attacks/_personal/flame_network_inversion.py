@@ -5,9 +5,10 @@ it after every round (`admm_recursion`). Each round's steps,
 
     theta <- theta - eta (grad f(theta) + lambda (theta - anchor)),
 
-with known eta, lambda and anchor, are linear in the gradients. So both ends of a round give a weighted mean of the
-gradients between them (`flame_simulation`), and a mean gradient of a network is what gradient inversion
-(`attacks/_networks`) turns into rows. This file joins the two; torch is imported only where the attack runs.
+with known eta, lambda and anchor (w_i, the client's local model, or the broadcast one, as FLAME's setting `anchor`
+says), are linear in the gradients. So both ends of a round give a weighted mean of the gradients between them
+(`flame_simulation`), and a mean gradient of a network is what gradient inversion (`attacks/_networks`) turns into rows.
+This file joins the two; torch is imported only where the attack runs.
 
 The first layer computes W x + b from a row x. Its part of the mean gradient is sum_k r_k x_k^T, with r_k the slope of
 row k at the layer's outputs. A ReLU unit that is active for one row only has a gradient in proportion to that row.
@@ -150,8 +151,8 @@ class FLAMENetworkInversion:
         effort = InversionEffort(
             restarts=1,
             evaluations=self.evaluations,
-            widths=(),
-            signed_steps=0,
+            widths=(),  # no smoothing of ReLUs
+            signed_steps=0,  # and no search by signed Adam
             fits=self.fits,
             counts=_COUNTS,
             solved=_DOUBLE if network.dtype == torch.float64 else _SINGLE,

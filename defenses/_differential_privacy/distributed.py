@@ -159,8 +159,8 @@ class DistributedNoise(Transform):
             )
         sizes = self.sizes(plan)
         entries = _entries(plan)
-        # Rounding moves a client's vector by less than sqrt(entries) steps in L2 norm, hence every entry of it once it
-        # is rotated back by no more; the rest is float64's error in rotating.
+        # Rounding moves a client's vector by less than sqrt(entries) steps in L2 norm. Rotating back keeps the norm, so
+        # no entry is then off by more. The rest is float64's error in rotating.
         error = plan.clients * (math.sqrt(entries) * sizes.step + _reach(plan, privacy) * 2.0**-40)
         tensors = tuple(
             replace(
@@ -325,7 +325,9 @@ def _sizes(noise: DistributedNoise, clip: float, reach: float, clients: int, ent
     log_chance = -math.log(2) * (_RUN_BITS + 1 + _EXCHANGES_BITS + math.log2(clients * entries))
     peak = flatness(entries, log_chance)  # largest entry of a rotated vector, over its norm
     step = 2.0 ** math.floor(math.log2(reach * peak * clients / half))
-    while clip / step >= 1:  # all lengths below are in units of the step, which doubles until everything fits
+    # All lengths in the loop are in units of the step, which doubles until everything fits the ring. A step above the
+    # clip would round whole contributions away.
+    while clip / step >= 1:
         norm = reach / step
         largest = squares = rounded_squares(norm, entries)
         if reach != clip:

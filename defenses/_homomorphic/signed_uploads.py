@@ -1,5 +1,9 @@
 """Sign uploads, so that a share holder can recompute the product of ciphertexts that it is asked to decrypt.
 
+In threshold Paillier, t clients that hold shares of the private key, the share holders, decrypt the sum together. The
+product of ciphertexts encrypts the sum of their plaintexts. The steps of clients and server (`threshold`,
+`threshold_server`) call this module at the stages `upload` and `decrypt`.
+
 Each client signs the SHA-256 of its ciphertexts for one exchange (Ed25519). The server passes all uploads with their
 signatures on to the share holders, who check every signature and multiply the ciphertexts themselves: so the server
 cannot have anything decrypted but a product of at least t uploads of that exchange. A client's Ed25519 key is dealt at
@@ -38,10 +42,11 @@ def digest(ciphertexts: Array) -> bytes:
 
 
 def context(key: SharedKey, session: Session, stage: str, client: ClientId) -> bytes:
-    """Encode the context that a signature or proof is bound to, in constant size.
+    """Encode the context that a signature or proof is bound to; its size does not depend on cohort or plan.
 
-    It consists of run, exchange, cohort, plan, exchange context, stage, sender and key. The exchange context is a hash
-    of all that a client received before its upload. The server's requests to share holders hold none: a holder checks
+    It consists of run, exchange, cohort, plan, exchange context, stage, sender and key. All parts but the run have a
+    fixed size, so that different contexts never give the same bytes. The exchange context is a hash of all that a
+    client received before its upload. The server's requests to share holders hold none: a holder checks
     signatures against its own, and so refuses uploads of clients that were told something else.
 
     Args:
@@ -107,7 +112,7 @@ def check_signature(
 
 
 def decryption_request(uploads: Mapping[ClientId, Tensors]) -> dict[str, Array]:
-    """Write the request to share holders: every survivor's upload, unchanged."""
+    """Write the request to share holders: the upload of every survivor (client that uploaded), unchanged."""
     survivors = sorted(uploads)
     return {
         SURVIVORS: np.asarray(survivors, np.int64),

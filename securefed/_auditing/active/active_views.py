@@ -59,7 +59,8 @@ class ActiveAudit:
         Args:
             label: name of the defence in the report.
             defense: the defence that runs.
-            honest: final models of a run whose server followed the algorithm, from which guesses follow.
+            honest: final models of a run whose server followed the algorithm. The guesses that estimates are compared
+                with follow from them, without the messages.
             result: receives the attempts, and by attack that did not apply or was refused the reason.
             alone: whether the server reads the victim's own messages; otherwise it sees sums only.
         """
@@ -114,4 +115,4 @@ def _expected_refusals() -> Iterator[None]:
 
 
 def _cannot_tell(estimate: Reconstruction) -> None:
-    """Say that no active attack checks its estimate against the messages."""
+    """Return `None`, whether the estimate explains the messages: no active attack checks that."""

@@ -93,7 +93,7 @@ def _missing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Reason
     known = {key(item): item["ran"] for item in before.get("missing", ())}
     out = []
     for item in after.get("missing", ()):
-        whole = not item["view"] and not item["ran"]
+        whole = not item["view"] and not item["ran"]  # nothing ran of an algorithm or of a defence
         if whole or item["ran"] < known.get(key(item), item["asked"]):
             gap = Missing(**item)
             out.append(Reason(DID_NOT_RUN, gap.where, gap.said))

@@ -1,5 +1,7 @@
 """Treat the model as the attacks on networks do: its mean loss as a function of parameters and rows.
 
+The attacks' objective is a weighted sum of the rows' losses. A caller's loss is a mean, and cannot weigh rows one by
+one; here all rows weigh alike, and the mean is multiplied by the sum of the weights, 1 where the attacks take a mean.
 `attack_inputs` and `step_probe` wrap the caller's model here; attacks then differentiate the loss by both. Batch
 normalisation is in the mode in which the step used it: in training mode the statistics of the batch are part of the
 function, and no running ones are kept. Dropout is off: the attacker does not know its draws.
@@ -20,7 +22,7 @@ def attacked_network(training: TorchTraining, state: State, row_shape: tuple[int
     """Wrap the model with a state.
 
     Args:
-        training: model, loss and the modes of its parts.
+        training: model, loss, and by part of the model whether the step used it in training mode (`modes`).
         state: that a client receives.
         row_shape: shape of one row as the model takes it.
 
