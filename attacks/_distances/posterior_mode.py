@@ -40,6 +40,8 @@ _GOAL = 1e-3
 """Root of the objective at which a search stops; with noise it stays far above, so that the other limits decide."""
 _QUICK, _SLOW = StallLimit(0.0, far=4), StallLimit(0.0)
 """Jacobians within which the root of the objective must halve: 4 for starts from the prior, 12 from a fit."""
+_LEAST_DECREASE = 1e-3
+"""Relative decrease of the root of the objective below which a step is the last: with noise it does not fall to 0."""
 _MEMBER_DIFFERENCE = 0.3
 """Size of the random difference between clients at the second start, relative to the distances. At equal clients the
 derivatives of all clients are the same, so that a search cannot separate them.
@@ -64,9 +66,9 @@ class DistancePrior:
     def of(cls, system: GraphSimulation) -> DistancePrior:
         """Take the level of rows that are uniform on their public range, or the stationary level if that is smaller.
 
-        Two independent numbers uniform in [-b, b] have the mean squared difference 2/3 b^2. At the stationary level the
-        first gradient step leaves the starting graph as it is. Data are usually below it, since hyper-parameters are
-        chosen such that graphs grow.
+        Two independent numbers uniform in [-b, b] have the mean squared difference 2/3 b^2. The stationary level is the
+        distance at which the first gradient step leaves the starting graph as it is. Data are usually below it, since
+        hyper-parameters are chosen such that graphs grow from the start.
         """
         uniform, stationary = 2 / 3 * system.public.feature_bound**2, float(system.stationary.mean())
         return cls(min(uniform, stationary) if stationary > 0 else uniform, len(system.members), system.edges)
@@ -207,7 +209,7 @@ def _search(
             return np.concatenate([difference, p]), np.vstack([prior.slope(jacobian), np.eye(p.size)])
 
         end = levenberg_marquardt(
-            linearised, point, steps=steps, goal=_GOAL, residual=residual, patience=patience, least=1e-3
+            linearised, point, steps=steps, goal=_GOAL, residual=residual, patience=patience, least=_LEAST_DECREASE
         )
         if np.isfinite(end.norm):
             point = end.point

@@ -104,7 +104,8 @@ class SampleFit(FittingAttack):
     def _with_draws(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Search for the rows together with the draws of every round."""
         rounds = self.batch_search.rounds
-        # Starts read LoSAC's running sums of the changes sent as full gradients, which they are about, later in a run.
+        # LoSAC's clients send changes of stored gradients, whose running sums are about the full gradients later in a
+        # run. The starting points are estimated from these sums as if they were the full gradients.
         problem = problem_from_view(observed, target, rounds=rounds)
         starts = problem_from_view(observed, target, rounds=rounds, running_sums=True).starts
         equations, found = self.batch_search(problem.equations, starts, rng)

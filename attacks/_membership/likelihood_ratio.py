@@ -48,7 +48,8 @@ class MembershipAttack(Protocol):
         """Return one score for each candidate.
 
         Args:
-            replay: the observed rounds as a function of rows.
+            replay: the observed rounds as a function of rows: `replay(rows, seed)` gives the messages that members with
+                these rows would send, as one vector (numbers,), and `replay.messages` holds the observed ones.
             candidates: the records in question.
             known: (rows, features) the rows that the attacker knows; each class documents which.
             rng: source of randomness.

@@ -33,8 +33,9 @@ class FLAMELocalSteps:
 
     theta <- theta - eta (grad f(theta) + lambda (theta - anchor)) from theta = x;  delta = theta - x        (9)
 
-    f is the mean loss of the client's rows, eta the learning rate and lambda the attraction. To the fit of rows this is
-    a gradient method of its own, which receives x and anchor and sends delta.
+    f is the mean loss of the client's rows, eta the learning rate and lambda the attraction; (9) is of FLAME's paper.
+    The anchor is the client's local model w_i at the start of the round, or the broadcast model, as `FLAME.anchor`
+    says. To the fit of rows this is a gradient method of its own, which receives x and anchor and sends delta.
 
     Attributes:
         method: the algorithm.

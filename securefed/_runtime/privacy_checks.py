@@ -89,6 +89,7 @@ def check_privacy(
     tossed = _coins(defense)
     if tossed is not None:
         _check_coins(tossed, public, schedule, algorithm)
+    # Where the clients toss the very coins that the accountant counts on, the server draws no cohort.
     if not (isinstance(sampler, PoissonSampling) and sampler == tossed):
         check_sampler(sampler, public, schedule, algorithm)
     if budget is not None and not plan.noised:
@@ -157,5 +158,5 @@ def _check_budget(budget: Budget, plan: Plan, sampler: Sampler, delta: float) ->
 
 
 def _delta(defense: Defense) -> float:
-    """Return delta of the defence's noise, at which its plan states epsilon."""
+    """Return delta of the defence's noise, at which its plan states epsilon; only noises have one."""
     return float(next(t.delta for t in defense.transforms if hasattr(t, "delta")))

@@ -1,7 +1,8 @@
 """Load data sets of images; a row is an image, its pixels row by row, scaled to [0, 1].
 
 Except for `digits`, the files come from the folder that SECUREFED_DATA names: one `.npz` archive, or the original's own
-files. The errors of a missing file name both. `groups` of the result are facts of every row.
+files. The errors of a missing file name both. `LoadedDataset.groups` holds further facts of every row by name, such as
+the angle (pose) from which an object was taken.
 """
 
 from __future__ import annotations

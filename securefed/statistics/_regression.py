@@ -4,15 +4,18 @@ With rows z = (1, x) (or x without an intercept), A = sum z z^T and b = sum z y 
 
     w = (A + ridge D)^-1 b        D = identity with 0 for the intercept
 
-A sum with errors A + dA, b + db moves w, to first order and beyond (Golub and Van Loan, Matrix Computations, 2.6), by
+Known are sums with errors, A + dA and b + db. The w computed from them differs from the exact one, wherever
+kappa |dA| < 1 (Golub and Van Loan, Matrix Computations, 2.6), by
 
-    |dw| <= kappa (|db| + |dA| |w|) / (1 - kappa |dA|)        kappa = |(A + ridge D)^-1|, spectral norms
+    |dw| <= kappa (|db| + |dA| |w|) / (1 - kappa |dA|)        kappa = |(A + dA + ridge D)^-1|, spectral norms,
 
-The errors are those of fixed point, in which exact defences sum; noise is not counted. Each party adds its own A, b and
-number of rows to one secure sum (`Statistic` in _base.py). Each tensor of the sum is declared with its largest entry at
-one party, and its sensitivity: the largest L2 norm of what one row adds. `_within` tells the rows that keep to what was
-declared, `_summand` computes one party's part, and `_value` the coefficients, the bound on their error, and
-details by name.
+with |w| the norm of the computed one. The errors are those of fixed point, in which exact defences sum; noise is not
+counted.
+
+Each party adds its own A, b and number of rows to one secure sum (`Statistic` in _base.py). Each tensor of the sum is
+declared with its largest entry at one party, and its sensitivity: the largest L2 norm of what one row adds. `_within`
+tells the rows that keep to what was declared, `_summand` computes one party's part, and `_value` the coefficients, the
+bound on their error, and details by name.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 An entry x travels as the integer round(x / step), a word, which is masked and added modulo 2^32 or 2^64. `add_rounded`
 adds these integers to the masks, and `decode_into` turns the summed words back into numbers.
 
-A part of 65536 entries and its two temporaries take 768 kB, which a core's second-level cache holds; on 10^7 entries
-whole-tensor temporaries take six times as long, a quarter of the part twice as long, and twice the part as long.
-On a GPU the tensor is one part.
+A part of 65536 entries and its two temporaries take 768 kB, which a core's second-level cache holds. On 10^7 entries
+parts of twice that size take as long, parts of a quarter of it twice as long, and the whole tensor at once six times as
+long. On a GPU the tensor is one part.
 """
 
 from __future__ import annotations
@@ -74,12 +74,18 @@ def largest(words: torch.Tensor) -> int:
 
 
 def rounding_error(dtype: torch.dtype) -> float:
-    """Return the relative error of `decode_into`: three roundings at most, each of half an epsilon."""
+    """Return the relative error of `decode_into`: three roundings at most, each of half an epsilon.
+
+    They are of the word to the type in which it is scaled, of the product with the unit, and to the tensor's own type.
+    """
     return 1.5 * max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps if dtype != torch.float64 else 0.0)
 
 
 def _arithmetic(dtype: torch.dtype, words: torch.dtype) -> torch.dtype:
-    """Choose the type to scale in: a float32 times a power of two is exact, and so is its integer below 2^31."""
+    """Choose the type to scale in.
+
+    float32 is enough for words of 32 bits: times 1 / step, a power of two, it is exact, and so is its rounded value.
+    """
     return torch.float64 if dtype == torch.float64 or words == torch.int64 else torch.float32
 
 

@@ -54,7 +54,8 @@ class MaskingState:
         headroom: bound of a later step, in units of the last mean's largest entry. Half of it loses a step sooner when
             gradients grow or cancel in the mean; twice of it costs one bit of resolution. At 64 and three ranks, 23
             bits are left below the mean's largest entry, the digits of a float32.
-        ring: width in bits of the integers: 32 sends what float32 does, 64 twice that, for 32 bits more.
+        ring: width in bits of the integers: 32 sends as many bytes as float32, 64 twice as many, for 32 more bits of
+            resolution.
         identities: public identities of all ranks, by rank, and this rank's private one.
         group: process group; the model's, or the default one.
         device: where the group's backend sums; the model's, or the CPU.
@@ -215,7 +216,10 @@ class MaskingState:
         self._expect([started.call.length for started in step])
 
     def _expect(self, lengths: Sequence[int]) -> None:
-        """Let the masks of the next step be expanded; its buckets are those of this step, but for the first."""
+        """Let the masks of the next step be expanded ahead of it, for buckets of the same lengths as in this step.
+
+        After the first step DistributedDataParallel may form other buckets; then these masks are computed in the step.
+        """
         step = self.bound.plan.step
         self._sums.store.expect(Call("hook", self._calls + k, n, self._ring, step) for k, n in enumerate(lengths))
 

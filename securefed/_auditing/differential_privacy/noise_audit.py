@@ -1,12 +1,12 @@
 """Measure whether a defence with noise keeps its own epsilon: canaries go through its real code, and bound it.
 
 A defence is a chain of steps: clip a contribution to an L2 norm, round it, add noise, sum. Its plan states the clip,
-the noise and the epsilon of one exchange (one contribution from each client, summed). A canary is a client whose
-contribution is one direction u, of 100 clips, or nothing at all: the two neighbouring inputs of the plan's epsilon
-(under cohorts of a fixed size: that direction or its opposite). With a bit b for "the canary was there", the adversary
-sees
+the noise and the epsilon of one exchange (one contribution from each client, summed). A canary is a client that sends
+either nothing, or one direction u with a norm of 100 clips: the two neighbouring inputs of the plan's epsilon. (Where a
+cohort of fixed size is drawn, neighbours differ by replacement, and it sends u or -u.) With a bit b for "the canary was
+there", the adversary sees
 
-    y = b shift + scale * noise
+    y = b shift + scale * noise,      shift the released canary, clipped; scale what the release does after the noise
 
 and scores b by the log likelihood ratio. Scores that tell b too well contradict the epsilon that the plan states:
 `epsilon_bounds` turns rates of right guesses into a lower bound on epsilon. It exceeds the claim if noise is missing,
@@ -69,10 +69,10 @@ class NoiseAudit:
         repeated: Clopper-Pearson bound over independent exchanges (`epsilon_bounds.from_scores`).
         one_run: bound from one exchange with many canaries.
         one_run_f: the same by Gaussian trade-off curves; a bound only where the noise is (nearly) Gaussian.
-        tradeoff: bound over independent exchanges by Gaussian trade-off curves, at half the error; 0 where the noise is
-            not (nearly) Gaussian, or clients are sampled.
+        tradeoff: bound over independent exchanges by Gaussian trade-off curves, which fails with half the probability
+            that `confidence` leaves the others; 0 where the noise is not (nearly) Gaussian, or clients are sampled.
         deviation: upper bound on the noise's standard deviation in units of the planned one, from exchanges without the
-            canary, at a quarter of the error; NaN likewise. Below 1 there is less noise than planned.
+            canary; it fails with a quarter of that probability. NaN likewise. Below 1 there is less noise than planned.
         refused: the defence's error if it refused a canary, whose bounds are then 0; empty otherwise.
         scores: of the independent exchanges, for membership rates.
         inside: whether the canary was there, for each score.

@@ -36,10 +36,11 @@ class LoSACProx(ProximalSteps, LoSAC):
     Everything else is as in LoSAC, including the invariant phi = (N/S) sum_ij y_ij, for N clients of whom S are planned
     for a round; without a regulariser the results are LoSAC's, bit for bit.
 
-    At the fixed point phi / N = (1/S) sum_ij g_ij(x), so the method minimises (1/S) sum_ij f_ij + Psi: with the
-    `printed` block scale, g_ij = n_i times the mean gradient of one of M blocks, that is (M/S) sum_i n_i (mean loss of
-    client i) + Psi, and NOT (14) with its 1/N. To solve (14) with weight lambda, give Psi the weight lambda M N / S
-    (with the `consistent` scale, g_ij the sum of the block's gradients: lambda N / S).
+    At the fixed point phi / N = (1/S) sum_ij g_ij(x), so the method minimises (1/S) sum_ij f_ij + Psi, with f_ij the
+    loss whose gradient is g_ij, and NOT (14) with its 1/N. A client i of n_i rows has M blocks. With
+    `block_scale="printed"`, g_ij is n_i times the block's mean gradient, and what is minimised is
+    (M/S) sum_i n_i (mean loss of client i) + Psi; to solve (14) with weight lambda, give Psi the weight lambda M N / S.
+    With `"consistent"`, g_ij is the sum of the block's gradients, and the weight is lambda N / S.
 
     The server's mean of low-rank matrices is not of low rank: the rank is exact in the limit, when the clients agree.
     """

@@ -1,6 +1,7 @@
 """Consensus ADMM for PCA: the common part of FedPG and FedPE (fedpca_grassmann, Algorithms 1 and 2).
 
-Client i has the rows A_i^T, a basis U_i (features, rank) and dual variables Y_i; the server has the consensus Z.
+Client i has rows, the columns of A_i (features, rows), a basis U_i (features, rank) and dual variables Y_i of the shape
+of U_i; the server has the consensus Z.
 
     minimise  sum_i f_i(U_i)  subject to  U_i = Z,    f_i(U) = ||(I - U U^T) A_i||_F^2                          (3)
 
