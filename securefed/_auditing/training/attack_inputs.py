@@ -1,7 +1,7 @@
 """Inputs of an attack on a torch loop: the observed change of model state, and the public facts that go with it.
 
-The change is that of one member, or the mean over several members' changes, weighted by their rows. `simulate` computes
-the same from rows of the attacker's own, by the caller's step.
+The change is that of one member, or the mean over several members' changes, weighted by `ObservedChange.shares`.
+`simulate` computes the same from rows of the attacker's own, by the caller's step.
 """
 
 from __future__ import annotations
@@ -65,6 +65,11 @@ class AttackInputs:
         """Whether the change is one gradient of all rows, times a number."""
         return self.facts is not None and self.facts.one_gradient
 
+    @property
+    def rows_count_alike(self) -> bool:
+        """Whether the message is a mean over all rows, and not over members of different numbers of rows."""
+        return np.allclose(self.observed.shares, np.asarray(self.rows) / self.count)
+
     @cached_property
     def bounds(self) -> tuple[float, float]:
         """Range of the rows' entries, as the prior shows it."""
@@ -104,7 +109,7 @@ class AttackInputs:
         return self.prior.part(torch.as_tensor(places))
 
     def simulate(self, rows: TrainedRows, seed: int) -> dict[str, Array]:
-        """Return the change that all members would cause together: the mean of theirs, weighted by their rows.
+        """Return the change that all members would cause together: the mean of theirs, weighted as the observed one.
 
         Args:
             rows: of all members, in the members' order.
@@ -113,10 +118,10 @@ class AttackInputs:
         changes, first = [], 0
         for place, count in enumerate(self.rows):
             own = rows.part(slice(first, first + count))
-            changes.append((count, self.training.change(self.observed.state, own, 1000 * seed + place)))
+            changes.append(self.training.change(self.observed.state, own, 1000 * seed + place))
             first += count
-        shares = [(n / self.count, change) for n, change in changes]
-        return {name: np.sum([share * change[name] for share, change in shares], axis=0) for name in changes[0][1]}
+        pairs = list(zip(self.observed.shares, changes, strict=True))
+        return {name: np.sum([share * change[name] for share, change in pairs], axis=0) for name in changes[0]}
 
     def state_after(self, change: Mapping[str, Array]) -> dict[str, Tensor]:
         """Return the received state plus a change; entries that the change lacks stay as received."""

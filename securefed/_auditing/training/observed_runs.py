@@ -1,8 +1,12 @@
 """Give an audit of a torch loop the changes of model state that a server sees: simulated, or read from a recording.
 
 One run is one round and one target. In the server's view the change is the target's own; in that of sums it is the mean
-over all clients, weighted by their numbers of rows, which is what exact secure aggregation leaves. `TrainingSubject`
-asks a source, `SimulatedRuns` or `RecordedRuns`, for the change of each run and view.
+over all clients, which is what exact secure aggregation leaves. The mean weights clients by their numbers of rows; that
+of a recorded loop counts them alike where the loop sums models, or updates without weights. `TrainingSubject` asks a
+source, `SimulatedRuns` or `RecordedRuns`, for the change of each run and view.
+
+Attacks are repeated on a null, a change that says nothing of the target: it has another client's rows in the target's
+place. What an attack scores there is what chance gives.
 """
 
 from __future__ import annotations
@@ -35,15 +39,17 @@ class ObservedChange:
         seed: number of the run.
         target: the client attacked.
         members: clients whose changes are in `change`.
+        shares: weight of each member's change in `change`; they sum to 1.
         state: that every client received.
-        change: mean change of the members' states by name, weighted by their rows.
-        null: the same with another client's rows in place of the target's, for the null; `None` where that is unknown.
+        change: mean change of the members' states by name, weighted by `shares`.
+        null: the same with another client's rows in place of the target's; `None` where that is unknown.
     """
 
     view: str
     seed: int
     target: int
     members: tuple[int, ...]
+    shares: tuple[float, ...]
     state: Mapping[str, Tensor]
     change: Mapping[str, Array]
     null: Mapping[str, Array] | None
@@ -112,6 +118,9 @@ class SimulatedRuns:
 class RecordedRuns:
     """Rounds of a recorded run; each pair of a round and one of its clients is a run.
 
+    The transcript's `meta` says what a message is. With the form `updates`, it is a change `delta.NAME`, times the
+    client's number of rows over the mean of all clients' where `weighted`; with `models` it is the trained model.
+
     Args:
         transcript: recorded by `securefed.torch.record`, `FlowerRecording` or `Recording`.
         training: the model, whose state dict names the recorded entries.
@@ -156,23 +165,31 @@ class RecordedRuns:
         state = self._state(record.broadcast)
         members = tuple(record.survivors)
         if view == views.SUM_ONLY:
-            weights = sum(self._weight(client) for client in members)
-            total = self._change(record.total, record.broadcast, weights, len(members))
-            return ObservedChange(view, seed, target, members, state, total, None)
+            weights = [1.0 if self._models else self._weight(client) for client in members]
+            total = self._change(record.total, record.broadcast, sum(weights), len(members))
+            shares = tuple(weight / sum(weights) for weight in weights)
+            return ObservedChange(view, seed, target, members, shares, state, total, None)
         changes = []
         for client in members:
             seen = [one for one in views.server(self._transcript, client).rounds if one.round == record.round]
             changes.append(self._change(seen[0].message, record.broadcast, self._weight(client), 1))
         sizes = [self._rows[client] for client in members]
         found = _observed(view, seed, members.index(target), state, changes, sizes)
-        return ObservedChange(view, seed, target, (target,), state, found.change, found.null)
+        return ObservedChange(view, seed, target, (target,), (1.0,), state, found.change, found.null)
 
     def _weight(self, client: int) -> float:
-        """Return the factor of a client's recorded update: its number of rows over the mean of all clients'."""
+        """Return the factor of a client's recorded update: its number of rows over the mean of all clients', or 1."""
         return self._rows[client] / float(np.mean(self._rows)) if self._weighted else 1.0
 
     def _change(self, message: Tensors, broadcast: Tensors, weight: float, members: int) -> dict[str, Array]:
-        """Return the members' mean change: of recorded models less the broadcast, or of updates over their weights."""
+        """Return the mean change behind a recorded message, of one member or a sum of several.
+
+        Args:
+            message: the message or sum.
+            broadcast: the model that changes refer to.
+            weight: sum of the members' factors, by which updates are divided.
+            members: number of members, by which a sum of models is divided.
+        """
         values = {name: np.asarray(value, np.float64) for name, value in message.items()}
         if self._models:
             return {name: value / members - broadcast[name] for name, value in values.items()}
@@ -205,14 +222,14 @@ def _observed(
     after = (target + 1) % len(changes)
     if view == views.SERVER_VIEW:
         null = changes[after] if len(changes) > 1 else None
-        return ObservedChange(view, seed, target, (target,), state, changes[target], null)
+        return ObservedChange(view, seed, target, (target,), (1.0,), state, changes[target], null)
     other = [changes[after] if client == target else change for client, change in enumerate(changes)]
-    everyone = tuple(range(len(changes)))
-    return ObservedChange(view, seed, target, everyone, state, _mean(changes, rows), _mean(other, rows))
+    everyone, shares = tuple(range(len(changes))), tuple(count / sum(rows) for count in rows)
+    return ObservedChange(view, seed, target, everyone, shares, state, _mean(changes, shares), _mean(other, shares))
 
 
-def _mean(changes: Sequence[Mapping[str, Array]], rows: Sequence[int]) -> dict[str, Array]:
-    shares = np.asarray(rows) / sum(rows)
+def _mean(changes: Sequence[Mapping[str, Array]], shares: Sequence[float]) -> dict[str, Array]:
+    """Return the mean of changes, weighted by shares that sum to 1."""
     return {
         name: np.asarray(sum(share * change[name] for share, change in zip(shares, changes, strict=True)))
         for name in changes[0]

@@ -153,6 +153,8 @@ def recover_rows(inputs: AttackInputs, seconds: float, *, evaluations: int | Non
         raise TranscriptError(f"{where}, and a search needs a step that it can differentiate; this one is {kind}")
     if len(inputs.rows) > 1 and _has_batch_norm(inputs):
         raise TranscriptError("a search through a sum would have to know which rows share their batch statistics")
+    if not inputs.rows_count_alike:
+        raise TranscriptError("a search needs a mean over rows, and this sum counts clients of any size alike")
     if evaluations == 0 or inputs.count > SEARCHED:
         raise TranscriptError(f"{inputs.count} rows, beyond the {SEARCHED} that a search is tried for")
     return _search(inputs, inversion, message, gradient, first, seconds, evaluations)

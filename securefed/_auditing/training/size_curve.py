@@ -125,7 +125,7 @@ def measure_sizes(
                 facts = probe_step(repeated, state, known.part(slice(0, size)), target)
                 change = repeated.change(state, small[target], _STEP_SEED + target)
                 # the client's number serves as the number of the run, too
-                observed = ObservedChange(views.SERVER_VIEW, target, target, (target,), state, change, None)
+                observed = ObservedChange(views.SERVER_VIEW, target, target, (target,), (1.0,), state, change, None)
                 inputs = AttackInputs(repeated, observed, (size,), known, classes, facts, TimeBudget.of(limit))
                 found = recover(inputs, limit)
             except SecureFedError as refusal:
