@@ -1,9 +1,11 @@
 """Fit a client's Gram matrix S to rounds of several local steps of FedPG or FedPE, by Levenberg-Marquardt.
 
-FedPG and FedPE are federated PCA by consensus ADMM; their attacks on single clients (`fedpg`, `fedpe`) call this. Each
-round's local steps lead from a known iterate U, with known dual variables (Y of the constraint that U is the consensus;
-in FedPE also T of the constraint on U^T U), to a known iterate. They are simulated as a function of S (`local_steps`);
-the residuals are the simulated less the observed ends, round by round independently.
+FedPG and FedPE are federated PCA by consensus ADMM; their attacks on single clients (`fedpg`, `fedpe`) call this. A
+client's local steps are gradient steps on an augmented Lagrangian in its iterate U, (features, rank). Of the gradient
+only S is unknown: the dual variables are known (Y of the constraint that U is the consensus Z, and in FedPE T of the
+constraint on U^T U), and so is the U before and after each round's steps (`observed_steps`). The steps are simulated as
+a function of S (`local_steps`, which states them); the residuals are the simulated less the observed ends, round by
+round independently.
 """
 
 from __future__ import annotations
@@ -31,10 +33,10 @@ _FULL_RANK = 1e-11
 
 
 def fit_steps(steps: Sequence[ObservedStep], features: int, motion: ConsensusLocalSteps, jacobians: int) -> FittedGram:
-    """Fit S to the first rounds, as many as give `_REDUNDANCY` equations for each unknown.
+    """Fit S to the first rounds: as many as give `_REDUNDANCY` equations for each unknown, and one or two more.
 
     The search starts at S = 0, and damped steps leave near 0 what the messages do not determine, so that a fit that is
-    not `proven` is still a cautious estimate.
+    not `FittedGram.proven` is still a cautious estimate.
 
     Args:
         steps: rounds whose start and end are known.
@@ -43,7 +45,8 @@ def fit_steps(steps: Sequence[ObservedStep], features: int, motion: ConsensusLoc
         jacobians: largest number of Jacobians.
 
     Returns:
-        S, with what the messages determine of it; FedPG's never show a multiple of I (`motion.blind`).
+        S, and how many directions of S the messages determine. Messages of FedPG are the same for S + c I, so that one
+        direction can never be determined there (`motion.blind` is the number of such directions).
     """
     coordinates = SymmetricMatrices.of(features)
     fitted = steps[: _REDUNDANCY * coordinates.count // steps[0].start.size + 2]
@@ -61,7 +64,9 @@ def fit_steps(steps: Sequence[ObservedStep], features: int, motion: ConsensusLoc
     unknowns = coordinates.count - motion.blind
     rank = min(int(np.sum(s > _FULL_RANK * s[0])), unknowns)
     gram = coordinates.matrix(result.point)
-    return FittedGram(gram, result.norm, rank, unknowns, float(s[0] / s[rank - 1]))
+    return FittedGram(
+        gram=gram, residual=result.norm, rank=rank, unknowns=unknowns, condition=float(s[0] / s[rank - 1])
+    )
 
 
 @dataclass(frozen=True)
@@ -93,15 +98,15 @@ class LocalStepsProblem:
         S = self.coordinates.matrix(x)
         pairs = [self._tangents(S, _start_of(step)) for step in self.steps]
         residual = np.concatenate([(U - step.end).reshape(-1) for (U, _), step in zip(pairs, self.steps, strict=True)])
+        # dU, (features, coordinates, rank), becomes one row for each entry of U
         return residual, np.vstack([dU.transpose(0, 2, 1).reshape(-1, len(x)) for _, dU in pairs])
 
     def _tangents(self, S: Array, start: LocalStart) -> tuple[Array, Array]:
         """Return the end of a round and its derivatives by the coordinates of S, (features, coordinates, rank)."""
-        return self.motion.end_and_tangents(
-            S, self.coordinates, start, StartTangents.zero(start, self.coordinates.count)
-        )
+        known_start = StartTangents.zero(start, self.coordinates.count)  # observed, so that it does not vary with S
+        return self.motion.end_and_tangents(S, self.coordinates, start, known_start)
 
 
 def _start_of(step: ObservedStep) -> LocalStart:
-    """Return the inputs of a round."""
+    """Return the inputs of a round's steps; `linear` is Y - rho Z, the part of the gradient that is constant in U."""
     return LocalStart(step.start, step.linear, step.constraint_dual)

@@ -8,9 +8,11 @@ consensus Z+ it sets
     Y = rho (M - Z+).
 
 Both M and Z+ are observed, and Y = 0 at first, so Y follows, and with it U = M - Y / rho. FedPE's multiplier T of the
-constraint on U^T U grows by rho B*B a round (entry by entry), B = max(0, U^T U - I), and is known as well. The observed
-Z+ is not the one that the client received where it missed rounds in between and no record of what followed is kept. One
-wrong Z+ spoils one round: the next Y does not depend on the last one.
+constraint on U^T U grows by rho B*B a round (entry by entry), B = max(0, U^T U - I), and is known as well.
+
+Z+ is the consensus that followed from the round's own sum. A view that does not record it shows only the broadcast of
+the client's next round, which is another one if the client missed rounds in between. One wrong Z+ spoils one round: the
+next Y does not depend on the last one.
 """
 
 from __future__ import annotations

@@ -116,9 +116,9 @@ class LinearModel:
     ) -> DualNumber:
         """Return `gradient`, and as its slopes (rows, ..., outputs) the coefficient c_k of each row in dW.
 
-        In one step c_k = v_k (p_k - y_k). After the first local step W itself is a constant plus sum_k c_k x_k^T; its
-        coefficients are the slopes of `vector`, and the penalty adds l2 times them. The arguments are those of
-        `gradient`.
+        The formula at the top of this file gives c_k = v_k (p_k - y_k) and the penalty's l2 W. After the first local
+        step W is itself a constant plus a sum over rows of (a coefficient) x_k^T. These coefficients are the slopes of
+        `vector`, and l2 times them is added to the c_k. The arguments are those of `gradient`.
         """
         point = vector.value if isinstance(vector, DualNumber) else vector
         slope = (self.probabilities(self.logits(point, x)) - targets) * row_weights[..., None]
@@ -160,7 +160,9 @@ class LinearModel:
         by_weight = out[..., : self.outputs * width].reshape(-1, width, members, self.outputs, width)
         np.multiply(d_slope[..., None], varied[:, None, :, None, :], out=by_weight)  # d r_k x_k^T
         entries = np.arange(width)
-        by_weight[:, entries, :, :, entries] += slope[:, slots].swapaxes(0, 1)  # r_k in column e: r_k d x_k^T
+        # r_k d x_k^T has r_k in column e. NumPy puts the axis of the two index arrays first, so that the left side is
+        # (width, slots, members, outputs), and the right side is the same for every e.
+        by_weight[:, entries, :, :, entries] += slope[:, slots].swapaxes(0, 1)
         if self.bias:
             out[..., -self.outputs :] = d_slope.reshape(len(out), members, -1)
         if isinstance(vector, DualNumber):

@@ -63,6 +63,7 @@ class NaiveDescent:
         index = min(self.round, len(rounds)) - 1
         members = rounds[index].members
         count = sum(target.public.rows[client] for client in members)
+        # earlier rounds too, since a method may send its gradient relative to what it remembers of them
         estimate = estimate_gradients(rounds[: index + 1], method_of(target), target.public, model)[index]
         mean = GradientEstimate(estimate.point, estimate.gradient / count)
         samples = rng.uniform(0.0, target.public.feature_bound, (count, target.public.features))

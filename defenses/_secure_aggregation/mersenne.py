@@ -4,10 +4,10 @@ The tags by which clients of secure aggregation check the sum that the server an
 (`verification`). Smaller moduli 2^b - 1 are for tests: there the chance of an undetected change, 2^-60 at full size, is
 large enough to be measured.
 
-Both factors are cut into limbs, a = sum_k A_k 2^(p_k) and x = sum_l X_l 2^(16 l), of at most 21 and 16 bits. A product
-of limbs is below 2^37, so a sum of 2^15 of them is below 2^52: exact in float64, where NumPy multiplies matrices
-fastest. One matrix product gives sum_j A_kj X_lj for all pairs (k, l), and their weighted sum, in Python's integers, is
-the dot product.
+Both factors are cut into limbs: a = A_0 + A_1 2^21 + A_2 2^41 of at most 21 bits each, and x = sum_l X_l 2^(16 l) of 16
+bits each. A product of limbs is below 2^37, so a sum of 2^15 of them is below 2^52: exact in float64, where NumPy
+multiplies matrices fastest. One matrix product gives sum_j A_kj X_lj for all pairs (k, l), and their weighted sum, in
+Python's integers, is the dot product.
 """
 
 from __future__ import annotations

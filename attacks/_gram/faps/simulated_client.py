@@ -61,7 +61,13 @@ class ReceivedRounds:
 
 
 def received_rounds(probes: Sequence[Array], algorithm: FAPS) -> ReceivedRounds:
-    """Return the rounds of these probes, with beta in units of lambda_1(S); only rounds whose beta is known."""
+    """Return the first rounds as the simulation needs them, with beta in units of lambda_1(S).
+
+    Args:
+        probes: Z_k of the first rounds, of those at most whose beta is known (`fit_plan.known_rounds`).
+        algorithm: the FAPS that the client runs.
+    """
+    # the adaptive rule always raises beta after round `PERIOD`; its next change comes after these rounds
     grown = [GROWTH if algorithm.adaptive and k > PERIOD else 1.0 for k in range(len(probes))]
     return ReceivedRounds(probes, [algorithm.beta_scale * factor for factor in grown], algorithm.inner_steps)
 
