@@ -2,7 +2,7 @@
 
 All parties are played by one loop that hands their messages over, so that users and tests see what a defence does to a
 sum without an algorithm, a federation or a transport. An exchange is one sum; a contribution is the named tensors that
-one client adds to it.
+one client adds to it. A helper is a further party that some protocols need: the holder of a decryption key.
 
 Not promised: secrecy. All clients' secrets are in this process.
 """
@@ -52,7 +52,7 @@ def sum_once(
     plan = defense.plan(layout, len(contributions), range_doublings=range_doublings)
     protocol = defense.aggregation
     session = Session(secrets.token_hex(16), 0, tuple(sorted(contributions)), plan)
-    plan = session.plan
+    plan = session.plan  # with this exchange's number in it
     clients: dict[PartyId, Any] = {client: protocol.client_open(session, client) for client in session.cohort}
     helper = protocol.helper(plan.clients)
     state, stage, outgoing = protocol.server_open(session)

@@ -170,7 +170,8 @@ class FitRows:
         """Fit from one start, with messages in units of how much they vary and rows in units of the public bound.
 
         Under a defence's noise, the distance of the rows from the best guess is penalised: the most likely rows are
-        sought. The search stops early where the residual does not halve within 12 Jacobians above 1e-3, or 40 below.
+        sought. The search stops early where the residual does not halve within so many Jacobians: 12 while it is above
+        1e-3, then 40 (`StallLimit`).
         """
         bound, shape = replay.target.public.feature_bound, (replay.rows, replay.features)
         unit, (guess, weight) = replay.units.unit, _guess(replay)

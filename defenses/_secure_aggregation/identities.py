@@ -1,6 +1,7 @@
 """Identify clients by long-lived Ed25519 keys (RFC 8032), known to all parties before the run.
 
-A client signs its keys and the set of survivors with them (`consistency`), so that the server can write neither.
+In each exchange a client signs its fresh public keys and the set of survivors with its identity (`consistency`), so
+that the server, which passes both on, cannot alter them.
 
     key = new_identity()                                # on each client, once; 32 secret bytes, kept like a password
     public = {0: public_identity(key), 1: ..., 2: ...}  # the same at every client: compare `Identities.fingerprint`

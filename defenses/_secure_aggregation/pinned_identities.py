@@ -10,11 +10,11 @@ each run; to pin is to remember, in a file, which identity a client had when thi
 
 Guarantee: a client keeps the identity that was pinned. Another identity in its name is refused by name, in every later
 run, by every party that pinned it, until that party calls `forget`.
-Not promised: anything at first contact. Public identities that come through the server may be ones that it wrote, with
-identities whose private keys it holds; it then plays those clients. Only the comparison detects that; the assumptions
-of a plan with identities that were not compared state it. Nothing is promised either if another party can write the
-file: give a `seal` against that, with an anchor against older copies and against the file's removal. The file holds
-public keys only.
+Not promised: anything at first contact. The server may pass on public identities of its own making, whose private keys
+it holds; it then plays those clients. Only the comparison detects that. A plan lists among its assumptions the clients
+whose identities were not compared. Nothing is promised either if another party can write the file. Give a `seal`
+against that; with an anchor (a small file elsewhere that counts the writes) it also refuses an older copy of the file,
+and notices that the file was removed. The file holds public keys only.
 """
 
 from __future__ import annotations

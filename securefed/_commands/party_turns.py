@@ -6,6 +6,8 @@ the next stage. An attempt that gives no sum is void, and the round is repeated.
 
 A turn may be taken again at any point, also after it was killed: the state and what is to be published are written to
 one file at once, and published from there. So a message that was made is never made again with other contents.
+The commands `securefed party contribute` and `securefed party sum` call `answer` and `take_turn`; `SumClient` and
+`SumServer` make the messages.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from securefed.parties import SumClient, SumResult, SumServer, SumTerms
 from securefed.parties._envelope import unwrap
 from securefed.parties._update import model_digest, read_update
 
+# Kinds of state files: one of another kind is refused by name.
 _CLIENT: Final = "client's state of securefed party"
 _SERVER: Final = "server's state of securefed party"
 
@@ -70,8 +73,8 @@ class Contribution:
 
     Attributes:
         update: arrays by name; `None` where none is given.
-        weight: its weight.
-        metrics: by name.
+        weight: its weight in the mean, such as its number of rows.
+        metrics: numbers that are summed beside the update, by name.
         base: the model that it was computed from; `None` without one.
     """
 
@@ -83,6 +86,12 @@ class Contribution:
 
 def answer(at: Exchange, party: int, identity: bytes | None, mine: Contribution) -> list[str]:
     """Answer the newest request to a client, if it was not answered; return what happened, in sentences.
+
+    Args:
+        at: the client's files.
+        party: the client's number.
+        identity: its private identity, 32 bytes; `None` where the terms name no identities.
+        mine: its contribution, which only the request for the upload takes; the other stages go without.
 
     Raises:
         ConfigError, DataError, StorageError, MessageRefused: as `SumClient`; nothing was answered.
@@ -127,7 +136,10 @@ def _refusal(terms: SumTerms, party: int, reply: bytes) -> list[str]:
 
 
 def _out_of_range(mine: Contribution, terms: SumTerms) -> list[str]:
-    """Warn the client of its own values, in words that stay on its machine."""
+    """Warn the client of its own values, in words that stay on its machine.
+
+    Where the terms sum differences from the base, bounds are not compared: by default a defence clips differences.
+    """
     assert mine.update is not None
     update = read_update(mine.update, terms.shapes, "the update")
     if odd := [name for name, value in update.items() if not np.isfinite(value).all()]:
@@ -278,6 +290,7 @@ class _Turn:
         for party, data in self.server.outgoing.items():
             message = Message.decode(unwrap(terms.digest, data, SERVER), claimed_sender=SERVER)
             stage = terms.plan.stages.index(message.stage) + 1
+            # `server.round` counts completed rounds; `message.round` is the number of the exchange, from 0
             names[party] = MessageName(self.server.round + 1, message.round + 1, stage, message.stage, party)
         return names
 

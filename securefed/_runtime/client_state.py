@@ -34,7 +34,8 @@ class ClientNodeState:
             from that broadcast is given it again with a later request, and the digest shows that it is the same one.
         tentative: the state after its last contribution, not committed yet.
         tentative_round: the exchange of that contribution.
-        last_round: the newest exchange it took part in; older ones are replays.
+        last_round: the newest exchange that was opened here, or the number of a later message outside any exchange. A
+            message that would open this number or an older one is refused as a replay.
         place: position of exchange `last_round` in the run (`ExchangeSchedule`).
         out: number of exchanges of the run that this client sat out.
         absent: whether the client sat out of exchange `tentative_round`, so that there is nothing to commit.
@@ -66,7 +67,10 @@ class ClientNodeState:
 
     @property
     def trains(self) -> bool:
-        """True if exchange `last_round` sums training contributions, false if it sums evaluations."""
+        """True if exchange `last_round` sums training contributions, false if it sums evaluations.
+
+        A position is (completed rounds, 1 for training and 0 for an evaluation, attempt).
+        """
         return self.place[1] == 1
 
 
@@ -89,8 +93,9 @@ class PendingUpload:
     Attributes:
         message: the request.
         state: the client's state with this exchange marked as answered: a second request for an upload is refused.
-        counted: the last exchange whose sum includes this client, as the request says. The list of all clients' last
-            exchanges is part of the context, which must be the same for all clients whose uploads are summed.
+        counted: the last exchange whose sum includes this client, as the request says. The request lists this of each
+            invited client; a fingerprint of the list enters the uploads, so that clients which were sent different
+            lists are not summed.
         broadcast: what the contribution is computed from.
         rng: generator for mini-batches and the like.
         fault: the error because of which there will be no contribution, if it is known before computing.

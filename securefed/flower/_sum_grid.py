@@ -207,7 +207,16 @@ class SumGrid(Grid):
         return self._sums[TRAIN].epsilon if TRAIN in self._sums else 0.0
 
     def _cohort(self, nodes: list[int], message: Message, terms: SumTerms) -> list[int]:
-        """Return the numbers of the sampled SuperNodes."""
+        """Return the clients' numbers of the sampled SuperNodes, at most as many as the terms plan for.
+
+        SuperNodes seen for the first time are numbered in turn. Where the terms pin identities a client's number goes
+        with its identity, so their sites are asked for it.
+
+        Args:
+            nodes: ids of the sampled SuperNodes.
+            message: one of the strategy's messages, whose type and group the question gets.
+            terms: of the phase.
+        """
         roster, connected = self._known_roster, list(self.grid.get_node_ids())
         if new := roster.unknown(nodes):
             aggregation = terms.defense.aggregation
@@ -219,7 +228,7 @@ class SumGrid(Grid):
         parties = [party for party in map(roster.party, nodes) if party is not None]
         if len(parties) > terms.cohort:
             _LOG.warning("%d SuperNodes are sampled, and the terms plan for %d", len(parties), terms.cohort)
-        if not parties:
+        if not parties:  # no site that was asked for its number gave one
             self._refuse(self._refused)
         return parties[: terms.cohort]
 
@@ -267,10 +276,12 @@ class SumGrid(Grid):
                 missing.discard(party)
                 server.receive({party: data}, more=bool(missing))
             refusing = set(self._refused) & set(contents)
+            # Before the first complete round so many refusals mean that sites do not allow the terms: the run ends, as
+            # further rounds would be void too. Later the round is void, and the strategy goes on.
             if refusing and server.round == 0 and len(contents) - len(refusing) < needed:
                 server.abandon()
                 self._refuse(self._refused)
-            if missing:  # else the last reply has ended the stage
+            if missing:  # end the stage without them; otherwise the last reply has ended it
                 server.receive({})
         return server.result
 

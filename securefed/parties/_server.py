@@ -91,7 +91,7 @@ class SumServer:
 
     @property
     def round(self) -> int:
-        """Number of rounds that ended, void and abandoned ones included."""
+        """Number of rounds that gave a result; void and abandoned ones are not counted."""
         return len(self._engine.history)
 
     @property

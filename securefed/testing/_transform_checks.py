@@ -1,7 +1,10 @@
 """Checks that every transform must pass: it plans, encodes and decodes the contributions of five clients.
 
 A transform (a clip, noise, fixed point, ...) changes each contribution before the sum (`encode`) and the sum after it
-(`decode`, `release`), and states in the plan what it will do. Transforms are chained; `composed` makes a whole chain.
+(`decode`, then `release`), and states in the plan what it will do. Transforms are chained in the order of their stages
+(`ChainStage`: SPARSIFY, CLIP, SAMPLE, NOISE, ENCODE); `composed` makes a whole chain. Before a run all parties compute
+the same plan from public facts: for each tensor its shape, its bound, the largest error of its sum, and the ring that
+it asks for (`wanted_rings`: the width in bits of the integers that are summed).
 
 Each check is a function of a transform. It raises `AssertionError` with what the transform does and what it should do,
 or the transform's own named error. `securefed.testing.parametrize_with_checks` runs them all.
@@ -112,6 +115,7 @@ def check_sum_is_within_the_planned_error(transform: Transform) -> None:
     """Check the released sum against the exact one, for transforms that state no clip, noise or sampling."""
     defense, plan = composed(transform), planned(transform)
     stated = transform.distortion(plan, CLIENTS)
+    # `noise` is that in the sum, `released` that which the server adds to it
     if stated.clips or stated.noise or stated.released or transform.stage == ChainStage.SAMPLE:
         return
     given = contributions()
@@ -169,9 +173,12 @@ CHECKS: Final[tuple[Callable[[Transform], None], ...]] = (
 
 
 def composed(transform: Transform) -> Defense:
-    """Compose a chain for a transform, with a clip before it and masks after it where it needs them."""
+    """Compose a chain for a transform, with a clip before it and masks after it where it needs them.
+
+    What it needs shows in the plan: a chain that cannot be planned is refused by `PlanError`.
+    """
     alone = chain(transform)
-    if transform.stage <= ChainStage.CLIP:
+    if transform.stage <= ChainStage.CLIP:  # no clip fits before these stages
         return alone
     for defense in (alone, chain(clip(_NORM), transform)):
         try:

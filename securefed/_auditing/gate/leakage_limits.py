@@ -2,12 +2,19 @@
 
 A gate fails a build or a test where an algorithm leaks more than a limit. The report of an audit holds cells: one
 attack on one secret in one view (what an attacker sees), with the mean leakage over seeds (1 is exact, 0 a guess
-without messages), its 95 % interval, the leakage of the attack on meaningless messages (chance), and a verdict. A
-cell's `detectable` is the smallest mean leakage that would have been noticed in 8 of 10 repetitions.
+without messages), its 95 % interval, the leakage of the attack on meaningless messages (chance), and a verdict. A cell
+also says
+
+    verdict.detectable    the smallest mean leakage that would have been noticed in 8 of 10 repetitions; NaN of one seed
+    sighted               the attack ran on most seeds and explained their messages, so that its silence means something
+    searches              the attack looks for this secret wherever messages may hide it, not only rows that they show
+    derived               its estimate was computed from that of another secret
+    given_away            whose data, or which row or column, a single run reconstructed; empty if none
+    remarks               these and other reservations, in words
 
 Two gates use the same report. `securefed audit --fail-above` asks `reasons`: no cell above the limit, none unknown, and
-nothing left out. `securefed.testing.assert_leakage_below` asks `leaks` and `blind`, which also demand that a search for
-each secret had the power to find a leak of the limit's size.
+nothing left out. `securefed.testing.assert_leakage_below` asks `leaks` and `blind`: every cell strictly below the
+limit, and for each secret a search that had the power to find a leak of the limit's size.
 """
 
 from __future__ import annotations
@@ -154,10 +161,10 @@ def _chosen(report: Report, views: Sequence[str], secrets: Sequence[Secret]) -> 
 
 
 def _covered(cell: Cell, cells: Iterable[Cell], limit: float) -> bool:
-    """Whether a cell without power does no harm.
+    """Whether another attack makes up for a cell without power.
 
-    It does none if its estimate was only computed from that of another secret, and some attack that searched for this
-    secret itself had the power.
+    One does if this cell's estimate was only computed from that of another secret, and the other attack searched for
+    this secret itself with the power that the limit needs.
     """
     return cell.derived and any(
         other.searches and other.sighted and (other.verdict.word in FOUND or other.verdict.detectable <= limit)

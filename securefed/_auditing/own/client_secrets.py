@@ -54,7 +54,10 @@ class SecretData:
     seed: int
 
     def named(self, name: str) -> Any:
-        """Return the name of a secret or attack in the report: `pooled ...` where it is of all clients together."""
+        """Return the name of a secret or attack in the report: `pooled ...` where it is of all clients together.
+
+        The type is `Any`, as callers use it where one of the literals of `Secret` is expected.
+        """
         return f"pooled {name}" if self.target is None else name
 
     @cached_property
@@ -84,7 +87,7 @@ class SecretData:
         """
         if self.target is not None:
             return self.pooled
-        # a uniform number of standard deviation s has the range mean +- sqrt(3) s
+        # a uniform number of standard deviation s has the range mean +- sqrt(3) s; 12 sets its random stream apart
         rng, half = np.random.default_rng([self.seed, 12]), np.sqrt(3) * self.pooled.std(axis=0)
         drawn = self.pooled.mean(axis=0) + rng.uniform(-1, 1, (_PRIOR, self.pooled.shape[1])) * half
         return np.asarray(np.clip(drawn, self.pooled.min(), self.pooled.max()))
@@ -166,7 +169,7 @@ class SecretData:
             members = estimate.members or frozenset({self.target})
             value = value * (self.public.rows[self.target] / sum(self.public.rows[client] for client in members))
         truth, guess, name = self.truth(kind), self.guess(kind), self.named(kind)
-        secret: Secret = next(known for known in SECRETS if known == name)
+        secret: Secret = next(known for known in SECRETS if known == name)  # the name as a literal, for type checkers
         judged = judge_estimate(secret, value, truth, guess, relative_error(guess, truth))
         if kind == "samples" and finite:
             leak, part = best_part(value, self.rows, guess, self.pooled)

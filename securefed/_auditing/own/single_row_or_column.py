@@ -14,7 +14,8 @@ import numpy as np
 from securefed._tensors import Array
 
 _FEWEST: Final = 3
-"""Fewest values of a part that counts. Two real numbers may be right by luck, three to a thousandth are not."""
+"""Fewest values of a part that counts. Two real numbers may be right by luck; three that are all right to a thousandth
+are not."""
 
 
 def best_part(estimate: Array, truth: Array, guess: Array, pool: Array) -> tuple[float, str]:

@@ -1,7 +1,8 @@
 """Make the tables of the strongest attacks: a row for each algorithm, a column for each protection and view.
 
 `audit_page.render` calls `matrices` and `sizes`. A cell of the report is one attack on one secret in one view (what an
-attacker sees), over all runs; a field of the table shows the strongest cell of its algorithm, protection and view.
+attacker sees), over all runs; its owner is whose data the secret is: a client's, all clients', or one record. A field
+of the table shows the strongest cell of its algorithm, protection and view.
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ def _matrix(report: Report, owner: str) -> dict[str, Any]:
     Returns:
         `groups`: the defences, each with its `title` and `views`; `rows`: as of `_row`; `columns`: a text for each.
     """
-    apart = names_secrets(report)
+    apart = names_secrets(report)  # one algorithm, attacked for several secrets: each has a row of its own
+    # the strongest cell by (algorithm, defence, view, owner); with `apart` the last key is the secret
     best = strongest((cell for cell in report.cells if cell.owner == owner), by_owner=not apart)
     views: dict[str, list[str]] = {}
     for _, defense, view, _ in best:

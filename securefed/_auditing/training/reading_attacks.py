@@ -9,7 +9,11 @@
   from clients that are simulated on known rows, with the caller's own step.
 
 `AttackInputs` holds what an attacker has: the model and the local step, which are public; the observed change of the
-state; the number of rows of each member (a client in the observed sum); and known rows, like the clients' (`prior`).
+state; the number of rows of each member (a client in the observed sum); known rows, like the clients' (`prior`); and
+what runs of the step on known rows showed, such as its seconds and its number of batches (`facts`, `None` where the
+caller gave no step). `training.modes` says of each layer whether the step has it in training mode; `inputs.simulate`
+gives the change that the members would cause with given rows. Numbers given to it and to `inputs.rng` only set random
+streams apart.
 Statistics are in units of the known rows' statistics (`standardised`): (mean - known mean) / known deviation + 1, and
 variance / known variance, so that both are 1 for the known rows.
 """

@@ -40,8 +40,8 @@ from securefed.errors import DataError, DivergenceError
 CONSENSUS, GRAPH, OBJECTIVE = "consensus", "graph", "objective"
 """Names of tensors: the graph that the server broadcasts, a client's graph, the value of g_i."""
 BLOWN_UP = 10
-"""Factor of the largest rise of g_i, in units of |g_i(w^0)| + alpha d at the start w^0, with d vertices. Descent lowers
-g_i, so that a client beyond it (above its ceiling) has diverged, or was carried there by momentum (see `descend`)."""
+"""A client's ceiling is g_i(w^0) + BLOWN_UP (|g_i(w^0)| + alpha d), with the start w^0 and d vertices. Descent lowers
+g_i, so that a client above its ceiling has diverged, or was carried there by momentum (see `descend`)."""
 FAR = 1e3
 """A run has diverged when an entry of a broadcast exceeds this multiple of its public bound."""
 
@@ -58,7 +58,8 @@ class GraphServer:
     """State of the server.
 
     Attributes:
-        consensus: the graph that the server broadcasts, (edges,); a scalar for IGL.
+        consensus: the graph that the server broadcasts, (edges,). The method IGL, whose clients share no graph, has
+            their mean objective in its place, a scalar.
         public: public facts of the run.
         round: number of completed rounds.
     """

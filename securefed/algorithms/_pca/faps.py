@@ -14,7 +14,8 @@ orth is the Q of a QR decomposition. beta_i > 0 is the penalty: large values pul
 with P = X X^T. Where X_i = Z, Y_i = beta_i Z + (I - Z Z^T) S_i Z; so Z then stays exactly if it is stationary for the
 pooled rows, (I - Z Z^T) sum_i S_i Z = 0.
 
-The server's part and its stop rules are in server.py. A round's survivors are the clients that its sum counts; only
+SSI below is the method that FAPS is compared with: federated subspace iteration, Z <- orth(sum_i S_i Z). The server's
+part and its stop rules are in server.py. A round's survivors are the clients that its sum counts; only
 they keep their new state.
 """
 
@@ -88,8 +89,8 @@ class FAPS(SubspaceMethod):
         inner_steps: exactly so many inner iterations instead of a rule.
         reach: of the rule of that name, in units of the distance from X_i to Z.
 
-    (23)-(24) are the paper's test matrices, with singular values xi^(1 - i). The default rule stops by itself; exactly
-    10 steps are the published speed on these matrices and fragile (11 or more, or 2, cost two to four times the
+    The paper's test matrices (23)-(24) have singular values xi^(1 - i). The default rule stops by itself; exactly 10
+    steps are the published speed on these matrices and fragile (11 or more, or 2, cost two to four times the
     rounds), 5 are a safer fixed choice. Rule (26) compares bases, which rotate inside a subspace: in round 0 it can run
     tens of steps and amplify round-off. `reach` takes fewer rounds than a fixed number on most of these matrices, but
     not on the flattest spectra (xi = 1.002: twice SSI's), nor on clients sorted by class; `GuardedFAPS` notices.
