@@ -19,6 +19,7 @@ import numpy as np
 
 from securefed._tensors import Array, Tensors
 from securefed.attacks._base import Reconstruction, Target, View
+from securefed.attacks._precision import before_change
 
 EXPLAINED: Final = 1e-6
 """Relative residual of float64 messages up to which a reconstruction counts as one that explains them. Right
@@ -100,7 +101,7 @@ def diagnose(
 
 def _cancelled(name: str, value: Array, broadcast: Tensors) -> float:
     """Return how many times larger the broadcast tensor is than its change; at least 1, and 1 for no change."""
-    before = broadcast.get(name.rpartition(".")[2])
+    before = before_change(name, broadcast)
     if before is None or np.shape(before) != value.shape or value.dtype.itemsize > np.dtype(np.float32).itemsize:
         return 1.0
     size = float(np.linalg.norm(value))

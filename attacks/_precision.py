@@ -1,17 +1,27 @@
 """Infer the precision of numbers from the numbers themselves, for instance that messages are float32.
 
 Attacks that solve linear equations weigh each message by its rounding error. A recorded message is float64 also where a
-client computed in fewer bits, so that its type does not show the error.
+client computed in fewer bits, so that its type does not show the error. `_diagnosis` and `_repeatability` call
+`before_change`, since a change of a parameter carries the parameter's rounding error.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from securefed._tensors import Array
+from securefed._tensors import Array, Tensors
 
 _MANTISSA = 53
 """Bits of a float64 mantissa, the leading one included."""
+
+
+def before_change(name: str, broadcast: Tensors) -> Array | None:
+    """Return the broadcast tensor of which a message's tensor may be a change; `None` where there is none.
+
+    Gradient methods call the change of a parameter by a part and the parameter's name, which may hold dots of its own:
+    `delta.0.weight` of `0.weight`. Such a change was rounded at the size of the parameter.
+    """
+    return broadcast.get(name.partition(".")[2] or name)
 
 
 def rounding(values: Array, unit: float = 0.0) -> Array:

@@ -20,6 +20,7 @@ import numpy as np
 from securefed._tensors import Array, Tensors
 from securefed.attacks._base import Attack, Reconstruction, RoundView, Target, View
 from securefed.attacks._diagnosis import explained
+from securefed.attacks._precision import before_change
 from securefed.attacks.scores import match, relative_error
 from securefed.errors import SecureFedError
 
@@ -109,7 +110,7 @@ def _rounding(name: str, value: Array, broadcast: Tensors) -> Array:
     if value.dtype.itemsize <= np.dtype(np.float32).itemsize or np.array_equal(value, value.astype(np.float32)):
         kind = value.dtype if value.dtype.itemsize <= np.dtype(np.float32).itemsize else np.dtype(np.float32)
         unit = float(np.finfo(kind).eps)
-        before = broadcast.get(name.rpartition(".")[2])
+        before = before_change(name, broadcast)
         if name.startswith("delta") and before is not None and np.shape(before) == value.shape:
             size = np.maximum(size, np.abs(np.asarray(before, np.float64)))
     return np.asarray(_HALF * unit * size)

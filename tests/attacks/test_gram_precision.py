@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from securefed.attacks._base import RoundView
+from securefed.attacks._base import RoundView, View
+from securefed.attacks._diagnosis import resolution
 from securefed.attacks._gram.linear import ProbeSpan, _assemble, solve
 from securefed.attacks._gram.observed_rounds import rounding_of_products, stacked_products
 from securefed.attacks._precision import rounding
+from securefed.attacks._repeatability import perturbed
 from securefed.attacks.scores import relative_error
 
 DIGITS = load_digits().data / 16
@@ -98,3 +100,15 @@ def test_fixed_point_is_told_from_its_grid_or_its_public_unit():
     np.testing.assert_allclose(rounding(np.rint(values / 1e-3) * 1e-3, 1e-3), 1e-3 / np.sqrt(12))
     assert not rounding(np.zeros((3, 2))).any()
     assert rounding(np.zeros(2), 0.5) == pytest.approx(0.5 / np.sqrt(12))
+
+
+@pytest.mark.parametrize("name", ["weight", "0.weight", "block.0.weight"])
+def test_changes_of_parameters_of_any_name_were_rounded_at_the_size_of_the_parameters(name):
+    """Modules of torch call their parameters so; the change has a thousandth of the parameters' size."""
+    before = np.random.default_rng(0).normal(size=(20, 30)).astype(np.float32)
+    change = np.float32(1e-3) * before
+    item = RoundView(0, {name: before}, {f"delta.{name}": change}, frozenset({0}), frozenset({0}))
+    seen = View("server", 0, (item,), {})
+    assert resolution(seen) == pytest.approx(1e3 * np.finfo(np.float32).eps, rel=1e-3)
+    moved = perturbed(seen, np.random.default_rng(1)).rounds[0].message[f"delta.{name}"]
+    assert relative_error(moved, change) > 100 * np.finfo(np.float32).eps
