@@ -1,9 +1,10 @@
 """Estimate one client's messages from sums over changing cohorts, for any algorithm, by least squares.
 
-Sums of cohorts that differ by one client can be subtracted, but messages change from round to round. So client i's
-message in round k is modelled as m_i(k) = B_i phi_k, with the same few functions phi of the public broadcast for all
-clients: a constant, and principal components of the broadcasts over the rounds. This is exact, with all components, for
-messages that are linear in the broadcast (in the subspace iteration SSI, S_i Z), and a local linear model otherwise.
+Users call `disaggregate` on a view of sums (`attacks.views`), to see what changing participation gives away. Sums of
+cohorts that differ by one client can be subtracted, but messages change from round to round. So client i's message in
+round k is modelled as m_i(k) = B_i phi_k, with the same few functions phi of the public broadcast for all clients: a
+constant, and principal components of the broadcasts over the rounds. This is exact, with all components, for messages
+that are linear in the broadcast (in the subspace iteration SSI, S_i Z), and a local linear model otherwise.
 The server knows which clients are in each sum; with P_ki = 1 if client i is in that of round k, else 0,
 
     sum_k = sum_i P_ki B_i phi_k,
@@ -111,7 +112,7 @@ def _window(rounds: tuple[RoundView, ...], target: ClientId, components: int) ->
     mean = sums[present] * (sizes[index] / (columns @ sizes)[present])[:, None]  # the group's share of each sum
     found = Disaggregation(
         tuple(rounds[k].round for k in present),
-        _shrunk(fits[best].messages, mean, fits[best].solved ** 2 @ noise**2),
+        _shrunk(fits[best].messages, mean, fits[best].solved ** 2 @ noise**2),  # variances under independent noise
         group,
         best,
         0,
@@ -154,7 +155,8 @@ def _fit(columns: Array, sizes: Array, basis: Array, sums: Array, index: int) ->
         index: the target's group.
     """
     groups = columns.shape[1]
-    # The unknowns are C / 10 and the groups' D, by function: sums = [common, deviations] unknowns.
+    # The unknowns, one row each, are C / 10 by function, then D by group and function: sums = [common, deviations]
+    # unknowns. An entry of `sums` has its own column of unknowns.
     common = _COMMON * (columns @ sizes)[:, None] * basis
     deviations = (columns[:, :, None] * basis[:, None, :]).reshape(len(basis), -1)
     U, s, Vt = np.linalg.svd(np.hstack([common, deviations]), full_matrices=False)
@@ -168,7 +170,7 @@ def _fit(columns: Array, sizes: Array, basis: Array, sums: Array, index: int) ->
     solved = (to_messages @ Vt.T / s) @ U.T
     free = 1 - np.sum(U**2, axis=1)  # 1 - leverage: a round's residual over it is its leave-one-out residual
     checked = free > _FREE_TOLERANCE  # a round that fixes a parameter of its own gives no information about the fit
-    if 2 * np.sum(checked) < len(sums) and basis.shape[1] > 1:
+    if 2 * np.sum(checked) < len(sums) and basis.shape[1] > 1:  # too few rounds check it; a constant alone is kept
         return _LeastSquares(solved @ sums, solved, float("inf"), float("inf"))
     errors = (sums - U @ (U.T @ sums))[checked] / free[checked, None]
     left_out = float(np.linalg.norm(errors)) * np.sqrt(len(sums) / max(int(np.sum(checked)), 1))

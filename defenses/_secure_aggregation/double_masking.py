@@ -82,7 +82,7 @@ class SecureAggregation(Aggregation):
         survivor_change: b: a client releases a sum only over the survivors of the last sum that it released, or over
             survivors that differ from them by b clients at least. If two sets of survivors differ by one client, the
             difference of their sums is that client's contribution plus the change in the others'. With b > 1, a round
-            in which fewer than b clients are lost or return is repeated without b - 1 others.
+            in which 1 to b - 1 clients are lost or return is void, and repeated without some others, up to b - 1.
 
     Guarantees on the complete graph:
         Against a server that follows the protocol, with up to `threshold - 1` clients that share all they know with it:
@@ -146,7 +146,7 @@ class SecureAggregation(Aggregation):
                 raise ConfigError(f"{name} must be True or False; got {getattr(self, name)!r}")
         if self.graph not in ("complete", "sparse", "auto"):
             raise ConfigError(f'graph must be "complete", "sparse" or "auto"; got {self.graph!r}')
-        shares_of(1, self.adversarial, self.dropouts)
+        shares_of(1, self.adversarial, self.dropouts)  # checks that both are in [0, 1)
         if self.graph != "complete" and not (self.adversarial and self.dropouts):
             raise ConfigError(
                 "a sparse graph is designed for a share of adversarial clients and of dropouts; give "

@@ -3,7 +3,10 @@
 In an exchange (one sum) each client packs its contribution into plaintexts and encrypts them, the server multiplies the
 clients' ciphertexts, which adds what they encrypt, and the key holder (a helper beside the server) decrypts the result.
 
-`TERMS` names, for each quantity that is predicted, functions of the counts; `figures.json` has a constant for each.
+Each quantity, such as the server's CPU seconds, is predicted (`prediction`) as a sum of terms: a count times a constant
+that was fitted to measured exchanges. `TERMS` has the counts as functions of `EncryptionCounts`, by quantity and name
+of the term; `figures.json` has the constants, one set for each length of the modulus and each way in which clients draw
+the random factor of a ciphertext (`encryption_randomness`).
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from securefed.errors import PlanError
 
 @dataclass(frozen=True)
 class EncryptionCounts:
-    """The counts that the cost of one exchange depends on, for one key length and kind of encryption randomness.
+    """The counts that the cost of one exchange depends on.
 
     Attributes:
         clients: number of clients.
@@ -47,7 +50,7 @@ class EncryptionCounts:
         """
         if not 0 <= lost <= plan.clients - plan.threshold:
             raise PlanError(f"the plan survives 0 to {plan.clients - plan.threshold} lost clients, not {lost}")
-        key = bits // 4  # bytes: the modulus n and the base h, each of bits / 8
+        key = bits // 4  # bytes: the modulus n, and the number h whose powers give random factors, each of bits / 8
         return cls(plan.clients, lost, Packing.of(plan, bits).plaintexts, key)
 
     @property

@@ -1,8 +1,10 @@
-"""Generate graphs that share edges, and smooth signals on them (ppgl, section V-A).
+"""Generate graphs that share edges, and smooth signals on them.
 
-The experiments of graph learning draw one graph for each client and signals on it: rows are signals, columns are
-vertices, and neighbours have similar values. L is a graph's Laplacian, L^+ its pseudo-inverse; graphs are adjacency
-matrices (vertices, vertices).
+The experiments of graph learning (`graph/ppgl`) draw one graph for each client and signals on it: rows are signals,
+columns are vertices, and neighbours have similar values. L is a graph's Laplacian, L^+ its pseudo-inverse; graphs are
+adjacency matrices (vertices, vertices).
+
+Source ("the paper", ppgl): Zhang and Wang, Graph Learning Across Data Silos, section V-A.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ SMALLEST_DEGREE = 0.3
 """Every vertex of a graph must have a larger degree: the variance of its signal grows as 1 / degree, so that one vertex
 of tiny degree would dominate every measure."""
 ATTEMPTS = 10_000
-"""Number of draws after which graphs of such degrees are given up; they take seconds."""
+"""Number of draws after which a `ConfigError` says that such degrees are out of reach; so many take seconds."""
 WEIGHTS = (0.7, 1.0)
 """The range of the weights of added edges; an RBF graph that is cut at .7 has the same."""
 
@@ -71,8 +73,9 @@ def nested_parts(base: Array, shares: Sequence[float], rng: np.random.Generator)
     """Draw for each share q a part of `base` with round(q |E|) of its |E| edges; smaller parts lie in larger ones."""
     if not all(0 <= share <= 1 for share in shares):
         raise ConfigError(f"shares of edges lie in [0, 1], not {tuple(shares)}")
-    # the two ends of each edge of `base`
-    heads, tails = (index[base[np.triu_indices(len(base), 1)] > 0] for index in np.triu_indices(len(base), 1))
+    rows, columns = np.triu_indices(len(base), 1)
+    is_edge = base[rows, columns] > 0
+    heads, tails = rows[is_edge], columns[is_edge]  # the two ends of each edge of `base`
     order, parts = rng.permutation(len(heads)), []
     for share in shares:
         kept = order[: round(share * len(heads))]
@@ -92,8 +95,16 @@ def related_graphs(
 ) -> RelatedGraphs:
     """Draw an RBF graph; each client keeps a share of its edges and adds random ones up to the old number.
 
-    The paper does not give the added weights (`WEIGHTS` here), nor treat vertices that lose all their edges: everything
-    is drawn again until each client's smallest degree exceeds `smallest_degree`, since L^+ has no scale otherwise.
+    The paper does not give the added weights (`WEIGHTS` here), nor treat vertices that lose all their edges. Here
+    everything is drawn again until each client's smallest degree exceeds `smallest_degree`, since the variance of a
+    vertex's signal grows without bound as its degree goes to 0.
+
+    Args:
+        clients: number of graphs.
+        shared: share of the edges of the RBF graph that each client keeps, in [0, 1].
+        rng: source of all randomness.
+        vertices: number of vertices.
+        smallest_degree: bound that every degree of every client's graph exceeds.
 
     Raises:
         ConfigError: parameters outside their domain, or degrees that no draw reaches.

@@ -1,7 +1,9 @@
 """Show an advice: its sentences, what to paste, and the settings tried, as a plot of leak by utility and as rows.
 
-An advice searched defences and sizes for settings that keep a leak acceptable (`advice.search`). The page's first
-screen shows the block that `advice_block` makes.
+An advice searched defences and sizes for settings that keep a leak acceptable (`advice.search`). A setting is one
+defence at one number of clients, rows and rounds. It holds if the upper end of the interval of its leak is at most the
+acceptable leak, and a larger leak would have shown; it is usable if it keeps enough of the utility without a defence
+(`Advice.keep`). The page's first screen shows the block that `advice_block` makes.
 """
 
 from __future__ import annotations
@@ -21,8 +23,12 @@ _TICKS: Final = (0.0, 0.5, 1.0)
 
 
 def advice_block(advice: Advice) -> dict[str, Any]:
-    """Collect what the first screen shows of one advice, by the names that the template uses."""
-    best = advice.frontier  # the settings that no other one beats in everything
+    """Collect what the first screen shows of one advice, by the names that the template uses.
+
+    There are up to three answers, each a sentence and a command: the setting advised, the one advised to hide single
+    rows of a client, and, where no setting can be advised, the nearest to one.
+    """
+    best = advice.frontier  # the settings that no other one beats in leak, utility, bytes and epsilon at once
     shown = sorted(advice.tried, key=lambda setting: (setting != advice.advised, setting not in best))
     notes = [*(setting.note for setting in shown), *(setting.note for setting in advice.records)]
     return {
@@ -53,6 +59,7 @@ def _row(index: int, setting: Setting, advice: Advice) -> dict[str, str]:
         "defense": setting.defense,
         "sizes": f"{setting.clients} clients, {setting.rows_per_client} rows, {setting.rounds} rounds",
         "leak": leak_text(setting.leak),
+        # empty where it was not measured (NaN), and where even the upper end is worse than a guess
         "upper": f"at most {leak_text(setting.leak_upper)}" if setting.leak_upper >= 0 else "",
         "holds": "yes" if setting.holds else "no",
         "epsilon": number(setting.epsilon, ".3g"),
@@ -77,10 +84,10 @@ def _frontier(advice: Advice, shown: list[Setting]) -> str:
         "The table below lists them."
     )
     plot = Plot(label, (0, 1), (math.floor(low), math.ceil(top)))
-    ends = [math.floor(low) + share * (math.ceil(top) - math.floor(low)) for share in _TICKS]
-    plot.rows((value, f"{value:g}") for value in ends)
+    heights = [math.floor(low) + share * (math.ceil(top) - math.floor(low)) for share in _TICKS]
+    plot.rows((value, f"{value:g}") for value in heights)
     plot.columns(((tick, f"{tick:g}") for tick in _TICKS), "leak, upper end of its interval")
-    plot.band([0, advice.acceptable], [ends[0]] * 2, [ends[-1]] * 2, "var(--better)")
+    plot.band([0, advice.acceptable], [heights[0]] * 2, [heights[-1]] * 2, "var(--better)")  # shades accepted leaks
     best = advice.frontier
     for index, setting in known:
         colour = "var(--better)" if setting.holds else "var(--worse)"
