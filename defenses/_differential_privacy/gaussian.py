@@ -151,7 +151,8 @@ class CentralGaussian(Transform):
 
     def distortion(self, plan: Plan, count: int) -> ClippingNoiseRecord:
         """State the clipping and the noise of an exchange, for the recorded transcript."""
-        return ClippingNoiseRecord(released=dict.fromkeys(plan.wanted_rings, _deviation(plan)))
+        names = plan.wanted_rings  # by the name of every tensor
+        return ClippingNoiseRecord(released=dict.fromkeys(names, _deviation(plan)))
 
 
 @dataclass(frozen=True)
@@ -209,6 +210,7 @@ def sensitivity(plan: Plan) -> float:
     if privacy is None:
         raise PlanError("without a clip the sensitivity is not bounded; put clip(...) into the chain")
     grid = _grid(plan, privacy) if privacy.noise_multiplier else 0.0
+    # steps and grid are powers of two: a sum of multiples of a step that is no smaller lies on the grid already
     moved = (t.size * (_rounding(t, plan, privacy) + (0.0 if t.step >= grid else grid)) ** 2 for t in plan.tensors)
     return privacy.clip + math.sqrt(sum(moved))
 

@@ -25,6 +25,14 @@ from securefed.defenses._homomorphic.randomness_workers import shared_workers
 def encryptions_of_zero(public: PublicKey, count: int, randomness: RandomnessKind) -> list[Any]:
     """Make `count` fresh encryptions of zero, integers below n^2, by worker processes where they save time.
 
+    Workers serve the kinds of randomness that use tables of powers, which each worker makes once per key. `full`, which
+    raises a fresh number to the power n each time, is computed here.
+
+    Args:
+        public: the public key, with the modulus n.
+        count: how many.
+        randomness: how they are drawn; kinds with shorter exponents are faster, under a further assumption.
+
     Raises:
         WorkerError: a worker process ended before its answer.
     """

@@ -17,7 +17,9 @@ neighbours are hypergeometric, and every probability below is a sum of exact int
    hypergeometric distribution, defined at `_tails`). Here n = N - D, the fewest clients that can advertise keys, as
    corrupt ones stay.                                                                         <= 2^-security
 2. The graph without the corrupt and the lost clients is connected. A circulant graph is disconnected only if two
-   separate blocks of k / 2 consecutive clients are removed: n (n - 1) / 2 pairs of blocks.   <= 2^-security
+   separate blocks of k / 2 consecutive clients are removed: at most N (N - 1) / 2 pairs of blocks, each removed with
+   probability binom(C + D, k) / binom(N, k). Clients lost before the graph is drawn make it smaller.
+                                                                                               <= 2^-security
 3. Every secret finds t holders: of a lost client among its k neighbours (D - 1 others are lost), of one that uploaded
    among its k neighbours and itself.                                                       <= 2^-correctness
 The first two probabilities are added. With `active` the server may lie about which clients are lost, so that corrupt

@@ -1,8 +1,9 @@
 """Keep which client each SuperNode is: the server numbers them, or asks the sites where the terms pin identities.
 
-Flower gives each SuperNode a large random id; a secure sum needs clients numbered 0 to N - 1, N being stated in its
-terms, what server and clients agreed on before. Where clients sign with
-identities, a client's key belongs to its number, so that each site names its own.
+Flower gives each SuperNode a large random id. A secure sum needs clients numbered 0 to N - 1; its terms, on which
+server and clients agreed before the run, state N. Where the clients sign with identities, a client's key belongs to its
+number, so that each site (the operator of a SuperNode) names its own. The grid behind `SecureStrategy` (`_sum_grid`)
+has one roster for all rounds, and asks it before each sum.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Roster:
         return [node for node in nodes if self.party(node) is None]
 
     def number(self, nodes: Sequence[int], connected: Iterable[int]) -> None:
-        """Give numbers to SuperNodes in their order; those for which none is free get none, which is logged.
+        """Give numbers to SuperNodes in their order, first those that were never given, then those of lost SuperNodes.
+
+        SuperNodes for which none is left get none, which is logged.
 
         Args:
             nodes: SuperNodes without a number.
@@ -59,7 +62,7 @@ class Roster:
             )  # fmt: skip
 
     def name(self, node: int, party: int, connected: Iterable[int]) -> None:
-        """Take down the number that a site gave; a number that a connected SuperNode has is not given away.
+        """Enter the number that a site named; one that another connected SuperNode has is refused, which is logged.
 
         The caller asks only SuperNodes without a number, so that none gets a second one.
 

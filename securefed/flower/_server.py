@@ -1,9 +1,10 @@
 """Run the server of a federation inside a Flower ServerApp.
 
 The ServerApp's `main` calls `serve`. It first enrols the parties: it invites every SuperNode that connects, and each
-answers which client it is and whether it agrees to the terms. Then the round loop (`Server`) runs over a transport that
-sends each client's messages to its SuperNode (`FlowerGrid`). Between rounds, SuperNodes of parties that are missing are
-invited again.
+answers which party it is and whether it agrees to the terms. A party is a client, numbered from 0, or one that the
+defence needs beside the clients (`beside`), such as a key holder, with a negative number. Then the round loop
+(`Server`) runs over a transport that sends each party's messages to its SuperNode (`FlowerGrid`). Between rounds,
+SuperNodes of parties that are missing are invited again.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ class Enrolment:
             if not self.missing or time.monotonic() >= end:
                 break
             time.sleep(poll)
-        clients, planned = sum(party >= 0 for party in self.nodes), self._terms.public.clients
+        clients, planned = sum(party >= 0 for party in self.nodes), self._terms.public.clients  # < 0: no client
         beside = self._terms.defense.aggregation.beside
         if clients < (planned if least is None else least) or not set(beside) <= set(self.nodes):
             raise TooFewSurvivors(

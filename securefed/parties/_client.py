@@ -63,8 +63,8 @@ class SumClient:
     update's values: an update that is not finite or beyond its bound, or a function that fails, makes the client sit
     out, and the round is repeated without the server learning which client it was (under a defence that hides uploads).
     A client that sat out of 8 exchanges of a run declines all others, which the server sees: that bounds what the
-    server learns by asking in several rounds with other cohorts, and one broken update in a round of 8 attempts
-    exhausts it.
+    server learns by asking in several rounds with other cohorts. A round that is void because of
+    this client is tried again, 8 times in all by default, so that one update that stays broken can use up all 8.
     Not guaranteed: that another client's update is honest. That a state which answered a request is not used again,
     where the caller restores an old copy of it: one upload may then be masked twice alike.
 
@@ -88,7 +88,7 @@ class SumClient:
         self.terms, self.party = terms, party
         self._defense = terms.for_party(party, identity)
         self._file = None if file is None else StateFile(file, _KIND, seal)
-        self._own_ledger = ledger is None and terms.epsilon is not None
+        self._own_ledger = ledger is None and terms.epsilon is not None  # then its entries, the "book", freeze with it
         self._ledger = self._limited(None) if self._own_ledger else ledger
         self._node: ClientNode | None = None
         self._base: bytes | None = None

@@ -1,8 +1,8 @@
 """Compare a simulated FAPS client's messages with the observed ones, as functions of its Gram matrix S.
 
 FAPS is a method of federated PCA. In round k the server broadcasts a basis Z_k, orthonormal (features, rank). The
-client keeps a subspace X_k of the same shape, with X_0 = Z_0. With X = X_{k-1} it iterates V <- orth(H V), c_k times
-from V = X, and the last V is X_k:
+client keeps a subspace X_k of the same shape. In round 0 it takes X_0 = Z_0. In round k >= 1, with X = X_{k-1}, it
+iterates V <- orth(H V), c_k times from V = X, and the last V is X_k:
 
     H = S + X W^T + W X^T + beta Z_k Z_k^T,   W = -(I - X X^T) S X,   beta = beta_scale lambda_1(S).
 

@@ -78,7 +78,7 @@ class FunctionAlgorithm(Algorithm[Tensors, Rows]):
         example: the first client's first message, for names and shapes; empty before there is one.
         seeded: whether the global generators of `random`, NumPy and torch are set for each call and restored after it,
             for a function that draws from them.
-        faults: the first client step that failed, or nothing.
+        faults: the first client step that failed, or nothing; `own_seed_run` names client and round from it.
     """
 
     function: Contribute

@@ -49,7 +49,9 @@ COVERED: Final[Mapping[str, tuple[str, ...]]] = {
     DP: (views.RELEASED,),
     DDP: (views.SUM_ONLY, CHANGING_SURVIVORS),
 }
-"""By defence with noise, the views that its epsilon covers."""
+"""By defence with noise, the views that its epsilon covers. Central noise covers what the server publishes, not what it
+sees. Distributed noise covers the sums that the server sees, over the same clients in every round
+(`SUM_ONLY`) or over sets that change (`CHANGING_SURVIVORS`)."""
 QUANTISED: Final = chain(Quantise(), Plain())
 """Fixed-point sums in the clear. Every exact defence (masks, Paillier) has the same sums of integers, bit for bit."""
 RealRun = tuple[Result, Federation]

@@ -1,9 +1,17 @@
 """Say what to do, from the cells of an audit alone: which protection holds for which algorithm, and on what conditions.
 
 Where the report has an advice, which searched protections and sizes, that stands first and these sentences follow it.
-The page's first screen and the terminal show them. `outcomes` sorts the algorithms beforehand: plain messages hold
-(`safe`), a protection holds (`held`), one holds while the same clients take part (`fixed`), not known, or none
-(`open`).
+The page's first screen and the terminal show them. A cell is one attack on one secret in one view (what an attacker
+sees), over all runs, with a verdict.
+
+A protection holds if no attack on one client's data leaks more than the audit's acceptable level, and the attacks would
+have noticed such a leak. `outcomes` sorts the algorithms beforehand, for a server without help:
+
+    safe       even plain messages hold
+    held       a protection holds
+    fixed      one holds while the same clients take part in every round
+    unknown    no leak was found, but the attacks failed or scatter too much
+    open       none holds
 """
 
 from __future__ import annotations
@@ -89,7 +97,10 @@ def _named(names: Sequence[str], report: Report) -> str:
 
 
 def _alike(found: Sequence[Outcome], kind: str) -> list[list[Outcome]]:
-    """Group the algorithms of one kind so that all of a group share a defence that holds."""
+    """Group the algorithms of one kind so that all of a group share a defence that holds.
+
+    Each algorithm joins the first group that still shares one with it; else it begins a group.
+    """
     groups: list[list[Outcome]] = []
     for item in found:
         if item.kind == kind:
@@ -185,7 +196,7 @@ def _separation(report: Report) -> list[Action]:
     """Warn of helpers: parties with whose help the server reads single clients in spite of a protection."""
     best = strongest((c for c in report.cells if c.owner == CLIENT), by_owner=True).values()
     helped = [cell.view for cell in best if cell.verdict.word in FOUND and cell.view.startswith(_HELPED)]
-    holder, clients = (any(view.startswith(start) for view in helped) for start in _HELPED[::-1])
+    clients, holder = (any(view.startswith(start) for view in helped) for start in _HELPED)
     names = [name for name, there in (("the key holder", holder), ("most of the clients", clients)) if there]
     if not names:
         return []

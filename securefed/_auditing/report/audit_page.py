@@ -79,13 +79,15 @@ def _environment() -> Environment:
 def render(report: Report) -> str:
     """Write the page as HTML."""
     shared, algorithms = report.settings[AUDIT], report.algorithms
+    sentences = headline(report)
+    if names_secrets(report):  # the first screen then tells the secrets apart; the first sentence would not
+        sentences = sentences[1:]
     return template_page(
         "report.html.j2",
         ["report.css"],
         title=f"{shared['data']}, {shared['clients']} clients",
         first=first_screen(report),
-        # a report that tells secrets apart leaves out the first sentence, which does not
-        headline=headline(report)[names_secrets(report) :],
+        headline=sentences,
         matrices=matrices(report),
         counts=COUNTS,
         sizes=sizes(report),
@@ -106,7 +108,10 @@ def render(report: Report) -> str:
 
 
 def _detectable(cell: Cell) -> str:
-    """Format the smallest leakage that would have been seen; empty if the search failed or there is one seed."""
+    """Format the smallest leakage that would have been seen; empty if the search failed or there is one seed.
+
+    It failed if its estimates explain the messages of too few runs (a share below `SIGHTED`).
+    """
     failed = cell.verdict.word == INCONCLUSIVE and cell.explained < SIGHTED
     return "" if failed else figure(cell.verdict.detectable, ".2f")
 

@@ -91,7 +91,9 @@ def evidence(artifact: Artifact, secret: str) -> Evidence:
 
     Args:
         artifact: the secret and its estimate.
-        secret: kind of the secret, as the algorithm's settings state it.
+        secret: kind of one client's data that is this algorithm's secret, as its settings state it: `samples` or `data`
+            (rows), `personal` (the client's own model, a row each), `gram`, `distances` and others (matrices). It
+            counts where the artifact itself names only whose data it holds, such as `client`.
     """
     kind = artifact.secret if artifact.secret in ("gram", "samples", "pooled samples", "pooled gram") else secret
     if artifact.truth.dtype.kind == "U":  # arrays of text

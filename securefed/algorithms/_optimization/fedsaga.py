@@ -44,7 +44,8 @@ class FedSaga(BlockMethod):
         y_ij <- grad f_ij(x_i^-)
 
     from x_i = x, the server's model, with eta the `learning_rate`. A client has M = `blocks` blocks and takes T =
-    `local_steps` steps, each on a block j drawn at random. (9) prints blocks of one row, n_ij = 1.
+    `local_steps` steps, each on a block j drawn at random. (9) prints blocks of one row, n_ij = 1. The client keeps the
+    y_ij from round to round; they are 0 before the first.
     The client sends dx = x_i - x. phi_i = sum_j y_ij is not stored: it is summed from the memory, so it cannot drift
     from it. With one block, phi_i - y_i = 0 and a step is FedAvg's with g = n_i * mean gradient; with one client this
     is SAGA, whose fixed point is the optimum. With several clients it drifts as FedAvg does: only the local variance is

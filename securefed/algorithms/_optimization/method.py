@@ -38,8 +38,8 @@ from securefed.problems import Problem, problems
 from securefed.problems._linear import SoftmaxRegression
 
 BLOWN_UP = 1e6
-"""A run has diverged when an entry of a server's vector exceeds this many times its largest entry at the start: far
-more than a converging run grows by, and far below the overflow of float32 (3e38)."""
+"""A run has diverged when an entry of a server's vector exceeds this many times its largest entry at the start, or this
+where that is below 1: far more than a converging run grows by, and far below the overflow of float32 (3e38)."""
 HOPELESS = 1e12
 """A contribution or broadcast with an entry beyond this has diverged: this limit needs no start to compare with, and is
 far above the entries of usable models and far below the overflow of float32."""
