@@ -7,11 +7,11 @@ each round it makes K projected gradient steps on its edge weights w,
     w <- max(0, v - eta [z / N - S^T(alpha / (S v + zeta)) + 4 beta v + pull (v - consensus)]),
 
 where v is w with momentum, S v are the degrees (sums of the weights at each vertex), consensus is the graph that the
-server broadcast, and eta, alpha, beta, zeta and pull are public settings. It sends w or a multiple of it: in PPGL gamma
-w and gamma, with a weight gamma that falls with the distance of w from the consensus; in IGL only the value of its
-objective. The attack knows all but z: it simulates the steps as a function of z / N of every client in a sum, and fits
-that to the observed messages. It is registered as `distances/fit`. The members are the clients whose sum the attacker
-observes.
+server broadcast, and eta, alpha, beta, zeta and pull are public settings. It sends w or a multiple of it: in the
+algorithm PPGL gamma w and gamma, with a weight gamma that falls with the distance of w from the consensus; in the
+algorithm IGL only the value of its objective. The attack knows all but z: it simulates the steps (`GraphSimulation`) as
+a function of z / N of every member, the clients whose sum the attacker observes, and fits that to the observed
+messages. It is registered as `distances/fit`; audits call `applies`, then `run`.
 """
 
 from __future__ import annotations
@@ -41,10 +41,12 @@ from securefed.errors import TranscriptError
 SOLVED = 1e-10
 """Norm of the residual, in units of what the messages show of the data, up to which a fit explains them."""
 _GOAL, _ROUND_OFF = 3e-15, 1e-13
-"""Residual at which a search stops, and the same where messages leave distances open, so that steps are inexact."""
+"""Norm of the residual at which a search stops; the second where messages leave some distances open: the Jacobian is
+then singular, and round-off ends the search earlier."""
 _LONG, _SHORT = StallLimit(0.03), StallLimit(0.03, far=5, close=5)
-"""Jacobians within which a search must halve its residual: 12 above .03 and 40 below; 5 where messages leave distances
-open. There completions follow, and 12 in place of 5 take twice as long at 30 columns for the same errors."""
+"""Number of Jacobians within which a search must halve its residual, or it is given up. `_LONG`: 12 while the residual
+is above .03 (far), 40 below (close). `_SHORT`, where messages leave distances open: 5. There further searches follow,
+and 12 in place of 5 take twice as long at 30 columns for the same errors."""
 _RANK_TOLERANCE = 1e-12
 """Relative size below which a singular value of the Jacobian counts as zero: round-off of a simulation is 1e-14."""
 _STAGES = (1, 2, 3, 6, 14)
@@ -64,17 +66,22 @@ class DistanceFit:
     """Fit z_i / N_i of every member by Levenberg-Marquardt through all steps of all rounds, few rounds first.
 
     One client in the clear: with K = 1 a round is linear in z on the edges that stay positive, so that the first step
-    is exact; with K > 1 a few steps are needed. An edge that is 0 in every round bounds its distance from below. In the
-    steps before it reaches 0 it counts in the degrees of its two vertices, which shows one or two sums of such
-    distances for each vertex. The rank then falls short of the unknowns, and the rest is the completion of largest
-    determinant, which is likely but not known.
+    of the search is exact; with K > 1 a few are needed. An edge whose weight is 0 in every message is called hidden:
+    the messages only say that its distance is at least some number. (With K > 1 its weight may be positive in the first
+    steps. It then counts in the degrees of its two vertices, which shows one or two sums of hidden distances for each
+    vertex.) The hidden distances that stay open are completed (`complete_undetermined`): squared distances D are those
+    of some signals only if the Gram matrix -1/2 J D J, with J = I - 1 1^T / vertices, has no negative eigenvalue, and
+    of all such D the one whose Gram matrix has the largest determinant is taken. For Gaussian data it has the largest
+    entropy; it is likely, not known.
 
-    Sums: every member is simulated separately. In the first round all have the same weight, which gives the pooled
-    distances; from the second round on, the weights gamma_i tell PPGL's clients apart. The result does not say which of
-    several clients with equally many rows is which. IGL sends one number a round.
+    Sums: every member is simulated separately. In the first round all have the same weight, which gives the mean
+    member's distances; from the second round on, the weights gamma_i tell PPGL's clients apart. The result does not say
+    which of several clients with equally many rows is which. IGL sends one number a round, so that its messages
+    determine few distances.
 
-    The pooled start is a stationary point of the difference between members, so that members start apart from it. N
-    members are determined by N rounds; a fit that begins with no more rounds ends in wrong minima less often.
+    Where all members are equal, the residual does not change to first order with the difference between them, so that a
+    search cannot leave such a point; `starting_points` therefore gives members different distances. M members are
+    determined by M rounds of PPGL; a fit that begins with just so many ends in wrong minima less often.
 
     Clipping is simulated. With noise, or where clipping leaves the distances open, the most likely distances are
     returned (`posterior_mode`), and `diagnostics["explained"]` says whether the noise is as large as was stated.
@@ -154,7 +161,8 @@ class DistanceFit:
     def _distorted(self, system: GraphSimulation, rng: np.random.Generator) -> Reconstruction:
         """Fit messages with clipping or noise: exactly if possible, else return the most likely distances."""
         system = system.first(self.rounds)
-        others: tuple[Array, ...] = ()
+        others: tuple[Array, ...] = ()  # further starts
+        # at least as many equations as unknowns, and little noise beside what the messages show of the data
         if system.determined and system.loudness < _QUIET:
             residual, distances, jacobian = self._search(system, rng)
             if residual <= SOLVED:
@@ -231,7 +239,8 @@ class DistanceFit:
     def _check_memory(self, system: GraphSimulation) -> None:
         """Refuse a simulation that would not fit into `memory`.
 
-        Counted are about 12 complex arrays (members, edges, edges) and 4 Jacobians.
+        Counted are about 12 complex arrays (members, edges, edges), since derivatives are taken by complex steps, 16
+        bytes a number; and 4 real Jacobians.
 
         Raises:
             TranscriptError: it would not fit.

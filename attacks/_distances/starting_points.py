@@ -6,9 +6,9 @@ sends [gamma_i w_i, gamma_i], its edge weights w_i times a weight gamma_i, and t
 objective, one number. The attacker observes sums over the members, the clients whose sum a message is.
 
 The unknowns are z_i / N_i, (members, edges). The first round, in which all members have the same weight, gives their
-mean p, the pooled distances. The members' differences from p must be guessed. With z_i / N_i = p + c_i v, where the c_i
-sum to 0, a sum of equally weighted messages is even in v, so that v = 0 is a stationary point of the residual and no
-search can start there.
+mean p, the pooled distances. The members' differences from p must be guessed. Let z_i / N_i = p + c_i v, with numbers
+c_i that sum to 0. At v = 0 all members send the same message m(p), and its derivative in v, summed over the members, is
+sum_i c_i dm/dp = 0: v = 0 is a stationary point of the residual, from which no search starts.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ _RANDOM_DIFFERENCE = 0.3
 def starting_points(system: GraphSimulation, rng: np.random.Generator) -> Iterator[Array]:
     """Yield guesses of z / N, (members, edges), without end.
 
-    PPGL's weights gamma_i differ between members from the second round on. There the observed weighted mean graph less
-    that of equal members shows v up to its sign and size. The first guesses take v from the second and the third round,
-    with the size of least residual. All further guesses take random differences. One client starts at p.
+    PPGL's weights gamma_i differ between members from the second round on. There the observed weighted mean graph,
+    sum gamma_i w_i / sum gamma_i, less that of equal members shows about v, up to its sign and size. The first guess
+    takes v from the second round, the second guess from the third, each with the size in `_SCALES` whose simulated
+    first rounds have the smallest residual. All further guesses take random differences. One client starts at p.
 
     Args:
         system: simulation of the members in the observed rounds.
@@ -81,13 +82,15 @@ def pooled(system: GraphSimulation) -> Array:
     # K steps with momentum xi and a constant gradient move by step_size sum_(t < K) sum_(s <= t) xi^s times it
     powers = method.momentum ** np.arange(method.local_steps)
     total_step = method.step_size * float(np.cumsum(powers).sum())
-    # at stationary distances the graph stays at its start, so that the sums there show the members' total weight
+    # At stationary distances every w_i stays at `start_weight`, so that a simulated sum of PPGL, sum gamma_i w_i, is
+    # start_weight times the members' total weight, the same number at each edge. The observed sum over this weight is
+    # the mean graph.
     weight = system.sent(system.stationary)[0].sum(axis=0)[: system.edges] / method.start_weight
     guess = np.maximum(
         stationary - (first_round.total[: system.edges] / weight - method.start_weight) / total_step, 0.0
     )
     member = first_round.members[:1]
-    # a member's part of the sum, the same for all in the first round
+    # gamma_1 / sum gamma_i: a member's part of the sum, the same for all in the first round
     share = float(system.sent(system.stationary)[0][0, 0]) / float(weight[0] * method.start_weight)
     single = replace(
         system, rounds=(replace(first_round, total=share * first_round.total, members=member),), members=member

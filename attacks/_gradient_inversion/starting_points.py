@@ -2,9 +2,14 @@
 
 The searches (`multistart_search`, `dlg`) fit the rows behind the messages of logistic or softmax regression from one
 start after the other. A start is a guess of all labels and rows. With predicted probabilities p_k and labels y_k of row
-x_k, the gradients of weights and bias are G = sum_k (p_k - y_k) x_k^T and sum_k (p_k - y_k). The number of rows of each
-class (the label counts) is estimated from the gradient of the bias. For given labels, the rows are estimated from G by
-linear least squares, each round's message being treated as one gradient.
+x_k, k = 1..n, the gradients of the loss summed over the rows are, of weights and bias,
+
+    G = sum_k (p_k - y_k) x_k^T = R X,    g = sum_k (p_k - y_k) = sum_k p_k - (n_c),
+
+with p_k - y_k as the columns of R, (classes, n), and the label counts n_c, the numbers of rows of each class c. The
+counts are estimated from g, with all p_k taken as that of a mean row: n_c is near n p_c - g_c, and an integer. For
+given labels, the rows X are estimated from G by linear least squares, each round's message being treated as one
+gradient. Logistic regression has one output in place of the classes, the probability of class 1.
 """
 
 from __future__ import annotations
@@ -34,7 +39,7 @@ _ITERATIONS = 3
 _CLIPPED_ITERATIONS = 4
 """Alternations if contributions are clipped, because the clipping factors depend on the rows too."""
 _BIAS_WEIGHTS = 0.05, 2.0
-"""Limits of the factor by which a row is estimated to be scaled by a clip: noise cannot scale a row to infinity."""
+"""Limits of the estimated factor by which a clip scaled a row's part of a message, since rows are divided by it."""
 _SINGULAR = 1e-3
 """Relative singular value below which a direction of the rows is left out of a start."""
 _SCALES = 0.7, 3.0
@@ -153,16 +158,20 @@ class StartGenerator:
     def _clipped_samples(self, labels: Array) -> Array:
         """Solve for the rows under clips by least squares, with coefficients from the rows found before.
 
-        If the bias is clipped together with the weights, it shows by how much each row was scaled, and the rows are
-        divided by that factor.
+        A clip scales a member's whole message, weights and bias alike. So the sums are sum_k s_k c_k x_k^T (weights)
+        and sum_k s_k c_k (bias): c_k is the coefficient of row k, clip included, as simulated with the rows found
+        before, and s_k the ratio of the true clip factor to the simulated one, taken as the same in all rounds. Least
+        squares gives s_k x_k and s_k side by side, and x_k is their ratio. Where a clip does not scale the bias with
+        the weights, s_k is taken as 1.
         """
         equations = self.equations
         (rows, bias), clips = (equations.data, [clip for item in equations.simulation.rounds for clip in item.clips])
+        # a clip scales its blocks together; more blocks than weights means that the bias is among them
         if not all(clip.weights and len(clip.blocks) > len(clip.weights) for clip in clips):
-            bias = bias[:, :0]  # a bias that is clipped by itself does not show the clipping factors of the weights
+            bias = bias[:, :0]  # no columns
         x = np.zeros((len(labels), len(equations.basis)))
         for _ in range(_CLIPPED_ITERATIONS):
-            # weights' data = coefficients X, and bias' data = coefficients 1, both times the rows' clipping factors
+            # the c_k as columns, one line for each round, part of a message and output; observed sums likewise
             coefficients = equations.coefficients(x, labels)
             both = np.linalg.lstsq(coefficients, np.concatenate([rows, bias], axis=1), rcond=_SINGULAR)[0]
             x = both[:, : x.shape[1]]
@@ -174,10 +183,11 @@ class StartGenerator:
     def label_counts(self) -> list[Array]:
         """Plausible label counts n_c (number of rows of each class c), each (classes,), the likeliest first.
 
-        With a bias, its gradient is sum_k p_kc - n_c. Without one, the weights' gradient summed over the features takes
-        its place, up to a scale, if all features have one sign. Several local steps shrink the gradient by a common
-        unknown factor, so factors are tried, and those that make the n_c integers are preferred. If a row x with one
-        label has the gradient of -x with the other (`LinearModel.mirrored`), all rows are given class 0.
+        With a bias, its gradient is g. Without one, the weights' gradient summed over the features, sum_k (p_k - y_k)
+        (sum of the entries of x_k), takes its place: about g times the rows' mean sum of entries, an unknown factor, if
+        all features have one sign. Several local steps shrink g by an unknown factor too. So factors are tried, and
+        those that make the n_c integers are preferred. If a row x with one label has the gradient of -x with the other
+        (`LinearModel.mirrored`: two classes, no bias), labels are not determined, and all rows are given class 0.
         """
         total, number = self._total, number_of_classes(self.model, self.equations.simulation.public)
         if self.model.mirrored:
@@ -242,7 +252,9 @@ class StartGenerator:
             sums, factors = np.asarray(model.offset(first.gradient)), np.linspace(1.0, 0.2, 81)
         else:
             sums = model.weight(first.gradient) @ self.equations.basis.sum(axis=1)
-            largest = float(np.max(sums / p)) / total  # a class without rows has sums = factor total p
+            # n_c = total p_c - sums_c / factor is 0 for a class without rows, and negative for no class: where there is
+            # such a class, the factor is the largest sums_c / (total p_c)
+            largest = float(np.max(sums / p)) / total
             factors = np.abs(largest) * np.append(1.0, np.linspace(0.5, 4.0, 81))
         distances: dict[tuple[int, ...], float] = {}
         for factor in factors:

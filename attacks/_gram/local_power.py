@@ -1,10 +1,17 @@
 """Reconstruct a client's Gram matrix S from rounds of LocalPower with q > 1 local products.
 
-LocalPower is federated PCA in which a client does several steps of the power method between two sums. In a round it
-multiplies the received basis Z, (features, rank), by S = A A^T q times, with A^T its rows, orthonormalising in between,
-and sends the last product. `repeated_products` solves for S^q from the symmetry of S^q, takes the q-th root, and fits S
-to the messages. Rounds with q = 1 are linear in S; the attack `gram/power` reads them. In a `RoundView` the tensors
-named `BASIS`, `PRODUCT` and `CAPTURED` are Z, the last product and the scalar tr(Z^T S Z), and `LOCAL_STEPS` is q.
+LocalPower is federated PCA in which a client does several steps of the power method between two sums. In round k it
+multiplies the received basis Z_k, (features, rank), by S = A A^T q times, with A^T its rows, orthonormalising in
+between, and sends the last product Y_k. Orthonormalising multiplies by an upper triangular matrix from the right, so
+that S^q Z_k = Y_k R_k with an unknown triangular R_k, (rank, rank). Since S^q is symmetric, any two rounds satisfy
+
+    Z_j^T Y_k R_k = (Z_k^T Y_j R_j)^T,
+
+linear equations that determine all R_k up to one common factor, which the scalars tr(Z_k^T S Z_k) give: clients send
+them for the stop rule. `repeated_products` solves these equations, solves S^q from its products S^q Z_k, takes the q-th
+root, and fits S to the messages. Rounds with q = 1 are linear in S; the attack `gram/power` reads them. In a
+`RoundView` the tensors named `BASIS`, `PRODUCT` and `CAPTURED` are Z_k, Y_k and tr(Z_k^T S Z_k), and `LOCAL_STEPS` is
+q. The attack is registered as `gram/local-power`; audits call `applies`, then `run`.
 """
 
 from __future__ import annotations
@@ -73,7 +80,8 @@ class LocalPowerGram:
         if len(same) < 2:
             return "No two rounds have the same number of local steps above one; for one local step use `gram/power`."
         features, rank = same[0].start.shape
-        # the triangular factors of all rounds; equations for every pair of rounds, and for null vectors of the probes
+        # unknowns: the R_k. Equations: rank^2 for every pair of rounds; and where sum_k Z_k N_k = 0 for some matrices
+        # N_k, also sum_k S^q Z_k N_k = 0, `features` numbers for each of at most K rank columns
         unknowns = len(same) * rank * (rank + 1) // 2
         equations = (len(same) * rank) ** 2 // 2 + len(same) * rank * features
         what = f"Eliminating S^q of {features} features from {len(same)} rounds of rank {rank}"
@@ -128,7 +136,8 @@ def _members(observed: View) -> frozenset[int] | None:
 def _rounds(observed: View, members: frozenset[int], target: Target) -> list[LocalPowerRound]:
     """Return the client's messages.
 
-    Columns beyond the number of rows, which bounds the rank of S, are orthonormalised round-off and are left out.
+    The number of rows bounds the rank of S, and of the products that the client orthonormalises. Orthonormal columns
+    beyond that rank are made of round-off, so that these columns of the sent product are left out.
     """
     rows = rows_of(members, target.public)
     return [_round(o, rows) for o in observed.rounds if o.broadcast and o.members == members]

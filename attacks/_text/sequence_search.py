@@ -7,11 +7,13 @@ can compute the input that any sequence of tokens would cause, and keeps the seq
 1. At the first map the input of a position depends on its own token alone. Each token is tried at each position; those
    whose input lies in the span of the map's gradient occur there, in some row.
 2. At the first map behind the attention the input depends on the earlier tokens too. In a decoder sequences are built
-   from the left: of every prefix and next token those whose input lies in that map's span go on. In an encoder the
-   input depends on all tokens, so that whole sequences are tried, as long as they are few.
+   from the left: each prefix is extended by every token that step 1 allows at the next position, and kept if its input
+   there lies in that map's span. In an encoder the input depends on all tokens, so that whole sequences are tried, as
+   long as they are few.
 
-Both steps are exact while the positions of all rows together are fewer than the maps are wide. A sum of clients is a
-gradient of all their rows, so that the same search recovers all of them (Petrov et al. 2024, arXiv 2405.15586).
+The spans tell tokens apart while the positions of all rows together are fewer than the maps are wide; with more, every
+input lies in the span. A sum of clients is a gradient of all their rows, so that the same search recovers all of them
+(Petrov et al. 2024, arXiv 2405.15586). The audit of torch loops calls `find_sequences` (`text_attacks`).
 """
 
 from __future__ import annotations
@@ -69,13 +71,15 @@ def find_sequences(
         length: number of tokens of a row.
         candidates: tokens that may occur, for instance those of `occurring_tokens`.
         vocabulary: number of tokens.
-        scale: see `span_of`.
-        epsilon: see `span_of`.
+        scale: number by which a sent change of the model was multiplied to give `gradients` (1 / learning rate), since
+            the rounding of the weights is multiplied too; 0 where the gradients themselves were sent.
+        epsilon: relative rounding of the model's floating-point type.
 
     Raises:
         TranscriptError: the model has no such maps, or the spans do not select: too many tokens for the width, or a
             step that is no single gradient.
     """
+    # by map, in the order of a pass: whether its input at a position depends on (earlier tokens, later tokens)
     depends = sites.dependence(length, vocabulary)
     known = [name for name in depends if name in gradients]
     first = next((name for name in known if depends[name] == (False, False)), None)
@@ -83,8 +87,8 @@ def find_sequences(
     if first is None or second is None:
         raise TranscriptError("no linear map sees single tokens before, and tokens together after, a first attention")
     spans = {name: _selective(name, gradients[name], weights[name], scale, epsilon) for name in (first, second)}
-    # A decoder is causal: inputs depend on earlier tokens only. Tolerances grow until as many sequences as rows are
-    # found.
+    # A decoder is causal: inputs do not depend on later tokens. Tolerances (relative distances from a span, the
+    # strictest first; those that the wider of the two spans admits) grow until as many sequences as rows are found.
     found, causal = FoundSequences(np.empty((0, length), np.int64), 0), not depends[second][1]
     for tolerance in min((span.tolerances for span in spans.values()), key=len):
         try:

@@ -56,7 +56,8 @@ class ClippedMaskedProducts:
         `explained` of the result says whether all sums show about the same beta, and that of the estimated S.
         """
         rounds, may_be_clipped = self.rounds, self.rounds.may_be_clipped
-        squares, errors = rounds.squares()  # squared norms of the sums without their noise, and standard deviations
+        # estimates of the sums' squared norms without noise, (K,), and standard deviations of these estimates
+        squares, errors = rounds.squares()
         errors = errors + 1e-9 * np.abs(squares).max()  # never zero, since they are divided by
         parts, solution = rounds.clips.shares, None  # share times clip factor, (K, clients); their row sums are the f_k
         blocks = self._initial_blocks(parts.sum(axis=1))
@@ -66,7 +67,7 @@ class ClippedMaskedProducts:
             sizes = self._sizes(solution.gram)
             if not sizes.any():
                 break
-            if may_be_clipped:
+            if may_be_clipped:  # `scale`: by how much clipping made the estimate of S too small
                 scale, parts = rounds.clips.factors(sizes, squares, errors, float(np.trace(solution.gram)))
                 solution, blocks = replace(solution, gram=scale * solution.gram), scale * blocks
             block = rounds.bases.mT @ (solution.gram @ rounds.bases)  # Z_k^T S Z_k of the new S
@@ -109,8 +110,8 @@ class ClippedMaskedProducts:
             blocks: values for B_k = Z_k^T S Z_k, (K, rank, rank).
 
         Returns:
-            Y_k / f_k with Z_k^T Y_k / f_k replaced by B_k, and its errors: from the noise, and from the distance from
-            consensus, which shows in how far Z_k^T Y_k is from a multiple of I.
+            Y_k / f_k with Z_k^T Y_k / f_k, which is beta I at consensus, replaced by B_k; and its errors: from the
+            noise, and from the distance from consensus, which shows in how far Z_k^T Y_k is from a multiple of I.
         """
         rounds = self.rounds
         Z, Y, traces = rounds.bases, rounds.products / factors[:, None, None], rounds.traces / factors
@@ -122,7 +123,9 @@ class ClippedMaskedProducts:
         off_multiple = (
             np.sum((inner - mean_diagonal[:, None, None] * np.eye(rank)) ** 2, axis=(1, 2)) - (rank**2 - 1) * noise**2
         )
-        # ||Z^T Y - beta I|| / (rank beta), times rank^(1/2) lambda_1 with lambda_1 = beta / beta_scale
+        # An entry of (I - Z Z^T) Y errs by about DISTANCE_FACTOR d lambda_1 / sqrt(features rank), where
+        # d = ||Z^T Y - beta I|| / (rank beta) is the relative distance from consensus, and lambda_1 = beta / beta_scale
+        # (`near_consensus.block_deviations`). beta cancels; `distance` is d lambda_1 sqrt(rank).
         distance = np.sqrt(np.maximum(off_multiple, 0.0) / rank) / self.beta_scale
         consensus_error = DISTANCE_FACTOR * distance / rank / np.sqrt(Z.shape[1])
         least_error = _LEAST_DISTANCE * float(np.sqrt(np.mean(Y**2)))

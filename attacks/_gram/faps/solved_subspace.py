@@ -1,7 +1,13 @@
-"""One subspace of a FAPS client as `round_by_round` solves for it, and the root search that both kinds of rounds share.
+"""One subspace of a FAPS client as `round_by_round` solves for it, and the root search for the equations of a round.
 
-The client has the Gram matrix S, (features, features). Each round's subspace X, orthonormal (features, rank), becomes
-known together with the block G = (I - X X^T) S X. The modules `one_step_round` and `exact_round` each solve one round.
+FAPS is federated PCA. A client has the Gram matrix S, (features, features), of its rows, and keeps a subspace X,
+orthonormal (features, rank), which it moves in each round and never sends. Its message is a function of X, of G = (I -
+X X^T) S X, and of what the server broadcast. An attacker that knows X and G of one round can solve the next message for
+the next X and G, which are kept as a `SolvedSubspace`; all of them together determine S.
+
+How a round is solved depends on the number of inner steps by which a client moves X: `one_step_round` for one step,
+`exact_round` for a client that iterates until X no longer moves. Both write the round as equations in few unknowns and
+call `find_root`.
 """
 
 from __future__ import annotations
@@ -32,8 +38,10 @@ class SolvedSubspace:
     Attributes:
         X: orthonormal basis, (features, rank).
         G: (I - X X^T) S X, (features, rank).
-        inside: X^T S X, (rank, rank), which one-step rounds determine; else `None`.
-        trace: tr(X^T S X) of the first subspace, where it was sent for the stop rule; else `None`.
+        inside: X^T S X, (rank, rank), which `one_step_round` finds when it solves the round after; `None` before that,
+            and in `exact_round`, which does not find it.
+        trace: tr(X^T S X), known of the first subspace only: there X is the broadcast basis Z, and clients send
+            tr(Z^T S Z) for the stop rule; else `None`.
     """
 
     X: Array
@@ -47,9 +55,12 @@ def find_root(
 ) -> Array | None:
     """Search for a root of the residuals by Levenberg-Marquardt; return `None` where the search ends elsewhere.
 
+    The equations of a round may have several roots, and the one that is found need not be the client's: in the end
+    `consensus_attack` accepts S only if a simulated client with it sends the observed messages.
+
     Args:
         linearised: function from x to the residuals and their Jacobian.
-        start: x at which the search begins.
+        start: x at which the search begins, the unknowns of the round as one vector.
         residual: function from x to the residuals, relative to the message.
         stepper: rule for the steps; `None` for the default one.
     """

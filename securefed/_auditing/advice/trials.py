@@ -1,7 +1,14 @@
 """Run the settings of an advice: what each leaks to the server, its utility, bytes and seconds.
 
-`search` makes one `Trials` for the algorithm, and runs every candidate with it. Where a run serves for leakage and
-utility alone, a cheap defence stands for secure aggregation: its sums are the same, or have the same distribution.
+An advice tells a user under which defence, parameters and sizes of the federation an algorithm leaks no more than is
+acceptable. `search` makes one `Trials` for the algorithm, and runs every setting (`Candidate`) with it, on several
+seeds, the repetitions of a run. Where a run serves for leakage and utility alone, the clients send in the clear what
+secure aggregation would mask: its sums are the same, or under noise equally distributed, and the attacks are given the
+sums only.
+
+Leakage is 1 - error / error of the best guess without messages: 1 for an exact estimate, 0 for one no better than the
+guess, negative for a worse one. An estimate explains the messages if those that it predicts differ from the observed
+ones by rounding and noise only; where it does not, the search failed, and that it found nothing means nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +49,7 @@ from securefed.errors import SecureFedError
 TARGET: Final = 0
 """The client that is attacked."""
 LEVEL: Final = 0.05
-"""Probability that any of the upper bounds of a search lies below its mean."""
+"""Probability that any of the upper bounds of a search lies below the true mean leakage that it bounds."""
 _POWER: Final = 0.8416  # the normal quantile of 8 in 10, as in `verdict`
 _HOPELESS: Final = 2
 """Seeds after which a setting that leaks more than is acceptable in every one of them is not tried again."""
@@ -53,13 +60,14 @@ class Trial:
     """Leakage and utility of a setting over seeds.
 
     Attributes:
-        leaks: by attack and seed, leakage of one client's secret; 0 for an estimate too large for a float. In means a
-            leak below 0 counts as 0, since the attacker may keep to the guess; in widths it counts as it is, since
-            scatter below 0 in few runs is scatter above it in others.
-        explained: by attack, the share of seeds whose messages the estimate explains; NaN where it cannot tell.
+        leaks: by attack and seed, leakage of one client's secret; 0 for an estimate too large for a float. In the mean
+            over seeds a leak below 0 counts as 0, since the attacker may keep to the guess. In standard deviations it
+            counts as it is: an attack that scatters below 0 in these few runs may scatter above 0 in others.
+        explained: by attack, the share of seeds whose messages the estimate explains; an attack that cannot tell is
+            missing.
         utilities: of the final models, one a seed.
         failure: why the setting could not run; empty if it ran.
-        asked: seeds that were to run.
+        asked: number of seeds that were to run.
     """
 
     leaks: dict[str, tuple[float, ...]]
@@ -79,19 +87,22 @@ class Trial:
         return _mean(self.leaks[self.strongest]) if self.leaks else math.nan
 
     def upper(self, settings: int) -> float:
-        """Return the upper end of the 95 % interval of the worst attack, for so many settings together.
+        """Return an upper bound on the mean leakage of the worst attack; 95 % for `settings` such bounds together.
 
-        mean + t s / sqrt(n), with the one-sided quantile t of Student's distribution at 5 % over the number of settings
-        (Bonferroni), and s the standard deviation over the n seeds. A single run that was reconstructed to a thousandth
-        counts as all: means over few seeds do not bound rare successes.
+        It is mean + t s / sqrt(n), at most 1, with the one-sided quantile t of Student's distribution at 5 % over the
+        number of settings (Bonferroni), and s the standard deviation over the n seeds. It is 1 where a single run
+        leaked .999 or more (`RECONSTRUCTED`), since a mean over few seeds does not bound rare successes; and NaN where
+        no attack applied.
         """
         return max((_upper(values, settings) for values in self.leaks.values()), default=math.nan)
 
     def detectable(self, settings: int) -> float:
         """Return the smallest mean leak that would have been called partial in 8 of 10 repetitions.
 
-        This is .05 + (t + .84) s / sqrt(n), with t, s and n as in `upper`, of the attack that shows most. It is NaN
-        where no attack's silence means anything: none applied in two seeds, or none explained its messages.
+        This is .05 + (t + .84) s / sqrt(n), with t, s and n as in `upper`, of the attack for which it is smallest: a
+        leak is partial from .05 on (`PARTIAL_FROM`), and .84 is the normal quantile of 8 in 10. It is NaN where no
+        attack's silence means anything: none was scored on two seeds, or each explained the messages of fewer than 8 in
+        10 seeds (`SIGHTED`).
         """
         applied = [name for name, values in self.leaks.items() if len(values) > 1]  # one value has no spread
         sighted = [name for name in applied if not self.explained.get(name, math.nan) < SIGHTED]
@@ -125,13 +136,14 @@ def _noise(values: Sequence[float]) -> float:
 
 
 class Trials:
-    """Runs settings of one algorithm on one data set, and remembers runs that several of them share.
+    """Runs settings of one algorithm on one data set, and remembers runs in the clear, which several of them share.
 
     Args:
-        case: the algorithm's audit case, with what the user changes of it.
+        case: the algorithm's audit case (hyper-parameters, split of the data, rounds, secret, utility), with what the
+            user changes of it.
         own: what the user changes.
         source: the data.
-        delta: of every epsilon.
+        delta: of (epsilon, delta)-differential privacy, for every epsilon that is tried.
     """
 
     def __init__(self, case: Case, own: OwnSetup, source: LoadedDataset, delta: float) -> None:
@@ -166,7 +178,10 @@ class Trials:
         return self.sized(candidate.rows).prepare(self.source, candidate.clients, seed)
 
     def norm(self, candidate: Candidate) -> float:
-        """Return the clipping norm: `clip` times the median norm of contributions of a run in the clear, seed 0."""
+        """Return the clipping norm: `candidate.clip` times the median norm of a contribution in the clear, at seed 0.
+
+        It is rounded to 3 digits, since the advice prints it.
+        """
         transcript = self._in_the_clear(candidate, 0).transcript
         sizes = [
             math.sqrt(sum(float(np.vdot(value, value)) for value in sent.values()))
@@ -201,12 +216,18 @@ class Trials:
         return chain(masked) if real and candidate.ring is None else chain(narrow, masked)
 
     def clear_utility(self, candidate: Candidate, rounds: int, seeds: Sequence[int]) -> float:
-        """Return the mean utility without a defence, at the sizes of a setting and the user's number of rounds."""
+        """Return the mean utility over seeds without a defence, with the clients and rows of a setting.
+
+        Args:
+            candidate: the setting.
+            rounds: the user's number of rounds, in place of the setting's.
+            seeds: of the runs.
+        """
         plain = replace(candidate, rounds=rounds)
         return float(np.mean([self._utility(self._in_the_clear(plain, s), plain, s) for s in seeds]))
 
     def cost(self, candidate: Candidate) -> tuple[float, float]:
-        """Measure bytes that a client sends in a round, and seconds of a round, of the defence itself."""
+        """Measure, in two rounds of the defence itself, bytes that a client sends in a round and seconds of a round."""
         prepared = self.prepare(candidate, 0)
         rounds = min(candidate.rounds, 2)
         start = time.perf_counter()
@@ -280,7 +301,11 @@ class Trials:
         return out
 
     def _view(self, candidate: Candidate, result: Result) -> View:
-        """Return what the server sees: the target's own messages, or the smallest sum that holds them."""
+        """Return what the server sees: the target's own messages, or the smallest sum that holds them.
+
+        The smallest sum that the server can see is of `candidate.members` honest clients, the target among them. Runs
+        sum over all clients; the contributions of the others are subtracted, as if these colluded.
+        """
         if candidate.defense == PLAIN:
             return views.server(result.transcript, TARGET)
         others: Any = range(candidate.members, candidate.clients)

@@ -1,7 +1,12 @@
 """Make cells of attempts: one cell for each algorithm, defence, view, attack and secret, over all seeds.
 
-An attempt is one scored attack on one run; a cell holds means over the runs, intervals and the verdict.
-`audit_report.make_report` calls `gather` once, at the end of an audit.
+An attempt is one scored attack on one view of one run (a seed); a cell holds means over the runs, intervals and the
+verdict. `audit_report.make_report` calls `gather` once, at the end of an audit.
+
+Leakage is 1 for an exact estimate and 0 for one no better than the guess without messages; the null is the leakage of
+the same attack on messages that say nothing about the target, which is what chance gives. `RunFacts` hold what a run
+cost. Since a defence such as secure aggregation leaves the sums as they are, most views are made from one cheaper run
+with the same sums, and only some runs are of the defence itself (`RunFacts.real`): these give its bytes and seconds.
 """
 
 from __future__ import annotations
@@ -22,12 +27,13 @@ def gather(
 
     Args:
         attempts: of all seeds.
-        facts: costs of all runs; every defence of an attempt has one.
+        facts: costs of all runs. A run that was made for one view names it; the run of all other views of a defence has
+            the view "", and every defence of an attempt has one or the other.
         covered: by defence with noise, the views that its epsilon covers.
         seeds: number of seeds that were asked for.
 
     Raises:
-        KeyError: an attempt's defence has no facts.
+        KeyError: an attempt's view has no facts.
     """
     groups: dict[tuple[str, ...], list[Attempt]] = {}
     for attempt in attempts:
@@ -54,6 +60,7 @@ def _cell(
         seeds: as in `gather`.
     """
     first = group[0]
+    # where an estimate does not explain its messages, the attacker may prefer the guess, of leakage 0
     leaks, nulls = fall_back_on_guess(group)
     leak, null = interval(leaks), interval(nulls)
     explained = _mean([float(a.explained) for a in group if a.explained is not None])
@@ -62,7 +69,7 @@ def _cell(
     # the run that gave most away, among those that count as reconstructions
     reconstruction = max([*(a.leakage for a in whole), *(a.part_leakage for a in parts)], default=-math.inf)
     part = ""
-    if parts and not whole:
+    if parts and not whole:  # name the part in the first such run
         whose = "all clients' rows" if owner(first.secret) == FEDERATION else f"client {parts[0].target}"
         part = f"{parts[0].part} of {whose}"
     epsilon: float | str | None = None
@@ -107,6 +114,7 @@ def _note(runs: Sequence[RunFacts], real: Sequence[RunFacts]) -> str:
     """Say which runs are the defence itself; empty if all are."""
     if not real:
         return "no seed ran the defence itself: its view is made from the sums of the run in the clear"
+    # a real run whose sums were compared with the cheap run's may have fewer rounds
     compared = min((run.rounds for run in real if run.identical is not None), default=0)
     part = f", {compared} rounds of it" if 0 < compared < max(run.rounds for run in runs) else ""
     if not part and len(real) == len(runs):

@@ -19,11 +19,13 @@ from securefed.defenses._plain import Plain
 _MULTIPLIER: Final = 1.0  # the noise's standard deviation, over the clip
 _DELTA: Final = 1e-5
 _RUNS: Final = 300
-"""Exchanges with a canary, and as many without. The standard deviation of n normal numbers has a relative standard
-error of 1 / sqrt(2 n), here .04; that of half of the noise lies more than 20 of its standard errors below the planned
-one."""
+"""Exchanges (noised sums) with a canary, a made-up client, and as many without. The standard deviation of n normal
+numbers has a relative standard error of 1 / sqrt(2 n), here .04; that of half of the noise lies more than 20 of its
+standard errors below the planned one."""
 _CONFIDENCE: Final = 1 - 1e-6
-"""Noise is drawn by the operating system: noise of the planned size is flagged in less than 3 of 10^6 checks."""
+"""Probability with which each bound of the noise audit holds. Noise comes from the operating system and has no seed, so
+that a check may fail by chance: noise of the planned size is flagged in at most 2.75 of 10^6 checks (see
+`NoiseAudit.violated`)."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,12 @@
 """Let every attack loose on the change of model state that one view of a torch loop shows, and score it.
 
-`TrainingSubject` makes a `TrainingSeedRun` for each run (one round, one target) and view. The change is one client's,
-or the mean of all clients' as secure aggregation leaves it. These secrets are attacked:
+A run is one round of the loop and one target, the client attacked. `TrainingSubject` makes a `TrainingSeedRun` for each
+run and view. In the view `server` the change is the target's; in the view `sum only` it is the mean of all clients', as
+secure aggregation leaves it. There two are made: one for the target's secrets, and one without a target
+(`secrets.target` is `None`), for the rows of all clients together. These secrets are attacked:
 
-    rows                the inputs x, by closed forms and searches; of text, token sequences by span checks
+    rows                the inputs x, by closed forms and searches; of text, token sequences, by checking whether the
+                        inputs that they cause at a layer lie in the span of the layer's gradient
     labels              how many rows each class has, from the last layer or by regression on simulated clients
     batch statistics    means and variances at layers of batch normalisation
     tokens              which tokens occur
@@ -54,8 +57,8 @@ DROP, ALIGNMENT, SHADOW = "membership/loss drop", "membership/gradient alignment
 Attack = Callable[[AttackInputs], list[Reconstruction]]
 """From the observed change and the public facts to estimates; raises `SecureFedError` where it does not apply."""
 _SEARCH_SHARE: Final = 0.5
-"""Share of a run's time that the search for rows and that of its null may take, half of it each; membership and labels
-need simulated clients after them."""
+"""Share of the time that a run has left for the search for rows and that of its null, half of it each; the rest is for
+membership, which simulates clients."""
 
 
 @dataclass
@@ -67,7 +70,7 @@ class TrainingSeedRun:
         inputs: of the attacks: the observed change, the model and step, and the rows that the attacker knows.
         secrets: of the target, and how estimates of them are scored.
         population: rows that no client has; `None` where the other clients' rows stand in for them.
-        result: where attempts are recorded.
+        result: of the seed; attempts, and attacks that did not apply, are recorded in it.
         image_shape: (height, width) of rows that are pictures; `None` otherwise.
     """
 
@@ -99,6 +102,7 @@ class TrainingSeedRun:
             self._try(STATISTICS, read_statistics)
         if secrets.tells("labels") and len(self.inputs.rows) > 1:
             for name in (LABELS, REGRESSION):
+                # counts are guessed from those of all clients together (`TrainingSecrets`)
                 reason = "a sum tells the counts of all clients together, which the guess is made of"
                 self.result.leave_out(self.place, name, reason)
         elif secrets.tells("labels"):
@@ -130,7 +134,8 @@ class TrainingSeedRun:
         self.result.record(self.place, name, estimates, [chance], self.secrets.judge, _explained)
 
     def _rows(self) -> None:
-        """Recover rows; of a sum those of all clients together."""
+        """Recover rows; of a sum those of all clients together, since no search tells which rows are the target's."""
+        # all rows behind the change are secrets: one client is behind it, or all of a sum are the target
         whole = len(self.inputs.rows) == 1 or self.secrets.target is None
         if not whole:
             return
@@ -169,6 +174,7 @@ class TrainingSeedRun:
                 self.result.leave_out(self.place, name, records)
             return
         members = self.inputs.observed.members
+        # rows of the members stand one after the other; the number of rows before the target's
         first = sum(self.inputs.rows[: members.index(self.inputs.observed.target)])
         scores: tuple[tuple[str, Callable[[], Array]], ...] = (
             (DROP, lambda: loss_drops(self.inputs, records.all)),
