@@ -188,8 +188,8 @@ class GraphSimulation:
     def hidden(self) -> Array:
         """Return the indices of edges whose observed weight is 0 in every round.
 
-        Messages only bound their distances from below. That shows only where a single client sends its graph; otherwise
-        none is returned.
+        Messages only bound their distances from below. Such edges show only where a single client sends its graph,
+        whose weights (or a multiple of them) are the first entries of a message; otherwise none is returned.
         """
         if len(self.members) > 1 or isinstance(self.method, IGL):
             return np.zeros(0, np.int64)
@@ -204,7 +204,7 @@ class GraphSimulation:
 
     @cached_property
     def signals(self) -> tuple[float, ...]:
-        """Return the units of the residuals, one for each round: the size of what a message shows of the data.
+        """Return the units of the residuals, one for each round: how much of a message depends on the data.
 
         The unit is the distance of the observed sum from the sum for `stationary` distances, where graphs do not move.
         """

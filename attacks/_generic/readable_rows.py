@@ -70,12 +70,12 @@ class ClearRows:
         if replay.prior is not None and len(rows) < replay.rows:
             guess = np.broadcast_to(replay.prior.mean(axis=0), (replay.rows - len(rows), replay.features))
             rows = np.concatenate([rows, guess])
-        limit = replay.target.public.feature_bound
+        if not residual <= max(_TINY, replay.units.rounding):  # no exact rows: keep the guess within the declared range
+            limit = replay.target.public.feature_bound
+            rows = np.clip(rows, -limit, limit)
         return Reconstruction(
             self.secret,
-            rows
-            if np.isfinite(residual) and residual <= max(_TINY, replay.units.rounding)
-            else np.clip(rows, -limit, limit),
+            rows,
             residual=residual if np.isfinite(residual) else float("nan"),
             unknowns=replay.rows * replay.features,
             members=frozenset(replay.members),

@@ -1,7 +1,7 @@
 """Sum contributions exactly under Paillier encryption, opened by a key holder apart from server and clients.
 
     stage     server asks                                          reply
-    key       key holder: {}                                       modulus, DJN base
+    key       key holder: {}                                       modulus, base of the encryption randomness
     upload    clients: modulus, base                               ciphertexts, uint8 (count, bits / 4)
     decrypt   key holder: product of ciphertexts, survivors        plaintexts of the sum, uint8 (count, bits / 8)
 
@@ -45,9 +45,10 @@ class Paillier(KeyHolderAggregation[EncryptingClient]):
 
     Attributes:
         bits: length of the modulus; 2048 is about 112-bit security, 3072 about 128-bit (NIST SP 800-57).
-        randomness: how ciphertexts are randomised (`encryption_randomness`): `half` (DJN, exponents of half length, a
-            table of powers), `full` (r^n, the scheme as published), or `short` (exponents of 400 or 448 bits: faster,
-            on an assumption of its own that the plan prints).
+        randomness: how ciphertexts are randomised (`encryption_randomness`): `full` (r^n, the scheme as published),
+            `half` (Damgard, Jurik and Nielsen: powers of a public base with exponents of half the modulus' length, from
+            a table of its powers), or `short` (exponents of 400 or 448 bits: faster, on an assumption of its own that
+            the plan prints).
         threshold: survivors a round needs; by default more than half of the planned clients, and at least 2.
         public: the key, where clients are given it at set-up; without it they trust the first one of a run and refuse
             every other one in it.

@@ -253,7 +253,8 @@ class SumServer:
         return server
 
     def _make(self, run: str | None) -> RoundEngine:
-        # The accountant of some noises assumes a cohort that the engine draws; otherwise the caller may choose it.
+        # The accountant of some noises assumes a cohort that the engine draws at random. "full" is that of the others:
+        # then the caller may choose the cohort.
         caller_chooses = sampler_of(self.terms.defense) == "full" and not samples_clients(self.terms.defense)
         options = RunOptions(
             schedule=(lambda round: self._draw()) if caller_chooses else None,
@@ -311,7 +312,11 @@ class SumServer:
         return self.result
 
     def _give_up(self) -> None:
-        """End the round without a result. The next one takes another place: clients answer no attempt twice."""
+        """End the round without a result.
+
+        If an attempt was made, the round counts as given up, so that the next one has another number: a client answers
+        no attempt of a round twice.
+        """
         if (self._engine.position, TRAIN) in self._engine.tried:
             self._engine.given_up += 1
         self._exchange = self._pending = None
@@ -323,7 +328,7 @@ class SumServer:
             record.released, record.survivors, header.doublings, header.learned, self.round, void,
             dict(summed.refusals),
         )  # fmt: skip
-        result = result_of(self.terms, kept, self._base)
+        result = result_of(self.terms, kept, self._base)  # first, as it raises where there is no mean
         engine.combine(summed)
         entry = RoundHistory(
             round=self.round, exchange=record.round, survivors=record.survivors, seconds=0.0,

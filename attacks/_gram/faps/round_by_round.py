@@ -118,11 +118,12 @@ def _solve_subspaces(
             pair = None
         if pair is None:
             break
-        if algorithm.adaptive and k % PERIOD == 0:  # rule (25): later betas grow unless X has come closer to Z
+        # rule (25) of the paper of FAPS: later betas grow unless X has come closer to Z
+        if algorithm.adaptive and k % PERIOD == 0:
             # ||X X^T - Z Z^T||_F = sqrt(2) ||(I - X X^T) Z||_F
             new_distance = math.sqrt(2) * float(np.linalg.norm(off(solved[-1].X, observation.broadcast[BASIS])))
             beta, distance = beta * (GROWTH if distance <= STALL * new_distance else 1.0), new_distance
-        solved[-1:] = pair
+        solved[-1:] = pair  # the last subspace, now with what this round shows of it, and the next one
     return solved
 
 

@@ -107,7 +107,7 @@ class GenericAttacks:
             self.skip(clear.name, reason)
         else:
             self._try(clear.name, lambda replay: self._derive(clear.attack(replay), read=True))
-        if self._secret.has_label_counts:
+        if self._secret.has_label_counts:  # the nulls after the first: shuffled rounds hold the same counts
             self._try(ProbeGram.name, self._count, self._nulls[1:], what=" of labels")
 
     def regress(self) -> None:

@@ -16,7 +16,8 @@ back-propagation it is also multiplied from the other side, D W. The other param
 formed: their entries are computed in every step.
 
 A method's update lines run unchanged: where they would get a vector of numbers they get a `FactoredVector`, which keeps
-the a_j and c_s. They must not write into vectors.
+the a_j and c_s, and the formed entries as a `LazySum`, a linear combination of arrays evaluated when numbers are asked
+for. They must not write into vectors: stored arrays are told apart by their Python `id`, and never change.
 """
 
 from __future__ import annotations
@@ -219,8 +220,9 @@ class FactoredCohort:
     def _sum(self, key: int, steps: dict[int, Coefficient]) -> Array:
         """Return sum_s c_s D_s for steps on the same rows.
 
-        As clients step on, terms are added and the old c_s stay: the last sum on these rows (`key` is their `id`) is
-        then extended in place, since each sum is used before the next one is asked for.
+        The last sum on these rows (`key` is their `id`) is kept. As clients step on, terms are added to it and the old
+        c_s stay, as the same objects: it is then extended in place. The caller must use a sum before it asks for the
+        next one.
         """
         known, last = self._added.get(key, ({}, None))
         if last is None or any(steps.get(step) is not coefficient for step, coefficient in known.items()):
@@ -295,7 +297,7 @@ class FactoredVector(NDArrayOperatorsMixin):
         frame: the group of clients.
         vectors: the a_j, by `id` of the stored vector: a number for all clients, or (clients, 1).
         steps: the c_s, by number of the step, likewise.
-        rest: the entries of all parameters that are formed in every step, as a sum.
+        rest: the entries of all parameters that are formed in every step.
     """
 
     def __init__(self, frame: FactoredCohort, vectors: Coefficients, steps: Coefficients, rest: LazySum) -> None:
