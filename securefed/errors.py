@@ -259,7 +259,8 @@ class SurvivorsTooClose(TooFewSurvivors):
 
     Attributes:
         survivors: the clients that uploaded.
-        surplus: number of survivors to leave out, so that the others may be summed.
+        surplus: number of survivors to leave out, of those that were in the last sum too: each makes the two sets
+            differ by one client more.
     """
 
     def __init__(self, survivors: tuple[int, ...], change: int, least: int) -> None:

@@ -1,6 +1,7 @@
 """Compute error rates of membership scores: AUC, and the true positive rate at a low false positive rate.
 
-Scores of records that are among a client's rows (members) are compared with those of records that are not.
+Scores of records that are among a client's rows (members) are compared with those of records that are not. An audit
+calls `membership_rates` for the membership attack of one run, and `pooled_rates` for the canaries of all runs.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class PooledRates:
         auc: (low, high) of the AUC.
         tpr: (low, high) of the true positive rate.
         deviation: standard deviation of the resampled AUC.
-        null: (low, high) of the AUC when membership is permuted at random.
+        null: (low, high) of the AUC when membership is permuted at random: what chance gives.
     """
 
     rates: MembershipRates
@@ -115,7 +116,7 @@ def pooled_rates(scores: Sequence[Array], bits: Sequence[Array]) -> PooledRates:
         raise DataError("membership rates need members and non-members; run more seeds")
     again = [drawn(rng.choice(everything, len(everything)), inside) for _ in range(_RESAMPLES)]
     shares = [item for item in again if item is not None]
-    mixed = np.concatenate(inside)
+    mixed = np.concatenate(inside)  # permuted over all runs, then dealt out to the runs again
     ends = np.cumsum([len(own) for own in inside])[:-1]
     nulls = [drawn(everything, np.split(rng.permutation(mixed), ends)) for _ in range(_RESAMPLES)]
     aucs = np.array([item.auc for item in shares])

@@ -184,8 +184,8 @@ def _line_search(
             high = trial  # too high: the minimum lies between `low` and the trial
         elif abs(trial.descent) <= -_CURVATURE * origin.descent:
             return trial  # both Wolfe conditions hold
-        elif trial.descent * ((high.along - low.along) if high else 1.0) >= 0.0 and (high or trial.descent >= 0.0):
-            low, high = trial, low  # rising towards `high`, or rising at all: the minimum lies on the side of `low`
+        elif trial.descent * ((high.along - low.along) if high else 1.0) >= 0.0:
+            low, high = trial, low  # rising towards `high`, or, without one, along the line: the minimum is behind
         else:
             low = trial
         if high is None:

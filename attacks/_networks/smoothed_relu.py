@@ -3,6 +3,7 @@
 A gradient of a ReLU network depends on a row also through which units are active, and these change in jumps that no
 derivative shows. With w softplus(z / w) in place of max(z, 0) the dependence is smooth, at the price of a residual of
 order w. A search that goes from large widths w to small ones ends at the network itself (graduated non-convexity).
+`staged_inversion` searches for the rows behind a gradient in this way.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class SmoothedReLU(TorchFunctionMode):
         z, leak = args[0], 0.0
         if func in _LEAKY:
             leak = args[1] if len(args) > 1 else (kwargs or {}).get("negative_slope", 0.01)
+        # the last summand keeps w from being 0, by which z is divided, where all z are 0
         w = self._width * z.detach().square().mean().sqrt() + torch.finfo(z.dtype).tiny ** 0.5
         return leak * z + (1.0 - leak) * w * functional.softplus(z / w)
 

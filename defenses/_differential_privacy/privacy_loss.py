@@ -154,9 +154,10 @@ class LaplaceLoss(RingLoss):
         Masses c p^|x| and c p^|x - k|, p = exp(-1 / scale), c = (1 - p) / (1 + p), give
             sum_x P(x - k)^a P(x)^(1 - a) = w p^(k (1 - a)) + (1 - w) p^(k a),
             w = c (1 / (1 - p) + 1 / (p^(1 - 2 a) - 1))
-        by geometric series over x <= 0, 0 < x < k and x >= k; in the code k / scale is `pure`. Its logarithm is convex
-        in k and 0 at k = 0: shifts of several entries cost at most what one entry with their sum does. At most `pure`,
-        the limit a -> infinity.
+        by geometric series over x <= 0, 0 < x < k and x >= k; in the code k / scale is `pure`, and `up` and `down` are
+        the logarithms of the two summands. 1 - w is written as c (1 / (1 - p) - 1 / (1 - p^(2 a - 1))), which does not
+        cancel where w is near 1. The logarithm of the sum is convex in k and 0 at k = 0: shifts of several entries cost
+        at most what one entry with their sum does. The divergence is at most `pure`, its limit for a -> infinity.
         """
         a = np.asarray(orders, np.float64)
         c = math.tanh(1 / (2 * self.scale))

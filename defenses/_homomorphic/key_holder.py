@@ -164,7 +164,10 @@ class KeyHolder(AbstractKeyHolder):
         return holder
 
     def requiring(self, threshold: int) -> KeyHolder:
-        """Make a holder of the same key for other runs, with its own threshold and nothing answered yet."""
+        """Make a holder of the same key for other runs, with its own threshold and nothing answered yet.
+
+        Audits use it, whose many runs would otherwise each make a key.
+        """
         return type(self)(self._private, threshold=threshold)
 
     @property

@@ -15,7 +15,8 @@ but an honest client signs once. So all honest clients unmask the same set, of a
 Two further checks need no signature. With identities a client remembers, from one exchange to the next, which of its
 contributions entered a sum, and over which survivors, and signs no other survivors for the same contribution
 (`check_unreleased`): `threshold` clients revealed shares for the first sum, so too few are left to sign another set.
-(On a sparse graph fewer clients may suffice to unmask; condition 6 of `graph` ensures the same.) And where the plan has
+(Where clients share secrets with few neighbours only, on a sparse graph, fewer clients may suffice to unmask; the graph
+is then chosen so that the same holds, condition 6 of `graph`.) And where the plan has
 a `survivor_change`, a client compares the survivors with those of the last sum (`check_change`).
 """
 

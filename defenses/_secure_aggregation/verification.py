@@ -124,7 +124,7 @@ FULL: Final = TagModuli()
 
 def upload_bytes(plan: Plan) -> int:
     """Count the extra bytes that a dealer of the key sends (other clients send fewer); 0 without verification."""
-    return plan.clients * PIECE_BYTES + KEY_BYTES + 16 if plan.verified else 0
+    return plan.clients * PIECE_BYTES + KEY_BYTES + 16 if plan.verified else 0  # 16: the tag
 
 
 def key_dealers(digest: bytes, advertised_clients: Sequence[ClientId]) -> tuple[ClientId, ...]:

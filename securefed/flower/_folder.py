@@ -107,11 +107,11 @@ class ClientFolder:
 def recall(folder: ClientFolder | None, node: ClientNode, run: str, resumes: str) -> RunProgress:
     """Load a client's stored state into its new `node` when it enrols in a run, and return its progress.
 
-    If the run continues run `resumes`, the client gets back the state that it learned there. In any other run, it gets
-    back only what its defence remembers of earlier runs (`SupportsMemory`): in which sums it was, or which key it
-    pinned. The server may have stopped before it saved that a run was continued, so `resumes` may also be any earlier
-    run that the file's run continues. If the client's state then differs from the server's, the client refuses the
-    first message.
+    A run continues run `resumes` where the server starts from that run's checkpoint. The client then gets back what it
+    learned there. In any other run, it gets back only what its defence remembers of earlier runs
+    (`SupportsMemory`): in which sums it was, or which key it pinned. The server may have stopped before it saved that a
+    run was continued, so `resumes` may also be any earlier run that the file's run continues. If the client's state
+    then differs from the server's, the client refuses the first message.
 
     Args:
         folder: the client's file; `None` if the client keeps none.

@@ -72,7 +72,7 @@ class DenseNetwork(TorchClassifier):
 
     @property
     def inner(self) -> tuple[str, ...]:
-        """Names of the weights after the first layer."""
+        """Names of the weights after the first layer, which a simulation may keep as factors too."""
         return tuple(f"weight{k}" for k in self._layers[1:])
 
     def gradients(self, parameters: Tensors, x: Array, y: Array, weights: Array) -> dict[str, Array]:

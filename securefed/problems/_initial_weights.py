@@ -1,4 +1,7 @@
-"""Draw the initial weights of networks from a NumPy generator, so that a run's seed determines them without torch."""
+"""Draw the initial weights of networks from a NumPy generator, so that a run's seed determines them without torch.
+
+The problems whose models are dense or convolutional networks or autoencoders call it once, before the first round.
+"""
 
 from __future__ import annotations
 
