@@ -68,33 +68,44 @@ def disaggregate(observed: View, *, components: int = 6) -> Disaggregation:
         components: largest number of principal components of the broadcasts.
 
     Raises:
-        TranscriptError: the view has no target, all sums have the same members, or a message is not finite.
+        TranscriptError: the view has no target, no sum holds it, all sums have the same members, or a message is not
+            finite.
         ConfigError: `components` is negative.
     """
     require(components >= 0, f"components must be 0 or more; got {components}")
     if observed.target is None:
         raise TranscriptError("disaggregation needs a view with one client as its target")
     participation = ParticipationMatrix.of(observed)
+    absences, noise = participation.absences(observed.target), participation.noise(observed.target)
     if len(participation.groups) == 1:
         raise TranscriptError("the same clients are in every sum, so that there is nothing to subtract")
     if not all(np.isfinite(value).all() for o in observed.rounds for value in o.message.values()):
         raise TranscriptError("the view holds messages with NaN or infinity")
+    group = next(group for group in participation.groups if observed.target in group)
     count = len(observed.rounds)
-    tried = [_window(observed.rounds[start:], observed.target, components) for start in (0, count // 4, count // 2)]
+    tried = [_window(observed.rounds[start:], group, components) for start in (0, count // 4, count // 2)]
     _, found = min((item for item in tried if item is not None), key=lambda item: item[0])
-    return replace(found, absences=participation.absences(observed.target), noise=participation.noise(observed.target))
+    return replace(found, absences=absences, noise=noise)
 
 
-def _window(rounds: tuple[RoundView, ...], target: ClientId, components: int) -> tuple[float, Disaggregation] | None:
-    """Return the best fit to these rounds and its expected error; `None` if no sums differ by the target.
+def _window(
+    rounds: tuple[RoundView, ...], group: frozenset[ClientId], components: int
+) -> tuple[float, Disaggregation] | None:
+    """Return the best fit to these rounds and its expected error, relative to the size of the messages.
 
     Later rounds alone often fit better, because the first steps of a run are the largest.
+
+    Args:
+        rounds: all rounds of the view, or those from some round on.
+        group: the target and the clients that are always in the same rounds of the whole view.
+        components: largest number of principal components of the broadcasts.
+
+    Returns:
+        The error and the fit; `None` if no sums differ by the group, or others are always with it in these rounds.
     """
-    observed = View("", target, rounds, {})
-    if target not in observed.members or len({o.members for o in rounds}) < 2:
+    participation = ParticipationMatrix.of(View("", None, rounds, {}))
+    if group not in participation.groups or len(participation.groups) == 1:
         return None
-    participation = ParticipationMatrix.of(observed)
-    group = next(group for group in participation.groups if target in group)
     index = participation.groups.index(group)
     sums = np.stack([_flat(o.message) for o in rounds])
     noise = np.stack(

@@ -73,6 +73,24 @@ def test_without_an_absence_there_is_nothing_to_subtract_and_a_group_stays_one()
     np.testing.assert_allclose(found.messages[0], own[found.rounds[0], :2].sum(axis=0), atol=1e-9)
 
 
+def test_a_target_that_an_early_round_separates_is_not_merged_with_another_client() -> None:
+    """Later rounds, in which clients 0 and 1 come together, would fit better alone, but show only the two's sum."""
+    present = away(6, rounds=24)
+    present[:, 1] = present[:, 0]
+    present[:6, :2] = [[0, 1], [1, 0], [1, 1], [0, 1], [1, 0], [1, 1]]
+    observed, _ = synthetic(present, drift=0.01)
+    first = observed.rounds[0]
+    loud = replace(first, message={"m": first.message["m"] + 1.0})
+    found = disaggregate(replace(observed, rounds=(loud, *observed.rounds[1:])))
+    assert found.members == {0}
+
+
+def test_a_target_in_no_sum_is_refused_by_name() -> None:
+    observed, _ = synthetic(away(6), target=9)
+    with pytest.raises(TranscriptError, match="client 9 is in no observed sum"):
+        disaggregate(observed)
+
+
 def test_under_noise_of_known_size_messages_are_drawn_to_the_mean_clients() -> None:
     rng = np.random.default_rng(3)
     for size in (1e-6, 0.3, 30.0):
