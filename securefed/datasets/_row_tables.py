@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +44,8 @@ def read_rows(path: Path, owner: str = "", label: str = "") -> LoadedDataset:
         order, and other numbers are responses. The declared range is the largest entry.
 
     Raises:
-        DataError: the file cannot be read, lacks a column, or holds text in the column of a feature.
+        DataError: the file cannot be read, lacks a column, holds text in the column of a feature, or has rows without
+            label or owner.
     """
     return _from_archive(path, owner, label) if path.suffix == ".npz" else _from_table(path, owner, label)
 
@@ -55,6 +57,8 @@ def _from_archive(path: Path, owner: str, label: str) -> LoadedDataset:
     y = _labels(arrays, label, path)
     facts = {name: values for name, values in arrays.items() if values.shape == x.shape[:1]}
     _require(owner, facts, path)
+    if owner:
+        _complete(path, owner, facts[owner])
     data = Dataset(x.reshape(len(x), -1) if x.ndim > 2 else x, y)
     shape = x.shape[1:] if x.ndim == 3 else None
     return LoadedDataset(data, path.stem, _bound(data), shape, groups=facts)
@@ -64,7 +68,7 @@ def _from_table(path: Path, owner: str, label: str) -> LoadedDataset:
     """Read a `.csv` or `.parquet` table; every column but labels and owner is a feature."""
     columns = dict(_parquet(path) if path.suffix == ".parquet" else _csv(path))
     _require(owner, columns, path)
-    groups = {owner: np.asarray(columns.pop(owner)).astype(str)} if owner else {}
+    groups = {owner: _complete(path, owner, columns.pop(owner)).astype(str)} if owner else {}
     y = _labels(columns, label, path)
     for name in LABELS if not label else (label,):
         if y is not None and name in columns:
@@ -110,7 +114,26 @@ def _labels(columns: Mapping[str, Any], label: str, path: Path) -> Array | None:
     name = label or next((name for name in LABELS if name in columns), "")
     if not name:
         return None
-    return _numbered(np.asarray(columns[name]))
+    return _numbered(_complete(path, name, columns[name]))
+
+
+def _complete(path: Path, name: str, values: Any) -> Array:
+    """Return a column of labels or owners; raise `DataError` where rows have none."""
+    column = np.asarray(values)
+    blank = [row for row, value in enumerate(column.tolist()) if _is_blank(value)]
+    if blank:
+        raise DataError(
+            f"{path}: {len(blank)} of {len(column)} rows have no value in column {name!r} (first: row {blank[0]}); "
+            "they would become a class or a client of their own: fill the column in, or drop these rows"
+        )
+    return column
+
+
+def _is_blank(value: Any) -> bool:
+    """Whether a cell holds blank text, a null or NaN."""
+    if isinstance(value, str):
+        return not value.strip()
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def _numbered(values: Array) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from securefed.datasets import load
-from securefed.datasets._row_tables import scaling_warning, standardised
+from securefed.datasets._row_tables import _complete, scaling_warning, standardised
 from securefed.errors import ConfigError, DataError
 
 TABLE = "age,dose,hospital,outcome\n30,0.5,north,well\n41,1.5,south,ill\n52,2.5,north,well\n"
@@ -56,6 +56,27 @@ def test_labels_of_an_archive_become_classes_or_responses(tmp_path: Path, writte
     source = load(tmp_path / "rows.npz", owner="site")
     np.testing.assert_array_equal(source.data.y, read)
     assert source.groups["site"].tolist() == [7, 7, 8]
+
+
+@pytest.mark.parametrize("column", ["hospital", "outcome"])
+@pytest.mark.parametrize("labels", ["texts", "numbers"])
+def test_rows_without_label_or_owner_are_refused_and_become_no_class_or_client(table: Path, column, labels) -> None:
+    text = TABLE if labels == "texts" else TABLE.replace("well", "1").replace("ill", "0")
+    cell = "south" if column == "hospital" else text.splitlines()[2].rsplit(",", 1)[1]
+    row = text.splitlines()[2]
+    table.write_text(text.replace(row, row.replace(cell, " " if labels == "texts" else "")))
+    with pytest.raises(DataError, match=rf"1 of 3 rows have no value in column '{column}' \(first: row 1\)"):
+        load(table, owner="hospital", label="outcome")
+    table.write_text(text)  # control
+    assert load(table, owner="hospital", label="outcome").data.rows == 3
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_a_null_of_a_table_is_a_missing_label(missing) -> None:
+    """As pyarrow returns columns of a parquet file with nulls: texts beside None, numbers beside None or NaN."""
+    for whole in (["ill", missing], [1, missing]):
+        with pytest.raises(DataError, match="1 of 2 rows have no value in column 'outcome'"):
+            _complete(Path("rows.parquet"), "outcome", np.array(whole, object))
 
 
 def test_a_parquet_file_without_the_package_says_what_to_install(tmp_path: Path, monkeypatch) -> None:
