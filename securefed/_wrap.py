@@ -21,7 +21,7 @@ from securefed.errors import ConfigError, DataError, RangeRefused
 from securefed.parties._result import SumResult
 from securefed.parties._server import SumServer
 from securefed.parties._simulation import play_round
-from securefed.parties._terms import SumTerms
+from securefed.parties._terms import SumTerms, power_of_two
 from securefed.parties._update import like
 
 T = TypeVar("T")
@@ -162,7 +162,7 @@ def _bounds(updates: Sequence[Mapping[str, Array]], bound: float | Mapping[str, 
         if value > _LARGEST:
             raise DataError(f"an entry of {value:.3g} in {name!r} is too large to be summed; scale the updates")
     if bound is None:
-        return {name: 2.0 ** math.ceil(math.log2(max(value, _SMALLEST))) for name, value in largest.items()}
+        return {name: power_of_two(max(value, _SMALLEST)) for name, value in largest.items()}
     bounds = dict(bound) if isinstance(bound, Mapping) else dict.fromkeys(largest, bound)
     if odd := sorted(set(bounds) ^ set(largest)):
         raise ConfigError(f"bounds are needed for exactly the tensors {sorted(largest)}; these differ: {odd}")

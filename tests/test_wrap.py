@@ -185,3 +185,11 @@ def test_a_sum_that_its_type_does_not_hold_is_named() -> None:
     with pytest.raises(DataError, match="300, which int8 does not"):
         secure_sum([{"n": np.array([100], np.int8)}] * 3, secure_aggregation())
     assert secure_sum([{"n": np.array([42], np.int8)}] * 3, secure_aggregation())["n"] == 126
+
+
+@pytest.mark.parametrize("most", [2.0**20, np.nextafter(2.0**20, np.inf), np.nextafter(2.0**20, 0)])
+def test_a_largest_entry_or_weight_beside_a_power_of_two_stays_within_its_own_bound(most: float) -> None:
+    """log2 of the number just above 2^20 rounds to 20, so that a bound computed from it would lie below the number."""
+    updates = [{"w": np.array([most, 1.0])} for _ in range(3)]
+    found = secure_mean(updates, [most, 1.0, 1.0], DEFENSES["secure_aggregation"])
+    np.testing.assert_allclose(found["w"], [most, 1.0], rtol=1e-9)

@@ -223,7 +223,7 @@ class SumTerms:
         return cls(
             tensors, clients, clients if cohort is None else cohort, chosen,
             tuple((name, float(bound)) for name, bound in sorted(sums.items())),
-            2.0 ** math.ceil(math.log2(heaviest)), weighted, base,
+            power_of_two(heaviest), weighted, base,
             (_clips(chosen) and base) if differences is None else differences,
             tuple(local), rounds, epsilon, max_void,
         )  # fmt: skip
@@ -336,6 +336,12 @@ class SumTerms:
         cost = cost_of(self.defense, self.plan)
         unit = self.plan.privacy.unit if self.plan.privacy is not None else "client"
         return cost.epsilon(exchanges, unit=unit) if self.plan.noised else math.inf
+
+
+def power_of_two(least: float) -> float:
+    """Return the smallest power of two from `least` > 0 on: exact, whereas a rounded logarithm may fall short."""
+    mantissa, exponent = math.frexp(least)  # least = mantissa 2^exponent, 1/2 <= mantissa < 1
+    return math.ldexp(1.0, exponent - (mantissa == 0.5))
 
 
 def _pipelined(defense: Defense) -> Defense:
