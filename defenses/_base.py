@@ -354,7 +354,7 @@ class Defense:
         records = [transform.distortion(plan, count) for transform in self.transforms]
         units = {name: unit for record in records for name, unit in record.units.items()}
 
-        def in_units(noise: Mapping[str, float]) -> dict[str, float]:  # noise is added to the sum, which is in `units`
+        def in_units(noise: Mapping[str, float]) -> dict[str, float]:  # links state it in the sum's units, `units`
             return {name: deviation * units.get(name, 1.0) for name, deviation in noise.items()}
 
         return ClippingNoiseRecord(

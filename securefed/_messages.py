@@ -122,9 +122,10 @@ class ClippingNoiseRecord:
     Attributes:
         clips: names of tensors that were clipped together, and their L2 norm, in units of the algorithm: applied to the
             contribution of every client before the sum.
-        noise: by tensor, standard deviation of the noise in an entry of the sum.
+        noise: by tensor, standard deviation of the noise in an entry of the sum, in units of the algorithm.
         released: by tensor, likewise in the released sum, after the noise that the server adds.
-        units: by tensor, what 1 in the sum is worth in units of the algorithm; 1 where it is not named.
+        units: by tensor, what 1 in the sum is worth in units of the algorithm; 1 where it is not named. An adaptive
+            clip has clients send multiples of its norm, so that this norm is the unit.
     """
 
     clips: tuple[tuple[tuple[str, ...], float], ...] = ()
@@ -157,8 +158,8 @@ class RoundRecord:
         survivors: ids in the sum.
         encoded: the sum as the protocol produced it (integers under a fixed-point defence).
         step: value of one unit of `encoded`, by tensor; empty where `encoded` is in the clear.
-        total: the decoded sum, before any noise the server adds.
-        released: what leaves the aggregator: `total` plus the server's noise, if any.
+        total: the decoded sum, before any noise the server adds; times `distortion.units` in units of the algorithm.
+        released: what leaves the aggregator, in units of the algorithm: `total` plus the server's noise, if any.
         distortion: what the defence did to the numbers.
     """
 
