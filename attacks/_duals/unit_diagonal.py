@@ -54,6 +54,7 @@ def with_unit_diagonal(steps: Sequence[ObservedStep], blocks: Sequence[Array], s
         step_size: step size of the algorithm in the units of this S, from which the error of a block follows.
     """
     coordinates = SymmetricMatrices.of(len(steps[0].start))
+    # steps that give `_REDUNDANCY` equations for each entry of S, rounded up generously
     needed = _REDUNDANCY * coordinates.count // blocks[0].size + 2
     chosen = np.unique(np.linspace(0, len(steps) - 1, min(needed, len(steps))).round().astype(int))
     steps, blocks = [steps[k] for k in chosen], [blocks[k] for k in chosen]

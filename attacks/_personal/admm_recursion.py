@@ -4,7 +4,7 @@ FLAME trains a personal model for each client and FedADMM one model for all, bot
 are those of FLAME's paper. w is the broadcast model, w_i and pi_i are client i's local model and dual variable of the
 constraint w_i = w, rho > 0 is the penalty, and in FLAME theta_i is its personal model, lambda the attraction of theta_i
 to w_i, and a_i the client's public weight. A client sends the change dz_i of z_i = w_i + pi_i / rho. All of them start
-at public values, so that the server can run the clients' update rules backwards (`recover_states`). The attack
+at public values, so that the clients' update rules give the server every later state (`recover_states`). The attack
 `personal/recursion` reports the personal model; `flame_row_fit` and `flame_network_inversion` continue from the states
 to the rows. All models are vectors of parameters.
 """

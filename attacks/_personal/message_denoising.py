@@ -120,7 +120,7 @@ class ConstantGradientModel:
 
     @classmethod
     def of(cls, method: GradientMethod, model: Model, public: Public, observed: View) -> ConstantGradientModel:
-        """Return the simulation of the mean member of a view, with the mean number of rows."""
+        """Return the simulation of the mean member of a view: with the mean number of rows, and one member's steps."""
         rows = [public.rows[client] for client in sorted(observed.members)]
         count = len(method.draw(rows[0], np.random.default_rng(0)).parts)
         return cls(method, public, float(np.mean(rows)), count, method.memory(model))

@@ -2,12 +2,12 @@
 
 FAPS is a method of federated PCA. Client i has rows A_i^T and S_i = A_i A_i^T, (features, features), and keeps a
 subspace, the span of X, orthonormal (features, rank). In each round it moves X by a number of subspace iterations
-(inner steps X <- orth(H X)) with
+(inner steps V <- orth(H V), from V = X) with
 
-    H = S_i + X W^T + W X^T + beta Z Z^T,    W = -(I - X X^T) S_i X,    Z the broadcast basis, shaped as X,
+    H = S_i + X W^T + W X^T + beta Z Z^T,    W = -(I - X X^T) S_i X,    Z the broadcast basis, shaped as X.
 
-W at the X before the first of them, and sends Y = beta X X^T Z - X W^T Z - W X^T Z with W at the new X (the masked
-product), and tr(Z^T S_i Z). Y is not linear in S_i, so a sum of messages depends on every S_i and not only on their
+The last V is its new X. It sends the masked product Y = beta X X^T Z - X W^T Z - W X^T Z with the new X and W at the
+new X, and tr(Z^T S_i Z). Y is not linear in S_i, so a sum of messages depends on every S_i and not only on their
 sum. With a fixed number of inner steps the messages are a known function of S_i. The attack simulates all clients and
 fits their S_i to the sums (`joint_fit`). It runs on views that show sums only, as under secure aggregation.
 """

@@ -51,7 +51,7 @@ def audit_records(
         algorithm: whose unit of privacy is a record.
         defense: it runs under.
         data: of the client. Its message tells most if its rows move it in different directions, beyond the norm that
-            they are clipped to. Responses stay with rows of zeros, so they must not matter there.
+            they are clipped to. A row that is replaced by zeros keeps its response, which must then not matter.
         delta: of the epsilon that is claimed.
         silent: the algorithm without noise of its own, from which the shifts follow; by default the algorithm itself,
             which must then add none.

@@ -266,6 +266,7 @@ def _membership(
 ) -> tuple[list[Mapping[str, Any]], list[str]]:
     """Run the membership part, once for each algorithm; return its rows, and what was left out of it."""
     done = {}
+    # of an algorithm that the report lists at several numbers of rows, the first of its subjects
     first = {subject.algorithm: subject.name for subject, _ in reversed(tasks)}
     tasks = [task for task in tasks if task[0].name == first[task[0].algorithm]]
 

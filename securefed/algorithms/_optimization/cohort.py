@@ -77,7 +77,7 @@ def together(model: Model, datasets: Sequence[Dataset], draws: Sequence[BatchDra
     """Return the inputs of a group's local steps.
 
     Their `gradient` takes a point (parameters,) common to all clients, or (clients, parameters) with one for each, and
-    returns (clients, parameters).
+    returns (clients, parameters); `anchor` does the same over all rows of every client.
 
     Args:
         model: the model that all clients train.
