@@ -89,6 +89,13 @@ def batch_slices(rows: int, size: int | None, steps: int) -> list[slice]:
     return [slice(size * (k % batches), size * (k % batches + 1)) for k in range(steps)]
 
 
+def pass_slices(rows: int, size: int | None, passes: int) -> list[slice]:
+    """Return the rows of each step of so many passes over all rows in their order; passes may end in smaller batches."""
+    if size is None or size >= rows:
+        return [slice(None)] * passes
+    return [slice(start, start + size) for start in range(0, rows, size)] * passes
+
+
 def mean_gradient(simulation: OneGradient | LocalSteps, message: Tensor) -> Tensor:
     """Return the message as one gradient: exact for one step, the average along the path for several."""
     if isinstance(simulation, OneGradient):

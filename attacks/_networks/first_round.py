@@ -23,7 +23,7 @@ from securefed.algorithms._optimization.method import GradientMethod
 from securefed.algorithms._optimization.model import Model, label
 from securefed.attacks._base import RoundView, Target, View
 from securefed.attacks._gradient_inversion.gradient_rounds import local_steps, method_of
-from securefed.attacks._networks.client_simulations import batch_slices, mean_weights
+from securefed.attacks._networks.client_simulations import batch_slices, mean_weights, pass_slices
 from securefed.attacks._networks.flat_network import FlatNetwork
 from securefed.errors import TranscriptError
 from securefed.problems._torch_problem import TorchProblem
@@ -95,7 +95,7 @@ class FirstRoundSimulation:
 
     def _member(self, network: FlatNetwork, point: Tensor, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """Return one member's message, by the method's name of each part."""
-        batches = batch_slices(len(x), getattr(self.method, "batch_size", None), self._count(len(x)))
+        batches = self._batches(len(x))
 
         def gradient(parameters: Tensor, step: int) -> Tensor:
             rows = x[batches[step]]
@@ -106,17 +106,22 @@ class FirstRoundSimulation:
 
         return self._steps(point, self._work(len(x), gradient, anchor))
 
-    def _count(self, rows: int) -> int:
-        """Return the number of local steps of a member with so many rows."""
-        size, epochs = getattr(self.method, "batch_size", None), getattr(self.method, "local_epochs", None)
-        batches = 1 if size is None or size >= rows else -(-rows // size)
-        return local_steps(self.method) * (batches if epochs is not None else 1)
+    def _batches(self, rows: int) -> list[slice]:
+        """Return the rows of each local step of a member with so many rows, taken in their order.
+
+        `local_steps` gives the steps of a client with one row: for methods that count passes over the rows
+        (`local_epochs`), the passes. A pass ends with a smaller batch where the rows do not fill the last one.
+        """
+        size, steps = getattr(self.method, "batch_size", None), local_steps(self.method)
+        if getattr(self.method, "local_epochs", None) is not None:
+            return pass_slices(rows, size, steps)
+        return batch_slices(rows, size, steps)
 
     def _work(self, rows: int, gradient: Any, anchor: Any) -> LocalTraining:
         """Return the method's description of a member's local training, with these gradient functions."""
-        steps = self._count(rows)
-        size = float(min(getattr(self.method, "batch_size", None) or rows, rows))
-        return LocalTraining(gradient, anchor, self.public, float(rows), (0,) * steps, (size,) * steps)
+        sizes = tuple(float(len(range(rows)[batch])) for batch in self._batches(rows))
+        # gradient of a step, gradient of all rows, public facts, rows, then the block and the rows of each step
+        return LocalTraining(gradient, anchor, self.public, float(rows), (0,) * len(sizes), sizes)
 
     def _steps(self, point: Tensor, work: LocalTraining) -> dict[str, Tensor]:
         """Run the method's own local steps from zero memory."""

@@ -88,6 +88,7 @@ def invert(
     inversion = StagedInversion(network, simulation, features, RowPrior(*bounds, image=image), effort, columns)
     inversion.require_memory(rows)
     rng = np.random.default_rng(seed)
+    # any target of the right type: the first layer is found by a trial run of the network on one row
     probe = torch.zeros(1, dtype=torch.int64) if known_targets is None else known_targets[:1]
     first = FirstLayerEvidence.of(network, point, gradient, probe, rows, features, rng)
     if known_targets is None:
