@@ -27,9 +27,8 @@ from securefed.attacks._gram.faps.client_equations import ClientEquations
 from securefed.errors import DivergenceError
 
 SMALLEST = 1e-3
-"""Smallest size that an entry counts with where its error is computed, as a share of its message's root mean square:
-rounding, and the error in proportion to the entry that `noise_weighted_fit` allows for, do not go to 0 with the entry.
-"""
+"""Share of its message's root mean square. The errors of an entry that grow with it (rounding, and the proportional
+error of `noise_weighted_fit`) are computed as if the entry were at least so large, so that they do not go to 0."""
 
 
 def is_single_precision(Y: Array) -> bool:

@@ -135,7 +135,7 @@ class DeviatingServer(Federation):
         shuffled: bool = False,
         options: RunOptions | None = None,
     ) -> None:
-        self._altering = _DifferentBroadcasts(InProcessTransport({}))
+        self._altering = _DifferentBroadcasts(InProcessTransport({}))  # `_tell` sets the transport to the clients
         super().__init__(
             algorithm, clients, defense, seed=seed, public=public, transport=self._tell, options=options or RunOptions()
         )

@@ -79,6 +79,7 @@ class GenericAttacks:
         self._secret, self._place, self._result, self._fit = secret, place, result, fit
         self._replay_of = replay_of
         self.replay = replay_of(observed)
+        # first the shuffled rounds; `add_null_of_other_rows` appends messages of other rows
         self._nulls = [replay_of(shuffled(observed, np.random.default_rng([secret.seed, 2])))]
         self._moments_known = False  # the probe ran and did not fail
         self._moments_complete = False  # and left no direction open
@@ -133,6 +134,7 @@ class GenericAttacks:
         self._result.leave_out(self._place, self._secret.named(attack), reason)
 
     def _read_low_digits(self, rows: Array, messages: Array) -> None:
+        """Learn from the simulated clients' rows and messages how last digits tell rows, and read the observed ones."""
         try:
             learned = LowDigits.learn(rows, messages)
         except TranscriptError as refusal:
@@ -141,12 +143,14 @@ class GenericAttacks:
         self._try(learned.name, lambda replay: self._derive(learned.attack(replay), read=True))
 
     def _probe(self, replay: Replay) -> list[Reconstruction]:
+        """Solve for the moments; return the Gram matrix, and the mean of all rows with these moments."""
         moments = ProbeGram().solve(replay, self._rng(3), self._secret.prior, self._secret.prior_labels)
         if replay is self.replay:
             self._moments_complete = moments.rank == moments.unknowns
         return [moments.gram(), moments.rows(self._secret.prior)]
 
     def _count(self, replay: Replay) -> list[Reconstruction]:
+        """Solve for the moments as an attacker who does not know the counts of labels; return these counts."""
         prior, labels = self._secret.prior, self._secret.prior_labels
         return [ProbeGram().solve(replay, self._rng(3), prior, labels, counted=False).counts()]
 
@@ -160,11 +164,13 @@ class GenericAttacks:
 
     @cached_property
     def _labels_used(self) -> bool:
+        """Whether the client's messages depend on the labels of its rows."""
         return uses_labels(self.replay, self._rng(15), self._secret.prior_labels)
 
     def _try_learned(
         self, learned: LearnedRows | LearnedGram | LearnedCounts, nulls: Sequence[Replay] | None = None
     ) -> None:
+        """Run an attack that was learned from simulated clients; `nulls` as in `_try`."""
         self._try(learned.name, lambda replay: [learned.attack(replay)], nulls)
 
     def _rng(self, stream: int) -> np.random.Generator:
