@@ -115,7 +115,7 @@ class Plan:
         defense: the name of the defence, as composed.
         clients: number of clients planned for an exchange.
         tensors: per tensor its bound, ring, step, largest number of clients and error.
-        wanted_rings: the ring that each tensor asks for.
+        wanted_rings: by tensor, the ring that the algorithm's layout asks for; `TensorPlan.ring` is the one in use.
         stages: names of the message exchanges of a round, in order.
         upload_bytes: bytes that a client sends in a round, over all stages, without headers.
         threshold: number of survivors (clients whose contributions are in the sum) that a round needs.
@@ -239,8 +239,9 @@ def plan_digest(plan: Plan) -> bytes:
 def with_indicator(plan: Plan) -> Plan:
     """Add the tensor `INDICATOR`: 64 bits of integers, or a float where sums are not made of integers.
 
-    The integers are of a ring that the plan has anyway (32 bits where it can), so that encryptions pack them beside the
-    other entries.
+    There are two integers of 32 bits where some tensor has this ring, so that encryptions pack them beside its entries;
+    else one of 64. A client that is out adds uniform ones, so that their sum is 0 by chance with a probability of
+    2^-64.
     """
     rings = {tensor.ring for tensor in plan.tensors if tensor.step}
     ring: Ring = 32 if 32 in rings else 64

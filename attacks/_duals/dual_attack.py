@@ -78,9 +78,10 @@ class DualAttack(ABC):
 
     Attributes:
         fit_features: largest number of features for which several local steps are fitted; views of more are
-            refused. With one local step, it is the largest for which a unit diagonal of S stands in for missing
-            rounds. The cost grows with the sixth power: a second for several steps at 20 features, minutes at 64,
-            where the default `jacobians` end at an error of .2.
+            refused. With one local step it is the largest for which a subclass may check whether S has the diagonal of
+            z-scored columns; where the messages show that, fewer rounds determine S. The cost grows with the sixth
+            power of the features: a second for several steps at 20, minutes at 64, where the fit has not converged
+            after the default `jacobians` (error .2).
         jacobians: largest number of Jacobians of that fit.
         memory: largest number of bytes for the solve of one local step a round; more is refused before anything is
             allocated. `fit_features` bounds the fit of several.

@@ -130,7 +130,8 @@ class RoundSimulation:
             targets: (members, slots, outputs) labels as probabilities.
             gradient: a method of `LinearModel` that computes gradients, with or without derivatives.
         """
-        # `without_rows` simulates no rows but all features, too many to hold all rounds at once
+        # All rounds at once is faster, but needs a method whose rounds do not depend on each other, and room for all of
+        # them: `without_rows` (x.shape[-2] == 0) works on all features, not on few coordinates, and takes too much
         if not self.memory and not self.draws and x.shape[-2]:
             sent = self._rounds_at_once(x, targets, gradient)
         else:
@@ -187,7 +188,8 @@ class RoundSimulation:
         def whole(point: Array, _: int = 0) -> Array:
             return cast(Array, oracle(point, x, targets, weights))
 
-        # LocalTraining: gradient of a step, gradient of all rows, public facts, rows, then block and rows of each step
+        # LocalTraining: gradient of a step, gradient of all rows, public facts, numbers of rows, then for each step the
+        # index of the remembered gradient that it uses (0 without mini-batches) and its number of rows
         rows = sizes.astype(float)
         if draw is None:
             return LocalTraining(whole, whole, self.public, rows, (0,) * self._local_steps, (rows,) * self._local_steps)
@@ -221,7 +223,9 @@ class RoundSimulation:
         # sum_i d_i, before clipping
         known = summed_over_members(self.without_rows(self.public.features), len(self.members))
         clips = [(k, clip) for k, item in enumerate(self.rounds) for clip in item.clips if clip.weights]
-        if not clips or is_proximal(self.method):  # a proximal operator mixes data with the rest
+        # A proximal operator (such as soft thresholding) is not linear, so a message is no sum of a data-free part and
+        # the rows' part, and the factors cannot be estimated: the part before clipping is the best guess.
+        if not clips or is_proximal(self.method):
             return known
         model, parts = self.model, self.method.sent
         sizes = {part: max(_TINY, *(float(np.linalg.norm(s.total[part])) for s in self.rounds)) for part in parts}

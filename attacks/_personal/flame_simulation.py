@@ -1,8 +1,9 @@
 """Simulate FLAME's local steps through a network, all rounds at once, in torch.
 
-`flame_network_inversion` calls this to check and fit candidate rows of a client. In FLAME a client keeps a personal
-model theta_i, which is trained on its rows and drawn to an anchor w (its local model or the broadcast one). Given are
-the theta_i at both ends of each round (`admm_recursion`). A round's steps
+`flame_network_inversion` calls this to check and fit candidate rows of a client. In FLAME, a method that trains
+personal models by ADMM, client i keeps a personal model theta_i. It is trained on the client's rows and drawn to an
+anchor w, the client's copy of the global model or the broadcast one. The theta_i stay with the client, but its messages
+determine them: given are the theta_i at both ends of each round (`admm_recursion`). A round's steps
 
     theta <- theta - eta (grad f(theta) + lambda (theta - w))
 
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from securefed._public import Public
 from securefed.algorithms._optimization.local_steps import LocalTraining
-from securefed.attacks._networks.client_simulations import batch_slices, mean_weights
+from securefed.attacks._networks.client_simulations import batch_slices, mean_weights, pass_slices
 from securefed.attacks._networks.flat_network import FlatNetwork
 from securefed.attacks._personal.flame_row_fit import FLAMELocalSteps
 
@@ -31,10 +32,11 @@ class FLAMESimulation:
 
     With r = 1 - eta lambda, a path of T steps that starts at theta and is drawn to w ends at
 
-        r^T theta + (1 - r^T) w - eta sum_h r^(T-1-h) grad f(theta_h)                                    (9) unrolled
+        r^T theta + (1 - r^T) w - eta sum_h r^(T-1-h) grad f(theta_h),    h = 0 .. T - 1
 
-    so that the weighted sum of its gradients follows exactly from its two ends. The weights are made to sum to 1. With
-    mini-batches, whose draws are the client's secret, the rows are taken in order instead.
+    (r^T is a power), which is (9) of FLAME's paper written out for T steps. So the weighted sum of its gradients
+    follows exactly from its two ends; the weights are made to sum to 1. With mini-batches, whose draws are the client's
+    secret, the rows are taken in order instead.
 
     Attributes:
         local: the local steps of the algorithm.
@@ -63,8 +65,12 @@ class FLAMESimulation:
             x: rows, (rows, features).
             y: their targets, (rows, ...).
         """
-        parts = batch_slices(len(x), self.local.method.batch_size, self.steps)
-        network = replace(network, nested=True)  # the paths are transformed together
+        method = self.local.method
+        if method.local_epochs is None:
+            parts = batch_slices(len(x), method.batch_size, self.steps)
+        else:
+            parts = pass_slices(len(x), method.batch_size, method.local_epochs)
+        network = replace(network, nested=True)  # its gradient is taken inside `vmap`, of all rounds' paths together
 
         def gradient(at: Tensor, step: int) -> Tensor:
             """Return the mean gradients of the step's rows at the models `at`, (rounds, parameters)."""

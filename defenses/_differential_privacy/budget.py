@@ -20,7 +20,8 @@ class Budget:
 
     Make it with the mechanism's own method `budget` (of `gaussian`, `skellam`, ...), which knows the noise that is
     really added. Evaluations released through the same mechanism count as well. A void exchange (one without a sum, as
-    too many clients were lost) releases nothing, but is counted too, to be safe.
+    too many clients were lost) releases nothing, but is counted too, to be safe. `packing.pack`, which stores states,
+    leaves out the fields that are `local`: they come from the defence's settings again.
 
     Attributes:
         epsilon: the total that may be spent, at `delta`.

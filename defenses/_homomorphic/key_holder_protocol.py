@@ -36,6 +36,9 @@ CONTRIBUTE: Final = "contribute"
 class EncryptingClient:
     """A client's state in one exchange.
 
+    States are packed to be stored between messages: a field that is `local()` is left out (the caller has it), one that
+    is `stored_as(NAME)` stands there under that name, as in files that exist already.
+
     Attributes:
         client: its id.
         session: run, exchange number, cohort and plan.

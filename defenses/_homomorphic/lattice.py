@@ -149,10 +149,14 @@ class CKKS(KeyHolderAggregation[LatticeClient]):
     Attributes:
         threshold: survivors a round needs; by default more than half of the planned clients, and at least 2.
 
-    Guarantees, for a server and a key holder that follow the protocol and do not collude: as for `Paillier`, except
-    that the sum is approximate, by at most `TensorPlan.error` per entry (2^-69 that an entry of a sum exceeds it).
-    A client that sits out uploads two uniform polynomials, so that the sum is uniform modulo the 120 bits it lives in.
-    Not promised: as for `Paillier`; and that entries lie in their bounds is checked by the client alone.
+    Guarantees, for a server and a key holder that follow the protocol and do not collude: the server learns the sum and
+    who is in it; the key holder learns the sum and how many are in it. The sum is approximate, by at most
+    `TensorPlan.error` per entry; the probability that an entry of a sum exceeds that is below 2^-69. A client that sits
+    out uploads two uniform polynomials, so that the sum is uniform modulo the 120 bits it lives in: it shows nothing of
+    the other clients, and only that some client was out.
+    Not promised: anything against server and key holder together (they open every contribution), against a server that
+    deviates (it can have one client's ciphertexts decrypted, or subtract sums over different survivors), or against a
+    client that lies (only it checks that its entries lie in their bounds). The server sees which clients dropped out.
 
     Raises:
         ConfigError: TenSEAL is not installed, or a threshold below 2.

@@ -1,10 +1,10 @@
 """Check the audit itself: planted leaks must be found, safe functions must pass, and gaps must be named.
 
-A planted function is a client function whose leak is known. It goes through the same run, views, attacks, statistics
-and verdicts as every audit of a user's own algorithm. A gap is something that was to run and did not: an attack, a
-seed, an algorithm. The gate decides whether an audit passes a limit on leakage; with a gap it must not pass. The
-functions are in `planted_leaks`; planted gaps go through the gate of registered algorithms, and planted noise through
-the audit of noise.
+The command line calls `self_check`. A planted function is a client function whose leak is known. It goes through the
+same run, views, attacks, statistics and verdicts as every audit of a user's own algorithm. A gap is something that was
+to run and did not: an attack, a seed, an algorithm. The gate decides whether an audit passes a limit on leakage; with a
+gap it must not pass. The functions are in `planted_leaks`; planted gaps go through the gate of registered algorithms,
+and planted noise through the audit of noise.
 """
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ def check(planted: Planted, seeds: int = _SEEDS) -> Checked:
     best = max(cells, key=lambda cell: cell.leakage.low, default=None)
     if best is None:
         return Checked(planted.name, report, False, "not attacked")
+    # the verdict must be one of the right `words`, and where the leak is exact the gate must fail
     gate_is_right = not planted.gated or bool(leaks(report, _EXACT_LIMIT, (planted.view,), GATED))
     return Checked(planted.name, report, best.verdict.word in planted.words and gate_is_right, _verdict(best))
 
