@@ -74,6 +74,7 @@ def plan_for(
     public = audited.prepare(load(data), clients, 0).public
     made_defense: Defense = build(catalogue.defenses, name, {"clip_norm": audited.clip, **own} if name == "dp" else own)
     plan = made_defense.plan(audited.build().layout(public), clients)
+    # the plan also lists what the algorithm assumes, and scalars that its clients reveal outside the defence
     return made_defense, with_disclosures(plan, audited.build(), public)
 
 

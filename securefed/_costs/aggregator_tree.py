@@ -74,7 +74,7 @@ def group_sizes(clients: int, members: int) -> list[tuple[int, int]]:
         members: largest number of members of a group.
 
     Returns:
-        By level, the number of groups and the members of the largest one.
+        By level, the number of groups and the members of the largest one (at least 3).
 
     Raises:
         PlanError: fewer than 3 members.
@@ -84,6 +84,7 @@ def group_sizes(clients: int, members: int) -> list[tuple[int, int]]:
     levels: list[tuple[int, int]] = []
     while not levels or clients > 1:
         groups = math.ceil(clients / members)
+        # groups of 1 or 2 are planned as of 3, since secure aggregation refuses fewer
         levels.append((groups, max(math.ceil(clients / groups), 3)))
         clients = groups
     return levels

@@ -149,7 +149,7 @@ class _PartyApp:
                 "same config"
             )
         check_apart(terms)
-        if party < 0:
+        if party < 0:  # a helper, such as the key holder; clients are numbered from 0
             aggregation = terms.defense.aggregation
             helper = aggregation.helper(terms.public.cohort) if party in aggregation.beside else None
             if helper is None:
@@ -216,6 +216,11 @@ class _PartyApp:
         return reply
 
     def _save(self, node: ClientNode, folder: ClientFolder | None, standing: RunProgress, context: Context) -> None:
+        """Write what the client learned into its folder, and all of its state into Flower's context.
+
+        The folder's file leaves out the secrets of the current exchange, so that a process that starts from it cannot
+        answer that exchange a second time.
+        """
         if folder is not None:
             folder.write(standing, freeze(node, learned=True))
         _keep(context, freeze(node), standing)

@@ -58,7 +58,10 @@ class TorchProblem(BaseProblem):
         """Compute the (rows,) losses of the rows `x` (rows, features); each depends on its own row alone."""
 
     def companions(self, x: Array, y: Array) -> Array:
-        """Return the `y` that `row_losses` gets for one client's rows and targets: the targets, unless overridden."""
+        """Return what `row_losses` gets as its y for one client's rows: an array with one line for each row.
+
+        These are the targets `y`, unless a subclass needs something else: a GAN draws each row's random code here.
+        """
         return y
 
     @property

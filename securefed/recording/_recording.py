@@ -158,7 +158,11 @@ class Recording:
         values = dict(total)
         index = len(self._transcript.records)
         deviations = dict.fromkeys(values, noise) if noise else {}
-        distortion = ClippingNoiseRecord(() if clip is None else ((tuple(values), clip),), deviations, deviations)
+        distortion = ClippingNoiseRecord(
+            clips=() if clip is None else ((tuple(values), clip),),  # all tensors together
+            noise=deviations,
+            released=deviations,  # the server adds none
+        )
         self._transcript.records.append(
             RoundRecord(
                 round=index,
@@ -166,8 +170,8 @@ class Recording:
                 broadcast=sent,
                 cohort=clients,
                 survivors=clients,
-                encoded=values,
-                step={},  # the sum is in the clear
+                encoded=values,  # the sum is in the clear, so that it is all three of these
+                step={},
                 total=values,
                 released=values,
                 distortion=distortion,

@@ -131,10 +131,10 @@ def audit_transcript(
     ]
     for run in runs:
         run.attack_all()
-    best = min(runs, key=lambda run: run.residual)
+    index = min(range(len(runs)), key=lambda k: runs[k].residual)
     tried = tuple((repr(run.algorithm), run.residual) for run in runs)
-    own = candidates[runs.index(best)]
-    return TranscriptAudit(own, tried, tuple(best.findings), tuple(dict.fromkeys(best.skipped)))
+    best = runs[index]  # its algorithm may begin at another model (`begun_as`); the caller's own is reported
+    return TranscriptAudit(candidates[index], tried, tuple(best.findings), tuple(dict.fromkeys(best.skipped)))
 
 
 @dataclass(frozen=True)

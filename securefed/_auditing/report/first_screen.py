@@ -34,20 +34,23 @@ _MEANINGS: Final = {
 def first_screen(report: Report) -> dict[str, Any]:
     """Collect what the template shows on the first screen, by the names that the template uses."""
     return {
-        "decision": decision(report),
+        "decision": decision(report),  # the conclusion, in a few sentences
         "setup": setup(report),
+        # the table: a row for each party under each protection, a column for whose data leak
         "columns": [OWNERS[owner] for owner in owners(report)],
         "observers": observers(report),
         "membership": membership(report),
         "meanings": [meaning for name, meaning in _MEANINGS.items() if any(c.defense == name for c in report.cells)],
-        "sure": sureness(report),
+        "sure": sureness(report),  # sentences on how far the figures can be relied on
         "actions": (todo := actions(report)),
+        # those with something to run or paste, by their number in the list, under which the list links to them
         "steps": [(number, action) for number, action in enumerate(todo, 1) if action.steps],
         "advice": [advice_block(one) for one in report.advice],
-        "wide": "wide-advice" if report.advice else "",
+        "wide": "wide-advice" if report.advice else "",  # the style sheet's class
+        # the command of the same audit with enough seeds
         "more_runs": enough_seeds(report) if report.settings[AUDIT]["seeds"] < ENOUGH else "",
-        "gaps": gaps(report),
-        "examples": examples(report),
+        "gaps": gaps(report),  # how much did not run
+        "examples": examples(report),  # rows beside what was recovered of them
     }
 
 
@@ -56,7 +59,7 @@ def setup(report: Report) -> str:
     shared = report.settings[AUDIT]
     count = len(report.algorithms)
     what = short(report.algorithms[0]) if count == 1 else f"{count} algorithms"
-    cut = rows_cut(shared)
+    cut = rows_cut(shared)  # words, where clients were cut to fewer rows than they hold; else empty
     size = (cut and f", {shared['clients']} {cut}") or f" with {shared['clients']} clients"
     text = f"{what} on {shared['data']}{size}, each run {shared['seeds']} times. "
     if "epsilon" in shared:

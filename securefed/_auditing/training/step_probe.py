@@ -94,6 +94,7 @@ def probe_step(training: TorchTraining, state: State, rows: TrainedRows, seed: i
     network = attacked_network(training, state, tuple(rows.x.shape[1:]))
     vector = network.flatten({name: value for name, value in state.items() if name in network.shapes})
     weights = torch.full((len(rows),), 1.0 / len(rows), dtype=network.dtype)
+    # `plain`: by torch.autograd, which suffices for one gradient, and not torch.func
     gradient = network.plain.gradient(vector, rows.x, rows.y, weights).detach().double().numpy()
     rate = _rate(one, gradient)
     epsilon = float(torch.finfo(network.dtype).eps)

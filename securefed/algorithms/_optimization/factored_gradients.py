@@ -19,7 +19,7 @@ from securefed.problems._weight_products import turned
 Coefficient = Any
 """A number for all clients, or one for each, (clients, 1)."""
 Coefficients = Mapping[int, Coefficient]
-"""A coefficient c_s for each step s, or a_j for each stored vector j."""
+"""A coefficient c_s for each step s. `factored_cohort` uses the type also for coefficients of its stored vectors."""
 
 
 class FactoredGradients:

@@ -28,7 +28,8 @@ class KnownStart(PassingMethod):
     """Base of the methods in which a client has a state before it receives the first broadcast.
 
     The first model w^0 is in effect a hyper-parameter: every party draws it from `initial_seed`, not from a run's
-    generator. The sums thus include the initial state of a client that has never taken part, without a message.
+    generator. So the server knows the first state of each client, and can count it in running sums over all clients
+    before the client has sent anything.
 
     Attributes:
         initial_seed: seed of w^0; it has no effect on a problem that starts at zero.
@@ -103,5 +104,6 @@ class PersonalMethod(KnownStart):
 
     def _contribution(self, client: ModelClient, sent: Vectors, memory: Memory) -> tuple[ModelClient, Tensors]:
         """Return a client's tentative state and its contribution; raise `DivergenceError` where a vector diverged."""
-        self._check(memory[0], "personal", "a client's local steps")  # not every method sends it
+        # sent vectors are checked anyway, but not every method sends the personal model
+        self._check(memory[0], "personal", "a client's local steps")
         return super()._contribution(client, sent, memory)
