@@ -23,8 +23,8 @@ from securefed.parties._terms import SumTerms
 NODE_CONFIG: Final = "securefed"
 """Key of the SuperNode's `--node-config` that names the site's file."""
 _LEAST: Final = 2
-"""The smallest number of clients whose sum is not one client's own update; three clients, the fewest that secure
-aggregation accepts, open sums of two."""
+"""The smallest number of clients whose sum is not one client's own update. It is no larger, since secure aggregation
+over three clients, the fewest that it accepts, opens sums over two."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class SitePolicy:
             default the client sits out: the round is repeated, and the server does not learn because of which client.
 
     Raises:
-        ConfigError: identities without this client's own, or the reverse.
+        ConfigError: a rule of another type, or identities without this client's own, or the reverse.
     """
 
     least: int = _LEAST
@@ -64,8 +64,16 @@ class SitePolicy:
     announce_errors: bool = False
 
     def __post_init__(self) -> None:
-        if type(self.least) is not int or self.least < 1:
-            raise ConfigError(f"least must be a whole number of clients from 1; got {self.least!r}")
+        number = type(self.party) is int and self.party >= 0
+        for name, allowed, wanted in (
+            ("least", type(self.least) is int and self.least >= 1, "a whole number of clients from 1"),
+            ("defense", isinstance(self.defense, str | None), "the name of an aggregation"),
+            ("terms", _is_list_of_texts(self.terms), "a list of digests in hexadecimal"),
+            ("party", self.party is None or number, "a client's number from 0"),
+            ("announce_errors", type(self.announce_errors) is bool, "true or false"),
+        ):
+            if not allowed:
+                raise ConfigError(f"{name} must be {wanted}; got {getattr(self, name)!r}")
         if (self.identity is None) != (self.identities is None) or (self.identities and self.party is None):
             raise ConfigError(
                 "identity (private, this site's), identities (public, all clients') and party (this site's number) "
@@ -150,6 +158,10 @@ class SitePolicy:
             )
 
 
+def _is_list_of_texts(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+
+
 def _readers(folder: Path, limits: Limits) -> dict[str, Any]:
     """Return, by entry of a site's file, the function that reads its value."""
 
@@ -157,7 +169,7 @@ def _readers(folder: Path, limits: Limits) -> dict[str, Any]:
         return Seal.from_file(folder / value, make=False)
 
     return {
-        "terms": tuple,
+        "terms": lambda value: tuple(value) if isinstance(value, list) else value,
         "identity": lambda value: (folder / value).read_bytes(),
         "identities": lambda value: {int(number): bytes.fromhex(key) for number, key in value.items()},
         "ledger": lambda value: Ledger.open(folder / value, limits),

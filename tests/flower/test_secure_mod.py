@@ -348,6 +348,10 @@ def test_a_ledger_counts_over_runs_and_its_site_drops_out_beyond_its_limit(tmp_p
     [
         ("fewest = 3", ConfigError, "which no site policy has"),
         ('least = "3"', ConfigError, "whole number"),
+        ('announce_errors = "no"', ConfigError, "announce_errors must be true or false"),
+        ("defense = 5", ConfigError, "defense must be the name"),
+        ('party = "0"', ConfigError, "party must be"),
+        ('terms = "abcd"', ConfigError, "terms must be a list"),
         ('identity = "missing"', StorageError, "cannot be read"),
         ("party = 0\n[identities]\n0 = 'zz'", ConfigError, "cannot be used"),
         ("least = ", ConfigError, "cannot be used"),
