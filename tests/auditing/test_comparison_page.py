@@ -148,7 +148,11 @@ def test_the_summary_is_a_few_sentences_for_everybody() -> None:
         "in FAPS under Paillier, 0.50). Both ran under the same settings with the same version of securefed."
     )
     assert "alone tried" not in summary(AFTER, AFTER)
-    assert "none gives away more or less" in summary(BEFORE, BEFORE)
+    sure = audit(cell("pca/ssi", "plain", "server", 0.6))
+    assert "none gives away more or less of the data than before. " in summary(sure, sure)
+    assert "more or less of the data than before; neither could judge 1 of them." in summary(BEFORE, BEFORE)
+    unknown = audit(cell("pca/ssi", "plain", "server", -0.5, explained=0.0))
+    assert "Of 1 situation that both audits tried, neither could judge any." in summary(unknown, unknown)
     assert "nothing in common" in summary(audit(cell("pca/ssi", "plain", "server", 1.0)), audit())
 
 

@@ -1,7 +1,10 @@
 """The page of a comparison of two audits, `comparison.html`, and the same as `comparison.json`.
 
 `securefed compare` calls `save`, `to_json` and `summary` with the JSON values of an earlier and a later audit. A row
-compares one situation (algorithm, defence, view and secret); `comparison` makes the rows and judges the changes.
+(`Compared`) compares one situation (algorithm, defence, view and secret). `comparison` makes the rows and judges each
+change: `GREW` and `SHRANK` (the two 95 % intervals do not overlap), `SAME` (they do), `LOST` and `SETTLED` (the attacks
+of the later or of the earlier audit could not tell), `UNKNOWN` (neither could), `ADDED` and `GONE` (only the later or
+only the earlier audit tried it).
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from securefed._auditing.engine.statistics import ENOUGH, FOUND, INCONCLUSIVE
 from securefed._auditing.gate.grown_leaks import growth
 from securefed._auditing.report import comparison as compared
 from securefed._auditing.report.audit_page import template_page
-from securefed._auditing.report.comparison import ADDED, GONE, GREW, LOST, SAME, SETTLED, SHRANK, Compared
+from securefed._auditing.report.comparison import ADDED, GONE, GREW, LOST, SAME, SETTLED, SHRANK, UNKNOWN, Compared
 from securefed._auditing.report.conclusions import ALL_CLIENTS, ONE_CLIENT, PLAIN
 from securefed._auditing.report.dumbbell import dumbbell
 from securefed._auditing.report.report_words import (
@@ -177,13 +180,17 @@ def _new(added: Sequence[Compared]) -> str:
 
 
 def _changes(both: Sequence[Compared]) -> str:
-    """Count the situations that changed."""
+    """Count the situations that changed, and those that neither audit's attacks could judge."""
     if not both:
         return "The two audits have nothing in common that could be compared."
     count = {change: sum(row.change == change for row in both) for change in (GREW, SHRANK, LOST, SETTLED)}
     tried = f"Of {len(both)} situation{'s' * (len(both) > 1)} that both audits tried"
+    unknown = sum(row.change == UNKNOWN for row in both)
+    if unknown == len(both):
+        return f"{tried}, neither could judge any."
+    unjudged = f"; neither could judge {unknown} of them" if unknown else ""
     if not any(count.values()):
-        return f"{tried}, none gives away more or less of the data than before."
+        return f"{tried}, none gives away more or less of the data than before{unjudged}."
     parts = [f"{_counted(count[GREW])} away more of the data than before"]
     if count[GREW]:
         worst = max((row for row in both if row.change == GREW), key=lambda row: row.moved)
@@ -194,7 +201,7 @@ def _changes(both: Sequence[Compared]) -> str:
         parts.append(f"{count[LOST]} can no longer be judged")
     if count[SETTLED]:
         parts.append(f"{count[SETTLED]} can be judged now that could not before")
-    return f"{tried}, {', '.join(parts[:-1])} and {parts[-1]}."
+    return f"{tried}, {', '.join(parts[:-1])} and {parts[-1]}{unjudged}."
 
 
 def _counted(count: int) -> str:
