@@ -228,6 +228,14 @@ def test_mistakes_are_named_with_what_to_do(here: Path) -> None:
     assert "lies in the exchange folder" in server("--state", "exchange/server.state", code=2)
     assert "round 1 comes before round 3" in server("--round", 3, code=2)
     assert "no request to client 0" in contribute(0)
+    for number in ("1.7", "inf", "-1", "one"):  # 1.7 would invite client 1
+        assert f"--cohort must name clients by whole numbers from 0; got '{number}'" in server(
+            "--cohort", f"0,{number}", code=2
+        )
+    fraction = ("--identity", "0.7=0.key.pub")
+    assert "--identity must name clients by whole numbers from 0; got '0.7'" in party(
+        "terms", "t", "--like", "update-0.npz", "--clients", 3, *fraction, code=2
+    )
     server()
     assert "--without 7" in server("--without", 7, code=2)
     assert "holds the messages of a run" in server("--state", "another.state", code=2)

@@ -198,7 +198,7 @@ def sum_(
         from securefed._commands.party_turns import take_turn  # noqa: PLC0415
 
         at = _exchange(folder, terms, state, seal_key_file)
-        invited = None if cohort is None else [int(_number(text, "--cohort")) for text in split(cohort) or []]
+        invited = None if cohort is None else [_client(text, "--cohort") for text in split(cohort) or []]
         model = None if base is None else read_arrays(base)
         _say(take_turn(at, round=round, base=model, cohort=invited, without=without or ()))
         return 0
@@ -268,7 +268,7 @@ def _defense(name: str, settings: dict[str, object], identity: list[str]) -> Def
     if not isinstance(made.aggregation, SecureAggregation):
         raise ConfigError(f"--identity protects secure aggregation, and {name} is another defence; leave it out")
     keys = {
-        int(_number(client, "--identity")): read_public_identity(text)
+        _client(client, "--identity"): read_public_identity(text)
         for client, text in _pairs(identity, "--identity").items()
     }
     return replace(made, aggregation=replace(made.aggregation, identities=Identities(keys)))
@@ -290,6 +290,15 @@ def _pairs(texts: list[str], option: str) -> dict[str, str]:
             raise ConfigError(f"{option} must be NAME=VALUE, each name once; got {text!r}")
         pairs[name] = value
     return pairs
+
+
+def _client(text: str, option: str) -> int:
+    """Read a client's number; raise `ConfigError` for anything but a whole number from 0."""
+    from securefed.errors import ConfigError  # noqa: PLC0415
+
+    if not text.strip().isdecimal():
+        raise ConfigError(f"{option} must name clients by whole numbers from 0; got {text!r}")
+    return int(text)
 
 
 def _number(text: str, option: str) -> float:
