@@ -58,7 +58,7 @@ _COMPLETIONS = 3
 _SETTLED = 1e-6
 """Relative change of the distances below which a completion is the last."""
 _QUIET = 0.3
-"""Noise, relative to the messages, up to which a search that ignores the noise is tried."""
+"""Noise, relative to what the messages show of the data, up to which a search that ignores the noise is tried."""
 
 
 @dataclass(frozen=True)

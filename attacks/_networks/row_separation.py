@@ -116,6 +116,7 @@ def separate(observed: FirstLayerGradient, rows: int, rng: np.random.Generator, 
     left, right = left[:, :rows] * values[:rows], right[:rows]
     active = np.linalg.norm(left, axis=1) > floor
     left, bias = left[active], np.asarray(observed.bias, np.float64)[active]
+    # the second argument is the size of L's rounding errors, of which `floor` is a multiple
     Q = SparseColumns(left, floor / _ROUND_OFF).search(rng, starts) if len(left) > rows else None
     if Q is None:
         return None

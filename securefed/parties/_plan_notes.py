@@ -28,7 +28,11 @@ def noted(terms: SumTerms, plan: Plan) -> Plan:
 
 
 def _weights(terms: SumTerms, plan: Plan) -> str:
-    """Say the rounding error of a mean whose weights are all 1; the plan's errors are of weights at the largest."""
+    """Say the rounding error of a mean whose weights are all 1.
+
+    Weighted updates are divided by `largest_weight`, so that the plan's error e of the sum is in units of it. The mean,
+    sum of w_i u_i over sum of w_i, is off by largest_weight e / sum of w_i: most where the weights are small.
+    """
     if not terms.weighted:
         return ""
     error = max(tensor.error for tensor in plan.tensors) * terms.largest_weight / terms.cohort

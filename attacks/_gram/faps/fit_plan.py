@@ -6,8 +6,8 @@ sends a message of the shape of Z_k that depends on S, the subspace and beta. `c
 client sends the observed messages, and asks this module first how many of them to read.
 
 Each message gives features x rank equations. Few rounds are easier to fit, since errors of the S at which the fit
-starts grow from round to round; many rounds determine S better. In every round that is read the attacker must know
-beta.
+starts grow from round to round; many rounds determine S better. Only rounds whose beta the attacker can compute are
+read: beta is beta_scale, a public setting, times the largest eigenvalue of S, unless the client has raised it since.
 """
 
 from __future__ import annotations

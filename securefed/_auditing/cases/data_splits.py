@@ -168,6 +168,7 @@ def pooled_gram(clients: tuple[Dataset, ...]) -> Array:
     return np.asarray(rows.T @ rows)
 
 
+# "Changing survivors" is the report's name of the runs in which the target stays away in some rounds (`Case.absences`).
 _SPLITS: dict[str, tuple[Callable[[int | None], Preparation], str]] = {
     "even_shares": (lambda _: even_shares, "raw rows in even shares"),
     "one_small": (

@@ -8,7 +8,7 @@ messages that its estimate predicts. An estimate explains the messages if the re
   random rows and on rows like the estimate (`control_runs`). If it solves all of them and leaves far more here, the
   hyper-parameters are wrong; if it does not solve them, the search failed.
 - Where it does, the attack is repeated on messages changed at random by their own rounding: only where that moves the
-  estimate little is it called recovered.
+  estimate by no more than `SMALL`, 5 % of its norm, is it called recovered.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ class _Candidate:
         where = f"{observed.view}, {attack.name}"
         used, lacks = observed, list[str]()
         if (reason := attack.applies(self.assumed, observed)) is not None:
-            used = unbroken(observed)
+            used = unbroken(observed)  # the rounds before the first one whose broadcast is missing
             if len(used.rounds) == len(observed.rounds) or attack.applies(self.assumed, used) is not None:
                 self.skipped.append(f"{where}: {reason}")
                 return

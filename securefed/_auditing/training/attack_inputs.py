@@ -118,6 +118,7 @@ class AttackInputs:
         changes, first = [], 0
         for place, count in enumerate(self.rows):
             own = rows.part(slice(first, first + count))
+            # each member draws from a seed of its own
             changes.append(self.training.change(self.observed.state, own, 1000 * seed + place))
             first += count
         pairs = list(zip(self.observed.shares, changes, strict=True))

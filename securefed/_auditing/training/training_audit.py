@@ -145,7 +145,7 @@ def _note_costs(result: SeedResult, subject: TrainingSubject, chosen: Sequence[s
     size = sum(value.numel() * value.element_size() for value in subject.training.state.values())
     for name in chosen:
         costs = {"bytes_per_client_round": 2.0 * size, "seconds_per_round": subject.step_seconds, "rounds": 1}
-        real = name == VIEWS[0]
+        real = name == VIEWS[0]  # sums are computed from the clients' changes; no secure aggregation runs
         facts = RunFacts(subject.name, DEFENSES[name], seed, math.nan, real=real, **costs)  # type: ignore[arg-type]
         result.facts.append(facts)
 
