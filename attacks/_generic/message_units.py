@@ -2,7 +2,9 @@
 
 A message holds tensors of very different sizes, for instance a count of 60 000 beside a gradient of 1e-3. One norm over
 all of them would depend on the largest only. So each tensor of each round has its own unit: the root mean square by
-which its entries vary between simulated clients with different rows and different random draws.
+which its entries vary between simulated clients with different rows and different random draws. `Replay`, which runs
+the client step on the attacker's rows, derives the units once for a view; every generic attack compares messages in
+them.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _EPS = float(np.finfo(np.float64).eps)
 _FEWEST = 4
 """Fewest different numbers from which a step is inferred."""
 _FINEST = 1e-6
-"""Smallest step that is looked for, in units of the numbers: below, digits cost no attack anything."""
+"""Smallest step that is looked for, over the numbers' root mean square: finer rounding does not hinder an attack."""
 _MULTIPLE = 1e-13
 """Relative distance from a multiple that is round-off of the division."""
 _STEPS = np.sort([m * 10.0**-k for m in (1, 2, 5) for k in range(1, 13)] + [2.0**-k for k in range(1, 41)])[::-1]

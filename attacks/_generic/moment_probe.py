@@ -111,7 +111,8 @@ class ProbeGram:
         probes = MomentSystem.of(step, counted=counted)
         constant, matrix = probes.constant, probes.matrix
         sent = probes.messages - constant
-        # The solution nearest to the guess: m = guess + V diag(1 / s) U^T (sent - L guess), with L = U diag(s) V^T.
+        # Of all least-squares solutions that nearest to the guess: m = guess + V diag(1 / s) U^T (sent - L guess), with
+        # L = U diag(s) V^T. Directions of m that L does not show keep the guess.
         U, s, Vt = np.linalg.svd(matrix, full_matrices=False)
         significant = s > max(_TAU, _SINGULAR_ROUNDING * replay.units.rounding) * s[0]
         if not s[0] > 0:
@@ -126,7 +127,7 @@ class ProbeGram:
         return RecoveredMoments(
             tuple(moments),
             step,
-            probes.size > step.width,
+            sums=probes.size > step.width,  # then the moments are those of [1 x], else of x alone
             residual=float(np.linalg.norm(matrix @ probes.packed(moments) - sent)),
             rank=len(s),
             unknowns=matrix.shape[1],
@@ -170,7 +171,9 @@ class ProbeGram:
         projected = nearest(current)
         disagreement = float(np.linalg.norm(directions @ probes.packed(projected) - observed))
         if (step.classes or step.response) and disagreement > LINEAR * float(np.linalg.norm(observed)):
-            # With few rows the projection onto the cone does not agree with the messages; this point does.
+            # Matrices of bounded rank are no convex set, and the alternation may end beside it. Where classes or
+            # responses matter, the answer is then the solution of the system, as counts of labels are read from it;
+            # elsewhere it is the positive semidefinite matrix in any case, and `residual` shows the disagreement.
             return probes.unpacked(current)
         return projected
 
@@ -220,11 +223,11 @@ class RecoveredMoments:
         return self._reconstruction("labels", out)
 
     def rows(self, prior: Array) -> Reconstruction:
-        """Return the mean of all rows that have these moments, under a prior of independent normal columns.
+        """Return the mean over all sets of rows that have these moments, under a prior of independent normal columns.
 
-        Moments do not change if the rows are rotated among themselves, so that every row is estimated by the mean of
-        its class. A single row is its own mean. Where sums are unknown, only the Gram matrix restricts the mean, and
-        its direction follows from the prior's mean (`_mean`).
+        Moments do not change if the rows of a class change places, so that every row is estimated by the mean of its
+        class. A single row is its own mean. Where sums are unknown, only the Gram matrix restricts the mean, and its
+        direction follows from the prior's mean (`_mean`).
 
         Args:
             prior: rows like the members'.
@@ -240,10 +243,15 @@ class RecoveredMoments:
         """Return the estimated mean of the `count` rows X of one class, (features,).
 
         With known sums it is their sum over their number. Else S = X^T X is known, and X = O S^(1/2) with an unknown
-        rotation O. Under a normal prior of mean m and variances D, O's likelihood makes the sum of the rows a vector
-        S^(1/2) u sqrt(count) with a direction u of von Mises-Fisher distribution about S^(1/2) D^-1 m, of concentration
-        k = sqrt(count) ||S^(1/2) D^-1 m||. The posterior mean of the rows' mean is then A(k) S D^-1 m / (||S^(1/2) D^-1
-        m|| sqrt(count)), with A(k) the mean length of that direction (`_resultant`).
+        partial isometry O (count, features), uniform before the prior is used. The sum of the rows is
+
+            X^T 1 = sqrt(count) S^(1/2) u,    u = O^T e,    e = 1 / sqrt(count), a unit vector in R^count,
+
+        and the normal prior of mean m and variances D gives X a density proportional to exp(m^T D^-1 X^T 1), as its
+        quadratic part depends on S only. So a uniformly rotated e gets the von Mises-Fisher distribution on the sphere
+        of R^count, with concentration k = sqrt(count) ||S^(1/2) D^-1 m|| about the direction of S^(1/2) D^-1 m. With
+        A(k) the mean length of such a direction (`_resultant`), the mean of u is A(k) S^(1/2) D^-1 m / ||S^(1/2) D^-1
+        m||, and that of the rows' mean X^T 1 / count is A(k) S D^-1 m / (||S^(1/2) D^-1 m|| sqrt(count)).
         """
         features, bound = self.step.replay.features, self.step.replay.target.public.feature_bound
         if self.sums:

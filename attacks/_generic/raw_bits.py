@@ -4,8 +4,8 @@ Model-based attacks read values. A client that adds noise can hide rows where th
 noise, in any code; in values that are right and whose order alone is random; in how many numbers are zero. This test
 need not know the code. The audit of an algorithm whose clients draw at random calls it, as a test of membership. It
 runs the client step many times on the rows with a record and without it, learns on half of the runs what differs
-between the two, and scores the other half. Noise whose size does not depend on the rows passes, even where its values
-do: the bits that are compared lie far below it.
+between the two, and scores the other half. Ordinary noise, whose size does not depend on the rows, passes the test: the
+bits that are compared lie far below its size, and are random with any rows.
 
 Only steps that draw at random are tested. Two runs of a deterministic step always differ if the record matters at all,
 which is what `ConfirmationAttack` measures.
@@ -23,11 +23,10 @@ from securefed.attacks._generic.client_replay import Replay
 from securefed.errors import TranscriptError
 
 _DOUBLE_BITS: Final = 32
-"""The same as `_SINGLE_BITS`, of a double."""
 _SINGLE_BITS: Final = 10
-"""Number of last bits of a number's mantissa that are compared: they weigh at most 2^-20 of a double, 2^-13 of a
-float32 number. Noise that is smaller than this beside the values leaves the bits to the rows, and then protects
-nothing."""
+"""Numbers of last bits of a number's mantissa that are compared, of a double and of a float32 number: they weigh at
+most 2^-20 of the double, 2^-13 of the float32 number. Noise that is smaller than this beside the values leaves the bits
+to the rows, and then protects nothing."""
 _ENTRIES: Final = 1000
 """Most entries of the messages whose bits are compared, evenly spaced; the cost grows with it."""
 _SURE: Final = 5.0

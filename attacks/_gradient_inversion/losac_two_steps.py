@@ -7,8 +7,10 @@ them, the client sends the changes (LoSAC, (8), (11) applied twice)
     dphi = g' - y,      dx = -eta (2 phi / N + (1 + 1/N) (g - y) + g' - g),      x' = x - eta (phi / N + g - y).
 
 This gives g' = y + dphi, then g, then x'; g' is the next round's y. The rows are then fitted to gradients at known
-points, without simulated steps. This also works at learning rates at which local steps overshoot, where paths simulated
-from wrong rows lead the search astray (learning rate 0.3, 1 to 8 digits: all clients' rows, none without it).
+points, without simulated steps. Clients store y = 0 before the first round, with which the history begins.
+`sample_fit` tries this before it simulates steps. It also works at learning rates at which local steps overshoot, where
+paths simulated from wrong rows lead the search astray (learning rate 0.3, 1 to 8 digits: all clients' rows, none
+without it).
 """
 
 from __future__ import annotations

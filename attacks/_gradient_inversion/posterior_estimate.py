@@ -62,7 +62,7 @@ class PosteriorEstimate:
         rows: (rows, features).
         labels: (rows,) classes.
         prior: prior of the rows.
-        certain: mean probability that a label is right; 1 after a fit.
+        certain: mean probability that a label is right; 1 after a fit, and for counts without probabilities (`of`).
     """
 
     equations: SumEquations
@@ -74,21 +74,26 @@ class PosteriorEstimate:
 
     @classmethod
     def of(cls, simulation: RoundSimulation, further_counts: Sequence[Array]) -> PosteriorEstimate:
-        """Compute the posterior mean.
+        """Compute the posterior mean under the likeliest counts of labels.
 
-        A row whose label is uncertain is shrunk to the mean of all rows in proportion.
+        With p_k the probability that the label of row x_k is right and q the mean of the p_k, the estimate of x_k is
+        p_k x_k + (1 - p_k) q m, with m the mean of all p_k x_k. So a row of uncertain label is shrunk to the mean of
+        the rows, and that mean to zero where most labels are uncertain: opposite labels with negated rows explain the
+        weights as well, so that its sign is uncertain too.
 
         Args:
             simulation: the simulation in all coordinates of the rows.
-            further_counts: further counts of labels to try, unless noise hides the labels.
+            further_counts: further counts of labels to try, unless noise hides the labels. Where one of them is
+                likelier than the first counts, no probabilities are known, and all p_k are 1.
         """
         equations = whitened_equations(simulation)
-        counts, sure = likeliest_label_counts(equations)
+        counts, sure = likeliest_label_counts(equations)  # both by class: numbers of rows, and p
         every = np.arange(len(counts))
         tried = [counts]
         if sure[counts > 0].min() > _CERTAIN:
             tried += [one for one in further_counts[:_FURTHER_COUNTS] if not np.array_equal(one, counts)]
         found = [(*ridge(equations, np.repeat(every, one)), one) for one in tried]
+        # `ridge` takes the labels in one order; counts that many orders give are likelier by their number
         _, prior, coordinates, counts = max(found, key=lambda item: item[0] + log_orderings(item[-1]))
         labels = np.repeat(every, counts)
         weights = sure[labels][:, None] if counts is tried[0] else np.ones((len(labels), 1))
@@ -123,10 +128,10 @@ class PosteriorEstimate:
     def fitted(self, rows: Array, labels: Array) -> PosteriorEstimate:
         """Return the posterior mode near these rows, in their span; for weak noise, whose posteriors are narrow.
 
-        The unknowns are the rows' coordinates in that span. It is as wide as the space in which the rows were searched,
-        however many features they have: one round of a model with one output has a single direction.
-        Levenberg-Marquardt minimises `objective`: the squared residual plus the squared entries of root X, with
-        root^T root the prior's precision.
+        The unknowns are the rows' coordinates in that span. It has few directions however many features the rows have,
+        since the search found the rows among combinations of the messages: a round of a model with one output shows a
+        single direction. Levenberg-Marquardt minimises `objective`: the squared residual plus the squared entries of
+        root X, with root^T root the prior's precision.
 
         Args:
             rows: (rows, features) an estimate by a search without a prior.
@@ -136,6 +141,7 @@ class PosteriorEstimate:
         basis = directions[: max(1, int(np.sum(values > _SPAN_TOLERANCE * values[0])))]
         equations = SumEquations.in_basis(self.simulation, basis, self.equations.scales)
         root = self.prior.root(len(rows))
+        # root_by_entry times the flattened coordinates is the flattened root X
         shape, root_by_entry = equations.shape, np.kron(root, np.eye(len(basis)))
 
         def residual(point: Array) -> Array:

@@ -2,9 +2,9 @@
 
 The attacks of this folder (`fitting_attack`) call this first. A view holds for every round the broadcast and the sum of
 some clients' messages; these clients are its members. From the recorded rounds this chooses those to fit, and the
-method to simulate: the target's own, or one that sends the same gradients with less to simulate. For instance the
-running sums of the changes that SCAFFOLD's clients send are gradients at the broadcast models, as DSGD's clients send
-them. `sum_equations` has the equations, `starting_points` the starts.
+method to simulate: the target's own, or one that sends the same gradients with less to simulate. For instance, the
+changes that SCAFFOLD's clients send add up to gradients at the broadcast models, which clients of FedAvg with a single
+step send at once. `sum_equations` has the equations, `starting_points` the starts.
 """
 
 from __future__ import annotations
@@ -116,7 +116,8 @@ def problem_from_rounds(
     members = sorted({client for item in history for client in item.members})
     sizes = tuple(public.rows[client] for client in members)
     repeatable = not stochastic(method, sizes)
-    # Stored gradients span the rows, which the models of proximal methods do not.
+    # A gradient of these models is a combination of the rows, so that rows are sought in the span of the gradients. The
+    # steps of a proximal method leave that span; its stored gradients, where there are any, do not.
     known = (telescope or is_proximal(method)) and _stores_gradients(method, history) and repeatable
     if known:
         method, history = _telescoped(method, model, public, history, gradients)
@@ -136,9 +137,10 @@ def _chosen_rounds(
 
     Methods with memory are followed from the first round; of others rounds spread over the run are taken.
     """
-    # A round holds outputs * (B + 1) equations for the B * B coordinates of B rows in their span.
+    # B rows have B coordinates each in their span of B directions: B * B unknowns. A round holds outputs * (B + 1)
+    # equations (+ 1 for the bias), so that about B / outputs rounds determine them.
     rounds = max(rounds, min(_MOST_ROUNDS, 2 + int(np.ceil(_EQUATIONS_PER_UNKNOWN * rows / model.outputs))))
-    rounds += len({item.members for item in history}) - 1  # members that come and go are in fewer sums
+    rounds += len({item.members for item in history}) - 1  # a member that comes and goes is in some of the sums only
     if any(item.noise for item in history):
         rounds = max(rounds, _MOST_ROUNDS)
     if method.memory(Model(method.problem, public)):
@@ -147,17 +149,22 @@ def _chosen_rounds(
 
 
 def _stores_gradients(method: LocalRound, history: tuple[GradientRound, ...]) -> bool:
-    """Return whether clients store gradients at the broadcast model, whose running sums the messages give exactly."""
-    anchored = isinstance(method, LoSAC | Scaffold) and method.local_steps == 1
-    anchored |= isinstance(method, Scaffold) and method.option == "I"
-    anchored &= not any(item.clips or item.noise for item in history)  # clipped changes do not add up, and noise does
-    return anchored and len({item.members for item in history}) == 1
+    """Return whether each client stores a gradient at the broadcast model, and the messages show the sum of these.
+
+    A client sends the change of what it stores, so that the changes add up to it: if the members stay the same, and
+    neither clips cut changes off nor noise adds up.
+    """
+    at_broadcast = isinstance(method, LoSAC | Scaffold) and method.local_steps == 1
+    at_broadcast |= isinstance(method, Scaffold) and method.option == "I"  # a full gradient before the local steps
+    changed = any(item.clips or item.noise for item in history)
+    return at_broadcast and not changed and len({item.members for item in history}) == 1
 
 
 def _summed_blocks(method: LoSAC, history: tuple[GradientRound, ...]) -> tuple[LocalRound, tuple[GradientRound, ...]]:
     """Read running sums of `dphi` as gradients, as DSGD's clients send them.
 
-    phi_i sums the stored gradients of all M blocks of client i (M times that, in the paper's printed formula).
+    dphi is the change of phi_i, which sums the stored gradients of all M blocks of client i (M times that, in the
+    paper's printed formula). The first rounds are left out: not every block has a stored gradient yet.
     """
     scale = 1.0 / method.blocks if method.block_scale == "printed" else 1.0
     sums = np.cumsum([item.total["dphi"] for item in history], axis=0)
@@ -177,13 +184,25 @@ def _telescoped(
 ) -> tuple[LocalRound, tuple[GradientRound, ...]]:
     """Rewrite the rounds as those of a method that sends exactly the stored gradients.
 
+    With G_i the gradient of client i's loss summed over its n_i rows, LoSAC's clients store G_i and SCAFFOLD's the mean
+    G_i / n_i.
+
+    Args:
+        method: LoSAC or SCAFFOLD, where `_stores_gradients`.
+        model: the linear model.
+        public: the public facts of the federation.
+        history: the rounds.
+        gradients: one for each round, from `estimate_gradients`: without the penalty's gradient, sum_i G_i for LoSAC,
+            and for SCAFFOLD sum_i G_i / n_i times the mean of the n_i, a factor that is divided out here.
+
     Returns:
-        That method, and its rounds: the model x and the data's gradient plus the penalty's, summed over the members.
+        A method whose clients send what these store, and its rounds: the model x, and the data's gradient plus the
+        penalty's, summed over the members.
     """
-    if isinstance(method, LoSAC):  # stores n_i * mean gradient, as DSGD sends it
+    if isinstance(method, LoSAC):  # DSGD's clients send G_i
         plain: LocalRound = DSGD(problem=method.problem)
         part, scale = "gradient", 1.0
-    else:  # stores mean gradients; one uniform step of rate 1 sends their sum, negated
+    else:  # FedAvg's send -G_i / n_i after one step of rate 1
         plain = FedAvg(problem=method.problem, learning_rate=1.0, local_steps=1, weighting="uniform")
         part, scale = "delta", -1.0 / float(np.mean([public.rows[client] for client in history[0].members]))
     rounds = []

@@ -99,7 +99,10 @@ def check_contribute_changes_nothing_given(algorithm: Method) -> None:
 
 
 def check_states_pack_and_restore(algorithm: Method) -> None:
-    """Check that a state that was stored and loaded gives the same broadcast and the same contribution."""
+    """Check that a state that was stored and loaded gives the same broadcast and the same contribution.
+
+    `pack` turns a state into tensors; `restore` lays them over a template, here the first state of the same party.
+    """
     clients = example_clients(algorithm)
     server, fresh = _enrolled(algorithm, clients)
     template = server
@@ -168,7 +171,7 @@ def largest_rounding(algorithm: Method, defense: Defense) -> float:
     )
     for index, record in enumerate(ours.transcript.records):
         raw = recording.raw[index * CLIENTS : (index + 1) * CLIENTS]  # all clients of one exchange, one after the other
-        for tensor in without_indicator(ours.plan).tensors:  # from the same state, |sum - plain sum| <= plan
+        for tensor in without_indicator(ours.plan).tensors:  # those of the algorithm, without the defence's own
             exact = sum(np.asarray(tensors[tensor.name], np.float64) for tensors in raw)
             difference = float(np.abs(record.total[tensor.name] - exact).max())
             worst = max(worst, difference)
@@ -260,10 +263,13 @@ def assert_same_run(ours: Result, theirs: Result) -> None:
 def run_with_losses(algorithm: Method, clients: Sequence[Dataset], losses: Losses, lose: str) -> Result:
     """Run under secure aggregation while clients are lost, and compare with a plain run of the same survivors.
 
+    An exchange is one attempt at a round's sum. One that loses too many clients gives none (it is void) and is
+    repeated, so that there may be fewer rounds than exchanges.
+
     Args:
         algorithm: the algorithm.
         clients: their rows.
-        losses: by exchange, the stage and the clients that are lost there.
+        losses: by number of the exchange, the stage and the clients that are lost there.
         lose: `requests` or `replies`, which messages are lost.
 
     Returns:
@@ -274,7 +280,8 @@ def run_with_losses(algorithm: Method, clients: Sequence[Dataset], losses: Losse
         return LossyTransport(InProcessTransport(endpoints), **{way: drop})
 
     with_losses = partial(lossy, partial(is_lost, losses), lose)
-    # not batched: the batches would depend on the losses
+    # Not batched: the batches would depend on the losses. `max_void` is above the number of losses, so that many void
+    # attempts at one sum do not end the run.
     settings: dict[str, Any] = {"seed": 5, "batched": False, "options": RunOptions(max_void=500)}
     ours = Federation(algorithm, clients, _SECURE, transport=with_losses, **settings)
     completed = 0
@@ -285,9 +292,13 @@ def run_with_losses(algorithm: Method, clients: Sequence[Dataset], losses: Losse
         if entry.exchange + 1 >= len(losses):
             raise _AllLossesMet
 
-    with suppress(_AllLossesMet):  # one run: the end of a run takes an exchange number of its own
+    # All losses are met in one call of `run`: its regular end takes an exchange number (clients are told to commit the
+    # last round), and a loss planned for that number would never be met. The second call has no round left to do.
+    with suppress(_AllLossesMet):
         ours.run(len(losses), progress=until_all_losses_are_met)
     result = ours.run(completed)
+    # The plain run: in each exchange the uploads of all but the survivors are lost; of one that gave no sum, all
+    # uploads, so that it is void here too and the numbers of both runs agree.
     survivors = {record.round: record.survivors for record in result.transcript.records}
 
     def left_out(message: Message) -> bool:

@@ -109,27 +109,24 @@ def names_secrets(report: Report) -> bool:
 def observers(report: Report) -> list[Observer]:
     """Make the rows: each party that was simulated under each protection, with what it finds.
 
-    A report that tells the secrets of one algorithm apart groups the secrets by verdict, any other the algorithms.
+    A party has one row for all protections under which it finds the same. The page (`first_screen`) draws them.
     """
-    columns, apart, seeds = owners(report), names_secrets(report), report.settings[AUDIT]["seeds"]
-    best = strongest((cell for cell in report.cells if cell.owner in columns), by_owner=not apart)
-    situations: dict[tuple[str, str], dict[str, dict[str, Cell]]] = {}
-    for cell in best.values():
-        name = secret_title(cell.secret.removeprefix("pooled ")) if apart else short(cell.algorithm)
-        named = name if cell.owner != RECORD and (apart or len(report.algorithms) > 1) else ""
-        situations.setdefault((cell.defense, cell.view), {}).setdefault(cell.owner, {})[named] = cell
-    # (party, verdicts) -> the protections under which this party finds just that, and how it is shown
+    columns, seeds = owners(report), report.settings[AUDIT]["seeds"]
+    situations = _situations(report, columns)
+    # The key of a row is the party and its verdicts as text; by key, its protections and what its columns show.
     merged: dict[tuple[str, str], list[str]] = {}
     shown: dict[tuple[str, str], tuple[tuple[Group, ...], ...]] = {}
     order = list(dict.fromkeys(defense for defense, _ in situations))
     for defense, view in sorted(situations, key=lambda key: (order.index(key[0]), strength(key[1]))):
         found = situations[defense, view]
+        # under the same protection, what the parties found whose view this one has too
         weaker = [other for (same, one), other in situations.items() if same == defense and sees_all_of(view, one)]
         worst = {owner: _worst(found.get(owner, {}), [one.get(owner, {}) for one in weaker]) for owner in columns}
         words = {
             owner: {name: (cell.verdict.word, runs_text(cell)) for name, cell in cells.items()}
             for owner, cells in worst.items()
         }
+        # Of this view: epsilon as a number where noise is in the sums; `NOT_COVERED` where it is added to them later.
         promised = {cell.epsilon for cells in found.values() for cell in cells.values()}
         noised = view == "sum only" and any(isinstance(epsilon, float) for epsilon in promised)
         seen = party(view, report.settings[AUDIT]["clients"], early=NOT_COVERED in promised)
@@ -142,8 +139,31 @@ def observers(report: Report) -> list[Observer]:
     return [Observer(listed(names, "or"), key[0], shown[key]) for key, names in merged.items()]
 
 
+def _situations(report: Report, columns: Sequence[str]) -> dict[tuple[str, str], dict[str, dict[str, Cell]]]:
+    """Sort the strongest cells: by (defence, view), then by whose data (`columns`), then by the name in the table.
+
+    The name is the secret's in a report that tells the secrets of one algorithm apart, else the algorithm's. It is
+    empty where there is but one to name: for records, and for the only algorithm of a report.
+    """
+    apart = names_secrets(report)
+    best = strongest((cell for cell in report.cells if cell.owner in columns), by_owner=not apart)
+    situations: dict[tuple[str, str], dict[str, dict[str, Cell]]] = {}
+    for cell in best.values():
+        if cell.owner == RECORD:
+            name = ""
+        elif apart:
+            name = secret_title(cell.secret.removeprefix("pooled "))  # its column says whether it is all clients'
+        else:
+            name = short(cell.algorithm) if len(report.algorithms) > 1 else ""
+        situations.setdefault((cell.defense, cell.view), {}).setdefault(cell.owner, {})[name] = cell
+    return situations
+
+
 def strength(view: str) -> int:
-    """Rank a view by how much its observer can do: published results, the server alone, with help, by lying."""
+    """Rank a view by how much its observer can do: published results, the server alone, with help, by lying.
+
+    Views that are not named here, such as `active server`, come last.
+    """
     if colluding := _COLLUSION.fullmatch(view):
         return 3 + int(colluding[1])
     ranks = {RELEASED: 0, "server": 1, "sum only": 1, CHANGING_SURVIVORS: 2, "server + key holder": 3}
@@ -153,7 +173,9 @@ def strength(view: str) -> int:
 def sees_all_of(view: str, other: str) -> bool:
     """Return whether the observer of a view sees all that the observer of another view of the same run sees.
 
-    A server in a run where clients come and go sees other sums, so that it is compared with no other view.
+    A server sees what it publishes, and with the help of others what it sees alone; with the help of more clients it
+    sees what it sees with fewer. A server in a run where clients come and go sees other sums, so that it is compared
+    with no other view.
     """
     if CHANGING_SURVIVORS in (view, other) or strength(other) >= strength(view):
         return False
@@ -189,7 +211,14 @@ def groups(verdicts: Mapping[str, tuple[str, str]], seeds: int) -> tuple[Group, 
 
 
 def _words(look: Tone, runs: Mapping[str, str], among: int, seeds: int) -> str:
-    """Say which algorithms or secrets have one verdict; `runs` holds by name on how few runs it rests, if on few."""
+    """Say which algorithms or secrets have one verdict.
+
+    Args:
+        look: the verdict's words.
+        runs: by name, on how many runs the verdict rests where they are fewer than the audit's, else empty.
+        among: number of names with any verdict.
+        seeds: number of runs of the audit.
+    """
     said = _said(look, seeds)
     names = [f"{name} ({few})".strip() if few else name for name, few in runs.items()]
     if "" in runs:
