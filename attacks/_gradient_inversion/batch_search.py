@@ -7,8 +7,9 @@ the observed one; given the draws, the rows are fitted as without randomness. Th
 full batches, which is close enough if steps are small: a wrong order of the same batches changes a round only by the
 square of the step. `SampleFit` calls this for messages of a single client.
 
-Rows are written in coordinates: row = coordinates @ basis. `SumEquations.basis`, (coordinates, features), has
-orthonormal rows that span the clients' rows; the messages reveal that span.
+`SumEquations` simulates a client's rounds for given rows and draws, and has the residuals of the fit: simulated less
+observed messages. Its rows are written in coordinates: row = coordinates @ basis. `SumEquations.basis`, (coordinates,
+features), has orthonormal rows that span the clients' rows; the messages reveal that span.
 """
 
 from __future__ import annotations
@@ -60,6 +61,10 @@ def number_of_draws(method: LocalRound, rows: int) -> float:
 
     With blocks, each step takes one of them. Else each pass over the rows (epoch) deals them into batches, and the rows
     that fill no batch are left out.
+
+    Args:
+        method: the algorithm; its clients draw at random, so that a batch does not hold all rows.
+        rows: the client's number of rows.
     """
     steps = local_steps(method)
     if isinstance(method, BlockMethod):

@@ -4,7 +4,8 @@ The words of a sum are the integers that travel: this rank's values in fixed poi
 which a rank reports that its values are too large or not finite (`_masking`). The backend adds the words of all ranks,
 and in the sum the masks of each pair of ranks cancel. The common stream does not: rank 0 adds it to its words, and all
 ranks know it and subtract it from the sum. So a party outside the group that reads the network does not learn the sum.
-`MaskingState` starts one sum for each bucket of gradients, and opens them together.
+The masks that `MaskStore` hands out hold the common stream already at rank 0. `MaskingState` starts one sum for each
+bucket of gradients, and opens them together.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Simulate the utility under distributed noise of larger cohorts, with rows drawn with replacement from the user's.
 
 Noise that hides one client is the same for a sum of 8 clients and of 800, so that larger cohorts lose less utility by
-it. `search` asks from which size on a setting is usable. Only utility is simulated here: nothing is attacked.
+it. `search` asks from which size on a setting is usable. Only utility is simulated here: nothing is attacked. A `Case`
+is an algorithm with the hyper-parameters and rounds with which it is run; its `prepare` splits the data (`Prepared`).
 """
 
 from __future__ import annotations

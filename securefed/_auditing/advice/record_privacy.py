@@ -8,8 +8,10 @@ that hides one of five hospitals ruins their mean.
 Attacks are not run on these messages: no attack of this package reads rows out of noised sums of clipped gradients.
 The promise is epsilon's; what it means for one row is the bound on an attacker's guess (`RecordSetting.guess`).
 
-`search` calls `record_settings` after all other settings. Its trials run the user's algorithm for the comparison, and
-the private method in its place, under secure aggregation over all clients.
+`search` calls `record_settings` after all other settings. A `Candidate` is one setting of the search (defence, numbers
+of clients and rounds); `Trials` runs candidates of one algorithm on the user's data and measures utility and cost. Here
+they run the user's algorithm for the comparison, and the private method in its place, under secure aggregation over all
+clients. A `Case` is an algorithm with the hyper-parameters, rounds and data with which it is run.
 """
 
 from __future__ import annotations
