@@ -1,11 +1,15 @@
 """Count the labels of a batch from the gradient of the last layer, whose outputs are the logits of a cross entropy.
 
-Row k of a batch of B enters the layer as e_k, has label y_k and predicted probabilities p_kc. The mean gradients of
-bias and weight are gb_c = mean_k p_kc - n_c / B and gW_c = mean_k (p_kc - [y_k = c]) e_k, with n_c the number of rows
-of class c. For one row the label's entry of gb is the only negative one (Zhao et al. 2020, iDLG). For several, p at the
-mean of the e_k stands in for all p_k, and gives estimates of the n_c; `label_counts` estimates that mean from gW and
-gb. Ma et al. (2023, iLRG) instead compute p for each class at gW_c / gb_c, a quotient of sums with terms of both signs,
-which cancel more in larger batches.
+Gradient inversion (`module_inversion`) calls this where the labels are not known, and fits rows for the likeliest
+labels first. Row k of a batch of B enters the layer as e_k, has label y_k and predicted probabilities p_kc. The mean
+gradients of bias and weight are, with n_c the number of rows of class c,
+
+    gb_c = mean_k p_kc - n_c / B,    gW_c = mean_k (p_kc - [y_k = c]) e_k.
+
+For one row the label's entry of gb is the only negative one (Zhao et al. 2020, iDLG). For several, the probabilities at
+the mean of the e_k stand in for all p_k, so that n_c = B (p_c - gb_c). That mean is estimated from the gradient, as
+sum_c sign(gb_c) gW_c / sum_c |gb_c| (`label_counts`). Ma et al. (2023, iLRG) instead compute p for each class at gW_c /
+gb_c, a quotient of sums with terms of both signs, which cancel more in larger batches.
 """
 
 from __future__ import annotations
@@ -42,6 +46,7 @@ def plausible_label_counts(
     if rows == 1:
         yield np.eye(len(bias), dtype=np.int64)[np.argmin(bias)]
         return
+    # a gradient of zeros shows nothing of the inputs
     mean_input = mean_layer_input(weight, bias) if bias.any() else np.zeros(weight.shape[1])
     logits = at_weight @ mean_input + at_bias
     exponentials = np.exp(logits - logits.max())
