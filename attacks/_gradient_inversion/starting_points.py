@@ -39,7 +39,7 @@ _ITERATIONS = 3
 _CLIPPED_ITERATIONS = 4
 """Alternations if contributions are clipped, because the clipping factors depend on the rows too."""
 _BIAS_WEIGHTS = 0.05, 2.0
-"""Limits of the estimated factor by which a clip scaled a row's part of a message, since rows are divided by it."""
+"""Limits of the estimated factors s_k of `_clipped_samples`, by which rows are divided: noise may bring one near 0."""
 _SINGULAR = 1e-3
 """Relative singular value below which a direction of the rows is left out of a start."""
 _SCALES = 0.7, 3.0
