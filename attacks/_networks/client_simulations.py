@@ -90,7 +90,7 @@ def batch_slices(rows: int, size: int | None, steps: int) -> list[slice]:
 
 
 def pass_slices(rows: int, size: int | None, passes: int) -> list[slice]:
-    """Return the rows of each step of so many passes over all rows in their order; passes may end in smaller batches."""
+    """Return the rows of each step of so many passes over the rows in order; passes may end in a smaller batch."""
     if size is None or size >= rows:
         return [slice(None)] * passes
     return [slice(start, start + size) for start in range(0, rows, size)] * passes

@@ -87,11 +87,13 @@ def test_every_row_of_an_estimate_has_a_label_which_may_be_unknown() -> None:
     situation, found = SimpleNamespace(rows=2, members=frozenset({0}), target=target), FoundRows(3)
     found.add(row, 1)
     found.newest = [other]
-    assert list(found.reconstruction(situation).labels) == [1, -1]  # type: ignore[arg-type]
+    estimate = found.reconstruction(situation)  # type: ignore[arg-type]
+    assert estimate.labels is not None and list(estimate.labels) == [1, -1]
     for one in (other, third):
         found.add(one, 0)
     estimate = found.reconstruction(situation)  # type: ignore[arg-type]
-    assert len(estimate.value) == 2 and list(estimate.labels) == [1, 0]
+    assert estimate.labels is not None and list(estimate.labels) == [1, 0]
+    assert len(estimate.value) == 2
 
 
 def test_a_server_that_knows_how_bright_rows_are_reads_more_in_one_round() -> None:

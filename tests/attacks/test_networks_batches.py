@@ -9,11 +9,15 @@ import torch
 from securefed._public import Public
 from securefed._runtime.federation import Federation
 from securefed.algorithms._optimization import FedAvg
+from securefed.algorithms._personalized.flame import FLAME
 from securefed.attacks import views
 from securefed.attacks._base import Target
-from securefed.attacks._networks.first_round import read_first_round
+from securefed.attacks._networks.client_simulations import mean_weights
+from securefed.attacks._networks.first_round import network_of, read_first_round
+from securefed.attacks._personal.flame_row_fit import FLAMELocalSteps
+from securefed.attacks._personal.flame_simulation import FLAMESimulation
 from securefed.datasets._base import Dataset
-from securefed.problems import Autoencoder
+from securefed.problems import Autoencoder, DenseNetwork
 
 PROBLEM = Autoencoder(layers=(5, 3), precision="float64")
 
@@ -37,3 +41,21 @@ def test_one_pass_over_rows_in_the_drawn_order_is_the_message_also_with_a_smalle
         in_order = first.simulation(first.network, first.point, torch.as_tensor(data.x), x)
         if len(drawn) > 1:  # in another order the batches are others
             assert float((in_order - first.message).norm() / first.message.norm()) > 1e-6
+
+
+def test_a_path_of_flame_uses_the_rows_of_a_smaller_last_batch() -> None:
+    """Two passes over 5 rows in batches of 2: steps of 2, 2 and 1 rows, as the rule of FLAME's docstring makes them."""
+    problem = DenseNetwork(hidden=(5,), precision="float64")
+    method = FLAME(problem=problem, learning_rate=0.1, local_epochs=2, batch_size=2)
+    public = Public(2, 2, 6, (5, 5), 3, 1.0)
+    network = network_of(problem, public)  # type: ignore[arg-type]
+    torch.manual_seed(0)
+    start, anchor = torch.rand(2, network.size, dtype=torch.float64)
+    x, y = torch.rand(5, 6, dtype=torch.float64), torch.arange(5) % 3
+    simulation = FLAMESimulation(FLAMELocalSteps(method), public, start[None], anchor[None], 6)
+    moved = start
+    for rows in (slice(0, 2), slice(2, 4), slice(4, 5)) * 2:
+        slope = network.gradient(moved, x[rows], y[rows], mean_weights(x[rows]))
+        moved = moved - method.learning_rate * (slope + method.attraction * (moved - anchor))
+    expected = simulation.mean_gradients(network, (moved - start)[None]).reshape(-1)
+    torch.testing.assert_close(simulation(network, start, x, y), expected)
