@@ -48,9 +48,12 @@ class TorchModule(TorchProblem):
     Parameters keep their names, in which '/' and ':' become %2F and %3A.
 
     Refused (`ConfigError`): batch normalisation and whatever else has buffers that training changes (each client would
-    keep its own, and padded rows would count), dropout (no two runs would agree), a module that does not take the rows.
-    NOT checked: that an output depends on its own row alone. It must, since several clients are computed in one batch:
-    clients with fewer rows are filled up with copies of a row, whose losses get weight 0.
+    keep its own, and padded rows would count), layers that draw at random, such as dropout (no two runs would agree), a
+    module that does not take the rows.
+
+    NOT checked: that `forward` draws nothing by itself, and that an output depends on its own row alone. It must, since
+    several clients are computed in one batch: clients with fewer rows are filled up with copies of a row, whose losses
+    get weight 0.
 
     Attributes:
         module: builds the module, called without arguments; must build the same each time but for what it draws from
@@ -264,8 +267,19 @@ def _check(module: nn.Module) -> None:
         at = f"the module's part {name!r} ({type(part).__name__})"
         batch = isinstance(part, nn.modules.batchnorm._BatchNorm) or getattr(part, "track_running_stats", False)
         require(not batch, f"{at} keeps statistics of batches, which clients cannot share; {REMEDY}")
-        dropout = isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0
-        require(not dropout, f"{at} draws at random in every step, so no two runs would agree; set p=0")
+        remedy = "set p=0, or dropout=0 of attention and recurrent layers; LeakyReLU replaces RReLU"
+        require(not _draws(part), f"{at} draws at random in every step, so no two runs would agree; {remedy}")
+
+
+def _draws(part: nn.Module) -> bool:
+    """Whether a layer draws at random in training mode."""
+    if isinstance(part, nn.RReLU):
+        return part.lower < part.upper
+    if isinstance(part, nn.RNNBase):  # between its layers
+        return part.dropout > 0 and part.num_layers > 1
+    if isinstance(part, nn.MultiheadAttention):
+        return part.dropout > 0
+    return isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0
 
 
 def _called(function: Callable[..., Any]) -> str:

@@ -145,6 +145,9 @@ def test_a_frozen_parameter_stays_as_built() -> None:
     [
         ({"module": lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))}, "'1' \\(BatchNorm1d\\).*GroupNorm"),
         ({"module": lambda: nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.1))}, "set p=0"),
+        ({"module": lambda: nn.MultiheadAttention(6, 2, dropout=0.1)}, "MultiheadAttention.*dropout=0"),
+        ({"module": lambda: nn.GRU(6, 3, num_layers=2, dropout=0.1)}, "GRU.*dropout=0"),
+        ({"module": lambda: nn.Sequential(nn.Linear(6, 3), nn.RReLU())}, "RReLU.*LeakyReLU"),
         ({"module": nn.ReLU}, "no parameters"),
         ({"module": Small()}, "an instance of Small; pass .* its class, or functools.partial"),
         ({"module": "Small"}, "module must be a function; got 'Small'; pass"),
