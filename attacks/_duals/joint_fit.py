@@ -14,9 +14,13 @@ FedPE alone has the terms in h(U) = max(0, U^T U - I)^2, entry by entry (4), whi
 orthonormal; T_i, (rank, rank), is the multiplier of the constraint h(U_i) <= 0 and starts at 0. FedPG keeps U_i
 orthonormal by a QR decomposition after each step, so that h(U_i) = 0 and T_i = 0.
 
+Up to constants, <Y_i, U - Z> + rho/2 ||U - Z||^2 is <Y_i - rho Z, U> + rho/2 ||U||^2; so the steps depend on Y_i and Z
+through Y_i - rho Z. If S_i becomes S_i + c I, f_i(U) changes by c (features - rank) at every orthonormal U: FedPG's
+steps do not show c. FedPE's do, as its U is not orthonormal.
+
 A sum of messages gives no single U_i. But each client's messages are a known function of S_i and of the broadcasts,
 and a non-linear one, so that the sums depend on every S_i. All clients are therefore simulated from the start, and
-their S_i fitted to the sums together.
+their S_i fitted to the sums together. The attack `JointDuals` defines this problem, its base `JointAttack` solves it.
 """
 
 from __future__ import annotations
@@ -63,7 +67,7 @@ class JointDuals(JointAttack):
         return None if isinstance(algorithm, FedPG | FedPE) else "The messages hold no points of FedPG or FedPE."
 
     def size(self, target: Target, rounds: int) -> tuple[int, int]:
-        """Return the number of unknowns of a client, without FedPG's multiple of I, and of equations."""
+        """Return how many unknowns a client has, one fewer under FedPG, which does not show c, and the equations."""
         algorithm, features = cast("FedPG | FedPE", target.algorithm), target.public.features
         return features * (features + 1) // 2 - local_steps_of(algorithm).blind, rounds * features * algorithm.rank
 
@@ -86,7 +90,10 @@ class JointDuals(JointAttack):
 
 
 def _shifted(gram: Array, unit: float) -> Array:
-    """Add the multiple of I that FedPG does not show: a constant diagonal becomes `unit`, else the rank the least."""
+    """Add the multiple of I that FedPG does not show: a constant diagonal becomes `unit`, else the rank the least.
+
+    A Gram matrix of fewer rows than features has the least eigenvalue 0.
+    """
     diagonal = np.diag(gram)
     shift = unit - diagonal.mean() if np.ptp(diagonal) <= CONSTANT_DIAGONAL * unit else -np.linalg.eigvalsh(gram)[0]
     return np.asarray(gram + shift * np.eye(len(gram)))

@@ -3,7 +3,8 @@
 The proximal operator of a regulariser r with step s maps v to the minimiser u of s r(u) + ||u - v||^2 / 2. The
 operators here take dual numbers (vectors with their derivatives along several directions, called slopes). The values
 are computed as the clients compute them, the slopes by the derivative of the operator. Other operators than those of
-the L1 and the nuclear norm have no derivative here, and methods that use them are refused.
+the L1 and the nuclear norm have no derivative here, and methods that use them are refused. `gradient_rounds` calls
+`differentiable` for the method that `round_simulation` then runs.
 """
 
 from __future__ import annotations
@@ -82,12 +83,19 @@ def _derivative(matrix: Array, along: Array, cut: float) -> Array:
 
 
 def is_proximal(method: object) -> bool:
-    """Return whether local steps apply a proximal operator, so that vectors cannot be projected on the rows' span."""
+    """Return whether local steps apply a proximal operator.
+
+    Gradient steps alone move the model within the span of the rows, so that they can be simulated in few coordinates;
+    a proximal operator leaves that span.
+    """
     return isinstance(method, _ProximalMethod) and type(method.regulariser) is not NoRegulariser
 
 
 def differentiable(method: GradientMethod) -> GradientMethod | None:
-    """Return the method for dual numbers, or `None` if its proximal operator has no known derivative."""
+    """Return the method for dual numbers, or `None` if its proximal operator has no known derivative.
+
+    A `replayable` method uses `+ - *` only, which dual numbers have.
+    """
     if method.replayable or (isinstance(method, _ProximalMethod) and type(method.regulariser) is NoRegulariser):
         return method
     if not isinstance(method, _ProximalMethod):

@@ -22,8 +22,9 @@ from securefed.errors import ConfigError, TranscriptError
 _VECTORS = 16
 """Vectors of the network's size that a search holds at a time, for the estimate of its memory."""
 _WIDTHS = (0.3, 0.1, 0.03, 0.01, 0.001)
-"""Widths of the smoothed ReLUs. `invert` has thirteen; the 300 evaluations of this attack, shared by thirteen, would be
-too few for each. These five found all of 20 single digits behind LeNet with 2000 evaluations."""
+"""Widths of the smoothed ReLUs (`smoothed_relu`). `invert`, which inverts one message of a torch module, has thirteen;
+the 300 evaluations of this attack, shared by thirteen, would be too few for each. These five found all of 20 single
+digits behind LeNet with 2000 evaluations."""
 _COUNTS = 20
 """Label counts that are tried, a third of `invert`'s: an audit runs this attack once for each seed and view."""
 
@@ -98,7 +99,7 @@ class NetworkInversion:
             restarts=self.restarts,
             evaluations=self.evaluations,
             widths=_WIDTHS,
-            balance=0.0,
+            balance=0.0,  # small tensors of the message gain no weight
             signed_steps=self.signed_steps,
             fits=self.fits,
             counts=_COUNTS,
@@ -145,6 +146,8 @@ def _companions(problem: Any, rows: int, rng: np.random.Generator) -> Any:
     """Return the targets of a problem without labels, such as an autoencoder: (rows, 0), or its own random numbers.
 
     A BiGAN compares rows with latent codes that the client draws; the attacker draws codes from the same distribution.
+    `companions` draws them by a seed that it hashes from the rows, which the attacker does not have: random numbers in
+    their place give a random seed.
     """
     import torch  # noqa: PLC0415
 

@@ -112,6 +112,7 @@ class ClipEach(Transform):
         tensors = tuple(
             replace(t, bound=limits[t.name] if t.bound is None else min(t.bound, limits[t.name])) for t in plan.tensors
         )
+        # the root of the squared norms, with a margin for its rounding
         return replace(plan, tensors=tensors, privacy=PrivacyPlan(math.hypot(*limits.values()) * (1 + 4 * _EPS)))
 
     def _limit(self, name: str) -> float:

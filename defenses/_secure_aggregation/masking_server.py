@@ -26,7 +26,9 @@ that it reconstructed with what its owner advertised. So falsified shares end in
 in a wrong sum.
 
 Where the plan is `verified`, clients also check the sum that the server announces (`verification`): some of them, the
-key dealers, deal pieces of a key that only clients know, and the server relays the pieces unread.
+key dealers, deal pieces of a key that only clients know, and the server relays the pieces unread. Under that key each
+upload has a linear tag, masked as the upload is; the sum of the tags proves the sum. Two other kinds of tags are
+authentication tags of messages (`channel.TAG`), and hashes of shares by which a falsified one is traced (`state.tags`).
 
 The server needs no long-lived secret: it draws one X25519 key for each exchange, for authenticated channels with the
 clients (`channel`). What a server that does not follow the protocol can do is said in `double_masking`.

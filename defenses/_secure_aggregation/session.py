@@ -71,10 +71,12 @@ def masking_of(plan: Plan) -> MaskingPlan:
 def check_session(session: Session) -> None:
     """Raise unless the plan is one of this protocol.
 
+    The threshold must exceed half of the planned clients: of two disjoint groups that reach it, a server could get a
+    client's seed from one and its mask key from the other, and open its upload. On the complete graph (degree 0) as
+    many shares as the threshold open a secret; on a sparse graph, of even degree, from 2 to as many as neighbours.
+
     Raises:
-        PlanError: the threshold does not exceed half of the planned clients, another number of shares than it opens a
-            secret on the complete graph, the degree of a sparse graph is odd, or too few or too many neighbours' shares
-            open a secret, or the cohort exceeds the plan.
+        PlanError: a number breaks these rules, or the cohort exceeds the plan.
     """
     plan, masking = session.plan, masking_of(session.plan)
     degree, shares = masking.degree, masking.shares
@@ -167,7 +169,10 @@ def share_tags(advertisement: bytes, dealer: ClientId, holder: ClientId, shares:
 
 
 def wire_shape(tensor: TensorPlan) -> tuple[int, ...]:
-    """Return the shape of a masked tensor in an upload: its own, or flat where several entries share an integer."""
+    """Return the shape of a masked tensor in an upload: its own, or flat where several entries share an integer.
+
+    In narrow rings (a ring is the width in bits of a tensor's sum) a 64-bit integer holds several entries, its lanes.
+    """
     return tensor.shape if lanes(tensor.ring) == 1 else (wire_size(tensor.size, tensor.ring),)
 
 

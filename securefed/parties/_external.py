@@ -2,7 +2,8 @@
 
 The runtime sums contributions of an `Algorithm`: it broadcasts, clients compute from the broadcast, the server combines
 the sum. Here the broadcast is only a digest of the model that the updates are computed from: what clients upload is
-bound to it, so that clients which were given different models are not summed.
+bound to it, so that clients which were given different models are not summed. `SumServer` sets the digest when it
+opens a round, to that of the model or, where rounds have none, to `no_model`.
 """
 
 from __future__ import annotations

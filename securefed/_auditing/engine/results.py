@@ -281,14 +281,16 @@ class Cell:
     @property
     def sighted(self) -> bool:
         """Whether silence of this attack means anything: it ran on most seeds, and explained their messages."""
+        # `not ... <`: an attack that cannot tell (NaN) passes, here and in `remarks`
         return self.leakage.seeds >= SIGHTED * self.asked and not self.explained < SIGHTED
 
     @property
     def searches(self) -> bool:
         """Whether the attack would find this secret wherever it is hidden in the messages.
 
-        One that reads rows off finds only what stands there as it is. Regression finds all there is only where the
-        clients' own random draws explain the rest of the messages.
+        An attack that reads rows off finds only what stands there as it is. Regression, which learns the secret from
+        simulated messages, is the best that can be done only where random draws that are added to the messages change
+        them as much as other rows do; it then reports them as explained.
         """
         reads = self.attack in (ClearRows.name, LowDigits.name, RawBits.name)
         return not reads and (self.attack != RegressRows.name or self.explained >= SIGHTED)

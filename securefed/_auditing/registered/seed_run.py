@@ -83,8 +83,8 @@ TARGET: Final = 0
 ABSENCE_ROUNDS: Final = 30
 """Rounds of the runs over changing survivors: 15 without the target, at which the attack's error is below .02."""
 REAL_ROUNDS: Final = 2
-"""Rounds that a defence without noise itself runs on the first seed; all rounds cost the same, and a second one shows
-what the first leaves behind."""
+"""Rounds that a defence without noise itself runs on the first seed; all rounds cost the same, and the second begins
+with the state (keys, counts) that the first leaves."""
 DEFAULT_SETTING: Final = "default setting"
 """Legend of the curves on the usual data, beside those on data of full width."""
 UNTRACED: Final = ("gradient_inversion/naive", "gradient_inversion/dlg", DIFFERENCE)
@@ -203,7 +203,7 @@ class SeedRun:
     def _exact(
         self, name: str, defense: Defense, quantised: Result, view: str = "", **how: Any
     ) -> tuple[Result, RealRun | None]:
-        """Return the run whose sums a defence without noise leaves, and the run under the defence itself, if any.
+        """Return the run to attack under a defence without noise, and the run under the defence itself, if any.
 
         On the first seed the defence itself runs `REAL_ROUNDS` rounds, whose sums are compared with those of the
         quantised run. That run stands for the further rounds and seeds; tests/contract/test_parity.py compares whole

@@ -32,7 +32,7 @@ from securefed.attacks._generic import TimeBudget
 from securefed.errors import SecureFedError
 
 _CURVE_SHARE: Final = 0.4
-"""Largest share of the time for the curve of sizes: it makes tens of searches, each run one at most."""
+"""Largest share of the time for the curve of sizes: it takes tens of searches for rows, an audited run a few."""
 _SUMS_SHARE: Final = 0.25
 """Share of a run's time for the attacks on its sum; each simulation of it costs as many steps as there are clients."""
 _STEPS_A_RUN: Final = 150

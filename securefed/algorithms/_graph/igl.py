@@ -5,7 +5,7 @@ vertices, and g_i(w) client i's objective, small where its signals vary little o
 (method.py) runs the rounds: it calls `steps` for each client, and `update` at the server, with the sum over the
 survivors, the clients whose contributions it counts.
 
-Source: ppgl eqs. (7), (18); the model is Kalofolias 2016.
+Source: "ppgl" is Zhang and Wang, Graph Learning Across Data Silos, here eqs. (7), (18); the model is Kalofolias 2016.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class IGL(GraphMethod):
     """
 
     def specs(self, public: Public) -> tuple[TensorSpec, ...]:
-        """Describe the one tensor of a contribution, the objective's value, with its bound."""
+        """Describe the one tensor of a contribution, the objective's value: its bound, and 64 bits for its sum."""
         return (TensorSpec(OBJECTIVE, (), self.largest_objective(public), 64),)
 
     def start(self, public: Public, rng: np.random.Generator) -> GraphServer:
@@ -56,7 +56,7 @@ class IGL(GraphMethod):
 
         Args:
             consensus: the mean objective, unused.
-            memory: the client's graph and the iterate before it.
+            memory: the client's graph and the iterate before it, for the momentum of its steps.
             own: the client's own distances and objective.
 
         Returns:

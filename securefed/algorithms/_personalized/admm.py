@@ -29,8 +29,9 @@ class ConsensusADMM(KnownStart):
     A client sends dz = z_i^{t+1} - z_i^t, and the server sets w <- w + (1/m) sum dz.
 
     Invariant: w = (1/m) sum_i z_i over ALL m clients, z_i being that of the client's last contribution that a sum
-    counted. A client that has never taken part has z_i = w^0, the first model, which all parties know. dz is summed in
-    integers of 64 bits: w is a running sum, and in 32 bits rounding would make it drift.
+    counted. A client that has never taken part has z_i = w^0, the first model, which all parties know. The methods have
+    dz summed in integers of 64 bits: w is a running sum, and in 32 bits rounding would make it drift. The weights a_i
+    enter through the clients' local losses, so the mean over the clients is plain.
 
     Attributes:
         penalty: rho > 0, the penalty of the distance between w_i and the server's w.
