@@ -97,6 +97,7 @@ class AdaptiveClip(AdaptiveTransform):
         # Each of the groups of tensors has norm 1 at most, and its bit is w / 2 or -w / 2.
         squared_norm = len(clips) * (1 + self.weight**2 / 4)
         own = tuple(replace(tensor, bound=1.0, sensitivity=None) for tensor in plan.tensors)
+        # one bit for each clip, at most w / 2; as yet no ring and no step (later links set them), up to 2^31 clients
         bits = TensorPlan(BELOW, (len(clips),), self.weight / 2, 0, 0.0, 2**31, 0.0)
         adapted = replace(
             plan,

@@ -27,13 +27,15 @@ from securefed._tensors import Array
 from securefed.errors import ConfigError
 
 GRID_BITS: Final = 30
-"""A grid's step is 2^-31 to 2^-30 of a standard deviation: one bit more leaves the sampler's blocks of 2^31 integers,
-ten fewer would show in the sensitivity of a million entries, which grows by a step each."""
+"""A grid's step is 2^-31 to 2^-30 of a standard deviation. The sampler (`rejection`) cuts the integers into blocks
+about as wide as the deviation, of at most 2^31 integers: with one bit more they could be too narrow, and more draws
+would be rejected. Ten bits fewer would show in the sensitivity of a million entries, each of which rounding moves by up
+to a step."""
 
 SMALLEST_DEVIATION: Final = 2.0**12
 """In steps of the grid: below it, terms that `log_ratio` leaves out would count."""
 LARGEST_DEVIATION: Final = 2.0**32
-"""In steps of the grid: the sampler's blocks have at most 2^31 integers, and fit deviations up to here."""
+"""In steps of the grid: up to here the sampler's widest blocks, of 2^31 integers, are at least half the deviation."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class RoundedNormal(LogConcaveDistribution):
         return np.asarray(real * real * (-0.5 * (1 - 1 / (12 * self.deviation**2))))
 
     def ratio(self, x: int, digits: int) -> Decimal:
-        """Compute f(mode + x) / f(mode) to `digits` decimal digits; see `LogConcaveDistribution`."""
+        """Compute f(x) / f(0), 0 being the mode, to `digits` decimal digits; see `LogConcaveDistribution`."""
         variance = Fraction(self.deviation) ** 2
         density = exponential(Fraction(x * x) / (2 * variance), digits + 2)
         cell = _cell(Fraction(x) / variance, variance, digits + 2) / _cell(Fraction(0), variance, digits + 2)
