@@ -97,8 +97,8 @@ def low_rank(
 ) -> LowRankReadings:
     """Draw readings y_j = <X_G, D_j> + N(0, noise), entries of D_j ~ N(mean, 1), X_G = diag(1, ..., 1, 0, ..., 0).
 
-    X_G is d x d, d = `dimension`, with `rank` ones; `rows` is each client's number of readings. <X, D> is the sum of the
-    entries' products. The second argument of N is a standard deviation.
+    X_G is d x d, d = `dimension`, with `rank` ones; each client has `rows` readings. <X, D> is the sum of the entries'
+    products. The second argument of N is a standard deviation.
 
     Source: LoSAC, sec. 5.5, (21), with d = 64, rank 32, 16, 8, 4, 2 and 100 clients. The paper gives no number of rows
     a client, and leaves open whether its N(0, .1) names a standard deviation (taken here) or a variance.
