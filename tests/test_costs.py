@@ -200,6 +200,19 @@ def test_what_cannot_be_predicted_is_refused() -> None:
     assert costs.cost_lines(plain, plan(defense=plain)) == []
 
 
+def test_the_sentence_says_how_many_clients_are_lost_in_the_second_figure() -> None:
+    """A tenth of the clients, one of fewer than ten, and no second figure where the plan survives no loss."""
+    for clients, threshold, lost in ((40, None, 4), (8, None, 1), (8, 7, 1), (8, 8, 0)):
+        defense = chain(Quantise(), secure_aggregation(threshold))
+        found = defense.plan(layout(100), clients)
+        line, _ = costs.cost_lines(defense, found)
+        if not lost:
+            assert "lost" not in line
+            continue
+        expected = costs.format_seconds(costs.predict(defense, found, lost).server_cpu)
+        assert f"({expected} with {lost} of {clients} clients lost)" in line
+
+
 def test_the_command_prints_costs_and_trees() -> None:
     arguments = ["plan", "ssi", "secure_aggregation", "--clients", "20", "--tree", "1000000"]
     shown = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"}).output

@@ -17,22 +17,26 @@ def cost_lines(defense: Defense, plan: Plan) -> list[str]:
 
     Returns:
         The sentences; none where the costs of this defence are not known. The server's CPU is also predicted with a
-        tenth of the clients lost (or as many as the plan survives): under masking it rebuilds their masks.
+        tenth of the clients lost, at least one and at most as many as the plan survives: under masking the server
+        rebuilds their masks.
     """
     try:
         model = CountedExchange.of(defense, plan).model
     except PlanError:
         return []
-    lost = min(plan.clients // 10, plan.clients - plan.threshold)
-    cost, losing = predict(defense, plan), predict(defense, plan, lost)
-    errors = figures()["errors"][model]
+    lost = min(max(plan.clients // 10, 1), plan.clients - plan.threshold)
+    cost = predict(defense, plan)
+    losing = ""
+    if lost:
+        seconds = format_seconds(predict(defense, plan, lost).server_cpu)
+        losing = f" ({seconds} with {lost} of {plan.clients} clients lost)"
+    errors = figures()["errors"][model]  # relative, of predictions against measured exchanges
     median_error = max(errors[quantity]["median"] for quantity in ("client_cpu", "server_cpu"))
     client, server = format_seconds(cost.client_cpu), format_seconds(cost.server_cpu)
     helper = f", key holder {format_seconds(cost.helper_cpu)}" if cost.helper_cpu else ""
     return [
-        f"predicted CPU a round: client {client}, server {server}, with a tenth lost "
-        f"{format_seconds(losing.server_cpu)}{helper} ({figures()['machine']['processor']}; typically within "
-        f"{100 * median_error:.0f} %)",
+        f"predicted CPU a round: client {client}, server {server}{losing}{helper}; on "
+        f"{figures()['machine']['processor']}, typically within {100 * median_error:.0f} %",
         f"predicted bytes: a client {_traffic(cost)}{_memory(cost)}",
     ]
 
