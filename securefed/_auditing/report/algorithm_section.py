@@ -1,7 +1,9 @@
 """The page's section on one algorithm: conclusions, what was recovered and from which messages, and costs.
 
 `audit_page.render` calls `section` for each algorithm of a report, and its template shows the values. A cell of the
-report is one attack on one secret in one view (what an attacker sees), over all runs.
+report is one attack on one secret in one view (what an attacker sees), over all runs. A cell's owner is whose data the
+secret is: `CLIENT` one client's, `FEDERATION` all clients' together. Its `epsilon` is a number where differential
+privacy covers what the attack reads, `NOT_COVERED` where the noise comes after that, and `None` without noise.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from securefed._auditing.report.recovered import recovered, strongest_artifact
 from securefed._auditing.report.report_words import chance_text, figure, leak_text, protection, short
 
 _FIGURES: Final = ("bytes per client and round", "times plain's", "seconds per round", "epsilon")
+"""Columns of the table of costs after utility; the second is the bytes over those of plain messages."""
 
 
 def section(report: Report, algorithm: str) -> dict[str, Any]:
@@ -54,7 +57,7 @@ def section(report: Report, algorithm: str) -> dict[str, Any]:
         "notes": _not_run(report, algorithm),
         "charts": [Markup(chart) for chart in _charts(report, algorithm) if chart],  # noqa: S704 - charts escape their text
         "costs": (rows := _costs(report, algorithm)),
-        "columns": [
+        "columns": [  # (name, whether some row has a figure in it)
             (name, any(row["figures"][index] for row in rows))
             for index, name in enumerate((report.settings[algorithm]["utility"], *_FIGURES))
         ],
@@ -134,7 +137,8 @@ def _costs(report: Report, algorithm: str) -> list[dict[str, Any]]:
         one, everyone = (worst(report, algorithm, defense, owner) for owner in (CLIENT, FEDERATION))
         epsilons = [c.epsilon for c in report.of(algorithm) if c.defense == defense and c.epsilon is not None]
         released = [epsilon for epsilon in epsilons if isinstance(epsilon, float)]
-        if epsilons and not released:  # no attack reads what is published; epsilon covers it nevertheless
+        # All cells are `NOT_COVERED`: no attack here reads what is published. That has the epsilon of the settings.
+        if epsilons and not released:
             released = [report.settings[AUDIT]["epsilon"]]
         out.append(
             {

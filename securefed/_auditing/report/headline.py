@@ -107,7 +107,10 @@ def _sums(cells: Iterable[Cell]) -> str:
 
 
 def _failure(cells: Iterable[Cell]) -> str:
-    """Say why the inconclusive ones among some cells are that."""
+    """Say why the inconclusive ones among some cells are that.
+
+    `explained` is the share of a cell's runs whose messages its estimate explains; below `SIGHTED` the search failed.
+    """
     failed = all(cell.explained < SIGHTED for cell in cells if cell.verdict.word == INCONCLUSIVE)
     return "failed" if failed else "failed or scatter too much to tell"
 
