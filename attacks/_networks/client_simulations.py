@@ -53,7 +53,8 @@ class LocalSteps:
     Attributes:
         learning_rate: eta.
         steps: T, the number of steps.
-        batch_size: rows of a step; `None` takes all.
+        batch_size: rows of a step; `None` takes all. Rows that do not fill a last batch are left out of a pass, as by
+            torch's `DataLoader(drop_last=True)`; a client that makes a smaller last batch of them is not simulated.
     """
 
     learning_rate: float
