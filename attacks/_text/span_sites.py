@@ -97,7 +97,7 @@ class SpanSites:
         for part in module.modules():
             if isinstance(part, nn.modules.dropout._DropoutNd | nn.AlphaDropout):
                 part.eval()
-            if isinstance(part, nn.MultiheadAttention):
+            if isinstance(part, nn.MultiheadAttention | nn.RNNBase):  # they hold no layer of dropout
                 part.dropout = 0.0
 
     def _pass(self, tokens: Tensor, hooks: list[Any]) -> None:

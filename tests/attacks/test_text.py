@@ -159,3 +159,21 @@ def test_rows_that_move_by_the_data_without_their_token_are_refused() -> None:
     never = [EmbeddingReference(run.change, run.absent & (np.arange(12) != 9)) for run in runs[:2]]
     with pytest.raises(TranscriptError, match="1 tokens occur in every run"):
         occurring_tokens(table, runs[2].change, never, EPSILON)
+
+
+class Recurrent(nn.Module):
+    """A language model whose recurrent layer drops numbers between its two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Embedding(VOCABULARY, WIDTH)
+        self.recurrent = nn.LSTM(WIDTH, WIDTH, num_layers=2, dropout=0.5, batch_first=True)
+        self.output = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.output(self.recurrent(self.token(tokens))[0])
+
+
+def test_the_dropout_of_a_recurrent_layer_is_off_where_its_model_is_probed() -> None:
+    """Else the inputs behind it would change from pass to pass, and seem to depend on later tokens."""
+    assert SpanSites(Recurrent()).dependence(LENGTH, VOCABULARY)["output.weight"] == (True, False)

@@ -32,7 +32,7 @@ def attacked_network(training: TorchTraining, state: State, row_shape: tuple[int
     module, evaluated = training.received(state), training.received(state).eval()
     for name, part in module.named_modules():
         part.training = training.modes.get(name, part.training) and not isinstance(part, _DROPOUT)
-        if isinstance(part, nn.MultiheadAttention):
+        if isinstance(part, nn.MultiheadAttention | nn.RNNBase):  # they hold no layer of dropout
             part.dropout = 0.0
     for layer in batch_norms(module, training.modes).values():  # without running statistics a layer uses its batch's
         layer.track_running_stats = False
