@@ -103,8 +103,8 @@ class SecureAggregation(Aggregation):
         ends in a specific error; the sum is exact for those in `survivors`. From the reply at `keys` on, both
         directions carry a MAC under keys agreed between client and server (`channel`), shares are encrypted end to end
         and bound to all advertised keys, and reconstructed secrets are compared with what was advertised.
-        What a federation sends beside the protocol's own fields (the broadcast, the clients counted last) enters the
-        masks as the exchange's context: clients that received different contexts are not summed.
+        What a federation sends beside the protocol's own fields (the broadcast, which clients the last sum counted)
+        enters the masks as the exchange's context: clients that received different contexts are not summed.
     Guarantees on a sparse graph: the same, where at most C clients collude, chosen before the graph is drawn, and each
         honest client has fewer colluding neighbours than the shares that open a secret, except with the probability
         under `security`.
@@ -117,8 +117,8 @@ class SecureAggregation(Aggregation):
         That a client's contribution is honest: it may send any residues, which shift the sum or make it useless, and is
         not found out. Availability: each client can make a round void. The error names a client; but where one client
         reports that a share from another does not open, the server cannot tell which of the two is at fault.
-        Hidden sizes, timing and participation. Nor anything if an attacker subtracts sums over different survivors,
-        except for equal broadcasts with identities, as above.
+        Hidden sizes, timing and participation. Nor anything of what an attacker learns by subtracting sums over
+        different survivors, except for equal broadcasts with identities, as above.
     """
 
     threshold: int | None = None

@@ -4,9 +4,11 @@ FAPS is a method of federated PCA. In round k the server broadcasts a basis Z_k,
 client keeps a subspace X_k of the same shape. In round 0 it takes X_0 = Z_0. In round k >= 1, with X = X_{k-1}, it
 iterates V <- orth(H V), c_k times from V = X, and the last V is X_k:
 
-    H = S + X W^T + W X^T + beta Z_k Z_k^T,   W = -(I - X X^T) S X,   beta = beta_scale lambda_1(S).
+    H = S + X W^T + W X^T + beta Z_k Z_k^T,   W = -(I - X X^T) S X.
 
-It sends the matrix Y_k = beta X_k X_k^T Z_k - X_k W_k^T Z_k - W_k X_k^T Z_k, with W_k the W at X_k, and the number
+beta is at first beta_scale lambda_1(S), with a public setting beta_scale. An adaptive client may raise it every fifth
+round; only the first rounds are read, in which the attacker knows whether it did (`fit_plan.known_rounds`). The client
+sends the matrix Y_k = beta X_k X_k^T Z_k - X_k W_k^T Z_k - W_k X_k^T Z_k, with W_k the W at X_k, and the number
 tr(Z_k^T S Z_k). There are three kinds of residuals, each the simulated value less the observed one:
 
     Y_k of every round, divided by the norm of the observed Y_k;

@@ -6,8 +6,10 @@ and the masked product
 
     Y = beta X X^T Z - X W^T Z - W X^T Z,    W = -(I - X X^T) S X,
 
-with a number beta > 0. Near consensus (X = Z) this is beta Z + (I - Z Z^T) S Z, linear in S, which gives an estimate
-from any view. Messages of a single client determine X and S exactly, by the methods that `ConsensusGram` describes.
+with a number beta > 0, which starts at beta_scale lambda_1(S) and may grow later; beta_scale is a public setting, and
+lambda_1 the largest eigenvalue. At consensus (X = Z), W^T Z = 0 and this is beta Z + (I - Z Z^T) S Z, linear in S,
+which gives an estimate from any view. Messages of a single client determine X and S exactly, by the methods that
+`ConsensusGram` describes.
 
 A view (`View`) is what an attacker observes of a run: for each round the broadcast, and the message or the sum of the
 messages of a set of clients, its members. The target is the client that is attacked.
@@ -254,9 +256,9 @@ def _private(rounds: Sequence[RoundView], target: Target, rows: int, distance: f
         distance: relative distance of the first message from consensus.
 
     Returns:
-        The estimate; `None` where no message was clipped and the noise is too small to move the first one from
-        consensus (exact methods apply then), where messages and scalars were clipped apart, and where the clip factors
-        that were found contradict each other.
+        The estimate. `None` where nothing was clipped and the noise is too small to move the first message from
+        consensus, so that exact methods apply; where messages and scalars were clipped apart, so that the scalars show
+        no clip factor; and, without noise, where the clip factors that were found contradict each other.
     """
     if not is_perturbed(rounds):
         return None

@@ -5,10 +5,10 @@ subspace that moves towards Z_k, and sends a matrix Y_k and the scalar tr(Z_k^T 
 to stop. At consensus, where the client's subspace is Z_k itself, Y_k = beta Z_k + (I - Z_k Z_k^T) S Z_k with a number
 beta > 0. The projection I - Z_k Z_k^T takes the first term away, so that S satisfies
 
-    (I - Z_k Z_k^T) S Z_k = (I - Z_k Z_k^T) Y_k,    tr(Z_k^T S Z_k) = the scalar,    lambda_1(S) = beta / beta_scale.
+    (I - Z_k Z_k^T) S Z_k = (I - Z_k Z_k^T) Y_k,    tr(Z_k^T S Z_k) = the scalar,    lambda_1(S) = beta_0 / beta_scale.
 
-beta_scale is a public setting, and the first message, which is at consensus, shows beta: Z_0^T Y_0 = beta I. In other
-rounds the error of the first equation grows with the distance of the client's subspace from Z_k.
+beta_scale is a public setting, and beta_0 is beta in the first round, which is at consensus and so shows it: Z_0^T Y_0
+= beta_0 I. In other rounds the error of the first equation grows with the distance of the client's subspace from Z_k.
 
 `near_consensus` solves the first two equations, which are linear, for any symmetric matrix, and then projects the
 solution on the matrices of low rank. Here all three are solved among the matrices F F^T of low rank, in the span of the
