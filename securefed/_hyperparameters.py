@@ -77,7 +77,9 @@ def checked_integers(name: str, value: Any, count: int | None = None) -> tuple[i
         ConfigError: another value.
     """
     fits = isinstance(value, list | tuple) and len(value) == (count or len(value)) > 0
-    if not fits or not all(isinstance(entry, int | np.integer) and entry >= 1 for entry in value):
+    if not fits or not all(
+        isinstance(entry, int | np.integer) and type(entry) is not bool and entry >= 1 for entry in value
+    ):
         many = "at least one integer" if count is None else f"{count} integers"
         example = ", ".join(["32"] * (count or 2))
         raise ConfigError(f"{name} must be a list of {many} of at least 1; got {value!r}. Write {name}=({example}).")

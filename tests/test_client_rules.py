@@ -15,6 +15,8 @@ from securefed._messages import SERVER, Message
 from securefed._persistence import container
 from securefed._persistence.sealing import Seal
 from securefed._public import Public
+from securefed._runtime.exchange_header import EVALUATE, ExchangeHeader
+from securefed._runtime.exchange_schedule import ExchangeSchedule
 from securefed._runtime.federation import Federation
 from securefed._runtime.ledger import Ledger, Limits
 from securefed._runtime.ledger_entries import DataUsage
@@ -28,7 +30,16 @@ from securefed.defenses._chain import chain
 from securefed.defenses._differential_privacy import Budget, clip, gaussian
 from securefed.defenses._fixed_point import Quantise
 from securefed.defenses._secure_aggregation import secure_aggregation
-from securefed.errors import BudgetSpent, ConfigError, DataError, DivergenceError, LedgerLost, RangeRefused, RoundVoid
+from securefed.errors import (
+    BudgetSpent,
+    ConfigError,
+    DataError,
+    DivergenceError,
+    LedgerLost,
+    MalformedError,
+    RangeRefused,
+    RoundVoid,
+)
 
 RNG = np.random.default_rng(5)
 DATA = [Dataset(RNG.uniform(-1, 1, (8, 5)), np.arange(8) % 2) for _ in range(6)]
@@ -195,6 +206,14 @@ def test_other_exchanges_than_the_terms_list_are_refused() -> None:
     assert "the terms have none" in answer(session_kind=1)
     assert "the terms have 2 rounds" in answer(session_place=[2, 0])
     assert "8 attempts" in answer(session_place=[1, 8])
+
+
+def test_an_evaluation_after_more_rounds_than_the_terms_have_is_refused() -> None:
+    schedule, last = ExchangeSchedule(rounds=2, evaluate_every=2), (1, 1, 0)
+    after = ExchangeHeader((0, 1), EVALUATE, 0, round=2)
+    assert schedule.check(last, after) == (2, 0, 0)  # the positive control: after the last round
+    with pytest.raises(MalformedError, match="after round 4; the terms have 2 rounds"):
+        schedule.check(last, replace(after, round=4))
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

@@ -27,8 +27,10 @@ BEFORE_ALL: Final[ExchangePosition] = (-1, 0, 0)
 class ExchangeSchedule:
     """The exchanges of a run, in order: each round's training, and an evaluation after every so many rounds.
 
+    A server may leave exchanges out, such as a round in which this client is not invited.
+
     Attributes:
-        rounds: training rounds at most; `None` for any number.
+        rounds: training rounds at most, and the last round after which an evaluation may come; `None` for any number.
         evaluate_every: rounds between two evaluations; 0 for none.
         max_void: attempts at one sum: an exchange that was void is repeated.
 
@@ -71,8 +73,11 @@ class ExchangeSchedule:
                 SERVER, f"it asks for an evaluation after round {header.round}; the terms have "
                 + (f"one every {self.evaluate_every} rounds" if self.evaluate_every else "none"),
             )  # fmt: skip
-        if header.kind == TRAIN and self.rounds is not None and header.round >= self.rounds:
-            raise MalformedError(SERVER, f"it opens round {header.round + 1}; the terms have {self.rounds} rounds")
+        if self.rounds is not None and header.round + int(header.kind == TRAIN) > self.rounds:
+            asked = f"opens round {header.round + 1}"
+            if header.kind == EVALUATE:
+                asked = f"asks for an evaluation after round {header.round}"
+            raise MalformedError(SERVER, f"it {asked}; the terms have {self.rounds} rounds")
         return place
 
 
