@@ -32,7 +32,7 @@ def unwrap(digest: bytes, data: bytes, sender: int) -> bytes:
 
     Args:
         digest: digest of this party's terms.
-        data: the bytes that arrived.
+        data: the bytes that arrived, as `bytes`, `bytearray` or `memoryview`.
         sender: the party that the transport names as their sender.
 
     Raises:
@@ -43,6 +43,7 @@ def unwrap(digest: bytes, data: bytes, sender: int) -> bytes:
     """
     if not isinstance(data, bytes | bytearray | memoryview):
         raise ConfigError(f"a message is bytes, as the other party made it; got {type(data).__name__}")
+    data = bytes(data)  # a copy only of what is not bytes yet
     if len(data) < _HEADER.size or not data.startswith(_MARK):
         raise MalformedError(sender, "these bytes are no message of securefed.parties; pass requests and replies whole")
     _, version, theirs = _HEADER.unpack_from(data)

@@ -61,6 +61,16 @@ def test_messages_of_other_versions_terms_and_runs_are_refused_by_name(monkeypat
     assert b"refusal" in client.receive(SumServer(terms).open(BASE)[0])
 
 
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_a_message_may_arrive_in_any_type_that_holds_bytes(kind: Any) -> None:
+    terms = terms_of(secure_aggregation())
+    request = SumServer(terms).open(BASE)[0]
+    assert b"refusal" not in SumClient(terms, 0).receive(kind(request))
+    assert unwrap(terms.digest, kind(wrap(terms.digest, b"message")), 0) == b"message"
+    with pytest.raises(MalformedError, match="no message of securefed"):
+        unwrap(terms.digest, kind(b"x" * 100), 0)
+
+
 def test_identities_are_given_by_the_site_and_rotate_between_runs() -> None:
     keys = {i: new_identity() for i in range(CLIENTS)}
     public = Identities({i: public_identity(key) for i, key in keys.items()})
