@@ -58,6 +58,7 @@ class MaskStore:
         self._masks.remove_common(words, call)
 
     def _buffer(self, call: Call) -> Array | None:
+        """Take out a kept buffer of the call's size; `None` without one. All calls of a state have one ring."""
         fits = (k for k, spare in enumerate(self._spare) if spare.nbytes * 8 == (call.length + CONTROL) * call.ring)
         place = next(fits, None)
         return None if place is None else self._spare.pop(place)

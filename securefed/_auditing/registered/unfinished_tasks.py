@@ -2,7 +2,7 @@
 
 `securefed.audit(..., keep=folder)` writes one file for each algorithm and seed, in the package's own container (no
 pickle, written whole or not at all, with a digest). A file counts only for the same settings, data and code. A finished
-audit removes its files.
+audit removes all such files of the folder, so that two audits need two folders.
 """
 
 from __future__ import annotations
