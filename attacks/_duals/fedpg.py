@@ -7,8 +7,9 @@ variable Y follow from its messages M = U + Y / rho (`observed_steps`). Its loca
     U+ = QR(U - eta g),   g = (I - U U^T) [-2 S U + Y - rho Z],
 
 with Z the broadcast consensus. With one local step, U and U+ give g, and so (I - U U^T) S U, which is linear in S.
-`elimination` finds the rest of S U, which is U (U^T S U), from many rounds together, and then S. With several steps,
-the steps are simulated and S is fitted to them. FedPG's messages are the same for S and S + c I, since
+`elimination` finds the rest of S U, which is U (U^T S U), from many rounds together, as S is symmetric: for two rounds
+k and l, U_k^T S U_l is the transpose of U_l^T S U_k. Then S follows. With several steps, the steps are simulated and S
+is fitted to them. FedPG's messages are the same for S and S + c I, since
 (I - U U^T) c U = 0, so c is chosen by other knowledge: a known trace, a constant diagonal, or least rank.
 """
 

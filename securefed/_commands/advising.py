@@ -2,8 +2,9 @@
 
 The search (`securefed._auditing.advice.search`) runs the algorithm under several defences, attacks each run, and
 measures the leak: 0 where the strongest attack knows no more of a client's data than a public guess, 1 where it has
-them exactly. A setting is a defence with rows per client and rounds. Here the search's options are declared and its
-result is printed as a table, sentences and commands to paste.
+them exactly. A setting is a defence with rows per client and rounds. It holds if the upper bound of its leak is at most
+the acceptable leak, and a larger leak would have shown. Here the search's options are declared and its result is
+printed as a table, sentences and commands to paste.
 """
 
 from __future__ import annotations
@@ -180,7 +181,7 @@ def _cells(one: Setting, mark: str, *, wide: bool) -> list[str]:
     # holds: the leak's upper bound and the smallest leak that would have shown are at most the acceptable leak
     mark = mark or ("[green]+[/]" if one.holds else "[red]-[/]")
     sizes = [str(one.rows_per_client), str(one.rounds)]
-    seen = ">1" if 1 < one.detectable < math.inf else _figure(one.detectable)  # nothing would have shown
+    seen = ">1" if 1 < one.detectable < math.inf else _figure(one.detectable)  # above 1: no leak would have shown
     leaks = [_figure(one.leak), _figure(one.leak_upper), seen, _figure(one.utility)]
     clear = [_figure(one.utility_clear)] if wide else []
     seconds = [f"{one.seconds_per_round:.2g}" if ran else ""] if wide else []
