@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,12 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from securefed import audit_training
-from securefed._auditing.training import training_seed_run, training_subject
+from securefed._auditing.training import training_seed_run
 from securefed._auditing.training.attacked_network import attacked_network
 from securefed._auditing.training.local_training import TorchTraining, TrainedRows
 from securefed._auditing.training.membership_scores import Records, alike_pairs, without_rows
-from securefed._auditing.training.observed_runs import SimulatedRuns
-from securefed.attacks import views
 from securefed.errors import ConfigError, DataError
 
 FEATURES, CLASSES = 5, 3
@@ -173,24 +170,3 @@ def test_the_dropout_of_a_recurrent_layer_is_off_in_the_attacks_objective() -> N
     x, y, weights = torch.linspace(-1, 1, 30).reshape(5, 6), torch.tensor([0, 1, 2, 0, 1]), torch.full((5,), 0.2)
     values = {float(network.objective(training.state, x, y, weights)) for _ in range(4)}
     assert len(values) == 1
-
-
-def test_sums_have_their_share_of_the_time_of_every_run(monkeypatch) -> None:
-    """Also of the last run, where the attacks on single changes take all the time that they are given."""
-    clock, given = [0.0], []
-
-    def spend(_: Any, seed: int, view: str, budget: Any, __: Any) -> None:
-        given.append((seed, view, budget.seconds))
-        clock[0] += budget.seconds
-
-    monkeypatch.setattr(training_subject.TrainingSubject, "_attack", spend)
-    monkeypatch.setattr(training_subject, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    training, held = TorchTraining(dense(), LOSS, descend), [TrainedRows(x, y) for x, y in clients()]
-    both = (views.SERVER_VIEW, views.SUM_ONLY)
-    subject = training_subject.TrainingSubject(
-        training, SimulatedRuns(training, held, 2), held, None, CLASSES, both, seconds=8.0
-    )
-    for seed in range(2):
-        subject.audit_seed(seed)
-    server, sums = both
-    assert given == [(0, server, 3.0), (0, sums, 1.0), (1, server, 3.0), (1, sums, 1.0)]

@@ -34,7 +34,8 @@ from securefed.errors import SecureFedError
 _CURVE_SHARE: Final = 0.4
 """Largest share of the time for the curve of sizes: it takes tens of searches for rows, an audited run a few."""
 _SUMS_SHARE: Final = 0.25
-"""Share of a run's time for the attacks on its sum; each simulation of it costs as many steps as there are clients."""
+"""Share of a run's time for the attacks on its sum; each simulation of it costs as many steps as there are clients. The
+rest is for the attacks on a single client's change. One view alone has all of the time."""
 _STEPS_A_RUN: Final = 150
 """Runs of the step that one audited run needs about, for membership and label counts by simulation."""
 _FEWEST: Final = 4
@@ -123,14 +124,17 @@ class TrainingSubject:
         return tuple(given)
 
     def audit_seed(self, seed: int) -> SeedResult:
-        """Attack every view of one run; a single client's change gets most of the time."""
+        """Attack every view of one run; a single client's change gets most of the time.
+
+        The runs come in order, from 0. Each has an equal part of the time that the runs before it have left.
+        """
         result = SeedResult()
-        shares = {view: _SUMS_SHARE if view == views.SUM_ONLY and len(self.views) > 1 else 1.0 for view in self.views}
-        for view, share in shares.items():
+        of_run = max(self._left, 0.0) / (self.runs.count - seed)
+        for view in self.views:
+            share = (_SUMS_SHARE if view == views.SUM_ONLY else 1 - _SUMS_SHARE) if len(self.views) > 1 else 1.0
             began = time.monotonic()
-            allowed = max(self._left, 0.0) / (self.runs.count - seed) * share
             try:
-                self._attack(seed, view, TimeBudget.of(allowed), result)
+                self._attack(seed, view, TimeBudget.of(of_run * share), result)
             except SecureFedError as refusal:
                 spot = Place(self.name, DEFENSES[view], view, seed, self.runs.target(seed))
                 result.leave_out(spot, "every attack", str(refusal))
