@@ -73,3 +73,19 @@ class Renamed:
 def test_a_renamed_field_keeps_its_name_in_files() -> None:
     assert set(pack(Renamed(3))) == {"old_name:i"}
     assert restore(Renamed(), pack(Renamed(3))).new_name == 3
+
+
+@pytest.mark.parametrize("key", [True, 1.5, None, b"x", (1, 2)])
+def test_keys_that_would_come_back_as_texts_are_refused(key: Any) -> None:
+    with pytest.raises(DataError, match=f"is of type {type(key).__name__}; keys are integers or texts"):
+        pack(Box({key: 1}))
+
+
+def test_numpy_integers_are_keys_like_others() -> None:
+    assert restore(Box(), pack(Box({np.int64(3): 1, 4: 2}))).value == {3: 1, 4: 2}
+
+
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1])
+def test_integers_beyond_int64_are_refused_by_name(value: int) -> None:
+    with pytest.raises(DataError, match=r"'value' holds .* beyond int64"):
+        pack(Box(value))

@@ -49,7 +49,8 @@ def pack(state: Any) -> dict[str, Array]:
     """Return the state's fields as named arrays. Inverse: `restore`.
 
     Raises:
-        DataError: a field, or an entry of one, is of a type that cannot be packed, or a key holds '/' or ':'.
+        DataError: a field, an entry of one or a key is of a type that cannot be packed, an integer is beyond int64, or
+            a key holds '/' or ':'.
     """
     out: dict[str, Array] = {}
     for field in _packed_fields(state):
@@ -102,9 +103,7 @@ def _put(out: dict[str, Array], name: str, value: Any) -> None:
         case Mapping():
             out[f"{name}:m"] = np.zeros(0, np.uint8)
             for key, item in value.items():
-                if isinstance(key, str) and ("/" in key or ":" in key):
-                    raise DataError(f"key {key!r} of field {name!r} holds a '/' or ':', which packing reserves")
-                _put(out, f"{name}/{'i' if isinstance(key, int) else 's'}{key}", item)
+                _put(out, f"{name}/{_key(name, key)}", item)
         case tuple():
             out[f"{name}:t"] = np.asarray(len(value), np.int64)
             for index, item in enumerate(value):
@@ -114,12 +113,25 @@ def _put(out: dict[str, Array], name: str, value: Any) -> None:
             out[f"{name}:{kind}"] = array
 
 
+def _key(name: str, key: Any) -> str:
+    """Return how a key of the dict `name` is written: iKEY or sKEY, which `_get` reads."""
+    if isinstance(key, int | np.integer) and not isinstance(key, bool):
+        return f"i{int(key)}"
+    if not isinstance(key, str):
+        raise DataError(f"key {key!r} of field {name!r} is of type {type(key).__name__}; keys are integers or texts")
+    if "/" in key or ":" in key:
+        raise DataError(f"key {key!r} of field {name!r} holds a '/' or ':', which packing reserves")
+    return f"s{key}"
+
+
 def _leaf(name: str, value: Any) -> tuple[str, Array]:
     """Return the letter and the array of a value that is no container; `DataError` for other types."""
     match value:
         case bool():
             return "b", np.asarray(value, np.uint8)
         case int():
+            if not -(2**63) <= value < 2**63:
+                raise DataError(f"field {name!r} holds {value}, which is beyond int64")
             return "i", np.asarray(value, np.int64)
         case float():
             return "f", np.asarray(value, np.float64)
