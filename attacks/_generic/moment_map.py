@@ -159,7 +159,7 @@ class ScaledClientStep:
         if not self.classes:
             return float(max(departures)) / size if size > 0 else float("inf")
         by_class, by_row = self._departure_by_class(rows, kinds, rng, sent - sent_zero)
-        if size <= _ZERO * float(np.linalg.norm(sent_zero)):  # only labels enter the message
+        if size <= _ZERO * float(np.linalg.norm(sent_zero)):  # only labels enter, so no departure is relative to `size`
             return by_class
         departures += [np.float64(by_row)]
         return max(by_class, float(max(departures)) / size)

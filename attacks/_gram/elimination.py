@@ -160,6 +160,7 @@ def least_trace_shift(eliminated: EliminatedProducts) -> float:
 
     if slope(low) >= 0:
         return low
+    # At the upper end the slope is positive: every l_i + c is at least 2 n scale there, and every b_i at most scale^2.
     return float(brentq(slope, low, low + 2 * len(values) * scale))
 
 

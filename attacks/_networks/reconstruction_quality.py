@@ -1,4 +1,7 @@
-"""Score recovered rows, after matching them to the true ones: PSNR of images, accuracy of tables."""
+"""Score recovered rows, after matching them to the true ones: PSNR of images, accuracy of tables.
+
+These are the measures of papers on gradient inversion, for users and benchmarks; audits score by `attacks.scores`.
+"""
 
 from __future__ import annotations
 

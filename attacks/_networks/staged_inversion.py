@@ -340,7 +340,7 @@ class StagedInversion:
             if k + 1 == _RACE_WIDTHS:
                 ends = [min(ends, key=lambda end: end.value)]
             starts = np.stack([end.point for end in ends])
-        ends[0].evaluations += evaluations - _spent(ends)
+        ends[0].evaluations += evaluations - _spent(ends)  # the one that is left counts for all widths and starts
         return ends
 
     def _has_relu(self, problem: InversionProblem) -> bool:

@@ -127,6 +127,8 @@ class PipelinedClient(MaskingClient):
     def begin(self) -> PipelinedClient:
         """Go to the stage `upload` with the precomputed state, for an exchange that begins with `upload`.
 
+        Of two plans that agree in the numbers of `_common`, one may use what was precomputed for the other.
+
         Raises:
             MalformedError: nothing was precomputed, or it was for another plan.
         """
@@ -152,7 +154,7 @@ def client_step(state: PipelinedClient, request: Message, encoded: Tensors | Non
     if request.stage == UPLOAD:
         if encoded is None:
             raise DataError("the stage 'upload' needs the encoded contribution")
-        context = four_stage_client.context_of(state, encoded)
+        context = four_stage_client.context_of(state, encoded)  # of a contribution without a broadcast
         return client_upload(client_accept(state, request, context), encoded)
     if request.stage != UNMASK:
         if request.stage == KEYS:  # the server starts anew: what the last exchange precomputed is not used

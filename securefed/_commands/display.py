@@ -191,8 +191,8 @@ def _leakage(cell: Cell) -> str:
     from securefed._auditing.report.report_words import interval_text, leak_text  # noqa: PLC0415
 
     mean = leak_text(cell.leakage.mean).partition(" ")[0]  # "worse", which the legend says in full
-    ends = interval_text(cell.leakage.low, cell.leakage.high).replace(" to ", ",")
-    shown = ends.replace("up,", "up to ") if ends.startswith("up") else f"\\[{ends}]" if ends else ""
+    ends = interval_text(cell.leakage.low, cell.leakage.high)  # "0.12 to 0.34", "up to 0.34" or nothing
+    shown = ends if ends.startswith("up") or not ends else f"\\[{ends.replace(' to ', ',')}]"
     return f"[{_tone(cell.verdict.word)}]{tone(cell.verdict.word).mark} {mean:>5} {shown}[/]"
 
 

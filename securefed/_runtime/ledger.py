@@ -53,8 +53,9 @@ class Limits:
         epsilon: largest epsilon of all noise together; `None` for any. An exchange whose answer carries no noise has
             no finite epsilon, and is refused where there is a limit.
         delta: probability with which epsilon may fail, of all exchanges together.
-        unit: whose privacy epsilon is about: the whole "client", or one "record" of it. A client's noise counts for
-            its records too (at twice the distance); a record's noise (DP-SGD, `records`) does not hide a client.
+        unit: whose privacy epsilon is about: the whole "client", or one "record" of it. Noise that hides a client hides
+            each of its records too, at twice the sensitivity: another record changes the contribution from one vector
+            within the clip to another. Noise that hides a record (DP-SGD, `records`) does not hide a client.
 
     Raises:
         ConfigError: a limit outside its domain.

@@ -112,7 +112,8 @@ def open_exchange(
         prepared: keys and masks that the last exchange precomputed for this one (`SupportsPipelining`).
 
     Raises:
-        PlanError: the defence cannot keep its promise after so many doublings of the range.
+        PlanError: the defence cannot keep its promise at the bounds, which the run doubles when a client was out of
+            range (`header.doublings`).
     """
     header = content.header
     plan = defense.plan(layouts[header.kind], clients, range_doublings=header.doublings, learned=header.learned)

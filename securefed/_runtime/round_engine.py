@@ -259,6 +259,7 @@ class RoundEngine:
         """
         record = summed.record
         with np.errstate(all="ignore"):
+            # `plan.added` names tensors that the defence adds to each contribution, for itself
             released = {name: value for name, value in record.released.items() if name not in summed.plan.added}
             server = self.algorithm.combine(self._server, Aggregate(released, record.survivors))
             broadcast = self.algorithm.broadcast(server)
@@ -310,7 +311,7 @@ class RoundEngine:
 
     def _meta(self) -> dict[str, Any]:
         """Public facts of the run, in JSON values."""
-        privacy = self.plan.privacy
+        privacy = self.plan.privacy  # `noise_survivors`: above 0 where clients add the noise, to rotated vectors
         return {
             "algorithm": repr(self.algorithm),
             "defense": self.defense.name,
@@ -346,6 +347,7 @@ class RoundEngine:
         meta = self._meta()
         loop, self._server, followed, announced = checkpoint.load(meta, self._server, self.nodes)
         self.resumes = loop["run"]
+        # the last exchange that a client answered; a crash may leave the clients' files newer than the checkpoint
         newest = max((node.state.last_round for node in self.nodes.values()), default=-1)
         self.continue_from(loop, followed, announced)
         self._exchanges = max(self._exchanges, newest + 1)

@@ -59,7 +59,8 @@ class _SymmetricDistribution(LogConcaveDistribution):
 class DiscreteGaussian(_SymmetricDistribution):
     """The discrete Gaussian: probabilities proportional to exp(-x^2 / (2 variance)) on the integers.
 
-    Canonne, Kamath, Steinke, NeurIPS 2020, definition 1. From 1 on, `variance` is the distribution's own variance.
+    Canonne, Kamath, Steinke, NeurIPS 2020, definition 1. From 1 on, `variance` is the distribution's own variance up to
+    a relative error of 3e-7; below, the latter is smaller.
     """
 
     def log_ratio(self, x: Array) -> Array:

@@ -352,7 +352,10 @@ def _pipelined(defense: Defense) -> Defense:
 
 
 def _changes_updates(defense: Defense) -> bool:
-    """Tell whether a defence sparsifies, clips or noises the whole contribution, which excludes weights beside it."""
+    """Tell whether a defence sparsifies, clips or noises the whole contribution, which excludes weights beside it.
+
+    Noise of the clients has the stage `ENCODE`, but needs a clip before it, which is found here.
+    """
     return any(transform.stage < ChainStage.ENCODE for transform in defense.transforms)
 
 

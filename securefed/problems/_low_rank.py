@@ -69,7 +69,7 @@ class LowRankMatrix(BaseProblem):
         return y
 
     def loss(self, parameters: Tensors, x: Array, y: Array) -> float:
-        """Compute the mean loss of the rows `x`, regulariser included."""
+        """Compute the mean loss of the rows `x`; there is no regulariser."""
         return float(np.mean((x @ parameters["matrix"].ravel() - y) ** 2))
 
     def gradient(self, parameters: Tensors, x: Array, y: Array) -> dict[str, Array]:

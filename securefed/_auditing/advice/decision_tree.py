@@ -63,7 +63,7 @@ _POOLED: Final = (
 
 _MASKS: Final = Recommendation(
     "secure_aggregation",
-    "threshold: all clients that may not drop out",
+    "threshold: number of clients that must not drop out",
     "The server learns the sum over at least `threshold` clients and no single contribution, at little more than the "
     "bytes of messages in the clear.",
     _POOLED,

@@ -19,8 +19,9 @@ from securefed._tensors import Array
 
 Curve = Mapping[str, Any]
 """One chart: `algorithm`, `title`, `note`, and `series`, which maps an attack's name to lists of equal length:
-`rounds`, and `middle`, `low`, `high` over seeds. `scale` is `share` where the values lie between 0 and 1 and
-`rounds` counts rows a client."""
+`rounds`, the horizontal axis, and `middle`, `low`, `high` over seeds. Charts that are made elsewhere in the same form
+(`size_curve`) have the key `scale` with the value `share`: their values lie between 0 and 1, and the horizontal axis is
+the number of rows a client."""
 
 
 def curves_of(results: Iterable[SeedResult], secrets: Mapping[str, str]) -> Iterator[Curve]:

@@ -174,7 +174,7 @@ class TrainingSubject:
     def _probe(self, observed: ObservedChange, prior: TrainedRows) -> StepFacts:
         """Probe the step on known rows, as many as the target has."""
         count = min(len(self.clients[observed.target]), len(prior))
-        facts = probe_step(self.training, observed.state, prior.part(slice(0, count)), 11)
+        facts = probe_step(self.training, observed.state, prior.part(slice(0, count)), 11)  # 11: seed of its draws
         self.facts = self.facts or facts
         return facts
 
@@ -183,7 +183,7 @@ class TrainingSubject:
         known = self.population
         if known is None:
             known = TrainedRows.joined([rows for index, rows in enumerate(self.clients) if index != target])
-        order = np.random.default_rng([target, 61]).permutation(len(known))
+        order = np.random.default_rng([target, 61]).permutation(len(known))  # 61: a stream of its own
         return known.part(torch.as_tensor(order))
 
     def _statistics_of(self, seed: int, observed: ObservedChange) -> list[Array]:
