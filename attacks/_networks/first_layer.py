@@ -159,4 +159,5 @@ class FirstLayerEvidence:
 
 def _directions(slopes: Tensor) -> Tensor:
     """Scale slopes (..., out) to length 1."""
-    return slopes / slopes.norm(dim=-1, keepdim=True).clamp_min(1e-30)
+    lengths: Tensor = slopes.norm(dim=-1, keepdim=True).clamp_min(1e-30)
+    return slopes.div(lengths)

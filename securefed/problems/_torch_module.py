@@ -278,7 +278,7 @@ def _draws(part: nn.Module) -> bool:
     if isinstance(part, nn.RNNBase):  # between its layers
         return part.dropout > 0 and part.num_layers > 1
     if isinstance(part, nn.MultiheadAttention):
-        return part.dropout > 0
+        return bool(part.dropout > 0)
     return isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0
 
 

@@ -177,7 +177,9 @@ class Statistic(ABC):
 
     def _kept(self, x: Array, y: Array | None) -> Array:
         """Return which rows are summed, (rows,), or refuse them all."""
-        finite = np.isfinite(x).all(1) if y is None else np.isfinite(x).all(1) & np.isfinite(y)
+        finite = np.asarray(np.isfinite(x).all(1))
+        if y is not None:
+            finite = finite & np.isfinite(y)
         kept = np.zeros(len(x), bool)
         kept[finite] = self._within(x[finite], None if y is None else y[finite])
         if self.outliers == "omit" or kept.all():
