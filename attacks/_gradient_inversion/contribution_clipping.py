@@ -1,11 +1,15 @@
 """Simulate clipped contributions: what a client sends, scaled down to a public norm.
 
-A contribution has one or several parts (`delta`; `dx` and `dc` in SCAFFOLD), each a copy of all parameters: weights,
-and a bias. A block is the weights or the bias of a part. A clip replaces its blocks m by m min(1, norm / ||m||), with
-||m|| the norm of all its blocks together. The contribution also holds a data-free part, which follows from what the
-client received (momentum or a control variate). It is scaled too; `data_free_factors` estimates by how much. The
-simulation of clients (`round_simulation`) applies the clips, with derivatives: a dual number is a vector with its
-derivatives along several directions, called slopes.
+A contribution has one or several parts (`delta`; `dx` and `dc` in SCAFFOLD), each one vector of all parameters:
+first the weights, last the bias. A block is the weights or the bias of a part. A clip replaces its blocks m by
+m min(1, norm / ||m||), with ||m|| the norm of all its blocks together.
+
+The simulation of clients (`round_simulation`) applies the clips to vectors and to dual numbers. A dual number is a
+vector with its derivatives along several directions, which are called its slopes.
+
+A contribution is a combination of the client's rows plus a data-free summand, which the attacker knows before clipping:
+it follows from what the client received (momentum or a control variate). The clip scales both by one factor, which
+depends on the rows and is unknown; `data_free_factors` estimates it from the observed sums.
 """
 
 from __future__ import annotations
@@ -26,9 +30,9 @@ _CONVERGED = 1e-14
 _MOST_ITERATIONS = 30
 """Most Gauss-Newton steps."""
 _ABSENT = 1e-9
-"""Norm, relative to the messages, below which the data-free part of a round counts as zero."""
+"""Norm, relative to the messages, below which a data-free summand counts as zero."""
 _UNDETERMINED = 1e-5
-"""Singular values below which least squares leaves a factor as it is."""
+"""Singular values below which least squares does not move a factor; those of columns of length 1 or less."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +40,10 @@ class ContributionClip:
     """Blocks of a contribution that are scaled together by min(1, norm / ||blocks||).
 
     Attributes:
-        blocks: pairs (part, where in its vector): the weights, the bias, or both.
+        blocks: pairs (part, where in its vector): the weights, slice(None, k), the bias, slice(k, None), or both.
         norm: largest L2 norm of the blocks together.
-        beyond: (members,) squared norm of what the blocks hold outside the simulated coordinates; it counts in ||m||.
+        beyond: (members,) squared norm of what the blocks hold outside the coordinates that are simulated, where the
+            attack searches for the rows within a subspace; it counts in ||m||.
     """
 
     blocks: tuple[tuple[str, slice], ...]
@@ -48,7 +53,7 @@ class ContributionClip:
     @property
     def weights(self) -> tuple[str, ...]:
         """Names of the parts whose weights, and not only their bias, are clipped."""
-        return tuple(part for part, where in self.blocks if where.start is None)
+        return tuple(part for part, where in self.blocks if where.start is None)  # a bias begins behind the weights
 
     def factors(self, values: Mapping[str, Array]) -> Array:
         """Return the factors (...) that scale contributions (..., parameters)."""
@@ -61,17 +66,17 @@ class ContributionClip:
         factors = self.factors(values)
         out = dict(sent)
         # A clipped message is c m with c = norm / ||m||, so d(c m) = c dm + dc m with dc = -c <m, dm> / ||m||^2, where
-        # ||m|| = norm / c.
-        slope: Array | float = 0.0
+        # ||m|| = norm / c. Not clipped, c is 1 and dc is 0.
+        inner: Array | float = 0.0
         for part, where in self.blocks:  # <m, dm>
             if isinstance(sent[part], DualNumber):
-                slope = slope + np.sum(sent[part].slopes[..., where] * values[part][..., where], axis=-1)
-        slope = np.where(factors < 1.0, -(factors**3) / self.norm**2, 0.0) * slope  # dc
+                inner = inner + np.sum(sent[part].slopes[..., where] * values[part][..., where], axis=-1)
+        dc = np.where(factors < 1.0, -(factors**3) / self.norm**2, 0.0) * inner
         for part, where in self.blocks:
             value = scaled(getattr(out[part], "value", out[part]), where, factors)
             if isinstance(sent[part], DualNumber):
                 slopes = scaled(out[part].slopes, where, factors)
-                slopes[..., where] += slope[..., None] * values[part][..., where]
+                slopes[..., where] += dc[..., None] * values[part][..., where]
                 out[part] = DualNumber(value, slopes)
             else:
                 out[part] = value
@@ -96,26 +101,31 @@ def scaled(vectors: Array, where: slice, factors: Array | float) -> Array:
 
 
 def data_free_factors(rows: Array, known: Array, groups: Array, rank: int) -> Array:
-    """Estimate how far clipping scaled down the known, data-free part of each round's messages.
+    """Estimate how far clipping scaled down the known, data-free summand of each round's messages.
 
-    A clip turns the data-free part k_b of block b of a round's messages into s_g k_b, with an unknown factor s_g for
-    the group g of blocks that it clips together. The rest of the messages are combinations of the clients' few rows, so
-    that the stacked blocks, gap(s) = rows - sum_g s_g k_g, have a low rank. Gauss-Newton finds such an s: with U and V
-    the leading left and right singular vectors of gap(s), matrices of the same rank near it agree with it to first
-    order but for their columns in U's span and their rows in V's. So the change ds solves, by least squares,
+    Only weights are used: the messages are stacked into one matrix, rows, a block of (outputs, features) for each round
+    and part. With k_g the data-free summands of the blocks that clip g scales, zero in the other blocks, and an unknown
+    factor s_g, the rest of the messages
 
-        (I - U U^T) (gap(s) - sum_g ds_g k_g) (I - V^T V) = 0.
+        gap(s) = rows - (data-free summands that no clip scales) - sum_g s_g k_g
+
+    has combinations of the clients' few rows as its rows, so its rank is low at the right s. Gauss-Newton finds it. Let
+    U and V^T hold the leading left and right singular vectors of gap(s). A matrix of that rank changes, to first order,
+    only by A V^T + U B with any A and B, which vanishes between the projections below. So the change ds solves, by
+    least squares,
+
+        (I - U U^T) (gap(s) - sum_g ds_g k_g) (I - V V^T) = 0.
 
     A factor on which this does not depend stays 1.
 
     Args:
-        rows: (blocks, outputs, features) weights of the sums, a block for each round and part.
-        known: (blocks, outputs, features) their data-free parts k.
-        groups: (blocks,) index of the factor of each block; -1 if it was not clipped.
+        rows: (blocks, outputs, features) weights of the observed sums.
+        known: (blocks, outputs, features) their data-free summands before clipping.
+        groups: (blocks,) index of the clip that scaled each block; -1 if none did.
         rank: largest rank of the rest, the number of the clients' rows.
 
     Returns:
-        (groups,) factors between 0 and 1.
+        (clips,) factors between 0 and 1.
     """
     count = int(groups.max(initial=-1)) + 1
     out, features = np.ones(count), rows.shape[-1]
@@ -124,9 +134,9 @@ def data_free_factors(rows: Array, known: Array, groups: Array, rank: int) -> Ar
     used = [g for g in range(count) if present[groups == g].any()]
     if not used or min(rows.shape[0] * rows.shape[1], features) <= rank:
         return out
-    fixed = np.where((groups < 0)[:, None, None], known, 0.0)  # data-free parts that were not clipped
+    fixed = np.where((groups < 0)[:, None, None], known, 0.0)  # data-free summands that no clip scales
     columns = np.stack([np.where((groups == g)[:, None, None], known, 0.0) for g in used])  # k_g, zero in other blocks
-    clear = rows[~present].reshape(-1, features)  # blocks without a data-free part show V at once, as a start
+    clear = rows[~present].reshape(-1, features)  # blocks without a data-free summand show V at once, as a start
     left = np.zeros((rows.shape[0] * rows.shape[1], 0))
     right = np.linalg.svd(clear, full_matrices=False)[2][:rank] if len(clear) else np.zeros((0, features))
     lengths = np.linalg.norm(columns.reshape(len(used), -1), axis=1)

@@ -3,12 +3,16 @@
 A share holder that is asked to decrypt calls `partial` and `prove`; the server calls `combine` on t answers, and
 `verify` where the result is wrong, to find the holder that lied (`threshold_server`).
 
-n = p q is the modulus, N the number of share holders, D = N!, t the threshold, s_i the share of holder i (`key_set`).
-c = (1 + n)^M r^n mod n^2 is decrypted by means of the n-th root r of x = c mod n, as r^n mod n^2 depends on r mod n
-alone (Paillier 1999, section 5, c |-> (M, r) is a bijection). The root is an RSA operation with public exponent n,
-shared as Shoup shares it (EUROCRYPT 2000, section 3): x_i = x^(2 D s_i) mod n with D = N!. An answer costs about a
-seventh of one in the sharing of Damgard and Jurik (PKC 2001), whose answers are powers mod n^2 with exponents twice as
-long.
+n = p q is the modulus, N the number of share holders, D = N!, t the threshold. A ciphertext c = (1 + n)^M r^n mod n^2
+of the plaintext M opens by the n-th root r of x = c mod n = r^n mod n, since r^n mod n^2 depends on r mod n alone
+(Paillier 1999, section 5, c |-> (M, r) is a bijection), and c / r^n = 1 + M n mod n^2.
+
+The root is an RSA operation with public exponent n, shared as Shoup shares it (EUROCRYPT 2000, section 3). The dealer
+of the keys (`key_set`) drew a polynomial f of degree t - 1 with f(0) = d, the power that takes n-th roots of squares:
+y^(d n) = y mod n for every square y. Holder i has the share s_i = f(i + 1), and answers x_i = x^(2 D s_i) mod n. All
+parties know a generator v of the squares mod n and v_i = v^s_i (`SharedKey.base` and `verifiers`), against which
+answers are proven. An answer costs about a seventh of one in the sharing of Damgard and Jurik (PKC 2001), whose answers
+are powers mod n^2 with exponents twice as long.
 
 A decryption reveals, besides M, the root r, the product of the clients' own randomness. That adds nothing about single
 plaintexts where two clients are honest: given M and r, c_2 = (1 + n)^M r^n / c_1 follows from c_1, so an attacker that
@@ -36,7 +40,7 @@ _WEIGHT_BYTES: Final = 16  # a wrong answer in a batch is not found with probabi
 
 @dataclass(frozen=True)
 class DecryptionProof:
-    """Proof without interaction that log_v v_i = log_X Y (`prove`).
+    """Proof without interaction that log_v v_i = log_X Y, so that Y was made with the share s_i (`prove`).
 
     Attributes:
         challenge: the hash.
@@ -70,9 +74,9 @@ def partial(key: SharedKey, share: int, ciphertexts: Integers) -> list[Any]:
 def combine(key: SharedKey, ciphertexts: Integers, partials: Mapping[ClientId, Integers]) -> list[Any] | None:
     """Open ciphertexts by the partial answers of exactly t holders; `None` where any answer is wrong.
 
-    Let holder i stand at point i + 1 of the sharing polynomial, l_i be D times its Lagrange coefficient at 0. Then
-    w = prod x_i^(2 l_i) has w^n = x^(4 D^2), and with a 4 D^2 + b n = 1 the root is r = w^a x^b (Shoup 2000,
-    section 3). That r^n = x mod n is checked, so a wrong answer never passes.
+    Let l_i be D times the Lagrange coefficient of point i + 1 at 0, an integer. As sum l_i s_i = D f(0) = D d,
+    w = prod x_i^(2 l_i) = x^(4 D^2 d) has w^n = x^(4 D^2), and with a 4 D^2 + b n = 1 the root is r = w^a x^b (Shoup
+    2000, section 3). That r^n = x mod n is checked, so a wrong answer never passes.
 
     Args:
         key: the public part of the threshold keys.
@@ -117,13 +121,16 @@ def prove(
 ) -> DecryptionProof:
     """Prove that all `answers` were made with the share behind v_i, in one proof for the whole batch.
 
-    x_k is the k-th ciphertext mod n, x_{i,k} holder i's answer to it. With weights e_k of 128 bits hashed from all
-    numbers, X = prod x_k^(4 D e_k) and Y = prod x_{i,k}^(2 e_k) have Y = X^s_i; if one answer were wrong this would
-    hold with probability 2^-128 (small exponents test, Bellare, Garay and Rabin 1998; squares mod n have an order
-    without small factors). Equality of log_v v_i and log_X Y is proven as by Chaum and Pedersen, in a group of unknown
-    order (Shoup 2000, section 3), with the challenge from a hash of everything and `context` (Fiat and Shamir): the
-    commitments are v^r and X^r, and the verifier finds them again as v^z v_i^-e and X^z Y^-e. r has 512 bits more than
-    n, 256 more than s_i e, so that z hides s_i up to a statistical distance of about 2^-256.
+    One statement for the batch: x_k is the k-th ciphertext mod n, x_{i,k} holder i's answer to it. With weights e_k of
+    128 bits hashed from all numbers, X = prod x_k^(4 D e_k) and Y = prod x_{i,k}^(2 e_k) have Y = X^s_i; if one answer
+    were wrong this would hold with probability 2^-128 (small exponents test, Bellare, Garay and Rabin 1998). That test
+    needs a group whose order has no small factors: the squares mod n have the order p' q', two large primes.
+
+    Its proof is Chaum and Pedersen's, in a group of unknown order (Shoup 2000, section 3), with the challenge e from a
+    hash of everything and `context` (Fiat and Shamir). The prover commits to v^r and X^r for a random r, and responds
+    z = s_i e + r. The verifier computes v^z v_i^-e and X^z Y^-e, which are the commitments if the statement holds, and
+    checks that they hash to e. r has 512 bits more than n, 256 more than s_i e, so that z hides s_i up to a statistical
+    distance of about 2^-256.
 
     Args:
         key: the public part of the threshold keys.
@@ -153,7 +160,7 @@ def verify(
         return False
     base, image = _batch(key, holder, ciphertexts, answers, context)
     e = int.from_bytes(proof.challenge, "little")
-    commitments = (
+    commitments = (  # v^z v_i^-e and X^z Y^-e
         gmpy2.powmod(key.base, proof.response, n) * gmpy2.powmod(key.verifiers[holder], -e, n) % n,
         gmpy2.powmod(base, proof.response, n) * gmpy2.powmod(image, -e, n) % n,
     )

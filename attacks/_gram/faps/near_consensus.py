@@ -2,12 +2,21 @@
 
 FAPS is federated PCA; every attack on it starts from this estimate (`consensus_attack`). A client keeps a subspace, and
 the server broadcasts an orthonormal basis Z, (features, rank). At consensus the subspace is that of Z, and the message
-is Y = beta Z + (I - Z Z^T) S Z. This is a Bayesian linear estimate. Each round gives (I - Z Z^T) S Z = (I - Z Z^T) Y
-with an error in proportion to the round's distance from consensus, ||Z^T Y - beta I||, and tr(Z^T S Z), which is sent
-for the stop rule, exactly. The prior is normal with mean zero and the size that beta = beta_scale lambda_1(S) shows;
-beta_scale is a public setting of FAPS, and lambda_1 the largest eigenvalue. A client's first message is at consensus
-exactly. A sum over clients is treated as the message of one client. off(Z, Y) is (I - Z Z^T) Y, and the tensors named
-`BASIS`, `PRODUCT` and `CAPTURED` in a `RoundView` are Z, Y and tr(Z^T S Z).
+is Y = beta Z + (I - Z Z^T) S Z. A client's first message is at consensus exactly, and in it beta = beta_scale
+lambda_1(S), where beta_scale is a public setting of FAPS and lambda_1 the largest eigenvalue: it shows the size of S.
+
+The estimate is the posterior mean of S, a ridge regression, under a normal prior of mean 0. With P_k = Z_k Z_k^T,
+round k gives two observations that are linear in S:
+
+    (I - P_k) S Z_k = (I - P_k) Y_k     with an error in proportion to the distance from consensus
+    tr(P_k S) = captured_k              which clients send for the stop rule
+
+The distance is ||Z_k^T Y_k - beta I||. The second observation holds at any distance, up to noise and rounding of the
+messages; its error is taken to be the smallest distance of any round, as noise and rounding are all that a distance
+shows at consensus.
+
+A sum over clients is treated as the message of one client. off(Z, Y) is (I - Z Z^T) Y, and the tensors named `BASIS`,
+`PRODUCT` and `CAPTURED` in a `RoundView` are Z, Y and tr(Z^T S Z).
 """
 
 from __future__ import annotations
@@ -73,8 +82,9 @@ def near_consensus(rounds: Sequence[RoundView], beta_scale: float, rows: int) ->
     spread = block_deviations(Z, Y)
     scalar_spread = max(_SCALAR_FLOOR, float(distances.min()))
     blocks = np.stack([off(z, y) for z, y in zip(Z, Y, strict=True)]) / scale
-    # right-hand side of the normal equations, in units of lambda_1:
-    # sum_k sym[(I - P_k) Y_k Z_k^T] / spread_k^2 + sum_k captured_k P_k / scalar_spread^2, with P_k = Z_k Z_k^T
+    # The normal equations L(S) = R, in units of lambda_1, with sym[A] = (A + A^T) / 2; ProjectedEquations holds L:
+    # L(S) = sum_k sym[(I - P_k) S P_k] / spread_k^2 + sum_k tr(P_k S) P_k / scalar_spread^2 + prior S
+    # R = sum_k sym[(I - P_k) Y_k Z_k^T] / spread_k^2 + sum_k captured_k P_k / scalar_spread^2
     products_term = np.einsum("kxp,kyp->xy", spread[:, None, None] ** -2 * blocks, Z, optimize=True)
     traces = np.einsum("kxp,kyp->xy", (captured / scale / scalar_spread**2)[:, None, None] * Z, Z, optimize=True)
     prior = float(features**2)  # entries of S / lambda_1 have prior variance 1 / features^2

@@ -1,7 +1,9 @@
 """Attack one seed of a user's own algorithm with a server that chooses its broadcasts.
 
 Such a server does not follow the algorithm: an active attack picks what the clients receive so that their answers give
-more away. `own_audit` calls `attack_actively` where it was asked for active attacks.
+more away. `own_audit` calls `attack_actively` once a seed, where it was asked for active attacks; results and reasons
+go to the seed's `SeedResult`. Each attack is scored beside its null, the same attack where the entries of the messages
+that the server reads are permuted, so that they say nothing: it measures chance.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ def attack_actively(run: OwnSeedRun, chosen: Sequence[str]) -> None:
     """
     for view in chosen:
         for attack in (entry.make() for entry in active_attacks):
+            # DEFENSES: `server` stands for plain messages in the report, `sum only` for secure aggregation
             place = Place(run.name, DEFENSES[view], views.ACTIVE_SERVER, run.seed, run.target)
             try:
                 found = _deceive(run, attack, view, shuffled=False)
@@ -42,7 +45,10 @@ def attack_actively(run: OwnSeedRun, chosen: Sequence[str]) -> None:
 
 
 def _score(run: OwnSeedRun, attack: ActiveAttack, view: str, estimate: Reconstruction) -> None:
-    """Score an estimate and its null for the target, and of sums for all clients together."""
+    """Score an estimate of rows, and the Gram matrix that follows from it, beside the same from the null.
+
+    Secrets are the target's data; of sums also all clients' data together (target `None`).
+    """
     chance = _deceive(run, attack, view, shuffled=True).estimate
     for target in (None, run.target) if view == views.SUM_ONLY else (run.target,):
         secret = SecretData(run.data, run.public, target, run.seed)
@@ -50,15 +56,20 @@ def _score(run: OwnSeedRun, attack: ActiveAttack, view: str, estimate: Reconstru
         if (reason := secret.nothing_to_leak(estimate.members or frozenset())) is not None:
             run.result.leave_out(place, secret.named(attack.name), reason)
             continue
+        # active attacks are scored for rows and Gram matrices, not for counts of labels
+        derived = secret.derive(estimate, labels=False)
         nulls = [None if chance is None else secret.derive(chance, labels=False)]
-        run.result.record(
-            place, attack.name, secret.derive(estimate, labels=False), nulls, secret.judge, lambda estimate: None
-        )
+        run.result.record(place, attack.name, derived, nulls, secret.judge, _cannot_tell)
+
+
+def _cannot_tell(_: Reconstruction) -> None:
+    """Whether an estimate explains the messages is not known of an active attack."""
 
 
 def _deceive(run: OwnSeedRun, attack: ActiveAttack, view: str, *, shuffled: bool) -> ActiveRun:
     """Run the attack's server; `shuffled` permutes the entries of the messages that it sees, for the null."""
     alone = view == views.SERVER_VIEW
+    # plain uploads that the server reads one by one, or sums in the fixed point of secure aggregation
     server = DeviatingServer(
         run.method, run.data, chain() if alone else chain(Quantise()), attack, victim=run.target, alone=alone,
         seed=run.seed, public=run.public, shuffled=shuffled,

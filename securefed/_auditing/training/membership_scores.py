@@ -1,13 +1,15 @@
 """Score whether records are among the rows behind a change of model state; higher means more likely.
 
-With weights w and change d = w' - w, a record of loss l is scored by
+A record is a row with its target. The change is what local training did to the model of one client, the target, or its
+mean over several clients, which are called the members of the sum. A record is inside if it is one of the target's
+rows, and outside if it is no member's. With weights w and change d = w' - w, a record of loss l is scored by
 
     loss drop            l(w) - l(w + d): how much its loss falls from the received model to the returned one
     gradient alignment   the cosine between d and -grad l(w): how much the change points against its gradient
     shadow               likelihood ratio over clients simulated with and without the record (`ShadowMembership`)
 
-`training_seed_run` compares the scores of the target's rows with those of other rows. The first two scores need a pass
-or two of the model for each record and no simulated client. Batch normalisation and dropout are in evaluation mode
+`training_seed_run` compares the scores of records inside with those of records outside. The first two scores need a
+pass or two of the model for each record and no simulated client. Batch normalisation and dropout are in evaluation mode
 there, since a record has no batch.
 """
 
@@ -30,9 +32,9 @@ from securefed.attacks._membership.likelihood_ratio import CandidateRecord
 from securefed.errors import TranscriptError
 
 SCORED: Final = 20
-"""Most records that are scored in one run, half of them members."""
+"""Most records that are scored in one run, half of them inside."""
 _SHADOWS: Final = 8
-"""Simulated clients with each record, and as many without; half as many leave variances of 3 degrees of freedom."""
+"""Simulated changes with each record, and as many without; half as many leave variances of 3 degrees of freedom."""
 _ENTRIES: Final = 2**27
 """Most numbers of simulated messages held at a time (1 GiB)."""
 
@@ -42,9 +44,9 @@ class Records:
     """Records to score.
 
     Attributes:
-        inside: rows of the target.
+        inside: records of the target.
         places: (records,) their places among the target's rows.
-        outside: as many rows that no member has, of the members' classes.
+        outside: as many records that no member has, each of the class of the one inside at the same index.
     """
 
     inside: TrainedRows
@@ -53,12 +55,12 @@ class Records:
 
     @property
     def all(self) -> TrainedRows:
-        """Members, then the others."""
+        """Records inside, then those outside."""
         return TrainedRows.joined([self.inside, self.outside])
 
 
 def without_rows(rows: TrainedRows, members: TrainedRows) -> TrainedRows:
-    """Leave out the rows that are equal, input and target, to one of the members': they are no other records."""
+    """Leave out the rows that are equal, input and target, to one of the members' rows: copies are not outside."""
     if rows.x.shape[1:] != members.x.shape[1:] or rows.y.shape[1:] != members.y.shape[1:]:
         return rows
     known = set(_records(members))
@@ -67,16 +69,16 @@ def without_rows(rows: TrainedRows, members: TrainedRows) -> TrainedRows:
 
 
 def alike_pairs(own: Array | None, absent: Array | None, places: Array, order: Array) -> tuple[Array, Array]:
-    """Pair each member with a row of its class that no member has, so that no score tells the two by their class.
+    """Pair each record inside with one outside of its class, so that no score tells the two by their class.
 
     Args:
         own: classes of the target's rows; `None` where targets are no classes.
-        absent: classes of the other rows, likewise.
-        places: of the members among the target's rows, in the order in which they choose.
-        order: of the other rows, likewise.
+        absent: classes of the rows that no member has, likewise.
+        places: numbers of the target's rows to pair, in the order in which they choose a partner.
+        order: numbers of the rows that no member has, in the order in which they are chosen.
 
     Returns:
-        Places of the members that have a partner, and of their partners.
+        Numbers of the target's rows that have a partner, and of their partners.
     """
     left, inside, outside = list(order), [], []
     for place in places:
@@ -126,6 +128,8 @@ def gradient_alignments(inputs: AttackInputs, records: TrainedRows) -> Array:
 def shadow_ratios(inputs: AttackInputs, records: Records, first: int) -> Array:
     """Return each record's log likelihood ratio, from clients simulated with it and without it.
 
+    Every simulated change trains all members on rows of the prior; with a record, that replaces one row of the target.
+
     Args:
         inputs: of the attack.
         records: to score.
@@ -134,20 +138,21 @@ def shadow_ratios(inputs: AttackInputs, records: Records, first: int) -> Array:
     Raises:
         TranscriptError: no step, or too little time or memory for the simulated clients.
     """
-    facts = inputs.facts
+    facts = inputs.facts  # measured by runs of the local step, its seconds among them; None without a step
     if facts is None:
         raise TranscriptError("there is no local step to simulate clients with")
     count = len(records.inside) + len(records.outside)
-    runs = _SHADOWS * (count + 1) * len(inputs.rows)
+    runs = _SHADOWS * (count + 1) * len(inputs.rows)  # with each record and once without; a step for each member
     if runs * facts.seconds > inputs.budget.remaining:
         raise TranscriptError(
             f"{runs} steps of {facts.seconds:.2g} s take longer than the {max(inputs.budget.remaining, 0.0):.0f} s left"
         )
     replay = _Simulation(inputs)
-    if 3 * _SHADOWS * replay.messages.size > _ENTRIES:
+    if 3 * _SHADOWS * replay.messages.size > _ENTRIES:  # with a record, without, and a difference of that size
         raise TranscriptError(f"{2 * _SHADOWS} simulated messages of {replay.messages.size} numbers exceed its memory")
     if len(inputs.prior) < replay.rows:
         raise TranscriptError(f"{replay.rows} known rows are needed, there are {len(inputs.prior)}; give `population`")
+    # A record inside is tried at its own place; one outside at the place of its partner.
     places = [*records.places, *records.places[: len(records.outside)]]
     candidates = [
         CandidateRecord(row, first + int(place)) for row, place in zip(_codes(records.all), places, strict=True)

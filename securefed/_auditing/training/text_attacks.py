@@ -1,10 +1,17 @@
 """Recover tokens and sequences of text models: which tokens occur, then whole rows by span checks.
 
-A client's row is a sequence of token numbers, (length,). The embedding of a token, a vector of the embedding table,
-moves differently where the token occurs, which tells the tokens (`occurring_tokens`). Sequences are built from them by
-DAGER (`find_sequences`): the gradient of a linear map is spanned by its inputs, so that a candidate whose input lies in
-the span occurs. This needs one gradient step, and fewer positions in all rows than the maps are wide.
-`training_seed_run` calls `read_tokens` and `text_rows`, and the curve of sizes `rows_by_spans`.
+The attacks read the change that local training makes of the model. A client's row is a sequence of token numbers,
+(length,). The vector of a token in the embedding table has a gradient only where the token occurs; elsewhere it moves
+by weight decay and the like, as it does when the attacker runs the local step on rows without the token. So a vector
+that moves otherwise belongs to a token that occurs (`occurring_tokens`).
+
+Sequences are built from these tokens by DAGER (Petrov et al. 2024; `find_sequences`): the gradient of a linear map is a
+sum of products with its inputs, so its rows span them, if there are fewer positions in all rows than the map is wide.
+A candidate sequence whose inputs lie in the span occurs. This needs one gradient step.
+
+`training_seed_run` calls `read_tokens` and `text_rows`, and the curve of sizes (`measure_sizes`) `rows_by_spans`. In
+`AttackInputs`, `facts` is what runs of the local step showed, such as the rate c of a change = -c gradient. It is
+`None` where there is no step to run, as of a recorded loop; the rate then counts as 1, as only spans are compared.
 """
 
 from __future__ import annotations
@@ -40,13 +47,17 @@ def read_tokens(inputs: AttackInputs) -> list[Reconstruction]:
     """Tell which tokens occur.
 
     Raises:
-        TranscriptError: the model has no embedding of the tokens, or its rows move by the data without their tokens.
+        TranscriptError: the model has no embedding of the tokens, or vectors of tokens that do not occur move by the
+            data too, so that movement tells nothing (as where the output layer shares the table).
     """
     return [Reconstruction("tokens", _occurring(inputs))]
 
 
 def _occurring(inputs: AttackInputs) -> Array:
-    """Return (vocabulary,) 1 for tokens that occur, 0 for others."""
+    """Return (vocabulary,) 1 for tokens that occur, 0 for others; without a step to run, all vectors that moved count.
+
+    The runs that it compares with are on as many rows as the clients have, with random tokens of one parity.
+    """
     name = _table_of(inputs)
     table = inputs.observed.state[name]
     references = []
@@ -74,7 +85,7 @@ def recover_sequences(inputs: AttackInputs) -> FoundSequences:
     try:
         found = _occurring(inputs)
         candidates = np.flatnonzero(found)
-    except TranscriptError:
+    except TranscriptError:  # movement tells nothing: every token is a candidate
         candidates = np.arange(len(state[name]))
     trained = [name for name in inputs.training.parameters if name in change]
     rate = inputs.facts.rate if inputs.facts is not None else 1.0
@@ -99,7 +110,7 @@ def text_rows(inputs: AttackInputs) -> list[Reconstruction]:
 
 
 def rows_by_spans(inputs: AttackInputs, _: float) -> Array:
-    """Recover sequences, for `measure_sizes`; span checks are no search, so that they need no limit of time."""
+    """Recover sequences, for `measure_sizes`; its limit of time is not needed, since span checks are no search."""
     return recover_sequences(inputs).tokens.astype(np.float64)
 
 
