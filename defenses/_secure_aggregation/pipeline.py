@@ -10,16 +10,19 @@ An exchange that precomputes the next carries, under `next/`, the messages of th
     upload   server -> client   next: the server's fresh key           client -> server   next: fresh keys
     unmask   server -> client   next: keys of those that uploaded      client -> server   next: encrypted shares
 
-They are the four-stage protocol's own messages, made by that protocol's steps in a separate state, with tags (MACs)
-under the channel that they agree on. That state has the session of the exchange that carries it, since the next one has
-no number yet: its keys, shares and tags are bound to the number before, and `ahead=True` keeps its signed keys apart
-from that exchange's own. If the share dealers are exactly the next cohort, that exchange begins with
-`upload`; in every other case (a client was lost, joined or returned, the cohort was drawn anew, the last exchange was
-void, a party was restored) it begins with `keys`, and what was precomputed is erased. Every exchange has fresh X25519
-keys, seeds and polynomials from the operating system, so a secret that shares reveal is of use in one exchange only: no
-exchange's secret is computed from another's. From `upload` on both sides put in the session of the exchange itself.
-Masks derive from `share_dealers_digest`, which hashes that session, with its number, and the older digest of keys. So
-they are bound to the exchange they are used in. A client erases its precomputed secrets with its upload.
+Let A be the exchange that carries these messages, and B the next one. The messages are the four-stage protocol's own,
+made by that protocol's steps in a separate state, with tags (MACs) under the channel that they agree on.
+
+If the share dealers are exactly the cohort of B, B begins with `upload`. In every other case (a client was lost, joined
+or returned, the cohort was drawn anew, A was void, a party was restored) B begins with `keys`, and what was precomputed
+is erased. A client erases its precomputed secrets with its upload.
+
+While A runs, B has no number yet. So the separate state has the session of A: its keys, shares and tags are bound to
+A's number, and `ahead=True` keeps its signed keys apart from those of A itself. From `upload` on both sides put in the
+session of B. Masks derive from `share_dealers_digest`, a hash of that session, with its number, and of the older digest
+of keys; so they are bound to B, in which they are used. Every exchange has fresh X25519 keys, seeds and polynomials
+from the operating system: no exchange's secret is computed from another's, and one that shares reveal is of use in a
+single exchange.
 
 Not promised: that precomputed secrets are erased soon if no exchange follows. They are kept until the next exchange, in
 the files of a server and of clients that keep their state on disk (`PrecomputedExchange.to_bytes`, `client_freezing`).
@@ -53,7 +56,7 @@ _CARRIED_STAGES = {UPLOAD: KEYS, UNMASK: SHARES}
 _LASTING = {"session", "identities", "released", "previous", "precomputed"}
 """Fields that a client's state keeps when it takes all others from the precomputed state (`PipelinedClient.begin`): the
 exchange's own session and identities; what it remembers of earlier sums (`released`, `previous`), newer than there; and
-`precomputed`, the masks that `make_masks` computes later. `ahead` is taken over, and read no more after `shares`."""
+`precomputed`, the masks that `make_masks` computes later."""
 
 
 def _common(plan: Plan) -> dict[str, int]:

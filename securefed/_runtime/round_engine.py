@@ -209,7 +209,7 @@ class RoundEngine:
         )  # fmt: skip
 
     def next_broadcast(self) -> Tensors:
-        """Return what the next exchange tells its clients; an audit's deviating server tells them something else."""
+        """Return what the next exchange tells its clients; the deviating server of an audit overrides this method."""
         return self.algorithm.broadcast(self._server)
 
     def completed(self, exchange: OpenExchange, summed: ExchangeResult) -> None:

@@ -206,9 +206,9 @@ class SeedRun:
         """Return the run to attack under a defence without noise, and the run under the defence itself, if any.
 
         On the first seed the defence itself runs `REAL_ROUNDS` rounds, whose sums are compared with those of the
-        quantised run. That run stands for the further rounds and seeds; tests/contract/test_parity.py compares whole
-        runs. Time and bytes come from rounds of the defence itself (`RunFacts.real`). With `every_seed` the defence
-        runs every round of every seed.
+        quantised run. If all are equal, that run, which has more rounds, is attacked, and so it is on further seeds;
+        else the defence's own rounds are. Whole runs are compared by tests/contract/test_parity.py. Time and bytes come
+        from the defence itself (`RunFacts.real`). With `every_seed` it runs every round of every seed.
 
         Args:
             name: of the defence in the report.
