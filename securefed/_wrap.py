@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any, TypeVar
 
 import numpy as np
@@ -65,10 +66,10 @@ def secure_mean(
         or noise, the sum of the clipped updates and the noise over the number of clients.
 
     Raises:
-        DataError: no updates, other names or shapes, entries that are not finite, complex numbers, or other types than
-            real numbers; or a mean or sum that an update's integer type does not hold.
+        DataError: no list of updates, or an empty one; other names or shapes, entries that are not finite, complex
+            numbers, or other types than real numbers; or a mean or sum that an update's integer type does not hold.
         ConfigError: no defence; weights of a wrong number, negative, or all zero; weights or integers under a clip;
-            bounds of other names than the tensors', or not positive; a ring of another width; or what is no defence.
+            bounds of other names than the tensors', or no positive numbers; a ring of another width; or what is no defence.
         RangeRefused: an entry beyond its bound.
         RoundVoid: fewer updates than the defence needs.
         PlanError: the defence cannot keep its promise for these updates.
@@ -106,6 +107,8 @@ def _simulate(
     bound: float | Mapping[str, float] | None, ring: Ring,
 ) -> SumResult:  # fmt: skip
     """Run one round of a `SumServer` with one `SumClient` for each update."""
+    if not isinstance(updates, Sequence):
+        raise DataError(f"{caller} needs a list with one update for each client; got {type(updates).__name__}")
     if not updates:
         raise DataError(f"{caller} needs at least one update")
     if defense is None:
@@ -157,7 +160,7 @@ def _bounds(updates: Sequence[Mapping[str, Array]], bound: float | Mapping[str, 
         updates: the clients' updates.
         bound: as in `secure_mean`.
     """
-    largest = {name: max(float(np.abs(update[name]).max(initial=0)) for update in updates) for name in updates[0]}
+    largest = {name: max(_largest_entry(update[name]) for update in updates) for name in updates[0]}
     for name, value in largest.items():
         if value > _LARGEST:
             raise DataError(f"an entry of {value:.3g} in {name!r} is too large to be summed; scale the updates")
@@ -166,7 +169,7 @@ def _bounds(updates: Sequence[Mapping[str, Array]], bound: float | Mapping[str, 
     bounds = dict(bound) if isinstance(bound, Mapping) else dict.fromkeys(largest, bound)
     if odd := sorted(set(bounds) ^ set(largest)):
         raise ConfigError(f"bounds are needed for exactly the tensors {sorted(largest)}; these differ: {odd}")
-    if wrong := [name for name, value in bounds.items() if not 0 < value < math.inf]:
+    if wrong := [name for name, value in bounds.items() if not (isinstance(value, Real) and 0 < value < math.inf)]:
         raise ConfigError(f"a bound must be positive and finite; that of {wrong[0]!r} is {bounds[wrong[0]]!r}")
     for name, value in largest.items():
         if value > bounds[name]:
@@ -174,6 +177,11 @@ def _bounds(updates: Sequence[Mapping[str, Array]], bound: float | Mapping[str, 
                 f"{name!r} reaches {value:.3g}, beyond its bound {bounds[name]:.3g}; declare a larger one"
             )
     return bounds
+
+
+def _largest_entry(value: Array) -> float:
+    """Return the largest absolute entry; without `abs`, which overflows at the smallest integer of a type."""
+    return max(float(value.max(initial=0)), -float(value.min(initial=0)))
 
 
 def _like(values: Mapping[str, Array], example: Mapping[str, T]) -> dict[str, T]:

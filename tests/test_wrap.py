@@ -193,3 +193,16 @@ def test_a_largest_entry_or_weight_beside_a_power_of_two_stays_within_its_own_bo
     updates = [{"w": np.array([most, 1.0])} for _ in range(3)]
     found = secure_mean(updates, [most, 1.0, 1.0], DEFENSES["secure_aggregation"])
     np.testing.assert_allclose(found["w"], [most, 1.0], rtol=1e-9)
+
+
+def test_the_smallest_integer_of_a_type_is_summed() -> None:
+    """Its absolute value overflows, so that a bound computed from that would be far too small."""
+    updates = [{"w": np.array([-(2**63), 1])} for _ in range(3)]
+    assert secure_mean(updates, None, DEFENSES["secure_aggregation"])["w"][0] == -(2**63)
+
+
+def test_a_generator_of_updates_and_a_bound_in_words_are_refused_by_name() -> None:
+    with pytest.raises(DataError, match="secure_mean needs a list with one update for each client; got generator"):
+        secure_mean((update for update in UPDATES), None, chain())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="a bound must be positive and finite; that of 'w' is '1'"):
+        secure_mean(UPDATES, None, chain(), bound="1")  # type: ignore[arg-type]
