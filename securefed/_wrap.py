@@ -68,8 +68,8 @@ def secure_mean(
     Raises:
         DataError: no list of updates, or an empty one; other names or shapes, entries that are not finite, complex
             numbers, or other types than real numbers; or a mean or sum that an update's integer type does not hold.
-        ConfigError: no defence; weights of a wrong number, negative, or all zero; weights or integers under a clip;
-            bounds of other names than the tensors', or no positive numbers; a ring of another width; or what is no defence.
+        ConfigError: weights of a wrong number, negative, or all zero; weights or integers under a clip;
+            bounds of other names than the tensors', or no positive numbers; a ring of another width; no defence.
         RangeRefused: an entry beyond its bound.
         RoundVoid: fewer updates than the defence needs.
         PlanError: the defence cannot keep its promise for these updates.
