@@ -26,6 +26,7 @@ from typing import ClassVar, Final, Literal
 
 import numpy as np
 
+from securefed._hyperparameters import check_integer
 from securefed._messages import ClippingNoiseRecord
 from securefed._sampling import discrete_distributions as distributions
 from securefed._sampling.random_stream import SecureRandomStream
@@ -128,15 +129,14 @@ class DistributedNoise(Transform):
 
     def __post_init__(self) -> None:
         epsilon_of(self.noise_multiplier, 0, self.delta)  # checks their domains
+        if self.survivors is not None:
+            check_integer("survivors", self.survivors, 1)
+        check_integer("colluding", self.colluding, 0)
         check_ring(self.ring, self.distribution)
         if self.distribution not in _DRAWS:
             raise ConfigError(f"{self.name}: the distribution is one of {sorted(_DRAWS)}, not {self.distribution!r}")
         if self.distribution == "discrete_laplace" and self.survivors != 1:
             raise ConfigError(f"{self.name}: sums of Laplace shares are not accounted for; use skellam, or survivors=1")
-        if self.colluding < 0 or (self.survivors is not None and self.survivors < 1):
-            raise ConfigError(
-                f"{self.name}: at least 1 survivor and 0 colluding, not {self.survivors} and {self.colluding}"
-            )
 
     def __str__(self) -> str:
         if self.survivors == 1:

@@ -363,3 +363,11 @@ def test_a_budget_is_of_this_mechanism_under_this_plan(make):
     assert budget.spend(100).spent == dict(plan.epsilon)[100] <= 4.8
     with pytest.raises(BudgetSpent):
         budget.spend(110)
+
+
+@BOTH
+@pytest.mark.parametrize("setting", ["survivors", "colluding"])
+@pytest.mark.parametrize("value", [True, 2.5, "2", -1])
+def test_numbers_of_clients_that_are_no_whole_numbers_are_refused(make, setting, value):
+    with pytest.raises(ConfigError, match=f"{setting} must be an integer of at least"):
+        make(1.0, **{setting: value})
