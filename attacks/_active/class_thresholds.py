@@ -10,7 +10,9 @@ probabilities and y the label as a unit vector, the gradient sum_rows (p - y) x^
 and the bias the numbers of the same rows. The second term does not depend on the thresholds: a first broadcast with all
 thresholds above every row predicts class 0 for all rows and shows it, and the server subtracts it from later rounds.
 Summed over the classes from c on, the first term is the sum of all rows above t_c. An interval that holds one row gives
-that row exactly. Each further round divides the intervals that hold several rows.
+that row exactly. Each further round divides the intervals that hold several rows. Logistic regression has one logit,
+k (g x - t_1), whose gradient is directly (sum of the rows above t_1) - (sum of the rows of label 1). An audit's
+`DeviatingServer` runs the attack: it sends the broadcasts that `play` yields, and gives it the messages.
 
 Source: the thresholds of Fowl et al. 2022 (Robbing the Fed, arXiv 2110.13057), for a model without a hidden layer.
 """
@@ -38,7 +40,7 @@ _WITHIN = 10.0
 neither 0 nor 1."""
 _WHOLE = 0.02
 """Distance of a count from a whole number above which a row lies at the threshold, partly on both sides; the threshold
-is then left out. Rounding leaves 1e-3 of 128 rows in fixed point; a row that is missed by .02 is wrong by 2 %."""
+is then left out. Fixed point leaves errors of 1e-3 in the count of 128 rows; a row read at .02 is wrong by 2 %."""
 _JITTER = 0.4
 """Share of their distance by which thresholds are moved at random, so that one which met a row is not tried again."""
 

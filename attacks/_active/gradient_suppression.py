@@ -64,7 +64,12 @@ class GradientSuppression:
 
 
 def _suppressed(traps: Tensors, chain: DenseChain, bound: float) -> dict[str, Array]:
-    """Lower the trap's biases until no row reaches an output: the layer's inputs are at most twice the bound."""
+    """Lower the trap's biases until no row reaches an output.
+
+    The layer's inputs are entries of a row, at most the bound in size, or behind convolutions pixels that a bias lifted
+    by the bound (`layer_inputs`), at most twice the bound. An output's sum of inputs times weights is then below
+    `reach`.
+    """
     reach = 2 * bound * float(np.abs(np.asarray(traps[chain.weights[0]], float)).sum(axis=1).max())
     bias = np.asarray(traps[chain.biases[0]])
     return {**traps, chain.biases[0]: np.full_like(bias, -1.0 - reach)}

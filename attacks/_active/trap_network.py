@@ -8,8 +8,8 @@ computed at them. With h what enters the layer for a row x (h = x, or b plus poo
     between:      v = u_1 + ... + u_H in one unit, which later layers pass on; all other units are 0
     logits:       z_c = a_c v + M [c = L],    a_L = 0, a_c = slope * code_c > 0 for the other classes c.
 
-The margin M is so large that every row is predicted as class L: softmax(z) = e_L. For a row of class y the derivative
-of its cross entropy by every active pre-activation of layer 1 is thus the number
+The margin M is so large, and slope and v are so small, that every row is predicted as class L: softmax(z) = e_L. For a
+row of class y the derivative of its cross entropy by every active pre-activation of layer 1 is thus the number
 
     s(y) = sum_c a_c (softmax(z)_c - [c = y]) = a_L - a_y = -slope * code_y,
 
@@ -40,8 +40,8 @@ from securefed.attacks._active.simulated_client import SimulatedClient
 _MARGIN = 30.0
 """M, the last bias of the predicted class: softmax then differs from 0 and 1 by exp(-30), about 1e-13."""
 _NEVER = 1e3
-"""Distance of the thresholds that no row passes from t_H, in units of t_H - t_1. Outputs without a threshold in
-`thresholds` get such a one and are never active."""
+"""Outputs beyond those in `thresholds` get the threshold t_H + _NEVER (t_H - t_1), which no row passes, and are never
+active."""
 _PROBES = 3
 """Made-up rows on which chosen weights are tried."""
 
@@ -87,7 +87,7 @@ class DenseChain:
         biases: list[str] = []
         kernels: dict[str, tuple[int, ...]] = {}
         kernel_biases: dict[str, str] = {}
-        names, width = list(shapes), features  # width: numbers that enter the next layer
+        names, width = list(shapes), features  # width: numbers that enter the next layer; 0 where any number fits
         for name, bias in pairwise(names):
             shape, biased = shapes[name], shapes[bias] == shapes[name][:1]
             if len(shape) == 4 and biased and not weights:

@@ -5,7 +5,9 @@ vertices) whose weight is 0 in every message leaves its distance open. D, (verti
 distances, of which some are free. With J = I - 1 1^T / vertices,
 -1/2 J D J is a Gram matrix, so that it has no negative eigenvalue. Of all completions with that property the one of
 largest determinant (on the complement of 1) is unique; for Gaussian data it is the one of largest entropy. It is found
-by Newton's method on the log-determinant, with a multiple of I added to the Gram matrix that falls in steps.
+by Newton's method on the log-determinant. So that the matrix is well conditioned at first, a nugget is added to every
+squared distance, that is nugget/2 I to the Gram matrix, as if every vertex's signal had noise of variance nugget/2. The
+nugget falls in steps.
 
 Sources: Dempster 1972, Covariance Selection; Grone et al. 1984; for distances Hentschel, Engelke and Segers,
 arXiv:2210.14292.
@@ -21,11 +23,11 @@ from securefed.algorithms._graph.edges import Edges
 from securefed.attacks._distances.classical_scaling import centred_gram
 
 _NUGGETS = (1.0, 0.1, 0.01, 1e-3, 1e-4)
-"""Variances, relative to the mean distance, that are added to every vertex's signal, one after the other. A large one
-makes the problem well conditioned, the last one hardly changes its solution.
+"""Nuggets, relative to the mean squared distance, one after the other. A large one makes the problem well conditioned,
+the last one hardly changes its solution.
 """
 _NEWTON_STEPS, _CG_ITERATIONS, _LEAST_GAIN = 4, 30, 1e-2
-"""Most Newton steps with each variance, most conjugate gradient iterations of a step, and the predicted gain of the
+"""Most Newton steps with each nugget, most conjugate gradient iterations of a step, and the predicted gain of the
 log-determinant below which the steps end. The completion need not be accurate, since a fit follows.
 """
 _DETERMINED = 1e-6
@@ -58,8 +60,8 @@ def complete_distances(edges: Edges, distances: Array, free: Array, determined: 
     """Move the distances at `free` to the largest log-determinant; return all distances, (edges,).
 
     Before a fit has converged, the other distances need not be those of any signals, so that the Gram matrix may have
-    negative eigenvalues. The added variance is therefore at least 2.4 times the size of the smallest one; half of it is
-    added to the matrix, which is then positive definite.
+    negative eigenvalues. The nugget is therefore at least 2.4 times the size of the smallest one; half of it is added
+    to the diagonal of the matrix, which is then positive definite.
 
     Args:
         edges: the edges of the graph.
@@ -67,13 +69,12 @@ def complete_distances(edges: Edges, distances: Array, free: Array, determined: 
         free: indices of the distances that may change.
         determined: orthonormal directions in which they must not change, (free, directions).
     """
-    added_variance = 0.0
-    for nugget in _NUGGETS:
+    for share in _NUGGETS:
         scale = float(np.mean(distances))
         least_eigenvalue = float(np.linalg.eigvalsh(centred_gram(edges.adjacency(distances)))[0])
-        added_variance = max(nugget * scale, -2.4 * least_eigenvalue)
+        nugget = max(share * scale, -2.4 * least_eigenvalue)
         for _ in range(_NEWTON_STEPS):
-            distances, gain = _newton(edges, distances, free, determined, added_variance)
+            distances, gain = _newton(edges, distances, free, determined, nugget)
             if gain < _LEAST_GAIN:
                 break
     return distances
@@ -109,7 +110,7 @@ def _newton(edges: Edges, distances: Array, free: Array, determined: Array, nugg
         distances: distances before the step, (edges,).
         free: indices of the distances that may change.
         determined: orthonormal directions in which they must not change, (free, directions).
-        nugget: variance that is added to every vertex's signal.
+        nugget: number that is added to every squared distance between two vertices.
 
     Returns:
         The distances after the step, and the gain that it predicted.

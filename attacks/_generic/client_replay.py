@@ -92,7 +92,7 @@ class Replay:
         target: algorithm and public facts.
         labels: all members' labels in order, if the attacker knows them.
         seed: seed of the attacker's random draws, in place of the clients', which it does not know.
-        through: function that maps a contribution and its round to what is summed, in place of the view's clipping.
+        through: function that maps a contribution and its round to what is summed; `None` clips as the view states.
         prior: rows like the members' that the attacker has; hypothetical rows are drawn like them.
         budget: time for all client steps together.
     """
@@ -235,7 +235,7 @@ class Replay:
                 parts.append(np.zeros(sum(np.size(value) for value in observation.message.values())))
                 continue
             rng = np.random.default_rng([self.seed if seed is None else seed, 17, client, observation.round])
-            with _named():  # state in, tentative state and message out; the round's outcome commits the state
+            with _named():  # the outcome commits the tentative state; `followed` is the broadcast after the round
                 if state is None:
                     state = algorithm.enroll(data, public, rng)
                 tentative, sent = algorithm.contribute(state, observation.broadcast, rng)

@@ -4,7 +4,8 @@ Messages of a supervised method often show the classes of a client's rows even w
 2020, iDLG; Ma et al. 2023, iLRG). The members are the clients whose sum an observed message is. The attacker has rows
 and labels like theirs (the prior), simulates clients with such rows by running the clients' code (`Replay`), and learns
 the numbers of rows of each class as a function of the messages, by kernel ridge regression or by the nearest simulated
-message. The attacks on rows get the labels as an input; this attack estimates them.
+message. The attacks on rows get the labels as an input; this attack estimates them. An audit of a user's own algorithm
+(`generic_attacks`) calls `RegressCounts.learn` once a seed, and `attack` of its result on the messages and on nulls.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class TriangularFactors:
     """The products S^q Z_k, as far as the symmetry of S^q determines them.
 
     Attributes:
-        products: [S^q Z_1 .. S^q Z_K], (features, K p), up to one positive factor.
+        products: [S^q Z_1 .. S^q Z_K], (features, K c), up to one positive factor.
         gap: ratio of the second smallest singular value of the equations to the smallest; the R_k are determined
             where it is large, and not where it is near 1.
     """
@@ -85,7 +85,7 @@ def factors(rounds: Sequence[LocalPowerRound]) -> TriangularFactors:
         rounds: at least two rounds of one client, all with the same q.
     """
     Z, Y = np.stack([r.start for r in rounds]), np.stack([r.product for r in rounds])
-    count, _, p = Z.shape
+    count, _, p = Z.shape  # p here and below: the number c of columns that the products show
     a, b = np.triu_indices(p)
     triangles = np.zeros((len(a), p, p))  # basis of the upper triangular matrices
     triangles[np.arange(len(a)), a, b] = 1
@@ -185,8 +185,9 @@ class RepeatedProducts:
             for _ in range(r.steps - 1):
                 V, dV = complete(S @ V, left(S, dV) + self.coordinates.times(V))
             products.append(S @ V)
+            # d(S V) = S dV + dS V, (features, unknowns, columns); an equation is an entry of S V, row by row (`_stack`)
             rows.append((left(S, dV) + self.coordinates.times(V)).transpose(0, 2, 1).reshape(-1, len(x)))
-        scalars = [self.coordinates.slopes(r.probe @ r.probe.T) for r in self.rounds]
+        scalars = [self.coordinates.slopes(r.probe @ r.probe.T) for r in self.rounds]  # of tr(Z^T S Z) = <Z Z^T, S>
         return self._stack(S, products), np.vstack([*rows, scalars])
 
     def _last(self, S: Array, r: LocalPowerRound) -> Array:

@@ -46,8 +46,8 @@ class PowerGram:
     The attack works on any view, since a sum of linear messages equals the message of one client with the pooled rows.
     Where the members of the sum change from round to round only the most frequent set is used; `gram/difference` uses
     the others too. It also reads LocalPower's rounds with one local step, which are rounds of SSI, and any PCA method
-    that stops by the optimality (KKT) condition (I - Z Z^T) S Z = 0, to test which clients send S_i Z beside their
-    message.
+    that stops by the optimality (KKT) condition (I - Z Z^T) S Z = 0: for this test its clients send S_i Z too, beside
+    their message.
 
     The columns of the Z_k are called probes. The estimate is exact once they span the features (features / rank
     rounds), and with `psd` already after rows / rank rounds. S is symmetric, so Z^T Y = Z^T S Z is too; its asymmetry

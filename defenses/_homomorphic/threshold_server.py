@@ -5,7 +5,8 @@ is a client with a share of the private key; t of them decrypt together. Survivo
 
 The server checks each upload, sends all of them to t share holders among the survivors, and combines their partial
 answers to the sum's plaintexts (`threshold_cipher.combine`), which proves them right by itself. Only if that fails, or
-a holder is silent, it verifies the proofs, drops wrong answers by the holder's name, and asks as many further holders.
+a holder is silent, it verifies the proofs. A wrong answer raises an error with its holder's name: the runtime drops
+that reply and repeats the step without it, which then asks as many further holders as answers are missing.
 """
 
 from __future__ import annotations

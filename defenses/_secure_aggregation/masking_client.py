@@ -14,11 +14,12 @@ contribution is computed, and then `client_upload`:
                                                        of the mask key, if it did not; never both
 
 All secrets of an exchange derive from one root drawn from the operating system in `MaskingClient.open`. So the key
-exchange and the shares are functions of state and request. (Random are, besides, the nonces of messages' tags, and the
-upload of a client that sits out, which sends uniform integers.) Shares and masks are bound to the digest of the
-advertised clients and keys, and masks also to the share dealers and to the exchange's context, a hash of all that the
-client received before its upload. So if the server sends clients different broadcasts, for example, their masks do not
-cancel.
+exchange and the shares are functions of state and request. (Two things are drawn anew: the nonces of messages' tags,
+and the uniform integers that a client sends which sits out.) Shares and masks are bound to the digest of the advertised
+clients and keys, and masks also to the share dealers and to the exchange's context, a hash of all that the client
+received before its upload. So if the server sends clients different broadcasts, for example, their masks do not cancel.
+With identities the state also remembers `released`: digests of the sums that this client helped to open, so that no
+contribution is opened in two of them. `ahead` says that keys are advertised in the exchange before (`pipeline`).
 
 Not promised: anything if a state is used for two different uploads: both have the same masks, so the server learns
 their difference.

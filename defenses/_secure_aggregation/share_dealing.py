@@ -1,9 +1,12 @@
 """Deal the shares of a client's two secrets to its neighbours, encrypted, and open those that they dealt to it.
 
-A client deals shares of its self-mask seed and of its mask key (`masks`) at stage `shares`, when it knows all clients'
-public keys. A holder of its shares is a neighbour in the graph, or the client itself. Both shares for one neighbour are
-encrypted together, under a key that the two clients agree on, and bound to dealer, receiver and all advertised keys.
-The server relays what it cannot read. A row of the field `bundles` is
+In secure aggregation by double masking (Bonawitz et al. 2017) a client adds to its upload a mask of its own, from its
+self-mask seed, and a mask with each neighbour, from its mask key (`masks`). To open the sum the server needs the seeds
+of clients that uploaded, or the mask keys of clients that dropped out, and rebuilds either from a threshold of shares.
+A client deals shares of both at stage `shares`, when it knows all clients' public keys. A holder of its shares is a
+neighbour in the graph, or the client itself. Both shares for one neighbour are encrypted together, under a key that the
+two clients agree on, and bound to dealer, receiver and all advertised keys. The server relays what it cannot read. A
+row of the field `bundles` is
 
     the two shares, encrypted by AES-256-GCM (80 bytes)  |  a tag of each share, in the clear (2 * 8 bytes)
 

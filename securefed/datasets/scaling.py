@@ -26,7 +26,7 @@ class ColumnScaling:
         shift: (features,) or scalar.
         factor: (features,) or scalar.
         compress: whether the logarithm is taken first.
-        after: scaling that is applied first, `None` for none.
+        after: scaling after which this one comes; `None` where this one is the first.
     """
 
     shift: Array

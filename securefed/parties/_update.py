@@ -1,4 +1,8 @@
-"""Read an update (arrays or tensors by name) into NumPy arrays, and write a mean back in the update's own types."""
+"""Read an update (arrays or tensors by name) into NumPy arrays, and write a mean back in the update's own types.
+
+`SumClient` reads each update and `SumServer` the model it starts from; the result of a sum is written back by `like`.
+The terms of a sum (`SumTerms`) state the names and shapes of its tensors, and patterns of names that stay local.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Checks that every attack must pass: it runs on views of short runs, and its estimates have the right form.
 
+Authors of attacks run `CHECKS` through `securefed.testing` (`_parametrize`), and this project on all its own attacks.
 A view is what an attacker sees of a run. An attack's `applies` returns `None` where it can run on a view, or says in a
 sentence why not; `run` returns an estimate of the attack's secret (a client's rows, its Gram matrix, ...).
 

@@ -186,13 +186,16 @@ def _sealing_key(agreement: bytes, receiver: int, session: bytes) -> bytes:
 
 
 def _trial(masks: RankMasks, rank: int, ranks: int, ring: Ring, add: Sum) -> None:
-    """Sum known numbers under masks: rank + 1 of every rank."""
-    call = Call("trial", 0, CONTROL, ring, 1.0)
+    """Sum known numbers under masks: every rank adds rank + 1, so that each entry of the sum is 1 + ... + ranks.
+
+    A masked message is its values and CONTROL control words, which are 0 here; the sum's must be 0 too.
+    """
+    call = Call("trial", 0, CONTROL, ring, 1.0)  # call 0 of this kind, with as many values as control words
     words = masks.expand(call)
     words[:CONTROL] += wire_dtype(ring).type(rank + 1)
     total = add(words.view(f"<i{words.itemsize}")).view(words.dtype)
     masks.remove_common(total, call)
-    read_control(total, call)
+    read_control(total, call)  # raises MaskMismatch unless the masks cancelled
     if (total[:CONTROL] != ranks * (ranks + 1) // 2).any():
         raise MaskMismatch(
             f"a trial sum of known numbers came out wrong: the backend does not add integers modulo 2^{ring}, or the "

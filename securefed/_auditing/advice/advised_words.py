@@ -1,7 +1,10 @@
 """Say an advice in two sentences: what to do, and what it costs.
 
-A setting is a defence at one size of federation. It holds if its leak is shown to be acceptable, and it is usable if it
-keeps enough of the utility in the clear. `search` writes `sentences` into the advice; page and terminal add the others.
+A setting is a defence at one size of federation. Its leak is 1 for exact data and 0 for a guess; `leak_upper` is the
+end of its interval, and `detectable` the smallest leak that the attacks would have shown. It holds if both are
+acceptable, and it is usable if it keeps enough of the utility in the clear; `usable_from` is the smallest cohort at
+which it was, in a simulation. `search` writes `sentences` into the advice, and page and terminal call
+`nearest_sentence` and `record_sentence`.
 """
 
 from __future__ import annotations

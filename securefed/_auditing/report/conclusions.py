@@ -5,7 +5,13 @@ leakage acceptable. The other modules of the report and the gate use the selecti
 
 A cell is one attack on one secret in one view (what an attacker sees), over all runs; its owner is whose data the
 secret is: one client's, the federation's (all clients' together) or a record's. A situation is an algorithm, a defence,
-a view and a secret; several attacks may have tried it.
+a view and a secret; several attacks may have tried it. A leakage is 1 for an exact estimate and 0 for one no better
+than a guess.
+
+A cell's verdict (`statistics.verdict`) is one of four words: exposed (a leakage of .9 or more) or partial, which state
+a leak (FOUND); not detected, with the smallest leak that would have been (`detectable`); or inconclusive.
+`cell.explained` is the share of the runs whose messages the attack's estimate explains, NaN where it cannot tell; below
+SIGHTED, .8, a search counts as failed.
 """
 
 from __future__ import annotations
@@ -208,7 +214,7 @@ def _defended(report: Report, algorithm: str) -> str:
         effect = "" if defense == PLAIN else _effect(report, algorithm, defense)
         if effect:
             alone = [cell for cell in report.of(algorithm) if cell.defense == defense and cell.view in ALONE]
-            early = any(cell.epsilon == NOT_COVERED for cell in alone)
+            early = any(cell.epsilon == NOT_COVERED for cell in alone)  # noise came after what the server saw
             aside = "where the server sees the sums before the noise, " if early else ""
             alike.setdefault(aside + effect, []).append(in_sentence(defense))
     return " ".join(f"Under {listed(names)}, {effect}." for effect, names in alike.items())

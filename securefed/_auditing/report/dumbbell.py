@@ -35,6 +35,7 @@ def dumbbell(
 
     parts = [
         f'<svg class="dumbbell {look}" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">',
+        # lines at 0, one half and 1
         *(f'<line class="grid" x1="{x(t):.1f}" x2="{x(t):.1f}" y1="2" y2="{height - 2}"/>' for t in HALVES),
         f'<line class="moved" x1="{x(leaks[0][0]):.1f}" y1="10" x2="{x(leaks[1][0]):.1f}" y2="24"/>',
     ]

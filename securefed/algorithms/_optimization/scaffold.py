@@ -85,6 +85,7 @@ class Scaffold(SteppingMethod):
         for step in range(self.local_steps):
             gradient = work.gradient(y, step)
             y, summed = self.moved(y, gradient - c_i + c, work.public), summed + gradient
+        # `anchor` is the gradient of all the client's rows
         new_c_i = work.anchor(x) if self.option == "I" else summed / self.local_steps
         return {"dx": y - x, "dc": new_c_i - c_i}, (new_c_i,)
 

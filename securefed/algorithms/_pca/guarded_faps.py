@@ -8,8 +8,8 @@ sends masked products Q_i Z.
 
 FAPS needs fewer rounds than SSI on some data and more on other. So FAPS runs in blocks of consecutive rounds, and
 another block follows only while a block lowers g faster, per round, than SSI did before it. Inside a block a client's
-inner iterations end when X_i has moved half as far as Z is away (`inner_rule="reach"`): more of them overshoot where
-clients differ, fewer waste the round.
+inner iterations end when X_i has moved half as far as Z is away (`inner_rule="reach"`): with more, X_i overshoots
+where clients differ; with fewer, a round gains less than it could.
 
 The server's rule is `GuardedFAPS.combine`: a step of a small state machine, from the state and the sum of a round.
 A round's survivors are the clients that its sum counts. The captured energy is sum_i ||A_i^T Z||_F^2, with A_i^T the

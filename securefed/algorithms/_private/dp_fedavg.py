@@ -92,7 +92,7 @@ class PrivateFedAvg(FedAvg):
     epsilon: float | None = None
     delta: float = 1e-5
 
-    replayable: ClassVar[bool] = False
+    replayable: ClassVar[bool] = False  # an attacker cannot repeat its steps: their noise is drawn afresh
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -105,8 +105,9 @@ class PrivateFedAvg(FedAvg):
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
         """Return FedAvg's bounds with room for the noise; a refused upload would void a round that is paid for.
 
-        `delta`, the sum of T steps, has noise of eta `deviation` sqrt(T) in an entry, and FedAvg's bound of it is
-        `factor` = eta T times the largest weight, times the gradient's bound.
+        FedAvg bounds an entry of `delta`, the sum of T steps, by weight eta T gradient_bound (`factor` is that over the
+        gradient's bound). The noise of T steps adds at most _TAIL weight eta sqrt(T) `deviation`, which is the share
+        `room` of that.
         """
         assert isinstance(self.problem, TorchModule)
         factor, ring = super().factors(public)["delta"]
@@ -244,7 +245,7 @@ class PrivateFedAvg(FedAvg):
 
         Gradients are sums over rows here; the division that makes them means is part of the learning rate.
         """
-        penalty = getattr(self.problem, "l2", 0.0) * expected
+        penalty = getattr(self.problem, "l2", 0.0) * expected  # of weights, which have 2 axes or more, not of biases
         trained = [value for value in module.parameters() if value.requires_grad]
         groups = [
             {"params": [value for value in trained if (value.ndim >= 2) is heavy], "weight_decay": penalty * heavy}

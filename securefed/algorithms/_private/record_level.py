@@ -229,7 +229,8 @@ def _sensitivities(algorithm: Algorithm[Any, Any], public: Public, norm: float) 
         )
     moved = steps * rate * math.sqrt(2 * public.features) * norm**2 / rows  # K eta sqrt(2 d) R^2 / n_max
     weight = algorithm.largest_weight(public)
-    # the largest entry of a gradient, term by term: z / n, the logarithm, the square
+    # Rounding grows with the entries of the gradient z / n - alpha (1 / (deg_a + zeta) + 1 / (deg_b + zeta)) + 4 beta
+    # w. Term by term these are at most 2 R^2 (rounded once for each record and feature), 2 alpha / zeta, 4 beta weight.
     slope = 4 * norm**2 * (rows + public.features) + 2 * algorithm.alpha / algorithm.zeta + 4 * algorithm.beta * weight
     rounding = 32 * steps * public.features * (rate * slope + weight) * _EPS  # of fewer than features^2 entries
     return {GRAPH: moved * SLACK + rounding}
