@@ -54,7 +54,7 @@ def _ddp(
 
 
 def _secure_aggregation(ring: int | None = None, **settings: Any) -> Defense:
-    """Masked sums, on request with `ring` bits a number instead of the algorithm's own."""
+    """Masked sums, in integers of `ring` bits; by default the algorithm says of how many for each tensor."""
     return chain(*([] if ring is None else [Quantise(ring)]), secure_aggregation(**settings))
 
 

@@ -30,7 +30,10 @@ class InProcessTransport:
     def arrivals(
         self, outgoing: Mapping[PartyId, bytes], timeout: float | None = None
     ) -> Iterator[tuple[PartyId, bytes]]:
-        """Iterate over replies: a party is asked after the caller took the reply before. Batches answer last."""
+        """Iterate over replies: a party is asked after the caller took the reply before.
+
+        Endpoints that share a batch (simulated clients, computed together) answer last, all at once.
+        """
         batches: dict[int, tuple[BatchEndpoint, dict[PartyId, Message]]] = {}
         for party, data in outgoing.items():
             if party not in self.endpoints:

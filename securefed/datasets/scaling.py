@@ -10,7 +10,7 @@ Fitting on all rows of a federation together takes statistics of the columns tha
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -85,8 +85,13 @@ def fit(data: Dataset, *steps: ScalingFit) -> ColumnScaling:
     fitted: ColumnScaling | None = None
     for step in steps:
         made = step(data if fitted is None else fitted(data))
-        fitted = ColumnScaling(made.shift, made.factor, made.compress, fitted)
+        fitted = made if fitted is None else _behind(fitted, made)
     return fitted or ColumnScaling(np.zeros(1), np.ones(1))
+
+
+def _behind(first: ColumnScaling, later: ColumnScaling) -> ColumnScaling:
+    """Put a scaling before all those that `later` consists of."""
+    return replace(later, after=first if later.after is None else _behind(first, later.after))
 
 
 def _inverse(spread: Array, *, varies: Array) -> Array:

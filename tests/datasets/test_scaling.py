@@ -60,6 +60,14 @@ def test_several_scalings_are_fitted_one_after_the_other(rows):
     assert np.array_equal(fit(train)(other).x, other.x)
 
 
+def test_a_step_that_is_itself_several_scalings_keeps_all_of_them(rows):
+    train = rows.take(np.arange(30))
+    together = fit(train, lambda data: fit(data, log1p, z_score))
+    assert np.allclose(together(train).x, fit(train, log1p, z_score)(train).x)
+    behind = fit(train, unit_range, lambda data: fit(data, log1p, z_score))
+    assert np.allclose(behind(train).x, fit(train, unit_range, log1p, z_score)(train).x)
+
+
 def test_scaling_leaves_its_rows_alone(rows):
     before = rows.x.copy()
     for scaling in (z_score, unit_range, column_maximum, maximum, log1p):

@@ -158,8 +158,15 @@ def prefix_lengths(rounds: int) -> tuple[int, ...]:
 
 
 def _digest(observed: View) -> bytes:
-    """Hash everything that an attack can read of a view."""
-    digest = hashlib.sha256(repr((observed.target, [(o.members, o.survivors) for o in observed.rounds])).encode())
+    """Hash everything that an attack can read of a view, but for its name.
+
+    Among it are the steps, clips and noise that a view states: messages may be equal where these are not.
+    """
+    facts = [
+        (sorted(o.members), sorted(o.survivors), sorted(o.step.items()), o.clips, sorted(o.noise.items()))
+        for o in observed.rounds
+    ]
+    digest = hashlib.sha256(repr((observed.target, facts)).encode())
     for observation in observed.rounds:
         for tensors in (observation.broadcast, observation.message, observation.followed):
             for name in sorted(tensors):

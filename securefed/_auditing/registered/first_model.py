@@ -39,7 +39,7 @@ def begun_as(transcript: Transcript, algorithm: Algorithm[Any, Any], public: Pub
         return algorithm
     try:
         model = Model(algorithm.problem, public)
-        begun = np.asarray(model.vector("", first.broadcast), np.float64)
+        begun = np.asarray(model.vector("", first.broadcast), np.float64)  # "": in a broadcast w has no prefix
         own = algorithm.initial(model)
     except (KeyError, ValueError, SecureFedError):
         return algorithm

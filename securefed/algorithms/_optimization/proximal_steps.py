@@ -28,7 +28,7 @@ class ProximalSteps(GradientMethod):
 
     regulariser: Regulariser = NoRegulariser()
 
-    replayable: ClassVar[bool] = False  # attacks that simulate steps need linear ones; a proximal operator is none
+    replayable: ClassVar[bool] = False  # its steps are not linear (`GradientMethod.replayable`)
 
     def __post_init__(self) -> None:
         super().__post_init__()

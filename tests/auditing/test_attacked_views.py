@@ -1,0 +1,45 @@
+"""Which views the registered attacks run on: equal ones once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from securefed._auditing.registered.attacker import Attacker
+from securefed._public import Public
+from securefed.algorithms._pca.ssi import SSI
+from securefed.attacks._base import Reconstruction, RoundView, Target, View
+
+
+class Counting:
+    """An attack that counts on how many views it runs."""
+
+    name, secret = "test/counting", "gram"
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def applies(self, target: Target, observed: View) -> str | None:
+        return None
+
+    def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
+        self.runs += 1
+        return Reconstruction("gram", np.eye(2))
+
+
+def test_views_with_equal_messages_are_attacked_again_where_one_states_a_clip_or_noise() -> None:
+    public = Public(clients=2, cohort=2, features=2, rows=(1, 1), classes=0, feature_bound=1.0)
+    everybody = frozenset({0, 1})
+    one = RoundView(0, {"basis": np.eye(2)}, {"product": np.eye(2)}, everybody, everybody)
+    counting = Counting()
+    attacker = Attacker([counting], ["gram"], Target(SSI(rank=2), public), seed=0, nulls=False)
+    for expected, other in (
+        (1, one),
+        (1, replace(one)),  # the positive control: an equal view is attacked once
+        (2, replace(one, clips=((("product",), 1.0),))),
+        (3, replace(one, noise={"product": 0.1})),
+        (4, replace(one, step={"product": 0.1})),
+    ):
+        attacker.attack(View("server", 0, (other,), {}))
+        assert counting.runs == expected
