@@ -137,7 +137,7 @@ def data_free_factors(rows: Array, known: Array, groups: Array, rank: int) -> Ar
     fixed = np.where((groups < 0)[:, None, None], known, 0.0)  # data-free summands that no clip scales
     columns = np.stack([np.where((groups == g)[:, None, None], known, 0.0) for g in used])  # k_g, zero in other blocks
     clear = rows[~present].reshape(-1, features)  # blocks without a data-free summand show V at once, as a start
-    left = np.zeros((rows.shape[0] * rows.shape[1], 0))
+    left = np.zeros((rows.shape[0] * rows.shape[1], 0))  # U; nothing is known of it at first. `right` is V^T
     right = np.linalg.svd(clear, full_matrices=False)[2][:rank] if len(clear) else np.zeros((0, features))
     lengths = np.linalg.norm(columns.reshape(len(used), -1), axis=1)
     s = np.ones(len(used))
