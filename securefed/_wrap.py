@@ -169,7 +169,7 @@ def _bounds(updates: Sequence[Mapping[str, Array]], bound: float | Mapping[str, 
     bounds = dict(bound) if isinstance(bound, Mapping) else dict.fromkeys(largest, bound)
     if odd := sorted(set(bounds) ^ set(largest)):
         raise ConfigError(f"bounds are needed for exactly the tensors {sorted(largest)}; these differ: {odd}")
-    if wrong := [name for name, value in bounds.items() if not (isinstance(value, Real) and 0 < value < math.inf)]:
+    if wrong := [name for name, value in bounds.items() if not _positive(value)]:
         raise ConfigError(f"a bound must be positive and finite; that of {wrong[0]!r} is {bounds[wrong[0]]!r}")
     for name, value in largest.items():
         if value > bounds[name]:
@@ -177,6 +177,11 @@ def _bounds(updates: Sequence[Mapping[str, Array]], bound: float | Mapping[str, 
                 f"{name!r} reaches {value:.3g}, beyond its bound {bounds[name]:.3g}; declare a larger one"
             )
     return bounds
+
+
+def _positive(value: object) -> bool:
+    """Whether a value that a caller gave is a positive, finite number."""
+    return isinstance(value, Real) and 0 < float(value) < math.inf
 
 
 def _largest_entry(value: Array) -> float:
