@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from multiprocessing import Pipe
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -13,7 +15,9 @@ from securefed import errors
 from securefed.parties import SumClient, SumServer, SumTerms
 
 PAGE = (Path(__file__).parents[1] / "docs" / "protect-your-loop.md").read_text()
-TERMS, CLIENT, ANSWERS, SERVER, LOST, AGAIN, IDENTITIES = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+TERMS, CLIENT, ANSWERS, SERVER, LOST, CARRY, AGAIN, IDENTITIES = re.findall(
+    r"```python\n(.*?)```", PAGE, flags=re.DOTALL
+)
 
 
 def network() -> torch.nn.Module:
@@ -93,3 +97,16 @@ def test_every_error_that_the_parties_raise_is_in_the_table() -> None:
     assert {"ConfigError", "RoundVoid", "TermsDiffer"} <= raised  # the control: docstrings were read
     assert raised <= named
     assert all(issubclass(getattr(errors, name), errors.SecureFedError) for name in named)
+
+
+def test_the_printed_carry_goes_on_without_clients_that_are_gone_or_silent() -> None:
+    names: dict[str, Any] = {}
+    exec(CARRY, names)  # noqa: S102
+    pairs = [Pipe() for _ in range(4)]
+    answering, silent, closed, dying = (there for _, there in pairs)
+    answering.send_bytes(b"reply")
+    closed.close()
+    Thread(target=lambda: (dying.recv_bytes(), dying.close())).start()
+    replies = names["carry"](dict.fromkeys(range(4), b"request"), [here for here, _ in pairs], seconds=0.2)
+    assert replies == {0: b"reply"}
+    assert answering.recv_bytes() == silent.recv_bytes() == b"request"

@@ -101,3 +101,10 @@ def test_the_detectable_leak_is_called_in_eight_of_ten_repetitions() -> None:
 def test_one_seed_has_no_power_to_state() -> None:
     assert np.isnan(verdict(interval([0.0]), interval([0.0])).detectable)
     assert verdict(interval([1.0]), interval([0.0])).word == EXPOSED
+
+
+def test_one_seed_above_chance_is_no_finding_unless_it_is_a_reconstruction() -> None:
+    assert verdict(interval([0.44]), interval([0.1])).word == INCONCLUSIVE
+    assert verdict(interval([0.44, 0.45]), interval([0.1, 0.1])).word == PARTIAL
+    assert verdict(interval([0.44]), interval([0.1]), highest=0.9995).word == PARTIAL
+    assert verdict(interval([0.05]), interval([0.1])).word == NOT_DETECTED

@@ -22,6 +22,7 @@ from typing import Any, Final, Literal
 from securefed._auditing.engine.statistics import (
     INCONCLUSIVE,
     NOT_DETECTED,
+    PARTIAL_FROM,
     RECONSTRUCTED,
     SIGHTED,
     Interval,
@@ -302,10 +303,15 @@ class Cell:
         if self.verdict.word == NOT_DETECTED:
             power = f"a leak of {self.verdict.detectable:.2f} that this attack can see would have been"
             remarks.append("one seed: no power" if math.isnan(self.verdict.detectable) else power)
-        if self.verdict.word == INCONCLUSIVE and not self.explained < SIGHTED:
+            if min(self.leakage.mean, self.null_leakage.high) >= PARTIAL_FROM:
+                remarks.append(f"guessing gives up to {self.null_leakage.high:.2f}")
+        if self.verdict.word == INCONCLUSIVE and not self.explained < SIGHTED and self.leakage.seeds > 1:
             remarks.append("its results, or those of chance, scatter too much for any leak to be noticed")
         if self.leakage.seeds < self.asked:
-            remarks.append(f"{self.leakage.seeds} of {self.asked} seeds")
+            alone = ", and one alone tells nothing" if self.leakage.seeds == 1 else ""
+            remarks.append(
+                f"{self.leakage.seeds} of {self.asked} seeds{alone if self.verdict.word == INCONCLUSIVE else ''}"
+            )
         if self.explained < 1:
             remarks.append(f"explained {self.explained:.0%} of the runs, residual {self.residual:.1e}")
         if self.reconstructed and self.leakage.mean < RECONSTRUCTED:

@@ -98,17 +98,18 @@ def verdict(leakage: Interval, null: Interval, *, explained: float = math.nan, h
     """Judge a leakage against its null, with threshold = max(.05, null.high) and low = mean - `widened(leakage)`.
 
     - `exposed`: low >= .9 and low > null.high.
-    - `partial`: low > threshold; or a single run was reconstructed to a thousandth of the guess's error (leakage .999,
-      as leakage is 1 - error / error of the guess), which is also more than null.high.
+    - `partial`: low > threshold, of two seeds or more; or a single run was reconstructed to a thousandth of the guess's
+      error (leakage .999, as leakage is 1 - error / error of the guess), which is also more than null.high.
     - `inconclusive`: neither, and silence means nothing: fewer than 8 in 10 runs are explained, so that the search
-      failed in the others, or no mean leakage would have been noticed (`detectable` >= 1).
+      failed in the others; or no mean leakage would have been noticed (`detectable` >= 1); or low > threshold in one
+      seed, which chance may have made.
     - `not detected`: neither, with `detectable` = threshold + (mean - low) + .84 deviation / sqrt(seeds). The summand
       mean - low lifts the interval over the threshold; .84 standard errors make that likely in 8 of 10 repetitions.
 
     At most 2 % of verdicts may be false where leakage and null follow one distribution. Measured: .5 to 1.5 % at 10
     seeds, on normal, skewed and rare-success distributions. Below 10 seeds the bootstrap is too narrow (7 % at 3, 17 %
     at 2), so the leakage's interval is widened to Student's; the null's is not, since attacks on meaningless messages
-    fail far below 0. One seed has no spread: its verdict is that of the point, and no rate holds.
+    fail far below 0. One seed has no spread, so that no rate holds.
 
     Args:
         leakage: of the attack.
@@ -123,9 +124,10 @@ def verdict(leakage: Interval, null: Interval, *, explained: float = math.nan, h
         detectable = math.nan
     if low >= EXPOSED_FROM and low > high:
         return Verdict(EXPOSED, detectable)
-    if low > threshold or highest >= max(RECONSTRUCTED, high):
+    found = low > threshold
+    if (found and leakage.seeds > 1) or highest >= max(RECONSTRUCTED, high):
         return Verdict(PARTIAL, detectable)
-    return Verdict(INCONCLUSIVE if explained < SIGHTED or detectable >= 1 else NOT_DETECTED, detectable)
+    return Verdict(INCONCLUSIVE if found or explained < SIGHTED or detectable >= 1 else NOT_DETECTED, detectable)
 
 
 def widened(values: Interval) -> float:
