@@ -12,7 +12,7 @@ import pytest
 
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, Cell
-from securefed._auditing.engine.statistics import INCONCLUSIVE, Interval, Verdict, verdict
+from securefed._auditing.engine.statistics import INCONCLUSIVE, NOT_DETECTED, Interval, Verdict, verdict
 from securefed._auditing.report import charts, comparison
 from securefed._auditing.report.algorithm_section import section
 from securefed._auditing.report.audit_page import headline, render
@@ -239,6 +239,17 @@ def test_the_headline_counts_what_is_exposed() -> None:
     said = headline(report(stuck, pooled))[1]
     assert "pooled data in SSI. Whether one client's data are hidden in SSI is open" in said
     assert len(strongest(SMALL.cells)) == len(SMALL.cells)
+
+
+def test_the_headline_calls_attacks_on_records_failed_only_where_they_are() -> None:
+    quiet = cell("pca/ssi", "secure_aggregation", "sum only", 0.0, "membership")
+    assert quiet.verdict.word == NOT_DETECTED
+    assert headline(report(quiet))[1].endswith("sums, in which no leak was detected.")
+    stuck = replace(quiet, explained=0.0, verdict=Verdict(INCONCLUSIVE, 3.0))
+    assert headline(report(stuck))[1].endswith("sums, and the attacks on them failed.")
+    guess = cell("pca/ssi", "secure_aggregation", "sum only", 1.0, "confirmation")  # works on all sums without noise
+    assert headline(report(guess)) == ["Messages in the clear were not attacked."]
+    assert headline(report(guess, quiet)) == headline(report(quiet))
 
 
 def test_the_headline_tells_who_is_held_off_by_differential_privacy_and_only_where_it_was_audited() -> None:

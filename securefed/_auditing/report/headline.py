@@ -1,9 +1,14 @@
-"""Conclude an audit in three sentences: messages in the clear, sums, and sums with noise.
+"""Conclude an audit in a short text for each kind of message: in the clear, sums, and two kinds of noised sums.
 
-They stand below the page's first screen. A cell is one attack on one secret in one view (what an attacker sees), over
-all runs; of several attacks on one client's or all clients' data in a view the strongest counts. A cell's owner says
-whose data it is about: `CLIENT` one client's, `FEDERATION` all clients' together, `RECORD` whether a record took part.
-The views in `ALONE` are those of a server that no client helps, `RELEASED` is that of parties who get the noised sums.
+The texts stand below the page's first screen. A cell is one attack on one secret in one view (what an attacker sees),
+over all runs. A cell's owner says whose data it is about: `CLIENT` one client's, `FEDERATION` all clients' together,
+`RECORD` whether a record took part. A situation is an algorithm, a defence, a view and an owner; of the attacks tried
+on it, `strongest(cells, by_owner=True)` keeps the one cell that found most, with the situation as its key. The views in
+`ALONE` are those of a server that no client helps, `RELEASED` is that of parties who get the noised sums.
+
+A cell's verdict is one of four words: `EXPOSED` (data computed to nine tenths or better) and `PARTIAL` (a part of them)
+are `FOUND`; else no leak was detected, or it is `INCONCLUSIVE`, since the attack failed or its results scatter. Of
+inconclusive attacks on records the texts say nothing unless nothing else was attacked: the tables below show them.
 """
 
 from __future__ import annotations
@@ -20,31 +25,38 @@ from securefed.attacks.views import RELEASED
 
 
 def headline(report: Report) -> list[str]:
-    """Conclude in three sentences, for a reader who stops there: messages in the clear, sums, and sums with noise."""
-    clear = [c for c in report.cells if (c.view, c.defense, c.owner) == ("server", "plain", CLIENT)]
-    bare = strongest(clear, by_owner=True)
-    open_, part, failed = (_names(bare.values(), word) for word in (EXPOSED, PARTIAL, INCONCLUSIVE))
-    everywhere = _in(open_, len(bare))
+    """Conclude, for a reader who stops there.
+
+    Returns:
+        At most four texts of a sentence or a few: messages in the clear, sums, sums in which every client's message has
+        its share of noise (`ddp`), and sums to which the server adds noise (`dp`). Of the last three those that were
+        attacked. Each begins with "With clients cut to their first 20 rows (yours hold 600): " or the like if
+        clients were cut for lack of time (`rows_cut`).
+    """
+    # "confirmation" is left out: an attacker who guesses all data can confirm it from any message without noise
+    cells = [c for c in report.cells if c.owner in (CLIENT, FEDERATION, RECORD)]
+    clear = [c for c in cells if (c.view, c.defense, c.owner) == ("server", "plain", CLIENT)]
+    bare = strongest(clear, by_owner=True)  # one view, defence and owner: a cell for each algorithm
+    exposed, part, failed = (_names(bare.values(), word) for word in (EXPOSED, PARTIAL, INCONCLUSIVE))
+    everywhere = _in(exposed, len(bare))
     if not everywhere.startswith("all"):
-        everywhere = f"{len(open_)} of {_algorithms(len(bare))}" + (f" ({everywhere})" if open_ else "")
+        everywhere = f"{len(exposed)} of {_algorithms(len(bare))}" + (f" ({everywhere})" if exposed else "")
     first = f"In the clear, the server can compute a client's data in {everywhere}"
     first += f", and a part of it in {len(part)} more ({', '.join(part)})" if part else ""
     first += f". Of {', '.join(failed)} nothing is known: the attacks {_failure(bare.values())}." if failed else "."
     if len(bare) == 1:
         first = _alone(*bare.values())
-    sentences = [first if bare else "Messages in the clear were not attacked."]
-    defended = [c for c in report.cells if c.defense == "secure_aggregation" and c.view in ALONE]
+    texts = [first if bare else "Messages in the clear were not attacked."]
+    defended = [c for c in cells if c.defense == "secure_aggregation" and c.view in ALONE]
     if defended:
-        sentences.append(f"Under secure aggregation the server sees only sums, {_sums(defended)}")
-    shares = [c for c in report.cells if c.defense == "ddp" and c.view in ALONE]
+        texts.append(f"Under secure aggregation the server sees only sums, {_sums(defended)}")
+    shares = [c for c in cells if c.defense == "ddp" and c.view in ALONE]
     if shares:
-        sentences.append(
-            f"Where every client adds its share of noise, the server sees only noised sums, {_sums(shares)}"
-        )
-    if noised := _noised([c for c in report.cells if c.defense == "dp"]):
-        sentences.append(noised)
+        texts.append(f"Where every client adds its share of noise, the server sees only noised sums, {_sums(shares)}")
+    if noised := _noised([c for c in cells if c.defense == "dp"]):
+        texts.append(noised)
     cut = rows_cut(report.settings[AUDIT])
-    return [f"With {cut}: {said[0].lower()}{said[1:]}" for said in sentences] if cut else sentences
+    return [f"With {cut}: {text[0].lower()}{text[1:]}" for text in texts] if cut else texts
 
 
 def _alone(cell: Cell) -> str:
@@ -68,8 +80,9 @@ def _noised(cells: Sequence[Cell]) -> str:
             f"{_sums(server)}"
         )
     if others:
-        open_ = [name for name in _names(server) if name not in _names(others)]
-        unseen = f" {', '.join(open_)} {'was' if len(open_) == 1 else 'were'} not attacked there." if open_ else ""
+        missing = [name for name in _names(server) if name not in _names(others)]
+        verb = "was" if len(missing) == 1 else "were"
+        unseen = f" {', '.join(missing)} {verb} not attacked there." if missing else ""
         sentences.append(f"All others see sums with the noise, {_sums(others)}{unseen}")
     return " ".join(sentences)
 
@@ -78,7 +91,11 @@ def _sums(cells: Iterable[Cell]) -> str:
     """Say what sums tell an observer who sees nothing else, by the strongest attack of each situation.
 
     The clause completes a sentence that ends in "sums,": what was found of clients, then of records, then of which
-    clients nothing is known because the attacks failed.
+    clients nothing is known because the attacks failed. An algorithm can be named twice, for a set of clients that
+    stays and for one that changes (`CHANGING_SURVIVORS`): these are two views, hence two situations.
+
+    Args:
+        cells: at least one, of one defence, with the owners `CLIENT`, `FEDERATION` or `RECORD`.
     """
     situations = strongest(cells, by_owner=True).values()
     best = [cell for cell in situations if cell.owner in (CLIENT, FEDERATION)]
@@ -101,15 +118,17 @@ def _sums(cells: Iterable[Cell]) -> str:
         clauses.append(f"from which an attacker can tell, not always rightly, which records took part in {where}")
     clause = ", and ".join(clauses)
     if not clauses:
-        all_failed = all(cell.verdict.word == INCONCLUSIVE for cell in best)
-        clause = f"and the attacks on them {_failure(best)}" if all_failed else "in which no leak was detected"
+        judged = best or records  # what attacks on the data found counts first
+        all_failed = all(cell.verdict.word == INCONCLUSIVE for cell in judged)
+        clause = f"and the attacks on them {_failure(judged)}" if all_failed else "in which no leak was detected"
     return f"{clause}.{hidden if failed else ''}"
 
 
 def _failure(cells: Iterable[Cell]) -> str:
     """Say why the inconclusive ones among some cells are that.
 
-    `explained` is the share of a cell's runs whose messages its estimate explains; below `SIGHTED` the search failed.
+    `explained` is the share of a cell's runs whose messages its estimate explains, NaN where the attack cannot tell;
+    below `SIGHTED` the search failed.
     """
     failed = all(cell.explained < SIGHTED for cell in cells if cell.verdict.word == INCONCLUSIVE)
     return "failed" if failed else "failed or scatter too much to tell"
