@@ -42,8 +42,10 @@ _MOST_ROUNDS = 40
 _EQUATIONS_PER_UNKNOWN = 2.5
 """Equations to ask for, for each unknown; more of them cost time in proportion."""
 _FIRST_ROUNDS = 3
-"""Rounds after which LoSAC's running sums hold a gradient of about every block (a client's rows are divided into
-blocks, and each local step uses one)."""
+"""Rounds of LoSAC that `_summed_blocks` leaves out, since its running sums lack blocks there. A client's rows are
+divided into M blocks, of which each of T local steps a round draws one: a block is still missing after 3 rounds with
+probability (1 - 1 / M)^(3 T), 1 in 512 for M = 2 and T = 3, the case in the tests. With M = 20 and T = 1 most are still
+missing. That makes the starting points worse, for which alone these sums are used: no equation rests on them."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,9 @@ class RowFitProblem:
         known_points: whether the messages were rewritten as exact gradients at known parameters, so that no local steps
             need to be simulated.
         repeatable: whether the clients' steps use all rows; else full batches stand in for random ones.
-        simulation: the simulation in all coordinates of the rows.
+        simulation: the members' rounds as a function of their rows in all features. That of `equations` takes rows in
+            the equations' basis only; from this one, `PosteriorEstimate` builds equations in a basis of its own where a
+            defence added noise.
     """
 
     equations: SumEquations
@@ -79,6 +83,7 @@ def problem_from_view(
         telescope: use running sums of the contributions where they are exact gradients at known parameters: clients of
             SCAFFOLD and LoSAC send changes of a stored gradient, which add up to it.
         running_sums: read LoSAC's running sums as full gradients, as they are about once every block had its turn.
+            Only the starting points of the result are of use (`_summed_blocks`).
 
     Raises:
         TranscriptError: the view does not fit the method.
@@ -116,8 +121,10 @@ def problem_from_rounds(
     members = sorted({client for item in history for client in item.members})
     sizes = tuple(public.rows[client] for client in members)
     repeatable = not stochastic(method, sizes)
-    # A gradient of these models is a combination of the rows, so that rows are sought in the span of the gradients. The
-    # steps of a proximal method leave that span; its stored gradients, where there are any, do not.
+    # A gradient of these models is a combination of the rows, so that rows are sought in the span of the gradients,
+    # with fewer unknowns than in all features. The steps of a proximal method leave that span, but gradients that its
+    # clients store do not: where there are any, the rounds are rewritten as plain gradients. Where there are none, the
+    # method stays proximal, and `SumEquations.in_row_space` takes all features as the basis.
     known = (telescope or is_proximal(method)) and _stores_gradients(method, history) and repeatable
     if known:
         method, history = _telescoped(method, model, public, history, gradients)
@@ -165,6 +172,11 @@ def _summed_blocks(method: LoSAC, history: tuple[GradientRound, ...]) -> tuple[L
 
     dphi is the change of phi_i, which sums the stored gradients of all M blocks of client i (M times that, in the
     paper's printed formula). The first rounds are left out: not every block has a stored gradient yet.
+
+    The result is a guess, for starting points: its equations are not to be fitted. A stored gradient is one at an
+    earlier model, and the rounds returned have no clips, rounding or noise. `SampleFit`, the only caller, asks for them
+    where one client draws blocks at random and no noise was added. It does not check for clips, which make these sums
+    wrong: starts from them cost time, and what they lead to is reported as found only if it fits the messages.
     """
     scale = 1.0 / method.blocks if method.block_scale == "printed" else 1.0
     sums = np.cumsum([item.total["dphi"] for item in history], axis=0)

@@ -39,7 +39,8 @@ CONFIRM: Final = "confirm"
 UNMASK: Final = "unmask"
 STAGES: Final = (KEYS, SHARES, UPLOAD, UNMASK)
 ACTIVE_STAGES: Final = (KEYS, SHARES, UPLOAD, CONFIRM, UNMASK)
-"""The stages with identities."""
+"""The stages where clients have identities (long-lived signing keys), which protect them against an active adversary: a
+server that may deviate from the protocol."""
 
 MASKED: Final = "masked"
 """Prefix of the masked tensors' names in an upload."""
@@ -52,7 +53,9 @@ SHARE_TAG_BYTES = 8
 """A dealer publishes a tag (truncated hash) of each share. It only serves to tell which client falsified a share: to
 find another share with the same tag takes 2^64 hashes."""
 SEALED_BYTES = 2 * KEY_BYTES + 16
-"""Both shares for one holder, 32 bytes each, encrypted, and the 16 bytes by which AES-GCM authenticates them."""
+"""Both shares for one holder, 32 bytes each, encrypted, and the 16 bytes by which AES-GCM authenticates them. No nonce
+is sent: each pair of clients derives a fresh key for each direction and exchange, which encrypts these shares alone, so
+that a constant nonce is safe (`primitives.encrypt_once`)."""
 ENCRYPTED_SHARES_BYTES = SEALED_BYTES + 2 * SHARE_TAG_BYTES
 """`SEALED_BYTES` and the two tags in the clear: a row of the field `bundles`, on the wire."""
 
@@ -71,9 +74,18 @@ def masking_of(plan: Plan) -> MaskingPlan:
 def check_session(session: Session) -> None:
     """Raise unless the plan is one of this protocol.
 
-    The threshold must exceed half of the planned clients: of two disjoint groups that reach it, a server could get a
-    client's seed from one and its mask key from the other, and open its upload. On the complete graph (degree 0) as
-    many shares as the threshold open a secret; on a sparse graph, of even degree, from 2 to as many as neighbours.
+    Complete graph (degree 0): as many shares as the threshold open a secret, and the threshold must exceed half of the
+    planned clients. Of two disjoint groups that reach it, a server could get a client's seed from one and its mask key
+    from the other, and open its upload.
+
+    Sparse graph: the check is one of form, and does not exclude that attack. A client shares its secrets with its
+    neighbours and itself, so groups that open them are drawn from these. That enough shares are needed is up to
+    `graph.design_sparse_graph`, which chooses degree and shares for a bound on the clients that collude with the
+    server; against a server that lies (identities are needed) any two groups that open a secret then share an honest
+    client, except with the probability that the design allows (its condition 4). Client and server derive the plan by
+    themselves from the run's terms, so that a server cannot lower either number. The degree is even since neighbours
+    stand on a circle, half of them on either side. It is below the threshold, so that the clients of a valid exchange
+    are enough for every client to have all neighbours.
 
     Raises:
         PlanError: a number breaks these rules, or the cohort exceeds the plan.
@@ -96,7 +108,11 @@ def check_session(session: Session) -> None:
 
 
 def session_digest(session: Session) -> bytes:
-    """Compute the digest of what all parties agree on before the exchange, 32 bytes."""
+    """Compute the digest of what all parties agree on before the exchange, 32 bytes.
+
+    In all digests `fingerprint` writes each part with its type and length, so that no two lists of parts encode alike.
+    A list of ids of any length is encoded as one part (`label`), or stands last, as in `share_dealers_digest`.
+    """
     return fingerprint(
         "securefed secure aggregation 8", session.run, session.round, plan_digest(session.plan), label(*session.cohort)
     )
@@ -140,8 +156,8 @@ def share_dealers_digest(
 def seed_commitment(advertisement: bytes, client: ClientId, seed: bytes) -> bytes:
     """Compute the commitment to a self-mask seed that its owner publishes; 32 bytes.
 
-    The server compares a seed that it reconstructed from shares with it. The seed has about 255 bits of entropy, so a
-    plain hash hides it.
+    The server compares a seed that it reconstructed from shares with it. The seed is uniform modulo 2^255 - 19, the
+    prime of the shares (`shamir`), so that it has almost 255 bits of entropy, and a plain hash hides it.
     """
     return fingerprint("seed commitment", advertisement, client, seed)
 
@@ -189,7 +205,7 @@ def upload_bytes(plan: Plan, tag: int) -> int:
     signatures = 2 * SIGNATURE_BYTES if CONFIRM in plan.stages else 0  # of its keys and of the survivors
     degree = masking_of(plan).degree
     holders = degree + 1 if degree else plan.clients  # a client deals to itself too; degree 0: the complete graph
-    shares = holders * ENCRYPTED_SHARES_BYTES + KEY_BYTES
+    shares = holders * ENCRYPTED_SHARES_BYTES + KEY_BYTES  # the seed's commitment, a hash, is as long as a key
     upload = sum(wire_size(t.size, t.ring) * wire_dtype(t.ring).itemsize for t in plan.tensors)
     # at `unmask` it reveals one share of 32 bytes for each dealer whose shares it holds, itself included
     return keys + shares + upload + holders * KEY_BYTES + len(plan.stages) * tag + signatures
