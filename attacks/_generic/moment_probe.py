@@ -4,9 +4,18 @@ Such a client step is linear in the moments M = [1 X]^T [1 X]: the number of row
 matrix S = X^T X. Its messages are y = L vec(M), with a matrix L that depends on the broadcasts only. The attack runs
 the client step as a black box: it computes L column by column, from the messages of clients of which one row is not
 zero (`moment_map`). It solves L m = y by least squares. Where the rounds do not determine M, alternating projections
-find a solution that is a positive semidefinite matrix of rank at most the number of rows, as M is. Where the function
-depends on a row's class, every class has moments of its own, among them its number of rows. The rows are those of all
-members: the clients whose sum each observed message is.
+find a solution that is a positive semidefinite matrix of rank at most the number of rows, as M is. The rows are those
+of all members: the clients whose sum each observed message is.
+
+Rows may have labels, and the function of a row may depend on its label. `ScaledClientStep` finds that out by trying
+other labels, and this module reads from it:
+
+    classes     the labels that rows can have, where they are classes and change the messages; else empty
+    kinds       number of moment matrices: one for each class, or one for all rows where `classes` is empty
+    known       (rows,) index of the moment matrix that each of the members' rows belongs to, by the members' labels
+    response    where labels are real numbers (responses) that change the messages, the largest one; else 0. The
+                response, divided by it, is then the last column of every row x.
+    width       number of columns of a row x, the response included
 """
 
 from __future__ import annotations
@@ -53,7 +62,11 @@ class ProbeGram:
     secret: ClassVar[str] = "gram"
 
     def applies(self, target: Target, observed: View) -> str | None:
-        """Return why the attack cannot run on this view, or `None` if it can."""
+        """Return why the attack cannot run on this view, or `None` if it can.
+
+        One moment matrix is counted here. Whether there is one for each class shows only when the client step runs:
+        `solve` counts again then, and refuses by raising.
+        """
         if not observed.rounds:
             return "The view holds no round."
         unknowns = (target.public.features + 1) * (target.public.features + 2) // 2
@@ -62,7 +75,10 @@ class ProbeGram:
         return None
 
     def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
-        """Reconstruct the secret of the view's members.
+        """Reconstruct the Gram matrix of the view's members.
+
+        The replay is given no labels, so that there are no classes here: of the rows' moments only the number of rows,
+        which is public, is known.
 
         Raises:
             TranscriptError: the view lacks what the attack needs.
@@ -80,15 +96,20 @@ class ProbeGram:
     ) -> RecoveredMoments:
         """Find the moments of all members' rows; class by class where the client step depends on classes.
 
+        An attack on rows or their Gram matrix is given the members' labels by the audit (`replay.labels`), so that its
+        result shows what an attacker learns of the rows who already knows the labels: `counted=True`. An attack on the
+        labels must not use them: `counted=False`. Which labels exist is then taken from the prior's labels, since those
+        of the members would show which classes have no row at all, and only the total number of rows is known.
+
         Args:
-            replay: the observed rounds.
+            replay: the observed rounds; its labels, if any, are the members' true ones.
             rng: generator of the rows that are tried.
             prior: rows like the members' that the attacker has; what the rounds leave open is taken from their moments.
             labels: labels of the prior's rows, where the attacker has them.
-            counted: whether the attacker knows how many of the members' rows have each label.
+            counted: whether the attacker knows the members' labels, and so how many rows each class has.
 
         Returns:
-            The moments, from which the Gram matrix, the rows and the numbers of rows by class are computed.
+            The moments. Call `gram` and `rows` of it after `counted=True`, and `counts` after `counted=False`.
 
         Raises:
             TranscriptError: the messages are not linear in M, or M has too many entries to be probed.
@@ -211,6 +232,8 @@ class RecoveredMoments:
     def counts(self) -> Reconstruction:
         """Return the number of rows with each label from 0 to the largest, (classes,).
 
+        That is a finding only of moments solved with `counted=False`; otherwise the counts were an input.
+
         Raises:
             TranscriptError: the messages do not depend on labels that are classes.
         """
@@ -219,7 +242,7 @@ class RecoveredMoments:
         if not self.sums:
             raise TranscriptError("the messages tell products of rows by class, but neither sums nor numbers of rows")
         out = np.zeros(max(self.step.classes, default=0) + 1)
-        out[list(self.step.classes)] = [part[0, 0] for part in self.parts[: len(self.step.classes)]]
+        out[list(self.step.classes)] = [part[0, 0] for part in self.parts]  # one part for each class
         return self._reconstruction("labels", out)
 
     def rows(self, prior: Array) -> Reconstruction:
@@ -228,6 +251,9 @@ class RecoveredMoments:
         Moments do not change if the rows of a class change places, so that every row is estimated by the mean of its
         class. A single row is its own mean. Where sums are unknown, only the Gram matrix restricts the mean, and its
         direction follows from the prior's mean (`_mean`).
+
+        Every row gets the mean of its class by the members' own labels (`step.known`), so that this is meant for
+        moments solved with `counted=True`: an attacker who does not know the labels cannot say which row is whose.
 
         Args:
             prior: rows like the members'.
@@ -243,15 +269,17 @@ class RecoveredMoments:
         """Return the estimated mean of the `count` rows X of one class, (features,).
 
         With known sums it is their sum over their number. Else S = X^T X is known, and X = O S^(1/2) with an unknown
-        partial isometry O (count, features), uniform before the prior is used. The sum of the rows is
+        partial isometry O (count, features), uniform before the prior is used. With the unit vector e = 1 / sqrt(count)
+        of R^count, 1 the vector of ones, the sum of the rows is X^T 1 = sqrt(count) S^(1/2) O^T e.
 
-            X^T 1 = sqrt(count) S^(1/2) u,    u = O^T e,    e = 1 / sqrt(count), a unit vector in R^count,
+        The normal prior of mean m and variances D gives X a density proportional to exp(m^T D^-1 X^T 1), as its
+        quadratic part depends on S only. With a = S^(1/2) D^-1 m, (features,), the exponent is sqrt(count) e^T O a, and
+        |O a| = |a|. So the unit vector O a / |a| of R^count has the von Mises-Fisher distribution about e with
+        concentration k = sqrt(count) |a|, and its mean is A(k) e, with A(k) its mean length (`_resultant`). Hence
+        E[O^T e] = A(k) a / |a|: its part along a is E[e^T O a] / |a| = A(k), and for b orthogonal to a E[e^T O b] = 0,
+        since O and O with b reversed are equally likely. The mean of X^T 1 / count is therefore
 
-        and the normal prior of mean m and variances D gives X a density proportional to exp(m^T D^-1 X^T 1), as its
-        quadratic part depends on S only. So a uniformly rotated e gets the von Mises-Fisher distribution on the sphere
-        of R^count, with concentration k = sqrt(count) ||S^(1/2) D^-1 m|| about the direction of S^(1/2) D^-1 m. With
-        A(k) the mean length of such a direction (`_resultant`), the mean of u is A(k) S^(1/2) D^-1 m / ||S^(1/2) D^-1
-        m||, and that of the rows' mean X^T 1 / count is A(k) S D^-1 m / (||S^(1/2) D^-1 m|| sqrt(count)).
+            A(k) S^(1/2) a / (|a| sqrt(count)) = A(k) S D^-1 m / (|a| sqrt(count)).
         """
         features, bound = self.step.replay.features, self.step.replay.target.public.feature_bound
         if self.sums:
@@ -259,7 +287,7 @@ class RecoveredMoments:
         gram, mean = self._second(part), prior.mean(axis=0)
         variance = np.maximum(prior.var(axis=0), (_LEAST_DEVIATION * bound) ** 2)
         direction = gram @ (mean / variance)  # S D^-1 m
-        length = float(np.sqrt(max(mean / variance @ direction, 0.0)))  # ||S^(1/2) D^-1 m||
+        length = float(np.sqrt(max(mean / variance @ direction, 0.0)))  # |a|
         if not length > 0:
             return np.zeros(features)
         return np.asarray(_resultant(np.sqrt(count) * length, count) * direction / (length * np.sqrt(count)))
