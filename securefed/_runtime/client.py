@@ -5,8 +5,13 @@ each client one request a stage. At the upload the client computes its contribut
 messages stand outside exchanges: `COMMIT` tells the outcome of the last round, `REVEAL` asks for scalars by which the
 algorithm selects clients. Callers hand each message to `ClientNode.handle`: transports, `SumClient`, the Flower client.
 
+"Round" has two meanings. An exchange's number is `message.round`, `session.round`, and in the state `last_round`,
+`tentative_round` and `committed_round`. Training rounds are counted by `header.round`, those completed before the
+exchange: a round whose sum was void is repeated, in an exchange of another number.
+
 The state after a contribution is tentative. A later request says which exchange's sum counted this client last: if that
-is the contribution's, the tentative state is committed, else dropped. If a commit fails, the client is stuck.
+is the contribution's, the tentative state is committed, else dropped (`ClientCommits`). If a commit fails, the client
+is stuck.
 
 Apart from the protected upload, nothing that the server sees of a client depends on the client's data. So the client
 checks the whole request for an upload by rules on public facts, and uses the exchange up (durably, `persist`), before
@@ -27,6 +32,7 @@ import numpy as np
 
 from securefed._messages import REFUSAL, SERVER, ClientId, Message
 from securefed._persistence.packing import unnest
+from securefed._runtime.client_commits import ClientCommits
 from securefed._runtime.client_sampling import check_agreed_to_reveal, reveal_scalars
 from securefed._runtime.client_state import ClientNodeState, ComputedContribution, PendingUpload, with_cost
 from securefed._runtime.exchange_context import (
@@ -46,7 +52,6 @@ from securefed._runtime.privacy_cost import PrivacyCost, cost_of
 from securefed._runtime.refusals import refusal_body
 from securefed._tensors import Tensors
 from securefed._transports.base import BatchEndpoint
-from securefed.algorithms._base import RoundOutcome
 from securefed.algorithms._capabilities import SupportsPrivacyCost, supports
 from securefed.algorithms._validation import check_contribution
 from securefed.datasets._base import Dataset
@@ -84,6 +89,8 @@ class ClientNode:
     """
 
     batch: BatchEndpoint | None = None
+    """Answers a stage for many simulated clients at once, this one included; the in-process transport calls it instead
+    of `handle`. `None` for a client that answers alone."""
     simulated = False
     """True for a simulated client: then a contribution that does not fit the layout ends the run by name."""
 
@@ -112,6 +119,7 @@ class ClientNode:
         own: Any = self.algorithm
         self._spending: SupportsPrivacyCost[Any] | None = own if supports(own, SupportsPrivacyCost) else None
         self._plans = ExchangePlans(schema, defense)
+        self._commits = ClientCommits(client, schema, self._plans, self._verifying)
         self.state = ClientNodeState(self.algorithm.enroll(data, schema.public, self._rng(0)))
         """All that the client keeps between messages; replaced as a whole, at each message."""
 
@@ -214,11 +222,16 @@ class ClientNode:
         return self._reply(message, REFUSAL, body)
 
     def _rng(self, round: int, *purpose: int) -> np.random.Generator:
-        """Return the generator of a round: 0 to enrol, r + 1 for round r; `purpose`: 1 to reveal, (2, a) attempt a."""
+        """Return a generator that no other use shares; `round` is a number that depends on the use.
+
+        Without `purpose`: 0 to enrol, else 1 + `header.round`, to contribute to a training round. With purpose (2, a):
+        the same at attempt a > 0. With 1: 1 + `message.round`, to reveal scalars, as no header is at hand then.
+        """
         return np.random.default_rng([self._seed, self.client, round, *purpose])
 
     def _step(self, state: ClientNodeState, message: Message) -> tuple[ClientNodeState, Tensors] | PendingUpload:
         """Return the next state and the reply's body; for a checked request for an upload, what is still to compute."""
+        # Number and stage are compared with themselves: here only run, sender and receiver are checked.
         message.check(run=self.run, round=message.round, stage=message.stage, sender=SERVER, receiver=self.client)
         if message.stage in (COMMIT, REVEAL):
             return self._outside(state, message)
@@ -240,12 +253,20 @@ class ClientNode:
         assert session is not None and header is not None
         broadcast = unnest("broadcast", message.body)
         self._schema.check_broadcast(message.sender, broadcast)
+        # The request lists for each client of the cohort the exchange that counted it last, and a digest of what
+        # followed. `check_own` compares this client's digest with the broadcast that the request says followed, and
+        # with the digest that the client kept when it committed the same exchange. `check`: the client knows of it.
         counted = CountedExchanges.read(message, header.cohort, followed=self.algorithm.needs_outcome)
-        followed = self._followed(message, broadcast)
+        followed = self._commits.followed(message, broadcast)
         committed = state.committed_round, state.followed
         number = counted.check_own(message, header.cohort.index(self.client), followed, committed)
-        self._check_counted(state, message, number)
+        self._commits.check(state, message, number)
         digest = tensors_digest(broadcast)
+        # `exchange` is the same at all clients that received the same, and enters masks, so that clients which received
+        # other broadcasts or lists are not summed. The source (`upload_context`) is this client's own: it says what the
+        # contribution is computed from, the broadcast and by `known` the state, and the protocol refuses to sum
+        # contributions of one source with two sets of clients. If `known` changed and the state did not, a server could
+        # have one contribution in two sums, and subtract them; in the opposite case, new ones would be refused.
         exchange = exchange_context(session, header, digest, counted)
         known = number if has_memory(state.committed) else NEVER  # without memory, no earlier sum matters to it
         context = upload_context(exchange, header.kind, digest, known)
@@ -278,34 +299,8 @@ class ClientNode:
 
     def _committed(self, pending: PendingUpload) -> PendingUpload:
         """Commit or drop the tentative state before computing; where that fails, `fault` says so to `compute`."""
-        self.state, fault = self._commit_or_stick(pending.state, pending.message, pending.counted)
+        self.state, fault = self._commits.commit(pending.state, pending.message, pending.counted)
         return replace(pending, state=self.state, fault=fault)
-
-    def _commit_or_stick(
-        self, state: ClientNodeState, message: Message, counted: int
-    ) -> tuple[ClientNodeState, Exception | None]:
-        """Commit the tentative state if `counted`, the last exchange that counted this client, is its own, or drop it.
-
-        Returns the next state, and the error because of which the client is stuck; the server does not learn of that.
-        """
-        commits, followed = state.tentative is not None and counted == state.tentative_round, None
-        settled = replace(state, tentative=None, tentative_round=-1, sum_key=b"")
-        if commits:
-            followed = self._followed(message, unnest("broadcast", message.body))
-            digest = b"" if followed is None else tensors_digest(followed)
-            settled = replace(settled, committed_round=counted, followed=digest)
-        try:
-            if state.stuck:
-                raise SecureFedError("a round that counted this client could not be committed before")
-            if commits and not state.absent:
-                committed = self.algorithm.commit(state.tentative, RoundOutcome(True, followed))
-                settled = replace(settled, committed=committed)
-            return settled, None
-        except Exception as error:
-            if not self._plans.hide_absence:
-                raise
-            _LOG.warning("client %d: the last round could not be committed: %r", self.client, error)
-            return replace(settled, committed_round=counted, stuck=True), error
 
     def _outside(self, state: ClientNodeState, message: Message) -> tuple[ClientNodeState, Tensors]:
         """Answer a message outside any exchange: how the last round ended, and what a selection asks for."""
@@ -314,9 +309,9 @@ class ClientNode:
         if message.stage == REVEAL:
             check_agreed_to_reveal(message, self.algorithm, self._reveal)
         counted = int(integers(message, "commit/round", 0))
-        self._check_counted(state, message, counted)
-        self._followed(message, unnest("broadcast", message.body))
-        state, _ = self._commit_or_stick(replace(state, last_round=message.round), message, counted)
+        self._commits.check(state, message, counted)
+        self._commits.followed(message, unnest("broadcast", message.body))
+        state, _ = self._commits.commit(replace(state, last_round=message.round), message, counted)
         if message.stage != REVEAL:
             return state, {}
         return state, reveal_scalars(self.algorithm, state.committed, self._rng(message.round + 1, 1))
@@ -328,7 +323,7 @@ class ClientNode:
         protocol, reply = self._defense.aggregation.client_upload(state.protocol, encoded)
         kept = state.encoded if encoded is None or not self._keep else without_indicator_tensor(encoded)
         state = self._remember(replace(state, protocol=protocol, encoded=kept))
-        if state.trains and self._verifying is not None:
+        if state.trains and self._verifying is not None:  # a secret by which `_commits.check` checks the announced sum
             state = replace(state, sum_key=self._verifying.client_keeps(protocol))
         return state, reply
 
@@ -354,8 +349,8 @@ class ClientNode:
         """Open the exchange that a request's header describes, after checking that it is new and in the schedule."""
         if message.round <= state.last_round:
             raise ContradictionError(message.sender, f"exchange {message.round} was opened before: a replay")
-        numbers = len(self._defense.start(self._schema.layouts[TRAIN]))
-        header = ExchangeHeader.read(message, self.client, self._schema.public.clients, numbers)
+        learned = len(self._defense.start(self._schema.layouts[TRAIN]))  # numbers that the server learns from sums
+        header = ExchangeHeader.read(message, self.client, self._schema.public.clients, learned)
         session = self.session(message.round, header)
         if (size := len(header.cohort)) > session.plan.clients:
             raise MalformedError(message.sender, f"cohort of {size} exceeds the planned {session.plan.clients}")
@@ -367,34 +362,3 @@ class ClientNode:
         if self._remembering is not None:
             protocol = self._remembering.client_remind(protocol, state.memory)
         return replace(state, header=header, session=session, protocol=protocol, last_round=message.round, place=place)
-
-    def _check_counted(self, state: ClientNodeState, message: Message, counted: int) -> None:
-        """Raise unless the server counted last what this client knows of, and announces a right sum of it.
-
-        Raises:
-            ContradictionError: the server counted an exchange that this client knows nothing of, or not the one it
-                committed: one of the two went on from an older file than the other, and running sums would be off.
-            SumRefused: the sum that counted this client is not announced, or not right.
-        """
-        known = {state.committed_round} | (set() if state.tentative is None else {state.tentative_round})
-        if counted not in known and has_memory(state.committed):
-            where = f"exchange {counted} was counted last, and this client's state is of {sorted(known)}"
-            raise ContradictionError(
-                message.sender, f"{where}: one of both went on from an older file; restore the newest of each"
-            )
-        if state.tentative is not None and counted == state.tentative_round and state.sum_key:
-            assert self._verifying is not None
-            announced = unnest("commit/announced", message.body)
-            self._verifying.client_check(state.sum_key, self.client, self._plans.training, announced)
-
-    def _followed(self, message: Message, broadcast: Tensors) -> Tensors | None:
-        """Return the broadcast that followed from the exchange that counted this client; `None` if it needs none.
-
-        Raises:
-            MalformedError: it is no broadcast of this run.
-        """
-        if not self.algorithm.needs_outcome:
-            return None
-        followed = unnest("commit/broadcast", message.body) or broadcast
-        self._schema.check_broadcast(message.sender, followed)
-        return followed

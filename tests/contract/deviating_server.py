@@ -18,6 +18,7 @@ import numpy as np
 from securefed._messages import REFUSAL, SERVER, Message, Transcript
 from securefed._persistence.packing import nest
 from securefed._runtime.client import ClientNode
+from securefed._runtime.client_commits import ClientCommits
 from securefed._runtime.exchange import Coordinator, HelperNode
 from securefed._runtime.exchange_context import CountedExchanges, tensors_digest
 from securefed._runtime.exchange_header import EVALUATE, TRAIN, ExchangeHeader
@@ -45,6 +46,14 @@ class _AnyExchange:
         return header.round, int(header.kind == TRAIN), header.attempt
 
 
+class _AnyCount(ClientCommits):
+    def check(self, state: Any, message: Message, counted: int) -> None:
+        """Believe everything."""
+
+    def followed(self, message: Message, broadcast: Tensors) -> None:
+        """Need no broadcast."""
+
+
 class Partner(ClientNode):
     """An honest party of the protocol that contributes zeros to whatever it is asked."""
 
@@ -52,19 +61,11 @@ class Partner(ClientNode):
         contract = _Lenient(**vars(terms.schema))
         super().__init__(client, RUN, contract, DATA["uniform"], terms.defense, terms.seed, keep=False)
         self.exchanges = _AnyExchange()  # type: ignore[assignment]
+        self._commits = _AnyCount(**vars(self._commits))
 
     def compute(self, pending: Any) -> Any:
         kind = pending.state.header.kind
         return pending.state.committed, {s.name: np.zeros(s.shape) for s in self._schema.layouts[kind]}
-
-    def _check_counted(self, state: Any, message: Message, counted: int) -> None:
-        return None
-
-    def _followed(self, message: Message, broadcast: Tensors) -> None:
-        return None
-
-    def _commit(self, state: Any, message: Message) -> Any:
-        return state
 
 
 class OldOrder(ClientNode):
