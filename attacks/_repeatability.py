@@ -26,7 +26,8 @@ from securefed.errors import SecureFedError
 
 SMALL: Final = 0.05
 """Largest relative error of an estimate that is called recovered. Of pictures of digits, whose entries have a root mean
-square of .45 of the range, it is 33 dB; half of it would be 39 dB, and twice it 27 dB, which is no picture any more."""
+square of .45 of their range, it is a peak signal-to-noise ratio of 33 dB, -20 log10(.45 * .05). Half of it would be
+39 dB, and twice it 27 dB, where errors are plain to see."""
 HIDDEN_ERROR: Final = "hidden error"
 """Key of `Reconstruction.diagnostics` for the relative error that an attack itself expects of its estimate."""
 _UNIFORM = 1 / math.sqrt(12)

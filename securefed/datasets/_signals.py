@@ -20,6 +20,7 @@ from securefed.datasets._formats import TextTable, read_csv, read_matrix, read_n
 from securefed.datasets._loaded_dataset import LoadedDataset
 from securefed.errors import DataError
 
+# The third argument has a tuple for each of the original's files: patterns of its name, of which one suffices.
 UCI_HAR = DatasetFiles(
     "uci_har",
     "uci_har.npz",

@@ -3,6 +3,7 @@
 With W the largest weight of the terms, w_i the weights and x_i the updates of the clients that took part (survivors),
 the released sums are s = sum_i (w_i / W) x_i and v = sum_i w_i / W. So total = W s, weight = W v, mean = s / v.
 Without weights, W = 1, s = sum_i x_i, and v is a public number: of survivors, or under noise of the planned cohort.
+Terms with noise are never weighted, since the size of the noise must not depend on a weight.
 
 Fixed point rounds: s is off by at most e and v by at most u (the plan's errors). Then the mean is off by
 

@@ -74,7 +74,7 @@ class LinearProblem(Classifier):
         return bounds | {"bias": steepest} if self.bias else bounds
 
     def initial(self, public: Public, rng: np.random.Generator) -> dict[str, Array]:
-        """Return the parameters before the first round."""
+        """Return the parameters before the first round, in float64; the algorithms cast them to `dtype` for clients."""
         out = {name: np.zeros(shape) for name, shape in self.shapes(public).items()}
         if self.initial_scale:
             out["weight"] = rng.normal(0.0, self.initial_scale, out["weight"].shape)
@@ -140,7 +140,8 @@ class LogisticRegression(LinearProblem):
     def smoothness(self, x: Array, classes: int) -> float | None:
         """Return the Hessian's largest eigenvalue at zero weights, where p (1 - p) = 1/4; `None` for another start.
 
-        It is nowhere larger, since p (1 - p) is nowhere larger.
+        It is nowhere larger, since p (1 - p) is nowhere larger. For a random start it is therefore a bound and not the
+        value, which `known_smoothness` promises: personalised methods refuse steps that are too long by it.
         """
         return None if self.initial_scale else largest_eigenvalue(x, bias=self.bias, scale=0.25, l2=self.l2)
 

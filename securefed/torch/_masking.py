@@ -15,8 +15,9 @@ after the sum: so a party outside the group that reads the network does not lear
 A stream is keyed by the pair's secret, which is new in every agreement of keys, and by the call's name: kind, number,
 length, ring and step. So no stream is used twice, and ranks that differ in any of these do not cancel: then the check
 words are uniform, and both are 0 with a probability of 2^-64 (2^-128 in a ring of 64 bits). A rank that leaves its
-masks out is found in the same way. What the check words do not find: a rank that adds wrong values under the right
-masks, and a link that alters values in transit, as either could in an all-reduce in the clear.
+masks out is found in the same way, and so is a link that alters check words, as a fault that hits a whole message does.
+What the check words do not find: a rank that adds wrong values under the right masks, and a link that alters value
+words alone, as either could in an all-reduce in the clear.
 
 A rank whose values are too large or not finite adds uniform words instead of its values, and uniform words to the pair
 of control words that says why. The sum is then noise, and shows that some rank was out, but not which or how many.

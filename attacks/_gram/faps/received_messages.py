@@ -3,8 +3,9 @@
 FAPS is federated PCA; a client's message in round k is a matrix Y_k, (features, rank), and a scalar tr(Z_k^T S Z_k),
 with Z_k the broadcast basis. Both are known functions (`client_equations`) of the client's Gram matrix S and of its
 inner counts, the numbers of iterations that it makes in rounds 1, 2, ... Where FAPS fixes the inner counts they are
-public; where a rule ends the iterations they are unknowns, as real numbers. FAPS' penalty beta is a public multiple of
-lambda_1(S), the largest eigenvalue.
+public; where a rule ends the iterations they are unknowns, as real numbers: c = j + tau with 0 < tau < 1 stands for a
+subspace between those after j and j + 1 iterations, at the share tau of the way (`simulated_client`). FAPS' penalty
+beta is a public multiple of lambda_1(S), the largest eigenvalue.
 
 `noise_weighted_fit` minimises the differences, each over its standard deviation. `client_fit`, which runs before it,
 takes lambda_1(S) from the first message as exact; here it is an unknown, since the messages carry errors.

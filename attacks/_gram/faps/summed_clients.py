@@ -6,10 +6,12 @@ subspace, the span of X, orthonormal (features, rank). In each round it moves X 
 
     H = S_i + X W^T + W X^T + beta Z Z^T,    W = -(I - X X^T) S_i X,    Z the broadcast basis, shaped as X.
 
+The client's penalty beta is a public multiple of lambda_1(S_i), the largest eigenvalue, which an adaptive rule raises.
 The last V is its new X. It sends the masked product Y = beta X X^T Z - X W^T Z - W X^T Z with the new X and W at the
 new X, and tr(Z^T S_i Z). Y is not linear in S_i, so a sum of messages depends on every S_i and not only on their
 sum. With a fixed number of inner steps the messages are a known function of S_i. The attack simulates all clients and
-fits their S_i to the sums (`joint_fit`). It runs on views that show sums only, as under secure aggregation.
+fits their S_i to the sums (`joint_fit`). It runs on views that show sums only, as under secure aggregation, of the same
+clients in every round from the first on, which the base class `JointAttack` checks.
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ class JointGram(JointAttack):
     """Fit all clients of FAPS' sums at once.
 
     It needs a fixed number of inner steps: where clients stop by a rule, each client's numbers would be unknown too.
+    `GuardedFAPS`, a subclass of FAPS, runs other rounds between those of FAPS, in which clients send S_i Z: these are
+    not simulated here.
     """
 
     name: ClassVar[str] = "gram/joint"

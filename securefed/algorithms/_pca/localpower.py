@@ -1,7 +1,8 @@
 """LocalPower: subspace iteration in which clients multiply several times with their Gram matrix between two sums.
 
-Client i holds the Gram matrix S_i of its rows, the server an orthonormal basis Z (features, rank). One product S_i Z
-between two sums is SSI, simultaneous subspace iteration. The server's part and its stop rules are in server.py.
+Client i holds the Gram matrix S_i = A_i A_i^T of its rows A_i^T, the server an orthonormal basis Z (features, rank).
+One product S_i Z between two sums is SSI, simultaneous subspace iteration. The server's part and its stop rules are in
+server.py.
 
 Source: Li et al. 2021, as described in faps section 5.3.
 """
