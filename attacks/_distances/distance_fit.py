@@ -12,6 +12,11 @@ algorithm PPGL gamma w and gamma, with a weight gamma that falls with the distan
 algorithm IGL only the value of its objective. The attack knows all but z: it simulates the steps (`GraphSimulation`) as
 a function of z / N of every member, the clients whose sum the attacker observes, and fits that to the observed
 messages. It is registered as `distances/fit`; audits call `applies`, then `run`.
+
+The residual of a round is (simulated - observed sum) in units of that round's signal (`GraphSimulation.signals`): the
+norm of the observed sum less the sum that members would send whose distances leave the starting graph as it is. So the
+signal is what the messages show of the data, and such members, who show nothing, have a residual of norm 1 in each
+round. Every norm of a residual below, and every threshold on one, is in this unit, over all fitted rounds together.
 """
 
 from __future__ import annotations
@@ -39,7 +44,7 @@ from securefed.attacks._requirements import too_large, why_incomplete
 from securefed.errors import TranscriptError
 
 SOLVED = 1e-10
-"""Norm of the residual, in units of what the messages show of the data, up to which a fit explains them."""
+"""Norm of the residual up to which a fit explains the messages."""
 _GOAL, _ROUND_OFF = 3e-15, 1e-13
 """Norm of the residual at which a search stops; the second where messages leave some distances open: the Jacobian is
 then singular, and round-off ends the search earlier."""
@@ -58,7 +63,8 @@ _COMPLETIONS = 3
 _SETTLED = 1e-6
 """Relative change of the distances below which a completion is the last."""
 _QUIET = 0.3
-"""Noise, relative to what the messages show of the data, up to which a search that ignores the noise is tried."""
+"""Norm of a round's noise in units of its signal (`GraphSimulation.loudness`, the largest of all rounds), up to which a
+search that ignores the noise is tried."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +73,14 @@ class DistanceFit:
 
     One client in the clear: with K = 1 a round is linear in z on the edges that stay positive, so that the first step
     of the search is exact; with K > 1 a few are needed. An edge whose weight is 0 in every message is called hidden:
-    the messages only say that its distance is at least some number. (With K > 1 its weight may be positive in the first
-    steps. It then counts in the degrees of its two vertices, which shows one or two sums of hidden distances for each
-    vertex.) The hidden distances that stay open are completed (`complete_undetermined`): squared distances D are those
-    of some signals only if the Gram matrix -1/2 J D J, with J = I - 1 1^T / vertices, has no negative eigenvalue, and
-    of all such D the one whose Gram matrix has the largest determinant is taken. For Gaussian data it has the largest
-    entropy; it is likely, not known.
+    the messages only say that its distance is at least some number. (With K > 1 its weight may be positive before the
+    last of the K steps, mostly in the first one or two. It is then part of the degrees of its two vertices, on which
+    the next step of the visible edges there depends. A degree is a sum over all edges of a vertex, so that each such
+    step shows one sum over the hidden distances of a vertex.) The hidden distances that stay open are completed
+    (`complete_undetermined`): squared distances D are those of some signals only if the Gram matrix -1/2 J D J, with J
+    = I - 1 1^T / vertices, has no negative eigenvalue. It maps 1 to 0; its determinant is taken on the complement of 1,
+    as the product of the other eigenvalues. Of all such D the one of largest determinant is taken. For Gaussian data it
+    has the largest entropy; it is likely, not known.
 
     Sums: every member is simulated separately. In the first round all have the same weight, which gives the mean
     member's distances; from the second round on, the weights gamma_i tell PPGL's clients apart. The result does not say
@@ -104,7 +112,11 @@ class DistanceFit:
     secret: ClassVar[str] = "distances"
 
     def applies(self, target: Target, observed: View) -> str | None:
-        """Return why the attack cannot run on this view, or `None` if it can."""
+        """Return why the attack cannot run on this view, or `None` if it can.
+
+        Before a view is read, only the messages' size is known: allowed for are 8 float64 arrays (features, features)
+        for each member and round. The arrays of the search are larger, and `_check_memory` counts them once it is read.
+        """
         if not isinstance(target.algorithm, GraphMethod):
             return "It inverts steps of graph learning, and this algorithm learns none."
         features, members = target.public.features, len(observed.members)
@@ -151,7 +163,7 @@ class DistanceFit:
         tries = self.starts if len(system.members) > 1 and isinstance(system.method, PPGL) else 1
         for start in islice(starting_points(system, rng), tries):
             fitted = self._fit(system, start)
-            if best is None or not fitted[0] >= best[0]:
+            if best is None or fitted[0] < best[0]:
                 best = fitted
             if best[0] <= SOLVED:
                 break
@@ -173,7 +185,11 @@ class DistanceFit:
         return replace(found, diagnostics={**found.diagnostics, **(end.report() if system.loudness else {})})
 
     def _fit(self, system: GraphSimulation, start: Array) -> tuple[float, Array, Array]:
-        """Return residual, distances and Jacobian from one start, with more and more rounds fitted together."""
+        """Fit from one start, with more and more rounds fitted together.
+
+        Returns:
+            Norm of the residual of all fitted rounds, infinite where it is no number; distances; Jacobian.
+        """
         most, count, point = min(self.rounds, len(system.rounds)), len(system.members), start.ravel()
         stages = _STAGES if count == 1 else (count, count + 1, 2 * count, self.rounds)
         for stage in sorted({min(k, most) for k in stages}):
@@ -184,7 +200,8 @@ class DistanceFit:
             if stage == most or end.norm > _HOPELESS * np.sqrt(stage):
                 break
         residual, jacobian = system.first(most).residual_and_jacobian(point.reshape(start.shape))
-        return float(np.linalg.norm(residual)), point.reshape(start.shape), jacobian
+        norm = float(np.linalg.norm(residual))
+        return norm if np.isfinite(norm) else np.inf, point.reshape(start.shape), jacobian
 
     def _fit_rounds(self, system: GraphSimulation, point: Array) -> LeastSquaresFit:
         """Fit all rounds of `system` from `point`; complete what one client's messages do not determine."""

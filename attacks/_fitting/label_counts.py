@@ -49,7 +49,7 @@ def nearest_counts(values: Array, lower_bound: Array, total: int) -> Iterator[Ar
     neighbour that is still new.
 
     Args:
-        values: (classes,) real numbers.
+        values: (classes,) estimated numbers of rows of each class, real numbers, not necessarily of this total.
         lower_bound: (classes,) integers whose sum is at most `total`.
         total: sum of each count.
     """
@@ -94,7 +94,9 @@ def _neighbours(counts: Array, values: Array, lower_bound: Array) -> Iterator[Ar
 def round_to_total(values: Array, total: int) -> Array:
     """Return non-negative integers that sum to `total`, in about the proportions of `values` (largest remainders).
 
-    If no value is positive, the integers are about equal.
+    Attacks that estimate numbers of rows make whole counts of them by this: `starting_points` and `row_posterior` of
+    the gradient inversion, and the audit of models' training (`reading_attacks`). If no value is positive, the integers
+    are about equal.
     """
     values = np.maximum(values, 0.0)
     if not values.any():

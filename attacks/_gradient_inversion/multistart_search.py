@@ -2,9 +2,11 @@
 
 The equations (`SumEquations`) say that the messages simulated from the rows equal the observed ones. For given labels
 they are a nonlinear least-squares problem in the rows' coordinates. The labels come with the starting points: each
-start follows one label count, a guess of how many rows each class has. Two norms of the residual serve for comparison:
+start follows one label count, a guess of how many rows each class has. The residual is relative: each part of the
+messages (such as `delta`, or `dx` and `dc` in SCAFFOLD) is divided by the norm of what the rows contribute to it over
+all rounds. All norms and thresholds below are in this unit. Two norms serve for comparison:
 
-    signal    that of clients without rows, that is, the size of what the rows contribute to the messages
+    signal    that of clients without rows: 1 for one part, the root of the number of parts for several
     floor     that of the true rows, which fixed-point rounding and noise of the messages cause
 
 A fit leaves the share ||residual|| / signal of the messages unexplained. The attacks of this folder (`fitting_attack`)
@@ -29,9 +31,9 @@ from securefed.attacks._gradient_inversion.starting_points import StartGenerator
 from securefed.attacks._gradient_inversion.sum_equations import SumEquations
 
 EXACT = 1e-13
-"""Norm of the residual at which a search stops, about the round-off of float64."""
+"""Norm of the relative residual at which a search stops, about the round-off of float64."""
 SOLVED = 1e-9
-"""Norm of the residual below which the rows count as found."""
+"""Norm of the relative residual below which the rows count as found."""
 _POLISHING_STEPS = 4
 """Jacobians spent on an exact fit: without them ill-conditioned rows end at errors of 2e-11 instead of 5e-13."""
 _HOPELESS = 0.2
@@ -113,7 +115,7 @@ class MultiStartSearch:
         for tried, start in enumerate(starts(rng), 1):
             fit = fit_rows(equations, start.labels, start.samples.ravel(), self.steps)
             used += fit.steps
-            if best is None or fit.norm < best.fit.norm:
+            if best is None or fit.norm < best.fit.norm:  # a norm is never NaN, but infinite where a fit fails
                 best = SearchResult(start.labels, fit)
             best = replace(best, starts=tried, steps=used)
             if solves(equations, fit) or used >= self.budget:

@@ -15,6 +15,7 @@ from securefed.attacks import views
 from securefed.attacks._base import Target
 from securefed.attacks._distances import DistanceFit, centred_gram, embedding
 from securefed.attacks._distances.graph_simulation import GraphSimulation
+from securefed.attacks._fitting.levenberg_marquardt import LeastSquaresFit
 from securefed.attacks.scores import relative_error
 from securefed.datasets._base import Dataset
 from securefed.errors import TranscriptError
@@ -152,3 +153,19 @@ def test_views_and_sizes_that_do_not_fit_are_refused_in_words() -> None:
     with pytest.raises(TranscriptError, match=f"{2 * edges} unknowns.*the limit is {edges}: raise `limit`"):
         DistanceFit(limit=edges).run(pooled, target, np.random.default_rng(0))
     assert DistanceFit(limit=2 * edges).applies(target, pooled) is None
+
+
+def test_a_start_that_ends_in_no_number_does_not_replace_a_finite_fit() -> None:
+    """Whether it comes first or last: the messages of its point are no numbers, as where a simulation overflows."""
+    federation, _, target = scene(PPGL(local_steps=1), rounds=2)
+    system = GraphSimulation.of(views.sum_only(federation.transcript, None), target)
+    lost, found = np.full(2 * EDGES.count, np.nan), np.ones(2 * EDGES.count)
+
+    class TwoEnds(DistanceFit):
+        def _fit_rounds(self, system, point):
+            return LeastSquaresFit(ends.pop(0), 1e9, 1, system.residual_and_jacobian)  # a norm that ends the start
+
+    for order in ((lost, found), (found, lost)):
+        ends = list(order)
+        norm, point, _ = TwoEnds(starts=2)._search(system, np.random.default_rng(0))
+        assert np.isfinite(norm) and np.array_equal(point.ravel(), found) and not ends
