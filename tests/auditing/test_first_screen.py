@@ -366,3 +366,29 @@ def test_sizes_stand_above_every_matrix_and_warnings_at_the_top() -> None:
     assert text(html).count("FAPS and SSI: 8 clients, 1 row each, 6 rounds, epochs 2.") == 2  # of a client, and pooled
     assert text(html).index("Warning: columns are not scaled") < text(html).index("Without protection")
     assert "Warning" not in text(render(SMALL))
+
+
+def test_the_advice_that_is_quoted_is_that_on_the_algorithm_which_leaks() -> None:
+    """Of two algorithms one needs no protection; an advice on it says nothing of the other's leak."""
+    made = report(
+        cell("pca/ssi", "plain", "server", 1.0),
+        cell("pca/ssi", "secure_aggregation", "sum only", 1.0),
+        cell("pca/faps", "plain", "server", 0.0),
+    )
+    safe = Advice("pca/faps", "digits", 0.2, "", (), setting("none", 0.0, 0.9), ("", ""), None)
+    leaks = replace(safe, algorithm="pca/ssi", advised=None)
+    assert [item.kind for item in outcomes(made)] == ["open", "safe"]
+    assert decision(replace(made, advice=(safe,))).endswith("They still leak under every protection tried here.")
+    assert decision(replace(made, advice=(safe, leaks))).endswith(
+        "No setting that was tried keeps them hidden at this size."
+    )
+
+
+def test_a_secret_that_leaks_in_two_views_is_named_once_by_the_worse_of_them() -> None:
+    made = report(
+        cell("step", "plain", "server", 0.3, "samples"),
+        cell("step", "plain", "sum only", 1.0, "samples"),
+        cell("step", "plain", "server", 1.0, "labels"),
+        cell("step", "plain", "sum only", 1.0, "labels"),
+    )
+    assert decision(made).startswith("Without protection, the server can compute a client's samples and label counts.")

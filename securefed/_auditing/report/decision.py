@@ -2,9 +2,9 @@
 
 They are the first ones of the page and of the terminal's summary. A cell is one attack on one secret in one view (what
 an attacker sees), over all runs, with a verdict; the secret's owner is one client or all clients together.
-`strongest(by_owner=True)` selects by algorithm, defence, view and owner the cell that tells most. A server without help
-has no client or key holder that shares its secrets with it (the views `ALONE`). `outcomes` sorts the algorithms by what
-protects one client's data from it:
+`strongest` selects the cell that tells most for each algorithm, defence, view and secret, or with `by_owner=True` for
+each algorithm, defence, view and owner. A server without help has no client or key holder that shares its secrets with
+it (the views `ALONE`). `outcomes` sorts the algorithms by what protects one client's data from it:
 
     safe       even plain messages leak no more than the audit's acceptable leakage
     held       a protection keeps the leak at or below that
@@ -34,7 +34,8 @@ _ONLY: Final = {
     "open": "They still leak under every protection tried here.",
     "unknown": "Whether a protection tried here hides them is not known.",
 }
-"""Conclusion of a report on one algorithm, by the kind of its outcome."""
+"""Conclusion of a report in which one algorithm needs protection, by the kind of its outcome. "They" and "them" are the
+data that the sentence before it says leak from unprotected messages."""
 
 
 def decision(report: Report) -> str:
@@ -93,8 +94,10 @@ def _concluded(report: Report) -> str:
 def _secrets(report: Report) -> str:
     """Name the secrets of one client that unprotected messages of the only algorithm give away; empty for none."""
     cells = [cell for cell in report.cells if cell.defense == PLAIN and cell.owner == CLIENT and cell.view in ALONE]
-    best = strongest(cells).values()
-    open_, part = ([secret_title(c.secret) for c in best if c.verdict.word == word] for word in (EXPOSED, PARTIAL))
+    best = strongest(cells).values()  # several where the secret was attacked in several views: the worst of them counts
+    leaks = {word: dict.fromkeys(secret_title(c.secret) for c in best if c.verdict.word == word) for word in FOUND}
+    open_ = list(leaks[EXPOSED])
+    part = [secret for secret in leaks[PARTIAL] if secret not in open_]
     if not open_ and not part:
         return ""
     parts = [f"a client's {listed(open_)}"] if open_ else []
@@ -133,12 +136,13 @@ def _unprotected(report: Report, words: dict[str, str]) -> str:
 
 def _protected(report: Report) -> str:
     """Say in which algorithms a protection keeps one client's leak to a server without help at the accepted level."""
+    # Algorithms that are safe without protection need none; `outcomes` leaves out those where none was attacked.
     found = [item for item in outcomes(report) if item.kind != "safe"]
     left = {kind: [item.name for item in found if item.kind == kind] for kind in ("held", "fixed", "open", "unknown")}
     if not found:
         return ""
     if len(found) == 1:
-        return _advised(report) or _ONLY[found[0].kind]
+        return _advised(report, found[0].name) or _ONLY[found[0].kind]
     total = len(found)
     parts = [f"no more than the accepted leak is left in {_names(left['held'], total)}"] if left["held"] else []
     if left["fixed"]:
@@ -152,11 +156,16 @@ def _protected(report: Report) -> str:
     return f"With protection {'; '.join(parts)}."
 
 
-def _advised(report: Report) -> str:
-    """Say whether an advice on the only algorithm names a setting; empty where there is no advice."""
-    if not report.advice:
+def _advised(report: Report, name: str) -> str:
+    """Say whether the advice on an algorithm names a setting; empty where there is no advice on it.
+
+    Args:
+        report: of the audit.
+        name: of the algorithm, as it is usually written.
+    """
+    advice = next((item for item in report.advice if short(item.algorithm) == name), None)
+    if advice is None:
         return ""
-    advice = report.advice[0]
     if advice.advised is not None:
         return f"The setting advised below keeps their leak at {advice.acceptable:g} or less."
     return "No setting that was tried keeps them hidden at this size."
