@@ -8,9 +8,17 @@ complete graph, k neighbours and itself on a sparse one. An upload opens to a pa
     threshold   survivors that an exchange needs; fewer make it void
     shares      t, the number of shares that open a secret; on the complete graph it equals the threshold
 
+An honest client reveals one kind of share of each client: of the one secret if the server says that the client
+survived, of the other if it says that the client was lost.
+
+Why more than N / 2: a server that tells some clients that a client survived, and others that it was lost, must then ask
+some client for both kinds, which an honest one refuses. A server that follows the protocol never asks so, and against
+it a threshold above C is enough. Plans demand more than N / 2 in any case: even without identities, a server that lies
+about losses then collects both secrets of no client unless clients collude with it.
+
 Why more than (N + C) / 2 against a server that deviates: two sets of `threshold` clients then have more than C clients
-in common, one of them honest. An honest client reveals one kind of share of each client and signs one set of survivors,
-so neither both secrets of a client nor a second sum open.
+in common, one of them honest. As it also signs one set of survivors only, neither both secrets of a client nor a second
+sum open.
 """
 
 from __future__ import annotations
@@ -34,7 +42,8 @@ def plan_complete_graph(
         dropouts: D / N.
         active: whether the server may deviate, and clients have identities.
         survivor_change: smallest number of clients by which survivors of consecutive sums may differ, unless they are
-            the same.
+            the same. Survivors that differ by one client are a risk: the difference of the two sums is that client's
+            contribution plus the change in the others'. With a number b it holds those of b clients at least.
 
     Raises:
         PlanError: the threshold is outside (N / 2, N], not above (N + C) / 2 with `active`, not above C, or above

@@ -45,8 +45,8 @@ from securefed.parties._terms import SumTerms
 
 _SMALLEST_COHORT: Final = 3
 """Fewest clients that secure aggregation plans for. If SuperNodes die before the first evaluation and fewer than these
-are sampled, the terms of evaluation are made for this number, and its sum is opened over the clients that reply, as a
-round of training would be."""
+are sampled, the terms of evaluation are made for this number all the same: the missing clients count as lost, as they
+would in a round of training."""
 _LOG = logging.getLogger("securefed.flower")
 
 
@@ -82,7 +82,8 @@ class SumGrid(Grid):
         make_terms: function that makes the terms of a phase from its base, its number of messages and the number of
             connected SuperNodes.
         weighted_by: name of the metric that weights updates.
-        metrics: by phase, names of the metrics that are summed.
+        metrics: by phase, names of the metrics that are summed. They are further tensors of the update, so that the
+            reply holds their means, weighted as those of the model's arrays are.
         poll: seconds between two looks for replies.
         patience: seconds to wait for the replies of a stage in which clients do not train.
         rounds: what became of each phase so far.
@@ -186,7 +187,9 @@ class SumGrid(Grid):
 
         Args:
             phase: `train` or `evaluate`.
-            base: what the first round is bound to: the model and the digest of the messages.
+            base: what the first round is bound to (`base_of`): the model's arrays, a zero for each metric, and the
+                digest of the messages' content. Its names and shapes are those of an update, as the terms need an
+                example of one; so it names the metrics.
             sampled: number of SuperNodes that the strategy sends messages to.
         """
         if phase not in self._sums:
@@ -224,7 +227,7 @@ class SumGrid(Grid):
                 for node, named in self._ask(new, message):
                     roster.name(node, named, connected)
             else:
-                roster.number(new, connected)
+                roster.number(new, connected)  # numbers of SuperNodes that are no longer connected pass to new ones
         parties = [party for party in map(roster.party, nodes) if party is not None]
         if len(parties) > terms.cohort:
             _LOG.warning("%d SuperNodes are sampled, and the terms plan for %d", len(parties), terms.cohort)
@@ -325,6 +328,8 @@ class SumGrid(Grid):
         error = 0.0
         if result is not None and result.weight > 0:
             terms = self._sums[phase].terms
+            # The plan's errors are those of sums of (w_i / W) x_i, with W the largest weight: times W they are those of
+            # the sums of w_i x_i, which are divided by the total weight. Without weights W is 1.
             scale = terms.largest_weight if terms.weighted else 1.0
             error = max(tensor.error for tensor in result.plan.tensors) * scale / result.weight
         self.rounds.append(SecureRound(phase, exchanges, survivors, seconds, void, refusals, error))

@@ -6,7 +6,10 @@ protocol its stages, threshold and bytes, and epsilon where the defence adds noi
 
 In a round, client i with update x_i and weight w_i sends, protected, `update.NAME` = (w_i / W) x_i, `weight` = w_i / W
 and its metrics as `metric.NAME`, where W is `largest_weight`, so that no entry exceeds the bound of its tensor. The
-server learns the sums over the clients that took part, and divides: mean = sum_i w_i x_i / sum_i w_i.
+server learns the sums over the clients that took part, and divides: mean = sum_i w_i x_i / sum_i w_i. Metrics are
+neither weighted nor divided: the result holds their plain sums, as of numbers of rows or of right predictions. Without
+weights (`weighted=False`) client i sends `update.NAME` = x_i alone, and the server divides their sum by the number of
+clients that took part, under noise by the planned number.
 """
 
 from __future__ import annotations
@@ -251,7 +254,12 @@ class SumTerms:
 
     @cached_property
     def digest(self) -> bytes:
-        """SHA-256 of all of these terms, 32 bytes; it stands in every message."""
+        """SHA-256 of all of these terms, 32 bytes; it stands in every message.
+
+        The defence enters by its `repr`, which every defence has; `to_bytes` refuses some links of the caller's own,
+        and terms with those are made in code at every party. A `repr` holds public parameters only, no private keys, so
+        that it is the same at every party and after `from_bytes`.
+        """
         text = json.dumps([_FORMAT, self._facts(), repr(self.defense)], sort_keys=True)
         return hashlib.sha256(text.encode()).digest()
 

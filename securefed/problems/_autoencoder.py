@@ -63,7 +63,7 @@ class ReconstructionNetwork(TorchProblem):
 
 @dataclass(frozen=True, kw_only=True)
 class Autoencoder(ReconstructionNetwork):
-    """Autoencoder with ReLU between layers and none after the last.
+    """Autoencoder with ReLU between the encoder's layers and between the decoder's, not on the code or the output.
 
     Parameters: `encoder.weight1`, `encoder.bias1`, ..., `decoder.weight1`, ...
 

@@ -78,7 +78,17 @@ class LowRankMatrix(BaseProblem):
         return {"matrix": (2.0 / len(x) * (x @ matrix.ravel() - y) @ x).reshape(matrix.shape)}
 
     def gradients(self, parameters: Tensors, x: Array, y: Array, weights: Array) -> dict[str, Array]:
-        """Compute the mean gradients of several clients at once, (clients, side, side)."""
+        """Compute the mean gradients of several clients at once.
+
+        Args:
+            parameters: `matrix` (clients, side, side), each client's own.
+            x: rows, (clients, widest, features).
+            y: observations, (clients, widest).
+            weights: (clients, widest), 1 / rows of the client, 0 on padding.
+
+        Returns:
+            The gradients of `matrix`, (clients, side, side).
+        """
         matrix = parameters["matrix"]
         residual = (x @ matrix.reshape(len(x), -1, 1))[:, :, 0] - y
         return {"matrix": ((2.0 * weights * residual)[:, None, :] @ x).reshape(matrix.shape)}

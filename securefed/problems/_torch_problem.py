@@ -60,7 +60,8 @@ class TorchProblem(BaseProblem):
     def companions(self, x: Array, y: Array) -> Array:
         """Return what `row_losses` gets as its y for one client's rows: an array with one line for each row.
 
-        These are the targets `y`, unless a subclass needs something else: a GAN draws each row's random code here.
+        These are the targets `y`, unless a subclass needs something else: a GAN draws each row's random code here. No
+        generator is passed, so the result must follow from `x` and `y` alone: the GAN seeds its own by a digest of `x`.
         """
         return y
 

@@ -19,7 +19,8 @@ M d, right(d, R) is d R and crossed(d, V) is d^T V, for all tangents d at once. 
 
 The inner count of a round may be a real number c = j + tau, 0 <= tau < 1, so that unknown counts can be fitted by
 derivatives. It then stands for orth((1 - tau) V + tau N (V^T N)^-1), with V the iterate j and N = H V, which spans the
-iterate j + 1.
+iterate j + 1. Counts outside 0 to `LARGEST_COUNT` are simulated as the nearest bound. Their derivative is not 0 but
+that to the right of the bound, so that it still shows a search in which direction the messages change.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def messages(S: Array, counts: Array, received: ReceivedRounds) -> list[Array]:
 
     Raises:
         LinAlgError: the simulation breaks down, as for an S far from a Gram matrix.
-        DivergenceError: a number is not finite.
+        DivergenceError: an iterate is not finite, as `orth` finds.
     """
     X = received.probes[0]
     W = -off(X, S @ X)

@@ -2,8 +2,10 @@
 
 `audit_page.render` calls `section` for each algorithm of a report, and its template shows the values. A cell of the
 report is one attack on one secret in one view (what an attacker sees), over all runs. A cell's owner is whose data the
-secret is: `CLIENT` one client's, `FEDERATION` all clients' together. Its `epsilon` is a number where differential
-privacy covers what the attack reads, `NOT_COVERED` where the noise comes after that, and `None` without noise.
+secret is: `CLIENT` one client's, `FEDERATION` all clients' together. A server has help where a client or a key holder
+shares its secrets with it; the sentences on defences are about a server without (the views `conclusions.ALONE`). Its
+`epsilon` is a number where differential privacy covers what the attack reads, `NOT_COVERED` where the noise comes after
+that, and `None` without noise.
 """
 
 from __future__ import annotations
@@ -107,7 +109,8 @@ def _charts(report: Report, algorithm: str) -> list[str]:
     out = []
     settings = report.settings[algorithm]
     if settings["secret"] == "gram" and (found := strongest_artifact(report, algorithm, CLIENT)) is not None:
-        out.append(charts.spectrum("Spectrum of one client's Gram matrix", found[1].truth, found[1].estimate))
+        _, artifact = found  # the true Gram matrix and an attack's estimate, from the cell that tells most
+        out.append(charts.spectrum("Spectrum of one client's Gram matrix", artifact.truth, artifact.estimate))
     for curve in report.curves:
         if curve["algorithm"] == algorithm:
             shares = curve.get("scale") == "share"
@@ -136,6 +139,7 @@ def _costs(report: Report, algorithm: str) -> list[dict[str, Any]]:
     for defense, cell in first.items():
         one, everyone = (worst(report, algorithm, defense, owner) for owner in (CLIENT, FEDERATION))
         epsilons = [c.epsilon for c in report.of(algorithm) if c.defense == defense and c.epsilon is not None]
+        # The views that are covered share the epsilon of the defence's run, so the first number is as good as any.
         released = [epsilon for epsilon in epsilons if isinstance(epsilon, float)]
         # All cells are `NOT_COVERED`: no attack here reads what is published. That has the epsilon of the settings.
         if epsilons and not released:
