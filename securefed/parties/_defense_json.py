@@ -7,9 +7,11 @@ another class (a user's own transform, threshold keys) is refused by name; such 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from importlib import import_module
 from typing import Any, Final
+
+import numpy as np
 
 from securefed.defenses._base import Aggregation, Defense
 from securefed.defenses._secure_aggregation.identities import Identities
@@ -58,6 +60,35 @@ def defense_from_json(values: list[Any]) -> Defense:
     if not links or not isinstance(links[-1], Aggregation) or not all(isinstance(x, Transform) for x in links[:-1]):
         raise DataError("the defence of these terms is no chain of transforms ended by one aggregation")
     return Defense(tuple(links[:-1]), links[-1])
+
+
+def with_plain_numbers(defense: Defense) -> Defense:
+    """Turn NumPy's numbers in a defence's parameters into Python's own, which read the same after a file.
+
+    Links of other classes than a file can hold stay as they are, and so does a defence without NumPy's numbers.
+    """
+    links = (*defense.transforms, defense.aggregation)
+    plain = tuple(map(_plain, links))
+    if all(new is old for new, old in zip(plain, links, strict=True)):
+        return defense
+    return replace(defense, transforms=plain[:-1], aggregation=plain[-1])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, tuple):
+        items = tuple(map(_plain, value))
+        return value if all(new is old for new, old in zip(items, value, strict=True)) else items
+    if (
+        isinstance(value, type)
+        or not is_dataclass(value)
+        or _CLASSES.get(type(value).__name__) != type(value).__module__
+    ):
+        return value
+    old = {field.name: getattr(value, field.name) for field in fields(value) if field.init}
+    changed = {name: new for name, item in old.items() if (new := _plain(item)) is not item}
+    return replace(value, **changed) if changed else value
 
 
 def _to_json(value: Any) -> Any:

@@ -37,7 +37,7 @@ from securefed.defenses._differential_privacy.distributed import DistributedNois
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
 from securefed.defenses._transform import ChainStage
 from securefed.errors import ConfigError, DataError
-from securefed.parties._defense_json import defense_from_json, defense_to_json
+from securefed.parties._defense_json import defense_from_json, defense_to_json, with_plain_numbers
 from securefed.parties._external import ExternalSum
 from securefed.parties._plan_notes import BATCH_NORM, noted
 from securefed.parties._summed_tensor import SummedTensor, as_plain, check_type
@@ -94,6 +94,7 @@ class SumTerms:
         if not self.tensors:
             raise ConfigError("terms need at least one tensor; `local` keeps all of them with the clients")
         self._check_fields()
+        object.__setattr__(self, "defense", with_plain_numbers(self.defense))
         if self.differences and not self.base:
             raise ConfigError("differences are taken from a base; leave base=True")
         if self.epsilon is not None and not self.plan.noised:

@@ -180,6 +180,19 @@ def test_numpy_s_numbers_make_the_same_terms() -> None:
         SumTerms.like(BASE, clients=2, defense=secure_aggregation())
 
 
+def test_numpy_s_numbers_in_a_defence_make_the_same_terms() -> None:
+    """A server that builds its terms in code and clients that read them from a file have one digest."""
+
+    def terms(number: Any) -> SumTerms:
+        noised = chain(clip(number(0.5)), skellam(number(2.0)), secure_aggregation(threshold=4))
+        return SumTerms.like(BASE, clients=5, bounds=1.0, defense=noised, local=("seen",))
+
+    ours = terms(float)
+    for number in (np.float64, np.float32):
+        numpy_s = terms(number)
+        assert numpy_s.digest == SumTerms.from_bytes(numpy_s.to_bytes()).digest == ours.digest
+
+
 @pytest.mark.parametrize("change", [{"receiver": 1}, {"round": -1}, {"stage": "nonsense"}, {"body": {}}])
 def test_a_stray_message_does_not_bind_a_client_to_its_run(change: Any, tmp_path) -> None:
     terms = terms_of(secure_aggregation())
