@@ -1,5 +1,7 @@
 """pFedMe, FedADMM and Ditto: fixed points, limits, passes over the rows, batched cohorts, refusals."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -71,6 +73,34 @@ def test_pfedme_holds_a_batch_for_all_steps_of_an_update() -> None:
         held = parts[4 * update : 4 * update + 4]
         assert all(np.array_equal(held[0], part) for part in held)
     assert sorted(np.concatenate(parts[::4])) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("settings", [{"local_steps": 1}, {"local_steps": 2}, {"local_steps": 20}, {"local_epochs": 4}])
+@pytest.mark.parametrize(
+    ("rate", "attraction", "model_rate"), [(0.01, 1.0, 0.05), (0.01, 15.0, 0.05), (0.1, 15.0, 0.1)]
+)
+def test_the_bound_of_pfedme_is_what_the_worst_gradients_reach(
+    settings: dict[str, int], rate: float, attraction: float, model_rate: float
+) -> None:
+    method = PFedMe(
+        problem=PROBLEM, learning_rate=rate, attraction=attraction, inner_steps=5, model_rate=model_rate, **settings
+    )
+    public = Public.of(make_clients(3))
+    bound, _ = method.factors(public)["delta"]
+    count = settings.get("local_epochs") or settings["local_steps"] * 5
+    # By hand, gradients are constantly 1 where eta lambda <= 1; where it is 1.5, theta - w_i changes sign at each step,
+    # and the worst gradients change theirs.
+    turn = np.sign(1 - rate * attraction)
+
+    def worst(theta: np.ndarray, step: int) -> np.ndarray:
+        return np.full_like(theta, turn**step)
+
+    work = SimpleNamespace(gradient=worst, sizes=(1,) * count)
+    sent, _ = method.steps({"x": np.zeros(3)}, (np.zeros(3),), work)
+    reached = np.abs(sent["delta"]).max()
+    assert reached <= bound * (1 + 1e-12)
+    if rate * attraction <= 1 or count <= 5:  # one update, or gradients of one sign: nothing cancels
+        assert reached == pytest.approx(bound)
 
 
 # ------------------------------------------------------------------------------------------------ FedADMM

@@ -92,10 +92,17 @@ class PFedMe(PersonalMethod):
         """Return the sent vectors' bounds, in units of a gradient's largest entry, and their bits in fixed point."""
         updates = self.local_steps if self.local_epochs is None else 1
         steps = self.inner_steps if self.local_epochs is None else self.most_steps(public)
-        # theta stays within `reach` gradients of w_i: each step moves it by eta g and contracts by 1 - eta lambda. Each
-        # update of w_i then moves it by model_rate * lambda times that distance.
-        reach = min(self.learning_rate * steps, 1 / self.attraction)
-        return {"delta": (updates * self.model_rate * self.attraction * reach, 32)}
+        # Let d = theta - w_i, and g any gradient. A step of theta makes d into (1 - eta lambda) d - eta g; an update of
+        # w_i adds eta_w lambda d to w_i - w and makes d into (1 - eta_w lambda) d: theta stays where it is, so that the
+        # next update begins with the rest. `reach` bounds d, and `moved` w_i - w, in units of g's largest entry.
+        kept, rest = abs(1 - self.learning_rate * self.attraction), abs(1 - self.model_rate * self.attraction)
+        reach = moved = 0.0
+        for _ in range(updates):
+            for _ in range(steps):
+                reach = kept * reach + self.learning_rate
+            moved += self.model_rate * self.attraction * reach
+            reach *= rest
+        return {"delta": (moved, 32)}
 
     def memory(self, model: Model) -> Memory:
         """Return what a client remembers before its first round: theta = w^0."""
