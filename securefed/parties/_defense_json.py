@@ -81,8 +81,8 @@ def _plain(value: Any) -> Any:
         items = tuple(map(_plain, value))
         return value if all(new is old for new, old in zip(items, value, strict=True)) else items
     if (
-        isinstance(value, type)
-        or not is_dataclass(value)
+        not is_dataclass(value)
+        or isinstance(value, type)
         or _CLASSES.get(type(value).__name__) != type(value).__module__
     ):
         return value
