@@ -29,6 +29,9 @@ class ClearRows:
     The ratio is what the first linear layer of a model with a bias gives away (Phong et al. 2018). Of all candidates
     the attack returns the one whose replay has the smallest residual; if none can be replayed, the one whose number of
     rows is closest. Missing rows are set to the mean of the prior, rows like the clients' that the attacker may have.
+    A candidate with more rows than the members have cannot be replayed and is returned whole: nothing in the message
+    says which of its rows are theirs. Its score assigns to each true row a row of its own among them (`scores.match`),
+    and so does that of the null, which measures what such a choice gives by chance.
     """
 
     name: ClassVar[str] = "generic/clear"

@@ -69,7 +69,10 @@ class RoundSimulation:
 
     @cached_property
     def memory(self) -> tuple[Array, ...]:
-        """A client's memory before the first round; of a personalised method, the known first model."""
+        """A client's memory before the first round; for a personalised method it holds the first model.
+
+        That is no secret: all parties draw the first model from the public `initial_seed` (`KnownStart`).
+        """
         return self.method.memory(Model(self.method.problem, self.public)) if self.start is None else self.start
 
     @cached_property
@@ -107,7 +110,13 @@ class RoundSimulation:
     def coefficients(self, x: Array, targets: Array) -> list[dict[str, Array]]:
         """Return by round and part the coefficients c_k of the rows in each member's message after clipping.
 
-        The arrays have shape (slots, members, outputs). A clip multiplies the message by a factor, and so the c_k.
+        The arrays have shape (slots, members, outputs). `gradient_with_coefficients` puts the c_k of a gradient into
+        the slopes of its dual number, where other calls have derivatives. A message is a linear combination of the
+        local steps' gradients, and so are its c_k: they add up through the steps as derivatives would. This holds for
+        gradient steps, not where a proximal operator, which is not linear, stands between them.
+
+        A clip multiplies its blocks by a factor, and so the c_k of the parts whose weights it clips. The factors of all
+        clips are computed from the unclipped values: the clips of one round act on different tensors.
         """
         out = []
         for item, sent in zip(self.rounds, self._sent(x, targets, self.model.gradient_with_coefficients), strict=True):
@@ -222,6 +231,8 @@ class RoundSimulation:
         """
         # sum_i d_i, before clipping
         known = summed_over_members(self.without_rows(self.public.features), len(self.members))
+        # `clip.weights`: parts whose weights it clips; `clip.blocks`: all that it clips, weights and biases. The
+        # factors are estimated from weights alone, so that a clip of biases only keeps factor 1.
         clips = [(k, clip) for k, item in enumerate(self.rounds) for clip in item.clips if clip.weights]
         # A proximal operator (such as soft thresholding) is not linear, so a message is no sum of a data-free part and
         # the rows' part, and the factors cannot be estimated: the part before clipping is the best guess.
@@ -237,6 +248,8 @@ class RoundSimulation:
         groups = np.full((len(known), len(parts)), -1)  # by round and part, the index of the clip; -1: not clipped
         for group, (k, clip) in enumerate(clips):
             groups[k, [parts.index(part) for part in clip.weights]] = group
+        # less the data-free part, each row of these matrices combines the members' rows: the rank is at most their
+        # number
         totals, rank = rows([s.total for s in self.rounds]), int(self.sizes.sum())
         factors = data_free_factors(totals, rows(known), groups.ravel(), rank)
         out = [dict(vectors) for vectors in known]

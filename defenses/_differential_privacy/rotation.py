@@ -43,7 +43,7 @@ class Rotation:
 
     @property
     def mixed(self) -> int:
-        """m: number of entries that each entry of the result combines."""
+        """m, the largest power of two up to d: number of entries that one stage combines into each of its results."""
         return largest_power_of_two(self.entries)
 
     def forward(self, x: Array) -> Array:
@@ -84,7 +84,11 @@ def largest_power_of_two(entries: int) -> int:
 
 
 def flatness(entries: int, log_chance: float) -> float:
-    """Bound an entry of a rotated vector of norm 1 by the formula above; p = exp(log_chance) that it is exceeded."""
+    """Bound an entry of a rotated vector of norm 1 by the formula above.
+
+    Any ONE entry exceeds the bound with a chance of at most p = exp(log_chance); for all entries together the caller
+    divides its chance by their number.
+    """
     return min(1.0, math.sqrt(2 * (math.log(2) - log_chance) / largest_power_of_two(entries)))
 
 

@@ -8,7 +8,8 @@ and one mask for each neighbour j (Bonawitz et al. 2017, CCS, sec. 4), modulo 2^
 So of a pair the client with the lower id adds the stream, the other subtracts it, and they cancel in a sum over both.
 
 PRG is the key stream of a secret. Every client dealt shares of its seed and its mask key before. For a client that then
-does not upload (it is lost) the streams that its neighbours added or subtracted stay in the sum until they are opened:
+does not upload (it is lost) the streams that its neighbours added or subtracted stay in the sum until they are opened. To
+open a mask, the server rebuilds its secret from shares that the survivors send, and takes the stream off the sum:
 
     secret    derived from                                      known to                       opened by the server
     self_i    a random seed of client i, the exchange's digest  client i                       if i uploaded
@@ -57,7 +58,7 @@ class PrecomputedMasks:
     It is as secret as the contribution that it will mask, and serves one upload.
 
     Attributes:
-        masks: the masks' secrets and signs.
+        masks: the masks' secrets and signs, kept for the tag of an upload whose sum is verified.
         sums: their signed sum by tensor: flat unsigned arrays of the size and type that the plan's tensors have on the
             wire, in the plan's order.
     """

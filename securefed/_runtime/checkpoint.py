@@ -7,6 +7,7 @@ twice. The round engine writes and reads it. The file holds, N being an exchange
 
     format, run, loop      version of this table; public facts of the run; `RoundEngine.counters`
     server/...             the algorithm's state
+    followed, announced    the numbers N of the next two lines
     followed/N/...         the broadcast that followed from exchange N
     announced/N/...        the sum of exchange N that its clients check (verify=True)
     client/I/...           what client I learned (`client_freezing.learned_of`)
@@ -39,7 +40,7 @@ class Checkpoint:
 
     Attributes:
         path: the file.
-        every: rounds between two writes.
+        every: rounds between two writes of the model; exchange numbers are reserved by further writes in between.
         seal: encrypts the file; `None` leaves it in the clear.
     """
 
@@ -107,7 +108,11 @@ class Checkpoint:
             self._same_run(details["run"], meta)
             for client, node in nodes.items():
                 state = with_learned(node.state, unnest(f"client/{client}", tensors))
-                # A round that the run died in is asked again, under numbers above all that were used.
+                # `place` is the position in the run (round, training or evaluation, attempt) of the last exchange that
+                # the client accepted; it accepts only later ones. The round that the run died in is opened again from
+                # its first attempt, so this order starts anew. That is safe, for no exchange NUMBER is answered twice:
+                # `last_round` is kept, and the engine writes a checkpoint that reserves numbers before it uses them,
+                # also between the writes of `every`, and goes on above all reserved ones (`RoundEngine._take_number`).
                 node.state = replace(state, place=BEFORE_ALL)
             by_exchange: dict[str, dict[int, Tensors]] = {
                 name: {exchange: unnest(f"{name}/{exchange}", tensors) for exchange in details[name]}
@@ -119,7 +124,11 @@ class Checkpoint:
             raise StorageError(f"checkpoint {self.path} lacks a field: {error!r}; delete it to start anew") from error
 
     def _same_run(self, saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        """Raise `StorageError` that names a public fact in which the saved run differs from this one."""
+        """Raise `StorageError` that names a public fact in which the saved run differs from this one.
+
+        Every fact of this run must be in the file. Facts that only the file has are ignored: this release compares none
+        that it does not know.
+        """
         different = [name for name in now if saved.get(name) != now[name]]
         if different:
             name = different[0]

@@ -57,7 +57,7 @@ class Fault:
     """The first failure of a client step.
 
     Attributes:
-        data: the rows on which it failed.
+        data: the rows on which it failed; the very object that the client holds, by which `own_seed_run` finds it.
         rounds: number of rounds that this client had taken part in.
         what: the error message.
     """

@@ -34,7 +34,8 @@ class Settings:
             rest.
         survivor_change: number of clients that come and go together where survivors change, the target among them.
         active: whether a server that chooses its broadcasts attacks too.
-        own: what the user changes of every algorithm's audit case.
+        own: what the user changes of every algorithm's audit case; `own.owner` names the fact of the rows (such as
+            their writer) that says whose they are, where each client is one owner.
         label: name of the column of labels in a file of the user's; empty for the usual ones.
     """
 

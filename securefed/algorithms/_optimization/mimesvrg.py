@@ -8,8 +8,8 @@ that vanishes as y approaches x.
 
 In a round the base class calls `steps` for each client, with the broadcast vectors, and `update` at the server, with
 the sum of what the survivors sent: the clients whose contributions the sum counts. Vectors have one entry per parameter
-of the model; clients that are computed together add a leading axis. n_i is client i's number of rows, N the number of
-clients; `public` holds the facts that all parties know.
+of the model; clients that are computed together add a leading axis. `public` holds the facts that all parties know, such
+as the numbers of rows.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ class MimeSVRG(SteppingMethod):
     `local_steps`. The phase is part of the server's state and of every broadcast. In either phase the vector sent is
     called `direction` and is a mean of gradients, so that one bound and one form of message fit both. Each exchange
     draws its own clients, and its own drop out: with sampling, c is the gradient of OTHER clients than those that step,
-    where the source has the same ones in both. Clients carry no memory, and no quantity is a running sum. With all
-    clients in every round, one full-batch step is gradient descent.
+    where the source has the same ones in both. Clients carry no memory, and the server keeps no running sum of what
+    clients hold, which rounding to fixed point would let drift: 32 bits are enough. With all clients in every round,
+    one full-batch step is gradient descent.
     """
 
     # Settings with which audits run the method.

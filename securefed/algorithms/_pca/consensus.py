@@ -68,7 +68,8 @@ class ConsensusClient:
     Attributes:
         basis: U_i, (features, rank); `None` before the first contribution.
         dual: Y_i, of the same shape; `None` stands for zero.
-        constraint_dual: T_i, (rank, rank), of the constraint h(U_i) <= 0; stays zero for FedPG.
+        constraint_dual: T_i, (rank, rank), of FedPE's constraint h(U_i) <= 0, where
+            h(U) = max(0, U^T U - I)^2 entry by entry; stays zero for FedPG.
         point: M_i = U_i + Y_i / rho as last sent, from which `commit` computes the dual; `None` after `commit`.
         scale: factor of the Gram matrix: 1, or 1 / n_i where it is normalised.
         gram: the client's Gram matrix S_i; it is never stored with the state.

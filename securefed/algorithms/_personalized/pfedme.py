@@ -51,7 +51,8 @@ class PFedMe(PersonalMethod):
     The personal model is the last theta.
 
     With `local_steps` R, the K = `inner_steps` steps before each update are made on one batch, as in the source. With
-    `local_epochs` H, R = 1 and the steps are H passes over all batches, as in FLAME's code (eta_w = .5, beta = 1).
+    `local_epochs` H, R = 1 and the steps are H passes over all batches, as in the code of the method FLAME
+    (`personalized/flame`), whose paper compares itself with pFedMe (eta_w = .5, beta = 1).
 
     Local steps do not converge where eta (lambda + L) > 2, L the smoothness of f_i: refused at enrolment where L is
     known. F_i has smoothness lambda, so that eta_w lambda < 2 converges for one client; that is not refused.
