@@ -8,8 +8,8 @@ and one mask for each neighbour j (Bonawitz et al. 2017, CCS, sec. 4), modulo 2^
 So of a pair the client with the lower id adds the stream, the other subtracts it, and they cancel in a sum over both.
 
 PRG is the key stream of a secret. Every client dealt shares of its seed and its mask key before. For a client that then
-does not upload (it is lost) the streams that its neighbours added or subtracted stay in the sum until they are opened. To
-open a mask, the server rebuilds its secret from shares that the survivors send, and takes the stream off the sum:
+does not upload (it is lost) the streams that its neighbours added or subtracted stay in the sum until they are opened.
+To open a mask, the server rebuilds its secret from shares that the survivors send, and takes the stream off the sum:
 
     secret    derived from                                      known to                       opened by the server
     self_i    a random seed of client i, the exchange's digest  client i                       if i uploaded

@@ -8,8 +8,8 @@ that vanishes as y approaches x.
 
 In a round the base class calls `steps` for each client, with the broadcast vectors, and `update` at the server, with
 the sum of what the survivors sent: the clients whose contributions the sum counts. Vectors have one entry per parameter
-of the model; clients that are computed together add a leading axis. `public` holds the facts that all parties know, such
-as the numbers of rows.
+of the model; clients that are computed together add a leading axis. `public` holds the facts that all parties know,
+such as the numbers of rows.
 """
 
 from __future__ import annotations
