@@ -45,9 +45,9 @@ def assert_leakage_below(
         clients: their rows, one `securefed.Dataset` each; not with a finished audit.
         views: those that have to stay below: `("sum only",)` for a method that always runs under secure aggregation.
         secrets: those of the module's list that have to stay below; all but confirmation by default, which only noise
-            withstands. Pooled ones are asked of the view "sum only" alone: leave them out for a method whose purpose is
-            a pooled statistic.
-        **audit: further arguments of `securefed.audit_algorithm`.
+            withstands. Pooled ones are attacked in the view "sum only" alone, so that the default `views` do not check
+            them: add that view, and leave pooled secrets out for a method whose purpose is a pooled statistic.
+        **audit: further arguments of `securefed.audit_algorithm`; none with a finished audit.
 
     Returns:
         The audit, for further assertions.
@@ -57,11 +57,18 @@ def assert_leakage_below(
             data, or one row or column of them, whatever the mean; or the audit was blind: a leak of `limit` would not
             have been detected, no attack was scored for a secret, or the one that was does not explain the messages.
             The message holds the whole table.
-        ConfigError: the limit is outside (0, 1), a view or secret is unknown, or nothing was audited.
+        ConfigError: the limit is outside (0, 1), a view or secret is unknown, nothing was audited, or a finished audit
+            came with clients or further arguments.
     """
     check_number("limit", limit, below=1, positive=True)
     looks, sought = _names(views, VIEWS, "views"), _names(secrets, SECRETS, "secrets")
-    found = algorithm if isinstance(algorithm, Report) else _audit(algorithm, clients, looks, audit)
+    if isinstance(algorithm, Report):
+        ignored = [*(["clients"] if clients is not None else []), *audit]
+        if ignored:
+            raise ConfigError(f"a finished audit is judged as it is; leave out {', '.join(ignored)}")
+        found = algorithm
+    else:
+        found = _audit(algorithm, clients, looks, audit)
     cells = [cell for cell in found.cells if cell.view in looks and cell.secret in sought]
     if not cells:
         raise ConfigError(f"no attack on {', '.join(sought)} ran: {'; '.join(found.skipped) or 'no such view'}")

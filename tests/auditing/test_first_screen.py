@@ -285,6 +285,8 @@ def test_pooled_data_and_helpers_are_warned_of_only_where_they_leak() -> None:
     helped = report(cell("pca/ssi", "paillier", "server + key holder", 1.0))
     assert actions(helped)[0].what == "Keep the key holder independent of the server."
     assert len(actions(report(cell("pca/ssi", "paillier", "server + key holder", 0.0)))) == len(actions(helped)) - 1
+    bare = report(cell("pca/ssi", "plain", "collusion(7)", 1.0))
+    assert not any("independent" in action.what for action in actions(bare)), "no protection that they could undo"
 
 
 def test_a_server_that_lies_is_named_and_warned_of_where_it_gets_past_a_protection() -> None:

@@ -25,6 +25,7 @@ from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError
 from securefed.testing import assert_leakage_below
 from tests.auditing.page import text
+from tests.auditing.test_report import SMALL
 
 
 def clients(seed, count=3):
@@ -123,6 +124,8 @@ def test_a_gate_refuses_what_it_cannot_judge() -> None:
         assert_leakage_below(0.5, noise)
     with pytest.raises(ConfigError, match="no attack"):
         assert_leakage_below(0.5, noise, clients, start=START, secrets=["labels"], **QUICK)
+    with pytest.raises(ConfigError, match=r"a finished audit is judged as it is; leave out clients, seeds"):
+        assert_leakage_below(0.5, SMALL, clients, seeds=3)
 
 
 ROUNDS = {"k": np.zeros(())}

@@ -86,6 +86,14 @@ SMALL = report(
 )
 
 
+def test_a_number_that_json_lacks_becomes_null_inside_an_interval_too() -> None:
+    unknown = replace(NULL, mean=math.nan, high=math.inf)
+    values = cell("pca/ssi", "plain", "server", 0.5, null_leakage=unknown).to_json()
+    assert values["null_leakage"]["mean"] is None and values["null_leakage"]["high"] is None
+    assert values["null_leakage"]["low"] == NULL.low
+    json.dumps(values, allow_nan=False)
+
+
 def test_every_cell_stands_under_its_own_defence_and_view() -> None:
     """`changing survivors` is first met in the second row, after columns of a later defence."""
     defenses, views, faps, ssi = tables(render(SMALL))[1]

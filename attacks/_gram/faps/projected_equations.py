@@ -5,7 +5,11 @@ projection P_k = Z_k Z_k^T on its span. The client's message shows, with errors,
 S). `near_consensus` estimates S from all rounds by weighted least squares. With weights w_k of the products, v of the
 traces and a ridge `prior`, the normal equations for the symmetric S, (features, features), are
 
-    L(S) = sum_k w_k sym[(I - P_k) S P_k] + v sum_k <P_k, S> P_k + prior S = R,    sym[A] = (A + A^T) / 2.
+    L(S) = sum_k w_k sym[(I - P_k) S P_k] + v sum_k <P_k, S> P_k + prior S = R,    sym[A] = (A + A^T) / 2,
+
+    R = sum_k w_k sym[B_k Z_k^T] + v sum_k t_k P_k,
+
+with B_k and t_k what the messages show of (I - P_k) S Z_k and tr(P_k S). The caller makes R and may add to it.
 
 The matrix of L would have (features^2 / 2)^2 entries, so it is never formed; to apply L costs 2 features^2 rank a
 round. The weights span twelve decades, so conjugate gradients need a good preconditioner. All is done in the eigenbasis
@@ -165,9 +169,14 @@ class _Preconditioner:
         inner -= np.tensordot(w[:, None, None, None] * images, images, ((0, 2, 3), (0, 3, 2)))
         # without the traces, to apply the inverse to the P_k that the Woodbury identity needs
         bare = cls(
-            np.maximum(diagonal, prior), np.linalg.inv(cross), np.linalg.inv(inner), basis, P, (np.zeros(0), True)
+            np.maximum(diagonal, prior),
+            np.linalg.inv(cross),
+            np.linalg.inv(inner),
+            basis,
+            np.zeros((0, features**2)),  # no traces
+            (np.zeros((0, 0)), True),
         )
-        P *= np.sqrt(system.scalar_weight)
+        P *= np.sqrt(system.scalar_weight)  # in place: this is the largest array here
         scalars = bare._local(P).reshape(rounds, -1)
         small = np.eye(rounds) + scalars @ P.reshape(rounds, -1).T
         return cls(bare.diagonal, bare.cross, bare.inner, basis, scalars, cho_factor((small + small.T) / 2))

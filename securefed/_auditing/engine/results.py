@@ -287,11 +287,12 @@ class Cell:
 
     @property
     def searches(self) -> bool:
-        """Whether the attack would find this secret wherever it is hidden in the messages.
+        """Whether the attack uses all of the messages for this secret, so that its finding nothing is evidence.
 
-        An attack that reads rows off finds only what stands there as it is. Regression, which learns the secret from
-        simulated messages, is the best that can be done only where random draws that are added to the messages change
-        them as much as other rows do; it then reports them as explained.
+        Attacks that read rows off do not: they find only rows that stand in a message as they are. Regression, which
+        learns the secret from simulated messages, does so only where the client step adds random draws to the messages
+        that change them as much as other rows would; it then reports the messages as explained. All other attacks
+        count as searches.
         """
         reads = self.attack in (ClearRows.name, LowDigits.name, RawBits.name)
         return not reads and (self.attack != RegressRows.name or self.explained >= SIGHTED)
@@ -331,5 +332,9 @@ class Cell:
 
 
 def finite_or_none(value: Any) -> Any:
-    """Replace NaN and infinity by `None`, since JSON has neither."""
+    """Replace NaN and infinity by `None`, since JSON has neither; also inside dictionaries, lists and tuples."""
+    if isinstance(value, dict):
+        return {key: finite_or_none(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite_or_none(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -5,7 +5,9 @@ The page's first screen and the terminal show them. A cell is one attack on one 
 sees), over all runs, with a verdict.
 
 A protection holds if no attack on one client's data leaks more than the audit's acceptable level, and the attacks would
-have noticed such a leak. `outcomes` sorts the algorithms beforehand, for a server without help:
+have noticed such a leak. `strongest(cells, by_owner=True)` keeps one cell for each algorithm, defence, view and owner
+of the data (a client, or the federation): that of the attack with the gravest finding. `outcomes` sorts the algorithms
+beforehand, for a server without help:
 
     safe       even plain messages hold
     held       a protection holds
@@ -195,7 +197,8 @@ def _where(names: Sequence[str], report: Report) -> str:
 def _separation(report: Report) -> list[Action]:
     """Warn of helpers: parties with whose help the server reads single clients in spite of a protection."""
     best = strongest((c for c in report.cells if c.owner == CLIENT), by_owner=True).values()
-    helped = [cell.view for cell in best if cell.verdict.word in FOUND and cell.view.startswith(_HELPED)]
+    leaking = [cell for cell in best if cell.verdict.word in FOUND and cell.defense != PLAIN]
+    helped = [cell.view for cell in leaking if cell.view.startswith(_HELPED)]
     clients, holder = (any(view.startswith(start) for view in helped) for start in _HELPED)
     names = [name for name, there in (("the key holder", holder), ("most of the clients", clients)) if there]
     if not names:

@@ -1,12 +1,13 @@
 """The data that an audit of a torch loop tries to recover, what could be guessed of them, and the score.
 
 `training_subject` makes a `TrainingSecrets` for each run and target; estimates of attacks are scored by `judge`. Rows
-are scored as in the audit of a user's own algorithm (`client_secrets`), counts of labels beside the shares of all
-clients' counts. Two secrets are added:
+are scored as in the audit of a user's own algorithm (`client_secrets`). Counts of labels are guessed too: all clients'
+counts, scaled to the client's number of rows. Two secrets are added:
 
     statistics   the mean and the variance of each channel that every layer of batch normalisation computes over the
                  client's rows, in the network that the client received. Each is stated relative to the same statistic
-                 of known rows (`standardised`). The guess is that of all clients' rows together.
+                 of known rows (`standardised`): the rows that the attacker has, which are those of all other clients,
+                 or a population that the user gives. The guess is that of all clients' rows together.
     tokens       which tokens occur in the client's rows; the guess is the share of the clients that have the token
 """
 
@@ -16,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import torch
@@ -77,10 +78,10 @@ class TrainingSecrets:
         """Score an estimate beside the guess.
 
         Args:
-            estimate: of rows, labels, statistics or tokens; `estimate.secret` says which.
+            estimate: of rows, labels, statistics or tokens; `estimate.secret` says which. All but rows need a target.
 
         Returns:
-            One score.
+            One score, in a list, as `SeedResult.record` takes it.
         """
         if estimate.secret == "samples" and self.vocabulary:
             return [self._exact_rows(estimate.value)]
@@ -99,10 +100,13 @@ class TrainingSecrets:
         return [judge_estimate(secret, estimate.value, truth, guess, baseline)]
 
     def _counts(self, classes: int) -> tuple[Array, Array]:
-        """Return (classes,) the target's counts of each label, and its share of those of all clients."""
-        labels = [labels_of(rows) for rows in self.clients]
-        counts = [np.bincount(y, minlength=classes).astype(np.float64) for y in labels if y is not None]
-        assert self.target is not None
+        """Return (classes,) the target's counts of each label, and all clients' counts scaled to its number of rows.
+
+        Every client must have labels, as it does where `tells("labels")`.
+        """
+        labels = [y for rows in self.clients if (y := labels_of(rows)) is not None]
+        assert self.target is not None and len(labels) == len(self.clients)
+        counts = [np.bincount(y, minlength=classes).astype(np.float64) for y in labels]
         own = counts[self.target]
         return own, np.sum(counts, axis=0) * (own.sum() / np.sum(counts))
 
@@ -125,10 +129,14 @@ class TrainingSecrets:
         off = np.linalg.norm(match(found, self.truth) - self.truth, axis=1)
         return float(np.mean(off <= RECOVERED * np.linalg.norm(self.truth - self.data.prior.mean(axis=0), axis=1)))
 
-    def tells(self, secret: str) -> bool:
-        """Whether a kind of secret exists here, and the guess without messages leaves anything of it open."""
+    def tells(self, secret: Literal["labels", "statistics", "tokens"]) -> bool:
+        """Whether a kind of secret exists here: of one client, not of all together.
+
+        Of labels and tokens it does not where the guess without messages is exact already. Statistics are not asked
+        that: they exist wherever the network has layers of batch normalisation.
+        """
         if secret == "labels":
-            return not self.vocabulary and self.data.has_label_counts
+            return not self.vocabulary and self.data.has_label_counts  # false without a target
         if self.target is None:
             return False
         if secret == "statistics":
@@ -168,10 +176,11 @@ def layer_statistics(module: nn.Module, modes: Mapping[str, bool], rows: Tensor)
 
 
 def standardised(parts: Sequence[Array], pooled: Sequence[Array]) -> Array:
-    """Return statistics as one vector, each in units of the same statistic of known rows (pooled).
+    """Return statistics as one vector, each in units of the same statistic of known rows.
 
-    A mean becomes (mean - pooled mean) / pooled standard deviation + 1, a variance becomes variance / pooled variance.
-    So the pooled statistics themselves become ones, and errors relative to the vector's norm are defined.
+    With "pooled" for the statistics of all known rows as one batch, a mean becomes (mean - pooled mean) / pooled
+    standard deviation + 1, and a variance becomes variance / pooled variance. So the pooled statistics themselves
+    become ones, and errors relative to the vector's norm are defined.
 
     Args:
         parts: for each layer its means, then its variances, each (channels,).
