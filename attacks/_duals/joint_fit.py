@@ -72,7 +72,11 @@ class JointDuals(JointAttack):
         return features * (features + 1) // 2 - local_steps_of(algorithm).blind, rounds * features * algorithm.rank
 
     def fit_problem(self, observed: View, target: Target) -> JointFitProblem:
-        """Return the simulated client, the observed sums, and S = 0, where the fit begins."""
+        """Return the simulated client, the observed sums, and S = 0, where the fit begins.
+
+        From S = 0 one client is fitted to the mean of the messages. No search of all clients starts there or at that
+        fit, where all are equal and have equal derivatives: `fit_jointly` gives each client random changes first.
+        """
         sender = SimulatedConsensusClient.of(observed, target)
         observed_sums = np.concatenate([o.message[POINT].reshape(-1) for o in observed.rounds])
         return JointFitProblem(sender, observed_sums, np.zeros(sender.count))

@@ -112,6 +112,7 @@ class ScaledClientStep:
         elif self.classes:
             labels = np.asarray(self.classes)[kinds].astype(np.asarray(self.replay.labels).dtype)
         x = rows[:, :features] * self.replay.target.public.feature_bound
+        # `None`: the replay's own seed; the probe runs only where the client step draws nothing at random
         return np.asarray(self.replay(x, None, labels) / self.replay.units.unit)
 
     def departure(self, rng: np.random.Generator) -> float:
@@ -232,8 +233,9 @@ class MomentSystem:
 
     Attributes:
         matrix: L, (equations, kinds * size (size + 1) / 2), for the packed moments of one class after the other.
-        constant: messages of zero rows, (equations,). Where messages depend on sums or numbers of rows, further
-            equations state the public facts.
+        constant: messages of zero rows that are all of kind 0, (equations,): y_0 + rows n_0, with n_0 the constant of
+            the first class. Where messages depend on sums or numbers of rows, further equations state the public
+            facts.
         messages: observed messages y, (equations,), with the same additions.
         size: width of the moments that matter: `ScaledClientStep.width`, or one more with the constant first.
         kinds: number of classes with different messages.
@@ -259,7 +261,9 @@ class MomentSystem:
         replay, p = step.replay, step.width
         zero_rows = np.zeros((replay.rows, p))
         constant = step(zero_rows, np.zeros(replay.rows, np.int64))
-        blocks, linear = [], bool(step.response)  # linear: whether messages depend on sums or numbers of rows
+        # linear: whether messages depend on sums or numbers of rows. A block is one kind's columns of L: the a_i, the
+        # products, and n_c - n_0, by which a zero row of kind c changes the message more than one of kind 0.
+        blocks, linear = [], bool(step.response)
         for kind in range(step.kinds):
             evens, odds, both, zero_message = _responses(step, zero_rows, kind)
             size = max(map(np.linalg.norm, evens))
@@ -268,7 +272,7 @@ class MomentSystem:
             blocks.append((odds, both, (zero_message - constant) / replay.rows))
         # Columns in the order of `pack`: 11, then 1x_i (an off-diagonal entry: packed with sqrt(2)), then x_i x_j.
         columns: list[Array] = []
-        for odds, both, zero_message in blocks:
+        for odds, both, zero_message in blocks:  # here zero_message is the column n_c - n_0
             columns += [zero_message, *(odd / np.sqrt(2) for odd in odds)] if linear else []
             columns += both
         matrix, messages = np.stack(columns, axis=1), replay.messages / replay.units.unit

@@ -87,8 +87,10 @@ def find_sequences(
     if first is None or second is None:
         raise TranscriptError("no linear map sees single tokens before, and tokens together after, a first attention")
     spans = {name: _selective(name, gradients[name], weights[name], scale, epsilon) for name in (first, second)}
-    # A decoder is causal: inputs do not depend on later tokens. Tolerances (relative distances from a span, the
-    # strictest first; those that the wider of the two spans admits) grow until as many sequences as rows are found.
+    # A decoder is causal: inputs do not depend on later tokens. Tolerances are relative distances from a span, the
+    # strictest first. The larger the rank of a span, as a share of its map's width, the nearer to it are the inputs of
+    # other tokens, and the fewer of the tolerances it admits, from the strictest on (`Span.tolerances`). So the shorter
+    # of the two lists is what both spans admit. They grow until as many sequences as rows are found.
     found, causal = FoundSequences(np.empty((0, length), np.int64), 0), not depends[second][1]
     for tolerance in min((span.tolerances for span in spans.values()), key=len):
         try:

@@ -148,6 +148,10 @@ class CKKS(KeyHolderAggregation[LatticeClient]):
 
     Attributes:
         threshold: survivors a round needs; by default more than half of the planned clients, and at least 2.
+        name: the aggregation's name.
+        exact: false, as sums are not taken in a ring of integers.
+        hides: true, as single contributions stay hidden from the server.
+        beside: parties that take part beside the server and the clients: the key holder.
 
     Guarantees, for a server and a key holder that follow the protocol and do not collude: the server learns the sum and
     who is in it; the key holder learns the sum and how many are in it. The sum is approximate, by at most
@@ -305,7 +309,10 @@ def _approximate(tensor: TensorPlan, clients: int) -> TensorPlan:
 
 
 def _relative_error(clients: int) -> float:
-    """Bound a sum's error in units of the bound: flood, scheme's noise, double precision (2^-48 a client measured)."""
+    """Bound a sum's error in units of the bound: flood, scheme's noise, and double precision.
+
+    The last is 2^-46 for each client, four times the 2^-48 that was measured.
+    """
     return flood_error(clients) / scale(clients) + clients * 2.0**-46
 
 

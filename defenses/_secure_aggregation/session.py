@@ -110,6 +110,8 @@ def check_session(session: Session) -> None:
 def session_digest(session: Session) -> bytes:
     """Compute the digest of what all parties agree on before the exchange, 32 bytes.
 
+    `session.round` is the number of the exchange: each attempt at a round's sum has its own.
+
     In all digests `fingerprint` writes each part with its type and length, so that no two lists of parts encode alike.
     A list of ids of any length is encoded as one part (`label`), or stands last, as in `share_dealers_digest`.
     """

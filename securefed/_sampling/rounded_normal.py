@@ -70,13 +70,26 @@ class RoundedNormal(LogConcaveDistribution):
     def log_ratio(self, x: Array) -> Array:
         """Compute log(f(x) / f(0)) = -x^2 / (2 s^2) + x^2 / (24 s^4) without the terms of a^4.
 
-        These stay below 2^-44 (1 + |logarithm|). `x` is int64, the result float64 of the same shape.
+        The sampler calls this for every proposal, and `ratio` only for the few that it cannot decide by it.
+
+        For |x| <= 150 s the terms left out, a^4 / 2880, stay below 2^-44 (1 + |logarithm|); at s = 2^12 that is the
+        limit, and for a larger s it lies further out, as s^2. Beyond it f(x) / f(0) is below e^-11000: a proposal there
+        is refused, or decided by `ratio`, whatever the error of the logarithm.
+
+        Args:
+            x: (any shape) int64.
+
+        Returns:
+            float64 of the same shape.
         """
         real = x.astype(np.float64) / self.deviation
         return np.asarray(real * real * (-0.5 * (1 - 1 / (12 * self.deviation**2))))
 
     def ratio(self, x: int, digits: int) -> Decimal:
-        """Compute f(x) / f(0), 0 being the mode, to `digits` decimal digits; see `LogConcaveDistribution`."""
+        """Compute f(x) / f(0), 0 being the mode, to `digits` decimal digits; see `LogConcaveDistribution`.
+
+        Nothing is left out of I(x) here but what is below that precision, at any x.
+        """
         variance = Fraction(self.deviation) ** 2
         density = exponential(Fraction(x * x) / (2 * variance), digits + 2)
         cell = _cell(Fraction(x) / variance, variance, digits + 2) / _cell(Fraction(0), variance, digits + 2)

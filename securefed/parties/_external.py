@@ -89,5 +89,8 @@ class ExternalSum(Algorithm[ExternalServer, ExternalClient]):
         raise ConfigError("the contribution of an ExternalSum comes from SumClient.receive(request, update)")
 
     def combine(self, server: ExternalServer, aggregate: Aggregate) -> ExternalServer:
-        """Return the state without a model: each round names its own."""
+        """Return the state without a model: each round names its own.
+
+        No client computes from this state: before it sends anything, `SumServer.open` replaces it by the next round's.
+        """
         return ExternalServer()

@@ -347,7 +347,10 @@ def _rounds(algorithm: Method) -> Iterator[_Round]:
 
 
 def is_lost(losses: Losses, message: Message) -> bool:
-    """Return whether a message is lost, from the stage of its exchange and the client that sends or receives it."""
+    """Return whether a message is lost, from the stage of its exchange and the client that sends or receives it.
+
+    `message.round` is the number of the exchange, and not of the round, of which void exchanges are attempts too.
+    """
     party = message.receiver if message.sender == SERVER else message.sender
     if message.round >= len(losses):
         return False

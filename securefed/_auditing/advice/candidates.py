@@ -125,7 +125,8 @@ def command(algorithm: str, candidate: Candidate, options: str, settings: Mappin
     Args:
         algorithm: its name.
         candidate: the setting.
-        options: what names the data (`data_options`). The run takes all their rows, the candidate maybe fewer a client.
+        options: what names the data (`data_options`). The run takes all their rows, as `securefed run` has no option
+            for rows a client. Where the candidate was tried with fewer, each sum of the run is over more rows.
         settings: the algorithm's hyper-parameters.
     """
     parts = [f"securefed run {algorithm}", options, f"--clients {candidate.clients}", f"--rounds {candidate.rounds}"]
@@ -136,6 +137,9 @@ def paste(
     algorithm: str, candidate: Candidate, options: str, settings: Mapping[str, Any], norm: float, multiplier: float
 ) -> str:
     """Write the command that trains under a candidate.
+
+    Only the noise is told how many clients collude: they know their own shares of it, so that the honest survivors'
+    shares must suffice. Secure aggregation has no such setting; it reckons with them by its threshold (`candidates`).
 
     Args:
         algorithm: its name.

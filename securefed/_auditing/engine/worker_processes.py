@@ -34,7 +34,8 @@ def run_all(
 
     Args:
         tasks: arguments of `work`.
-        workers: number of processes; with one worker or one task everything runs in this process.
+        workers: number of processes; with one worker or one task everything runs in this process, which is then limited
+            to one thread as a worker is, and stays so after the call.
         work: a function of a module, which the workers import.
         finished: called in this process.
 

@@ -9,11 +9,16 @@ members (the clients whose sum it holds) to the messages of the observed rounds.
     regression   learn rows, Gram matrix or label counts from simulated clients and their messages
     low digits   learn rows from the last digits of the messages
 
-They build on each other: the fit runs where the probe refuses or leaves directions open, and all regressions share one
-set of simulated clients. `own_seed_run` calls `search`, `add_null_of_other_rows`, `read` and `regress`, in this order.
+They build on each other: the fit runs where the probe refuses or leaves directions open. Rows, Gram matrix and low
+digits are learned from one set of simulated clients, which have the members' own labels, as these attacks may know
+them. Label counts must not be learned with the members' labels, so that they have a set of their own, whose labels are
+drawn with the rows. `own_seed_run` calls `search`, `add_null_of_other_rows`, `read` and `regress`, in this order.
 
-The null of an attack, which measures chance, is the same attack on shuffled rounds and, for attacks that come after
-`add_null_of_other_rows`, also on messages of the same rounds from other rows. A null may take as long as its attack.
+The null of an attack, which measures chance, is the same attack on shuffled rounds: each message takes the place of
+another round's, and the entries of each of its tensors change places at random; of a single round only the latter.
+Attacks after `add_null_of_other_rows` have a second null, messages of the same rounds from other rows. The null that
+errs less counts; where there is none, or the attack refuses its null, chance is the guess, of leakage 0. A null may
+take as long as its attack.
 """
 
 from __future__ import annotations
@@ -81,7 +86,7 @@ class GenericAttacks:
         self.replay = replay_of(observed)
         # first the shuffled rounds; `add_null_of_other_rows` appends messages of other rows
         self._nulls = [replay_of(shuffled(observed, np.random.default_rng([secret.seed, 2])))]
-        self._moments_known = False  # the probe ran and did not fail
+        self._moments_known = False  # the probe ran, and its moments explain the messages
         self._moments_complete = False  # and left no direction open
 
     def search(self) -> None:
@@ -96,7 +101,11 @@ class GenericAttacks:
             self._try(self._fit.name, lambda replay: self._derive(self._fit.attack(replay, self._rng(3))))
 
     def add_null_of_other_rows(self) -> None:
-        """Add messages of other rows as a null for the attacks that follow; the search would take too long on them."""
+        """Add messages of other rows as a null for the attacks that follow; the search would take too long on them.
+
+        Nothing is added if the client step fails on those rows. Counts of labels, which shuffled rounds keep, then have
+        no null at all, and are compared with the guess.
+        """
         messages = messages_of_other_rows(self._secret, self.replay)
         if messages is not None:
             self._nulls.append(self._replay_of(self.replay.with_messages(messages)))
@@ -112,7 +121,13 @@ class GenericAttacks:
             self._try(ProbeGram.name, self._count, self._nulls[1:], what=" of labels")
 
     def regress(self) -> None:
-        """Learn rows, their Gram matrix and counts of labels from simulated clients."""
+        """Learn rows, their Gram matrix and counts of labels from simulated clients.
+
+        Where the probe explains the messages, these depend on the rows through their moments only, and the probe has
+        reported estimates of both secrets: exact in the directions that the messages show, with the prior's moments in
+        the others. Rows, Gram matrix and low digits are then not learned, and no gap is noted. So it is not tried
+        whether open moments could be guessed better from the known ones, as they go together among the prior's rows.
+        """
         rng, regression, labels = self._rng(9), RegressRows(calls=self._fit.calls), self._secret.prior_labels
         try:
             if not self._moments_known:
@@ -124,6 +139,7 @@ class GenericAttacks:
             self.skip(regression.name, str(refusal))
         try:
             if self._secret.has_label_counts and labels is not None:
+                # it simulates clients of its own: see the head of this file
                 learned = RegressCounts(regression).learn(self.replay, labels, rng)
                 self._try_learned(learned, self._nulls[1:])  # shuffled rounds hold the same counts, so they are no null
         except (SecureFedError, np.linalg.LinAlgError) as refusal:
@@ -143,7 +159,12 @@ class GenericAttacks:
         self._try(learned.name, lambda replay: self._derive(learned.attack(replay), read=True))
 
     def _probe(self, replay: Replay) -> list[Reconstruction]:
-        """Solve for the moments; return the Gram matrix, and the mean of all rows with these moments."""
+        """Solve for the moments; return the Gram matrix, and rows.
+
+        Directions of the moments that the messages leave open are taken from the prior's rows. Many sets of rows have
+        the same moments: the rows returned are the mean over all of them, if columns are independent and normal with
+        the prior's means and variances (`RecoveredMoments.rows`).
+        """
         moments = ProbeGram().solve(replay, self._rng(3), self._secret.prior, self._secret.prior_labels)
         if replay is self.replay:
             self._moments_complete = moments.rank == moments.unknowns

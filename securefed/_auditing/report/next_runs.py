@@ -90,7 +90,12 @@ def _open(report: Report) -> list[Cell]:
     interval and `detectable` are at most the accepted leakage. So a cell that found nothing (a quiet one) is open where
     one of them is above, but only if it could settle an algorithm of which `outcomes` does not know whether a
     protection holds: if it is about one client's data, under a protection, in a view of the server alone (`ALONE`).
+
+    Where the report is about one algorithm and names its secrets (`names_secrets`: rows, counts of labels, ...), each
+    secret has an attack that counts. Elsewhere all secrets of one owner (a client, all clients) are one.
     """
+    # A confirmation tells whether a record took part, to an adversary who knows all other rows. It works on every
+    # message without noise, so no protection is judged by it, and its outcome is no open question.
     cells = [cell for cell in report.cells if cell.owner != "confirmation"]
     best = strongest(cells, by_owner=not names_secrets(report)).values()
     level = report.settings[AUDIT]["acceptable"]
@@ -124,8 +129,11 @@ def _more_seeds(report: Report, cells: Sequence[Cell]) -> list[NextRun]:
         if level is None:
             out.append(NextRun(f"{start}, and {MOST_SEEDS} would not tell; {_more_rows(report, same)}.", ""))
             continue
+        # never `None` here, since `_shown_leak` chose `level` so; `or 0` says it to the type checker
         runs = max([2 * done, *(seeds_for(cell.leakage, cell.null_leakage, level) or 0 for cell in same)])
         why = f"{start}; about {runs} would show a leak of {level:g}"
+        # Without a recording runs can be repeated at will. A recording that has uploads left (recorded > done) is
+        # audited on as many as are needed, or on all; where none are left, there is no command.
         recorded = report.settings[AUDIT].get("recorded", runs)
         if recorded < runs:
             why += f". The recording holds {recorded} uploads; record more rounds"
@@ -288,7 +296,16 @@ def advice_command(report: Report, algorithm: str) -> str:
 
 
 def advised_first(report: Report) -> tuple[str, str]:
-    """Choose the algorithm to ask advice on first: one without a protection that holds; return name and command."""
+    """Choose the algorithm to ask advice on first: one without a protection that holds; return name and command.
+
+    The kinds of `Outcome`, in the order in which advice is needed, the first name of a kind first:
+
+        open     every protection that was attacked leaks
+        unknown  no leak was found under some protection, but its attacks failed or scatter too much
+        fixed    a protection holds while the same clients take part in every round
+        held     a protection holds
+        safe     plain messages hold; an algorithm without an outcome counts as safe too
+    """
     kinds = {item.name: item.kind for item in outcomes(report)}
     order = ("open", "unknown", "fixed", "held", "safe")
     names = sorted(report.algorithms, key=lambda name: order.index(kinds.get(short(name), "safe")))
