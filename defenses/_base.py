@@ -48,13 +48,14 @@ __all__ = [  # the plan's part, re-exported
 
 @dataclass(frozen=True)
 class UploadContext:
-    """Hashes of what the server sent a client before its upload; 32 bytes each.
+    """Hashes of what the server sent a client before its upload, 32 bytes each; an aggregation may ignore them.
 
     Attributes:
-        exchange: fingerprint of the exchange's context (`Session.context`): the same for all clients that are summed.
-        source: fingerprint of what the contribution is computed from: the kind of exchange, the broadcast, and the last
-            exchange whose sum counted this client. Run, number, plan and cohort do not enter it, so that a contribution
-            keeps it when an exchange is repeated.
+        exchange: fingerprint of the exchange's context (`Session.context`), the same at clients that were told the
+            same. Masking derives its masks from it, so that uploads made from different broadcasts do not sum.
+        source: fingerprint of what the contribution is computed from: kind of exchange, broadcast and, for clients with
+            memory, the last exchange that counted them; a repeated exchange keeps it. By it a masking client with an
+            identity recognises a contribution, and refuses to have it summed with another set of clients.
     """
 
     exchange: bytes
@@ -69,10 +70,10 @@ class Session:
         run: the run's identifier.
         round: the number of the exchange.
         cohort: ids of the invited clients, ascending.
-        plan: what the defence does, the same on all sides; the session writes its exchange into it.
+        plan: what the defence does, the same on all sides; run and number are written in, to seed public rotations.
         context: fingerprint of all that clients receive before they upload (kind, broadcast, the last exchange whose
             sum counted each of them). The server knows it from the start, a client from the request for its upload on.
-        previous: at the server, the survivors of the last sum that was opened; empty before the first.
+        previous: at the server, the survivors of the last opened sum, if any; masking opens no sum too close to them.
 
     Raises:
         ConfigError: the cohort is empty, not ascending, or holds a negative id.
@@ -99,12 +100,11 @@ Outgoing = Mapping[PartyId, Tensors]
 class Aggregation(ABC):
     """A protocol that sums contributions. Its steps are pure: they take a state and return a new one, without I/O.
 
-    The runtime calls the steps: the server's round engine, and a client for each request. It packs states by `pack`, so
-    that another process can go on from them. A client is asked for the stages of the plan one after the other; at the
-    stage `upload` it is given its encoded contribution. The server's first requests come from `server_open`; the
-    replies of each stage go to `server_step`, which returns the next requests or the aggregate. A missing reply is a
-    dropout. A reply that is refused raises `MessageRefused` with its sender: the caller drops that reply and calls
-    again with the same state.
+    The runtime calls the steps: the server's round engine, and a client for each request. It packs states
+    (`_persistence.packing.pack`), so that another process can go on from them. A client is asked for the stages of the
+    plan in order; at the stage `upload` it is given its encoded contribution. The server's first requests come from
+    `server_open`; the replies of each stage go to `server_step`, which returns the next requests or the aggregate. A
+    missing reply is a dropout. On `MessageRefused` the caller drops its sender's reply and repeats with the same state.
 
     What an aggregation may offer beyond this stands in `_capabilities`. A commented example stands in
     `extension_templates/aggregation.py`, and `securefed.testing.parametrize_with_checks` tests yours.
@@ -142,8 +142,8 @@ class Aggregation(ABC):
     def client_step(self, state: Any, request: Message, encoded: Tensors | None) -> tuple[Any, Tensors]:
         """Answer a request, and return the new state and the body of the reply.
 
-        At the stage `upload` it is `client_accept` and `client_upload` in one, for callers that have the contribution.
-        The default is for aggregations whose clients have no other stage.
+        At the stage `upload` it is `client_accept` and `client_upload` in one, for callers (tests) that have the
+        contribution and no broadcast, hence empty fingerprints. The default is for clients without another stage.
 
         Args:
             state: the client's protocol state.
@@ -165,7 +165,8 @@ class Aggregation(ABC):
         Args:
             state: the client's protocol state.
             request: the server's message.
-            context: fingerprints of what the server sent this client.
+            context: what the server sent this client. An aggregation that hides and ignores it sums uploads made from
+                different broadcasts, and one contribution in several sums: its plan should say so (`Plan.assume`).
 
         Raises:
             MessageRefused: as `client_step`. No refusal depends on a contribution.
@@ -232,8 +233,7 @@ class Defense:
 
     Where the aggregation hides single uploads and no noise is planned, a client that cannot contribute must not show
     it. Every client therefore uploads one tensor more, the indicator (`INDICATOR`): zeros, or, where the client sits
-    out, uniform residues in all tensors. A sum whose indicator is not 0 is discarded. Under noise no value makes a
-    client refuse (`encode`), so that no indicator is needed.
+    out, uniform residues in all tensors. A sum whose indicator is not 0 is discarded. Noise needs none (`encode`).
 
     Attributes:
         transforms: the transforms, in the order in which clients apply them.
@@ -285,7 +285,7 @@ class Defense:
                 s.name, s.shape, None if s.bound is None else s.bound * scale, ring=0, step=0.0, max_clients=2**31,
                 error=0.0, sensitivity=s.sensitivity,
             )
-            for s in layout  # in floating point, until a transform plans otherwise
+            for s in layout  # in floating point, where 2^31 clients mean no limit, until a transform plans otherwise
         )  # fmt: skip
         numbers = self.start(layout) if learned is None else learned
         plan = Plan(self.name, clients, tensors, wanted_rings={s.name: s.ring for s in layout}, learned=numbers)
@@ -304,9 +304,8 @@ class Defense:
     def encode(self, contribution: Tensors, plan: Plan) -> Tensors:
         """Encode one client's contribution as the aggregation sums it.
 
-        Under noise no value makes a client refuse: all parties would see the refusal, and no epsilon counts it. What
-        is not finite is replaced by zeros before the noise (`clip`, `records`). A refusal of names or shapes reveals
-        nothing about data.
+        Under noise no value makes a client refuse: all would see the refusal, and no epsilon counts it. What is not
+        finite becomes zeros before the noise (`clip`, `records`). Refused names or shapes reveal nothing about data.
 
         Raises:
             DataError: other names or shapes than planned; without noise also entries that are not finite.
@@ -354,7 +353,8 @@ class Defense:
         records = [transform.distortion(plan, count) for transform in self.transforms]
         units = {name: unit for record in records for name, unit in record.units.items()}
 
-        def in_units(noise: Mapping[str, float]) -> dict[str, float]:  # links state it in the sum's units, `units`
+        # links state noise in multiples of `units[name]`, the norm of an adaptive clip; here in the algorithm's units
+        def in_units(noise: Mapping[str, float]) -> dict[str, float]:
             return {name: deviation * units.get(name, 1.0) for name, deviation in noise.items()}
 
         return ClippingNoiseRecord(

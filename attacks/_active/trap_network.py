@@ -113,8 +113,9 @@ class TrapNetwork:
         thresholds: (at most outputs,) t_1 < ... < t_H of the first H outputs; the outputs beyond are never active.
         label: L, the class that is predicted for every row.
         slope: factor of the codes in a_c, so that a row of class y has the slope s(y) = -slope * code_y.
-        height: output (behind the first layer, their sum over all outputs) for a row that lies as far above the
-            threshold as t_H lies above t_1; it sets the scale k = height / (t_H - t_1).
+        height: what an output of the first layer is for a row that lies as far above t_j as t_H lies above
+            t_1: k = height / (t_H - t_1). With a layer between, `height` is the sum of all H outputs, each as far
+            above: k = height / (t_H - t_1) / H. The margin M has to exceed all a_c v, which `height` and `slope` set.
         disguise: (outputs, inputs) random numbers added to g in the first weight, only in columns in which the server
             expects zeros in every row: they change nothing that is computed, and make the weight's rows look unlike
             each other. `None`: no disguise.
@@ -183,11 +184,15 @@ class TrapNetwork:
 
     def around(self, row: Array) -> TrapNetwork:
         """Return the same weights with all thresholds shifted such that the middle one meets this row (features,)."""
-        level = float(self.direction @ self.inputs.of(row))
+        level = float(self.direction @ self.inputs.of(row))  # g (h - b): `of` leaves the offset b out
         return replace(self, thresholds=self.thresholds - self.thresholds[len(self.thresholds) // 2] + level)
 
     def usable(self, row: Array) -> Array:
-        """Return a made-up row (features,) with zeros in the disguised columns, where real rows have zeros too."""
+        """Return a made-up row (features,) with zeros in the disguised columns, where real rows have zeros too.
+
+        A disguise has a column for each input of the layer. These are the row's features, since `TrapWeights` declines
+        a disguise of networks with convolutions.
+        """
         return row if self.disguise is None else row * ~self.disguise.any(axis=0)
 
     def works(self, client: SimulatedClient, initial: Mapping[str, Array], rng: np.random.Generator) -> bool:
@@ -219,9 +224,14 @@ class TrapNetwork:
 def layer_inputs(client: SimulatedClient, chain: DenseChain, initial: Mapping[str, Array]) -> LayerInputs | None:
     """Measure how a row becomes h, what enters the first fully connected layer.
 
-    Without convolutions h is the row. Else weights are chosen under which all outputs are equal and active for every
-    row (g = 0, t_j < 0). One made-up row then has the gradients gW_1 = s h and gb_1 = s, so that h = gW_1 / gb_1, and
-    `pool_pixels` learns the map from rows to h from such measurements.
+    Without convolutions h is the row. Else weights are chosen under which every output is active and none depends on
+    the row (g = 0, t_j < 0). One made-up row then has the gradients gW_1 = s h and gb_1 = s with any s but 0, so that
+    h = gW_1 / gb_1, and `pool_pixels` learns the map from rows to h from such measurements.
+
+    With two matrices v grows with the number of outputs here (k = 1), so that a_c v exceeds M from about ten outputs on
+    and the last class is predicted instead of L. With three classes or more s is another number then, which cancels.
+    With two it vanishes for the made-up label 1 (in single precision from about 17 outputs on): the map is measured as
+    zero, and the attack declines the network.
 
     Args:
         client: computes gradients of made-up rows.
@@ -240,7 +250,7 @@ def layer_inputs(client: SimulatedClient, chain: DenseChain, initial: Mapping[st
     parameters = active.parameters(initial, public.classes)
 
     def enter(kernels: Mapping[str, Array], row: Array) -> Array:
-        found = client.gradient({**parameters, **kernels}, row[None], np.array([1]))  # label 1: the slope is not 0
+        found = client.gradient({**parameters, **kernels}, row[None], np.array([1]))  # label 1 is not L
         weight, bias = (np.asarray(found[names[0]], float) for names in (chain.weights, chain.biases))
         return np.asarray(weight[0] / bias[0] if bias[0] else np.zeros(chain.inputs))
 

@@ -6,7 +6,8 @@ iterate U_k, (features, rank), plus its scaled dual variable Y_k. The next broad
 the next round, Y_{k+1} = rho (M_k - Z_{k+1}), and its message then gives U_{k+1} = M_{k+1} - Y_{k+1} / rho
 (`observed_steps`). A subclass solves the local steps from one U to the next for S, or fits S to them; this class
 decides whether a view allows that and reports the result. A client starts at U = Z and Y = 0, which is known, so that
-its first message gives a step already: k participations give k.
+its first message gives a step already, and k participations give k steps. One step leaves U^T S U open
+(`elimination_too_large`), so two participations are the least that the attack runs on.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class GramEstimate:
 
     Attributes:
         gram: S, (features, features), in the algorithm's scale: over the number of rows where the algorithm normalises.
-        method: `solved`, `fitted` or `fitted, not proven`.
+        method: `solved`, `fitted` or `fitted, not proven`. A fit is proven to be S if its residual is round-off, its
+            Jacobian has full rank and no direction can hide a large error (`FittedGram.proven`); one that is not
+            proven may be far from S at any residual.
         standardised: whether the diagonal was recognised as that of z-scored columns, and set to `z_scored_diagonal`.
         residual: relative residual of the equations, or the norm of the fit's residual.
         rank: rank of the equations.
@@ -123,7 +126,9 @@ class DualAttack(ABC):
             return "A sum over several clients is not linear in their Gram matrices; `duals/joint` fits sums."
         if target.algorithm.local_steps > 1 and target.public.features > self.fit_features:
             return f"Fitting several local steps is limited to {self.fit_features} features here (`fit_features`)."
-        if len(observed.rounds) < 2:  # one step gives no equation for U^T S U, see `elimination_too_large`
+        # One step gives no equation for U^T S U: those below compare two rounds (`elimination_too_large`), and those
+        # that FedPE adds vanish at U^T U = I, where a client starts.
+        if len(observed.rounds) < 2:
             return "Two participations are the least that show a gradient and its subspace."
         reason = why_incomplete(observed.rounds)
         if reason is None and target.algorithm.local_steps == 1:  # several are fitted to the first rounds only
@@ -148,6 +153,8 @@ class DualAttack(ABC):
         # the second result says whether any message was clipped, which is not needed here.
         rounds = undo_clipping(observed.rounds)[0] if self.orthonormal else observed.rounds
         steps = observed_steps(rounds, algorithm.rho, orthonormal=self.orthonormal)
+        # `observed_steps` leaves out a step of FedPG whose U is not orthonormal to 1e-6. The rounding of fewer than six
+        # digits exceeds that; so does a wrong broadcast.
         if len(steps) < 2:
             raise TranscriptError(
                 "The broadcasts that followed do not fit the messages, or these have fewer than six digits: fewer than "
@@ -181,6 +188,10 @@ def elimination_too_large(rank: int, features: int, rounds: int, memory: int) ->
 
         U_j^T (S U_k) = (U_k^T (S U_j))^T for every pair of rounds      rank^2 each, K (K - 1) / 2 pairs
         sum_k (S U_k) N_k = 0 where sum_k U_k N_k = 0                   `features` each, fewer than K rank such N
+
+    U_k has orthonormal columns in FedPG. In FedPE it has not, and Q_k of U_k = Q_k R_k takes its place, of the same
+    span and size, so that unknowns and equations are as many. There each step adds rank^2 equations for its own
+    Theta_k, which make the system larger by a share of 2 / K at most and are not counted.
 
     Args:
         rank: number of columns of U.

@@ -9,8 +9,13 @@ s, with s the secret key, is the message times the scale, plus a small error. Tw
 (coefficients or values modulo the primes) that are chosen here, which SEAL offers no function for: the uniform one of a
 client that sits out, and the noise that the key holder adds before it decrypts, since the small error would otherwise
 tell about its key (`lattice_flood`). SEAL reads ciphertexts from bytes, which is how the residues get in: a header, the
-parameters' fingerprint, sizes, the scale, and the residues, 64 bits each. SEAL keeps polynomials as their values at the
-roots of unity modulo each prime (number-theoretic transform), so that products are taken value by value.
+parameters' fingerprint, sizes, the scale, BGV's correction factor (1 under CKKS), and the residues, 64 bits each. This
+layout is that of SEAL 4, tried with 4.3; SEAL 3 has no correction factor. The header is given the version of the SEAL
+that is installed, so that none is refused for its number: a SEAL of another layout raises where fields or sizes do not
+fit, and every decryption in `tests/defenses/test_lattice.py` passes through a ciphertext made here.
+
+SEAL keeps polynomials as their values at the roots of unity modulo each prime (number-theoretic transform), so that
+products are taken value by value.
 """
 
 from __future__ import annotations
@@ -87,7 +92,7 @@ def vector_of(context: Any, residues: Array, scale: float, *, transformed: bool)
     values = np.ascontiguousarray(residues, "<u8").tobytes()
     content = struct.pack("<4Q?3Qd", *data.parms_id(), transformed, 2, DEGREE, residues.shape[1], scale)
     array = _headed(struct.pack("<Q", residues.size) + values)
-    ciphertext = _headed(content + struct.pack("<Q", 1) + array)
+    ciphertext = _headed(content + struct.pack("<Q", 1) + array)  # 1: BGV's correction factor, idle under CKKS
     # TenSEAL's protobuf message: field 1 sizes (packed), 2 ciphertexts, 3 scale. The byte before each is 8 times the
     # field's number plus its type: 2 for bytes with a length, 1 for 64 bits.
     sizes = _varint(SLOTS)
@@ -99,6 +104,7 @@ def _headed(content: bytes) -> bytes:
     """Put SEAL's header, which states the length, before the content; not compressed."""
     header = library().sealapi.Serialization.SEALHeader()
     size = header.header_size
+    # the zeros: the compression mode, which is none, and two bytes that SEAL reserves
     head = header.magic, size, header.version_major, header.version_minor, 0, 0, size + len(content)
     return struct.pack("<HBBBBHQ", *head) + content
 

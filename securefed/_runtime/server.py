@@ -104,7 +104,7 @@ class Server(RoundEngine):
         Raises:
             ConfigError: `evaluate_every` where evaluation is refused, before any round.
             RoundVoid: a round could not be completed in `max_void` attempts; the checkpoint holds all before it.
-            RangeRefused: a client's values stay out of range however often it is doubled.
+            RangeRefused: a client's values stay out of range though the bounds were doubled as often as allowed.
             BudgetSpent: the privacy budget allows no further exchange; likewise.
         """
         check_integer("rounds", rounds, 0)
@@ -120,6 +120,9 @@ class Server(RoundEngine):
                 if evaluate_every and len(self._history) % evaluate_every == 0:
                     entry = self._history[-1] = replace(entry, metrics=self._evaluate())
                 stopped = self.algorithm.finished(self._server)
+                # Under Paillier, also with a threshold, this fills the pool of encryption randomness for the next
+                # upload; masks cannot be computed between rounds. The checkpoint holds nothing of the pool, so that
+                # the order of the two does not matter.
                 if self._options.prepare and stopped is None:
                     for node in self.nodes.values():
                         node.prepare()
@@ -129,7 +132,9 @@ class Server(RoundEngine):
                     progress(entry)
         finally:
             if self._checkpoint is not None:
-                self._reserved = 0  # so that a resumed run goes on with the next number and skips none
+                # So that a resumed run goes on with the next number and skips none. `_result` may still use it for
+                # COMMIT, see `_ask`.
+                self._reserved = 0
                 self._save(self._checkpoint)
         return self._result(stopped)
 
@@ -181,7 +186,7 @@ class Server(RoundEngine):
         self.combine(summed)
         return RoundHistory(
             round=len(self._history),
-            exchange=summed.record.round,
+            exchange=summed.record.round,  # the exchange's number, whatever its name
             survivors=summed.record.survivors,
             seconds=time.perf_counter() - start,
             up=self.log.up - up,
@@ -206,6 +211,7 @@ class Server(RoundEngine):
     def choose_cohort(self, kind: str) -> tuple[ClientId, ...]:
         """Choose the clients that a sum invites first; an algorithm may select them by scalars that they reveal."""
         chooser = selecting(self.algorithm)
+        # the caller's schedule names the cohort itself, and one drawn in secret must not follow from revealed scalars
         if kind != TRAIN or chooser is None or self._options.schedule is not None or self._secret_cohorts:
             return super().choose_cohort(kind)
         everyone, size, round = range(self.public.clients), self.public.cohort, len(self._history)
@@ -216,7 +222,14 @@ class Server(RoundEngine):
         return by_revealed(chooser, self._ask(REVEAL, bodies), size, round)
 
     def _ask(self, stage: str, bodies: Mapping[ClientId, Tensors]) -> dict[ClientId, Tensors]:
-        """Send messages outside any exchange, under a number of their own."""
+        """Send messages outside any exchange, under a number of their own.
+
+        The number is not reserved in the checkpoint, so that a resumed run may give it to an exchange. That is safe:
+        no mask, key or privacy cost follows from the number of such a message, only the draws by which clients compute
+        revealed scalars. Clients in this process go on from the same checkpoint, where they have not seen the number.
+        Clients elsewhere that have seen it refuse that exchange as a replay; if too few are left, it is void, and is
+        repeated under the next number (with `max_void=1` the resumed run stops instead).
+        """
         number, self._exchanges = self._exchanges, self._exchanges + 1
         return self._coordinator.ask(self.transcript.run, number, stage, bodies)
 

@@ -20,7 +20,7 @@ from securefed.torch._masking import Trouble, planned
 
 _GROWTH: Final = 16.0
 """Factor of the bound after a step beyond it: 4 bits of the next step's resolution against a second lost step. Each
-further lost step in a row squares it, so that a bound that is wrong by any power of ten is right after a few."""
+further lost step in a row squares it, so that a bound that is wrong by any power of ten is right after six at most."""
 
 _SMALLEST: Final = 2.0**-90
 _LARGEST: Final = 2.0**120
@@ -73,9 +73,13 @@ class GradientBound:
             trouble: why there was no sum, as the ranks saw it in the sum's control words.
         """
         if trouble is Trouble.TOO_LARGE:
-            self._lost = min(self._lost + 1, 6)  # 16^(2^5) = 2^128 spans the whole range of bounds
+            # Six lost steps in a row multiply the bound by 2^(4 + 8 + ... + 128) = 2^252, and its limits are 2^210
+            # apart: the sixth reaches the upper one, and no power above 16^(2^5) = 2^128 is needed.
+            self._lost = min(self._lost + 1, 6)
             self._set(self._bound * _GROWTH**2 ** (self._lost - 1))
 
     def _set(self, bound: float) -> None:
+        # NaN is kept, whatever `min` and `max` make of it, and `planned` then raises ValueError: limited, it would look
+        # like a bound. `MaskingState` never passes it, but integers times the step.
         self._bound = bound if math.isnan(bound) else min(max(bound, _SMALLEST), _LARGEST)
         self.plan = planned(self._bound, self._ring, self._ranks)

@@ -57,8 +57,9 @@ DROP, ALIGNMENT, SHADOW = "membership/loss drop", "membership/gradient alignment
 Attack = Callable[[AttackInputs], list[Reconstruction]]
 """From the observed change and the public facts to estimates; raises `SecureFedError` where it does not apply."""
 _SEARCH_SHARE: Final = 0.5
-"""Share of the time that a run has left for the search for rows and that of its null, half of it each; the rest is for
-membership, which simulates clients."""
+"""Share of the time that a run has left, for the search for rows and that of its null together: the search gets half of
+it, a quarter of the time left, and the null as many evaluations, which take about as long. The rest is for membership,
+which simulates clients."""
 
 
 @dataclass
@@ -96,13 +97,17 @@ class TrainingSeedRun:
             self._membership()
 
     def _read(self) -> None:
-        """Read batch statistics, counts of labels and tokens, as far as they are secrets here."""
+        """Read batch statistics, counts of labels and tokens, as far as they are secrets here (`tells`).
+
+        Called with a target only. `SecretData.named` changes no name then, so that bare names serve here.
+        """
         secrets = self.secrets
         if secrets.tells("statistics"):
             self._try(STATISTICS, read_statistics)
         if secrets.tells("labels") and len(self.inputs.rows) > 1:
             for name in (LABELS, REGRESSION):
-                # counts are guessed from those of all clients together (`TrainingSecrets`)
+                # The guess is the counts of the whole sum, scaled to the target's rows (`TrainingSecrets`). An attack
+                # on a sum reads exactly these counts, and cannot beat the guess.
                 reason = "a sum tells the counts of all clients together, which the guess is made of"
                 self.result.leave_out(self.place, name, reason)
         elif secrets.tells("labels"):
@@ -144,8 +149,10 @@ class TrainingSeedRun:
             return
         found: list[ReadRows] = []
 
-        # The first call is the attack, the second its null. That one searches as long, since a search brings rows
-        # nearer to all rows of the kind even where the message is of another client.
+        # The first call is the attack, the second its null. The null must search as much, since a search brings rows
+        # nearer to all rows of the kind even where the message is of another client. So it is given the evaluations of
+        # each start that the first call could afford, and `recover_rows` ignores the seconds where these are given.
+        # 0 means that a closed form gave the rows: then the null is that closed form alone.
         def attack(inputs: AttackInputs) -> list[Reconstruction]:
             allowed = found[0].evaluations if found else None
             rows = recover_rows(inputs, _SEARCH_SHARE / 2 * self.inputs.budget.remaining, evaluations=allowed)
@@ -159,6 +166,7 @@ class TrainingSeedRun:
 
     def _picture(self, rows: Array) -> None:
         """Keep the secret rows and the recovered ones, matched row by row, for a picture in the report."""
+        # rows are no tokens here (`_rows`), so that both calls give the one `Judgement` of `SecretData.judge`
         judged = self.secrets.judge(Reconstruction("samples", rows))[0]
         matched = self.secrets.data.judge(Reconstruction("samples", rows))[0].estimate
         picture = Artifact(
@@ -188,6 +196,7 @@ class TrainingSeedRun:
                 self._leave_out(name, refusal)
                 continue
             inside, outside = np.split(scored, [len(records.inside)])
+            # `rng(n)` is the stream of random draws number n, used here alone (see `row_attack`); so is 6 in `_records`
             self.result.record_membership(self.place, name, "membership", inside, outside, self.inputs.rng(4))
 
     def _records(self) -> Records | str:
@@ -208,6 +217,8 @@ class TrainingSeedRun:
         return Records(own.part(torch.as_tensor(inside)), inside, absent.part(torch.as_tensor(outside)))
 
     def _leave_out(self, name: str, refusal: Exception) -> None:
+        # A gap names no secret, so the attack's name says that it was on the rows of all clients: "pooled ...". In an
+        # attempt the secret says so ("pooled samples"), and the attack keeps its bare name.
         attack: Any = self.secrets.data.named(name)
         self.result.leave_out(self.place, attack, str(refusal))
 
