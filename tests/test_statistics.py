@@ -121,7 +121,7 @@ def test_noise_hides_single_rows_and_is_stated(noise: Any) -> None:
 @pytest.mark.parametrize("name", ["count", "mean", "covariance", "regression", "table"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e6, -3.5])
 def test_a_row_out_of_bounds_moves_no_sum_by_more_than_the_row(name: str, value: float) -> None:
-    """What noise for single rows is computed from: whatever a row holds, its party's other rows stay in the sum."""
+    """Noise for single rows is sized for this: whatever one row holds, the party's other rows stay in the sum."""
     statistic = OMITTING[name]
     x = RNG.integers(0, 2, (20, 2)).astype(float)
     bad = np.concatenate([x[:7], [[0.0, value]], x[7:]])

@@ -34,7 +34,7 @@ from securefed.problems._base import Problem
 
 
 class LocalRound(Protocol):
-    """What a simulation of local steps asks of a method; every `GradientMethod` has it.
+    """The part of a method that a simulation of local steps needs; every `GradientMethod` has it.
 
     Attributes:
         sent: names of the parts of a message, in order.

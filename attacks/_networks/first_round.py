@@ -28,8 +28,10 @@ from securefed.attacks._networks.flat_network import FlatNetwork
 from securefed.errors import TranscriptError
 from securefed.problems._torch_problem import TorchProblem
 
-_TINY = 1e-60
-"""Added to squared lengths, whose roots would otherwise have no derivative at 0."""
+_TINY = 1e-30
+"""Smallest squared length whose root is taken, since roots have no derivative at 0; float32 holds it too."""
+_REACHED = 1e-3
+"""Relative distance within which a message's length counts as the one it was clipped to; rounding makes them differ."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class FirstRoundSimulation:
     def _clipped(self, sent: Tensor) -> Tensor:
         """Apply the clips to one member's message, (copies * parameters,)."""
         for together, norm in self.clips:
-            length = ((sent * together).square().sum() + _TINY).sqrt()
+            length = (sent * together).square().sum().clamp_min(_TINY).sqrt()
             sent = sent * (1.0 + together * ((norm / length).clamp(max=1.0) - 1.0))
         return sent
 
@@ -146,6 +148,13 @@ class FirstRoundView:
     simulation: FirstRoundSimulation
     point: Tensor
     message: Tensor
+
+    def scaled(self) -> bool:
+        """Return whether a clip may have scaled the message: not where one member's is shorter than the clip's norm."""
+        if len(self.simulation.sizes) > 1:
+            return bool(self.simulation.clips)
+        lengths = [(float((self.message * together).norm()), norm) for together, norm in self.simulation.clips]
+        return any(length >= norm * (1.0 - _REACHED) for length, norm in lengths)
 
     def gradient(self) -> Tensor:
         """Return the members' mean gradient, averaged along their path; exact for one local step.

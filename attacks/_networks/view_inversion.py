@@ -109,7 +109,7 @@ class NetworkInversion:
         probe = torch.zeros(1, dtype=torch.int64) if known_targets is None else known_targets[:1]
         try:
             inversion.require_memory(rows)
-            scaled = bool(first_round.simulation.clips)
+            scaled = first_round.scaled()
             first = FirstLayerEvidence.of(network, point, gradient, probe, rows, public.features, rng, scaled=scaled)
             if known_targets is None:
                 recovered = invert_unlabelled(
