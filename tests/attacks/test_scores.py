@@ -3,7 +3,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from securefed.attacks.scores import leakage, match, relative_error, sample_error, subspace_baseline
+from securefed.attacks.scores import (
+    fit_by_chance,
+    leakage,
+    match,
+    relative_error,
+    rows_not_held,
+    sample_error,
+    subspace_baseline,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -39,3 +47,34 @@ def test_the_subspace_baseline_is_the_best_multiple_of_the_projection() -> None:
     best = min(relative_error(c * projection, gram) for c in scales[::50])
     assert subspace_baseline(gram, basis) == pytest.approx(best, abs=1e-4)
     assert subspace_baseline(projection, basis) == pytest.approx(0, abs=1e-7)
+
+
+def test_rows_that_took_no_part_are_fitted_as_well_by_an_estimate_of_their_kind_only() -> None:
+    data = np.clip(RNG.normal(size=(400, 3)) @ RNG.normal(size=(3, 6)), -4, 4)  # rows near a subspace, as real rows are
+    mean, secret, others, plausible = data.mean(axis=0), data[:20], data[20:150], data[150:250]
+
+    def leak(estimate: np.ndarray) -> float:
+        guess = relative_error(np.broadcast_to(mean, secret.shape), secret)
+        return leakage(sample_error(estimate, secret), guess * fit_by_chance(estimate, others, 20, mean))
+
+    # scored beside the mean alone, rows of the same kind that know nothing of the secret ones look like a leak
+    assert fit_by_chance(plausible, others, 20, mean) < 0.8
+    assert leakage(sample_error(plausible, secret), relative_error(np.broadcast_to(mean, secret.shape), secret)) > 0.2
+    assert abs(leak(plausible)) < 0.12
+    assert leak(np.concatenate([secret, plausible])) == 1
+    assert leak(np.concatenate([secret + 0.03 * RNG.normal(size=secret.shape), plausible])) > 0.8
+    assert fit_by_chance(secret[:1], others, 1, mean) == 1  # one wrong row is worse than the mean
+
+
+def test_the_fit_by_chance_is_that_of_the_mean_where_there_is_nothing_to_compare() -> None:
+    rows = RNG.normal(size=(5, 4))
+    assert fit_by_chance(rows, np.zeros((0, 4)), 5, rows.mean(axis=0)) == 1
+    assert fit_by_chance(rows, np.ones((3, 4)), 5, np.ones(4)) == 1
+    assert fit_by_chance(rows, rows[:2], 5, rows.mean(axis=0)) == 0  # fewer others than rows: all at once
+
+
+def test_rows_that_a_client_holds_took_part() -> None:
+    rows = np.array([[0.0, 1.0], [2.0, 3.0], [-0.0, 1.0], [4.0, 5.0], [2.0, 3.0]])
+    held = rows_not_held(rows, [np.array([[0.0, 1.0]]), np.array([[9.0, 9.0], [4.0, 5.0]])])
+    np.testing.assert_array_equal(held, [[2.0, 3.0]])
+    np.testing.assert_array_equal(rows_not_held(rows, []), [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]])

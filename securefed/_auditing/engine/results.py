@@ -6,7 +6,8 @@ attacker sees. The estimate is scored by
 
     leakage = 1 - error / baseline,
 
-where `error` is the estimate's relative error, and `baseline` that of the best guess without messages. Chance is
+where `error` is the estimate's relative error, and `baseline` that of the best guess without messages; of rows the
+baseline is smaller where the same estimate also fits rows that took no part (`scores.fit_by_chance`). Chance is
 measured by the null: the same attack on messages that say nothing about the secret.
 
 An `Attempt` is one attack on one view of one run. `gathering.gather` makes one `Cell` of an attack's attempts over all

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from securefed._tensors import Array
 from securefed.attacks._base import Reconstruction
 from securefed.attacks._membership import membership_rates
 from securefed.attacks.scores import leakage, relative_error
+
+_GUESS: Final = (0.0, None)
+"""Leakage of the guess without messages; nobody asks whether a guess explains them."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Judgement:
     Attributes:
         secret: name of the secret.
         error: relative error of the estimate; that of the baseline if `failed`.
-        baseline: relative error of the guess without messages.
+        baseline: relative error of the guess without messages; of rows also of what the estimate tells by chance.
         failed: whether the estimate is not finite, so that its user is left with the guess.
         truth: the secret.
         estimate: of it, of the same shape; the guess if `failed`.
@@ -188,7 +191,7 @@ class SeedResult:
             attack: its name.
             estimates: its result; each one after the first is computed from the first, as a Gram matrix from rows.
             nulls: for each kind of meaningless messages its results on them, in the order of `estimates`; `None` where
-                it returned nothing, so that its user is left with the guess. Of several nulls the one that errs least
+                it returned nothing, so that its user is left with the guess. Of several nulls the one that leaks most
                 counts, secret by secret.
             judge: scores an estimate.
             explains: tells whether an estimate explains its messages; `None` where the attack cannot tell.
@@ -196,20 +199,19 @@ class SeedResult:
         Returns:
             The scores of the estimates, in their order.
         """
-        chances = [{} if null is None else _errors_by_secret(null, judge, explains) for null in nulls]
+        chances = [{} if null is None else _leaks_by_secret(null, judge, explains) for null in nulls]
         judgements = []
         for index, estimate in enumerate(estimates):
             for judged in judge(estimate):
-                guess = judged.baseline, None
-                known = (chance.get((index, judged.secret), guess) for chance in chances)
-                null_error, null_explained = min(known, key=lambda pair: pair[0], default=guess)
+                known = (chance.get((index, judged.secret), _GUESS) for chance in chances)
+                null_leakage, null_explained = max(known, key=lambda pair: pair[0], default=_GUESS)
                 self.attempts.append(
                     Attempt(
                         **asdict(place),
                         attack=attack,
                         secret=judged.secret,
                         leakage=leakage(judged.error, judged.baseline),
-                        null_leakage=leakage(null_error, judged.baseline),
+                        null_leakage=null_leakage,
                         error=judged.error,
                         baseline=judged.baseline,
                         failed=judged.failed,
@@ -274,12 +276,12 @@ def gap_sentences(results: Sequence[SeedResult], runs: int, word: str) -> tuple[
     )
 
 
-def _errors_by_secret(
+def _leaks_by_secret(
     estimates: Sequence[Reconstruction], judge: Judge, explains: Callable[[Reconstruction], bool | None]
 ) -> dict[tuple[int, str], tuple[float, bool | None]]:
-    """Map (number of the estimate, secret) to its error and whether it explains the messages."""
+    """Map (number of the estimate, secret) to its leakage and whether it explains the messages."""
     return {
-        (index, judged.secret): (judged.error, explains(estimate))
+        (index, judged.secret): (leakage(judged.error, judged.baseline), explains(estimate))
         for index, estimate in enumerate(estimates)
         for judged in judge(estimate)
     }

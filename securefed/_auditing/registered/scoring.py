@@ -23,7 +23,7 @@ from securefed._auditing.engine.seed_result import Judgement, judge_estimate
 from securefed._messages import ClientId
 from securefed._tensors import Array, Tensors
 from securefed.attacks._base import Reconstruction, View
-from securefed.attacks.scores import match, relative_error, subspace_baseline
+from securefed.attacks.scores import fit_by_chance, match, relative_error, rows_not_held, subspace_baseline
 
 
 class RunOutput(Protocol):
@@ -90,20 +90,26 @@ def _samples(
 ) -> list[Judgement]:
     """Score rows (rows, features), matched to the true ones by the Hungarian method.
 
-    The guess is the mean of held-out rows for every row.
+    The guess is the mean of held-out rows for every row; or the estimate itself, if it fits held-out rows better than
+    their mean does (`fit_by_chance`).
 
     Of the rows of several members those that fit the client's best count as its own, although the attacker does not
     learn whose they are.
     """
-    value, mean = estimate.value, prepared.test.x.mean(axis=0, keepdims=True)
+    value, mean = estimate.value, prepared.test.x.mean(axis=0)
+    finite = bool(np.isfinite(value).all())
+    others = rows_not_held(prepared.test.x, [data.x for data in prepared.clients])
     truths = [(CLIENT, prepared.clients[target].x)]
     if len(members) == len(prepared.clients):
         truths.append((FEDERATION, np.concatenate([data.x for data in prepared.clients])))  # type: ignore[arg-type]
     out = []
     for secret, truth in truths:
         guess = np.broadcast_to(mean, truth.shape)
-        matched = match(value, truth) if np.isfinite(value).all() else value
-        out.append(judge_estimate(secret, matched, truth, guess, relative_error(guess, truth)))
+        baseline = relative_error(guess, truth)
+        if finite:
+            baseline *= fit_by_chance(value, others, len(truth), mean)
+        matched = match(value, truth) if finite else value
+        out.append(judge_estimate(secret, matched, truth, guess, baseline))
     return out
 
 
