@@ -78,8 +78,8 @@ def audit_algorithm(
     Returns:
         A report with one cell for each view, secret and attack. The leakage of a cell compares the attack's estimate
         with a guess: of a client's rows the mean row of all clients (or the estimate itself, if it fits rows that took
-        no part better than their mean does), of its Gram matrix that of all clients scaled to its number of rows. For all clients together, in sums, the guess knows each column's mean and standard
-        deviation.
+        no part better than their mean does), of its Gram matrix that of all clients scaled to its number of rows. For
+        all clients together, in sums, the guess knows each column's mean and standard deviation.
 
     Raises:
         ConfigError: arguments contradict each other, or a function cannot be called.
