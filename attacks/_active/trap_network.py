@@ -228,11 +228,6 @@ def layer_inputs(client: SimulatedClient, chain: DenseChain, initial: Mapping[st
     the row (g = 0, t_j < 0). One made-up row then has the gradients gW_1 = s h and gb_1 = s with any s but 0, so that
     h = gW_1 / gb_1, and `pool_pixels` learns the map from rows to h from such measurements.
 
-    With two matrices v grows with the number of outputs here (k = 1), so that a_c v exceeds M from about ten outputs on
-    and the last class is predicted instead of L. With three classes or more s is another number then, which cancels.
-    With two it vanishes for the made-up label 1 (in single precision from about 17 outputs on): the map is measured as
-    zero, and the attack declines the network.
-
     Args:
         client: computes gradients of made-up rows.
         chain: the layers.
@@ -246,7 +241,9 @@ def layer_inputs(client: SimulatedClient, chain: DenseChain, initial: Mapping[st
         return LayerInputs(public.features, np.zeros(public.features))
     blank = LayerInputs(chain.inputs, np.zeros(chain.inputs))
     always_active = np.linspace(-2.0, -1.0, chain.outputs)
-    active = TrapNetwork(chain, blank, np.zeros(chain.inputs), always_active, label=0, slope=1.0, height=1.0)
+    # a height that keeps v, to which every output adds, far below the margin: class 0 is predicted at any width
+    height = 1.0 / chain.outputs
+    active = TrapNetwork(chain, blank, np.zeros(chain.inputs), always_active, label=0, slope=1.0, height=height)
     parameters = active.parameters(initial, public.classes)
 
     def enter(kernels: Mapping[str, Array], row: Array) -> Array:

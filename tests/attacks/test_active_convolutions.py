@@ -25,13 +25,19 @@ PIXELS, CLASSES, CLIENTS = 64, 4, 6
 nn = torch.nn
 
 
-def network(*middle: Any, kernel: int = 3, stride: int = 1) -> torch.nn.Module:
+def network(*middle: Any, kernel: int = 3, stride: int = 1, classes: int = CLASSES) -> torch.nn.Module:
     begin = (
         nn.Unflatten(1, (1, 8, 8)),
         nn.Conv2d(1, 4, kernel, stride=stride, padding=kernel // 2 if stride == 1 else 0),
     )
     return nn.Sequential(
-        *begin, nn.ReLU(), *(make() for make in middle), nn.Flatten(), nn.Linear(64, 60), nn.ReLU(), nn.Linear(60, 4)
+        *begin,
+        nn.ReLU(),
+        *(make() for make in middle),
+        nn.Flatten(),
+        nn.Linear(64, 60),
+        nn.ReLU(),
+        nn.Linear(60, classes),
     )
 
 
@@ -51,11 +57,11 @@ def deceive(problem: Any, data: list[Dataset], *defenses: Any, steps: int = 1) -
     return DeviatingServer(method, data, chain(*defenses or (secure_aggregation(),)), TrapWeights(rounds=5)).deceive()
 
 
-def entering(problem: Any, data: list[Dataset], honest: Any) -> PooledPixels:
+def entering(problem: Any, data: list[Dataset], honest: Any, classes: int = CLASSES) -> PooledPixels:
     public = Public.of(data)
     method = FedAvg(problem=problem, learning_rate=0.05, local_steps=1)
     client = SimulatedClient(Situation(Target(method, public), honest, 0, frozenset(range(CLIENTS))))
-    layers = DenseChain.of(problem.shapes(public), PIXELS, CLASSES)
+    layers = DenseChain.of(problem.shapes(public), PIXELS, classes)
     assert layers is not None
     found = layer_inputs(client, layers, client.model.parameters(honest))
     assert isinstance(found, PooledPixels)
@@ -78,6 +84,18 @@ def test_pooled_pictures_of_many_clients_are_read_from_sums(problem: Any, maximu
     assert share(read, pooled) >= 5 / 6
     strangers = np.stack([inputs.of(own.x[0]) for own in clients(seed=9)])
     assert share(read, strangers) == 0.0  # a row of others is not within the same distance
+
+
+def test_two_classes_are_told_apart_at_any_width() -> None:
+    problem = TorchModule(module=partial(network, partial(nn.AvgPool2d, 2), classes=2))
+    data = [Dataset(own.x, own.y % 2) for own in clients() if own.y is not None]
+    run = deceive(problem, data)
+    inputs = entering(problem, data, run.honest, classes=2)
+    pooled, read = (
+        np.stack([inputs.of(row) for row in rows])
+        for rows in (np.concatenate([own.x for own in data]), run.estimate.value)
+    )
+    assert share(read, pooled) >= 5 / 6
 
 
 def test_strides_without_pooling_give_the_picture_itself_and_maxima_do_not() -> None:
