@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from securefed._hyperparameters import check_integer, check_number, check_positive
 from securefed._tensors import Array
 from securefed.errors import ConfigError, DataError
 from securefed.parties._summed_tensor import SummedTensor
@@ -48,12 +49,13 @@ class _Moments(Statistic):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.features < 1 or self.rows < 1:
-            raise ConfigError(f"features and rows must be at least 1; got {self.features} and {self.rows}")
-        if not 0 < self.bound < math.inf:
-            raise ConfigError(f"bound must be positive and finite; got {self.bound!r}")
+        check_integer("features", self.features, 1)
+        check_integer("rows", self.rows, 1)
+        check_positive("bound", self.bound)
         if isinstance(self.shift, tuple) and len(self.shift) != self.features:
             raise ConfigError(f"shift must be one number or {self.features}; got {len(self.shift)}")
+        for number in np.ravel(self.shift):
+            check_number("shift", number)
 
     def tensors(self) -> tuple[SummedTensor, ...]:
         """Return count, sum, and what the statistic needs besides."""

@@ -25,8 +25,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from securefed._hyperparameters import check_integer, check_number, check_positive
 from securefed._tensors import Array
-from securefed.errors import ConfigError, DataError
+from securefed.errors import DataError
 from securefed.parties._summed_tensor import SummedTensor
 from securefed.statistics._base import Statistic, Sums
 from securefed.statistics._moments import symmetric
@@ -57,10 +58,11 @@ class LinearRegression(Statistic):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.features < 1 or self.rows < 1:
-            raise ConfigError(f"features and rows must be at least 1; got {self.features} and {self.rows}")
-        if not (0 < self.bound < math.inf and 0 < self.target_bound < math.inf and 0 <= self.ridge < math.inf):
-            raise ConfigError("bound and target_bound must be positive and finite, and ridge at least 0")
+        check_integer("features", self.features, 1)
+        check_integer("rows", self.rows, 1)
+        check_positive("bound", self.bound)
+        check_positive("target_bound", self.target_bound)
+        check_number("ridge", self.ridge, 0)
 
     @property
     def _width(self) -> int:

@@ -4,17 +4,19 @@ Each party adds its own counts to one secure sum (`Statistic` in _base.py). Each
 largest entry at one party, and its sensitivity: the largest L2 norm of what one row adds. Exact defences sum in fixed
 point; where its error is below one half, rounding gives the exact counts. With noise, counts are estimates.
 
-In each class `tensors` declares what is summed, `_within` tells the rows that keep to it, `_summand` computes one
-party's counts, and `_value` the table and the bound on its error.
+In each class `tensors` declares what is summed, `_within` says which rows are allowed by the declaration (for a table,
+those with known codes), `_summand` computes one party's counts, and `_value` the table and the bound on its error.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
+from securefed._hyperparameters import check_integer, checked_integers
 from securefed._tensors import Array
 from securefed.errors import ConfigError, DataError
 from securefed.parties._summed_tensor import SummedTensor
@@ -32,7 +34,7 @@ class Histogram(Statistic):
         rows: most rows of one party.
 
     Raises:
-        ConfigError: edges that do not ascend, or a number outside its domain.
+        ConfigError: edges that are no numbers or do not ascend, or a number outside its domain.
     """
 
     edges: tuple[float, ...]
@@ -41,10 +43,11 @@ class Histogram(Statistic):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.edges) < 2 or not all(a < b for a, b in zip(self.edges, self.edges[1:], strict=False)):
-            raise ConfigError(f"edges must be at least two ascending numbers; got {self.edges}")
-        if self.features < 1 or self.rows < 1:
-            raise ConfigError(f"features and rows must be at least 1; got {self.features} and {self.rows}")
+        numbers = all(isinstance(e, int | float | np.number) and type(e) is not bool for e in self.edges)
+        if not numbers or len(self.edges) < 2 or not all(a < b for a, b in pairwise(self.edges)):
+            raise ConfigError(f"edges must be at least two ascending numbers; got {self.edges!r}")
+        check_integer("features", self.features, 1)
+        check_integer("rows", self.rows, 1)
 
     def tensors(self) -> tuple[SummedTensor, ...]:
         """Return the count and the bins of each column; one row is in one bin of each column."""
@@ -91,8 +94,8 @@ class ContingencyTable(Statistic):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.levels or min(self.levels) < 1 or self.rows < 1:
-            raise ConfigError(f"levels and rows must be at least 1; got {self.levels} and {self.rows}")
+        object.__setattr__(self, "levels", checked_integers("levels", self.levels))  # a list becomes a tuple
+        check_integer("rows", self.rows, 1)
 
     def tensors(self) -> tuple[SummedTensor, ...]:
         """Return the count and the cells; one row is in one cell."""
