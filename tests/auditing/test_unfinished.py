@@ -6,7 +6,9 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
+from securefed._auditing.engine.worker_processes import run_all
 from securefed._auditing.registered import registered_audit as matrix
 from securefed._auditing.registered import unfinished_tasks as unfinished
 from securefed._auditing.registered.registered_audit import audit
@@ -85,3 +87,20 @@ def test_a_damaged_file_is_run_again(halfway, monkeypatch, damage) -> None:
     ran = cut_off_after(9, monkeypatch)
     audit(**SMALL, seeds=4, keep=halfway)
     assert ran == [0, 2, 3]
+
+
+def test_tasks_of_one_worker_run_on_one_thread_and_leave_the_caller_its_threads() -> None:
+    def threads() -> set[int]:
+        return {pool["num_threads"] for pool in threadpool_info()}
+
+    def cut_off(_) -> None:
+        raise CutOff
+
+    seen = []
+    with threadpool_limits(2):
+        run_all([1], 1, lambda _: threads(), lambda _, found: seen.append(found))
+        assert threads() == {2}
+        with pytest.raises(CutOff):
+            run_all([1], 1, cut_off, lambda *_: None)
+        assert threads() == {2}
+    assert seen == [{1}]

@@ -34,8 +34,8 @@ def run_all(
 
     Args:
         tasks: arguments of `work`.
-        workers: number of processes; with one worker or one task everything runs in this process, which is then limited
-            to one thread as a worker is, and stays so after the call.
+        workers: number of processes; with one worker or one task everything runs in this process, which is limited to
+            one thread, as a worker is, until the call ends.
         work: a function of a module, which the workers import.
         finished: called in this process.
 
@@ -43,9 +43,9 @@ def run_all(
         BaseException: a task raised it; tasks that have not begun are dropped.
     """
     if workers == 1 or len(tasks) <= 1:
-        _start_worker()
-        for task in tasks:
-            finished(task, work(task))
+        with threadpool_limits(1):
+            for task in tasks:
+                finished(task, work(task))
         return
     with ProcessPoolExecutor(workers, mp_context=_context(), initializer=_start_worker) as pool:
         futures = {pool.submit(work, task): task for task in tasks}
