@@ -180,3 +180,11 @@ def test_what_is_no_cost_is_refused() -> None:
     ):
         with pytest.raises((KeyError, TypeError, ValueError)):
             PrivacyMechanism.from_json(good | change)
+
+
+def test_steps_of_dp_sgd_hide_records_and_no_client() -> None:
+    steps = DP_SGD.mechanisms[0]
+    with pytest.raises(ConfigError, match="DP-SGD hides a 'record' of a client, not a 'client'"):
+        PrivacyMechanism.from_json(steps.to_json() | {"unit": "client"})
+    with pytest.raises(ConfigError, match="unit='record'"):
+        PrivacyMechanism(steps.loss)

@@ -111,10 +111,22 @@ class PrivacyMechanism:
     Attributes:
         loss: its law, with all parameters that its accountant needs.
         unit: whom it hides: a whole "client", or one "record" of a client.
+
+    Raises:
+        ConfigError: an unknown unit, or steps of DP-SGD that are said to hide a whole client.
     """
 
     loss: PrivacyLoss
     unit: Unit = "client"
+
+    def __post_init__(self) -> None:
+        if self.unit not in ("client", "record"):
+            raise ConfigError(f"the unit of privacy is 'client' or 'record', not {self.unit!r}")
+        if isinstance(self.loss, DPSGDLoss) and self.unit != "record":
+            raise ConfigError(
+                "DP-SGD hides a 'record' of a client, not a 'client': its steps clip the gradients of single rows, and "
+                "their noise is scaled to one of them; give unit='record'"
+            )
 
     def protecting(self, unit: Unit) -> PrivacyLoss | None:
         """Return the privacy loss for a `unit`, or `None` if the mechanism does not protect that unit.
@@ -140,8 +152,6 @@ class PrivacyMechanism:
         Raises:
             KeyError, TypeError, ValueError: it did not come from `to_json`.
         """
-        if values["unit"] not in ("client", "record"):
-            raise ConfigError(f"the unit of privacy is 'client' or 'record', not {values['unit']!r}")
         parameters = {name: _sampler_from_json(value) for name, value in values["parameters"].items()}
         return cls(_KINDS[values["kind"]](**parameters), values["unit"])
 
@@ -304,7 +314,7 @@ def _for_replacement(loss: PrivacyLoss) -> PrivacyLoss:
     if isinstance(loss, GaussianLoss):
         return loss if isinstance(loss.sampler, FixedSizeSampling) else GaussianLoss(loss.noise_multiplier / 2)
     assert isinstance(loss, _IN_THE_RING)
-    return replace(loss, squares=4 * loss.squares)
+    return replace(loss, squares=4 * loss.squares)  # `squares`: squared L2 sensitivity
 
 
 def _sampler_to_json(value: Any) -> Any:
