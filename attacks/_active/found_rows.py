@@ -59,10 +59,14 @@ class FoundRows:
         return [(row, label) for row, label in zip(self.single, self.labels, strict=True) if label >= 0]
 
     def add(self, row: Array, label: int = -1) -> None:
-        """Add a vector that is known to be a single row."""
-        if not any(same(row, known) for known in self.single):
-            self.single.append(row)
-            self.labels.append(label)
+        """Add a vector that is known to be a single row, or the label (-1: not known) of one found without a label."""
+        for place, known in enumerate(self.single):
+            if same(row, known):
+                if self.labels[place] < 0:
+                    self.labels[place] = label
+                return
+        self.single.append(row)
+        self.labels.append(label)
 
     def add_bins(self, rows: Array) -> None:
         """Add the vectors (vectors, width) of a message's bins. Those that an earlier message held too count as rows.

@@ -248,6 +248,19 @@ def test_a_row_that_two_rounds_hold_is_a_row() -> None:
     np.testing.assert_allclose(found.single[0], row, rtol=1e-5)
 
 
+def test_a_row_that_was_found_without_a_label_takes_the_one_that_is_read_later() -> None:
+    row, other = np.eye(2)
+    found = FoundRows(2)
+    found.add(row)
+    found.add(other, 3)
+    assert found.labels == [-1, 3]
+    found.add(row, 1)
+    assert [(list(one), label) for one, label in found.labelled] == [([1.0, 0.0], 1), ([0.0, 1.0], 3)]
+    found.add(row)  # neither a find without a label nor another label takes it away
+    found.add(row, 2)
+    assert found.labels == [1, 3]
+
+
 def test_chosen_bases_read_the_pooled_gram_matrix_exactly_and_no_clients_own() -> None:
     data = [Dataset(own.x) for own in clients(5, rows=6)]
     run = DeviatingServer(SSI(rank=3), data, chain(secure_aggregation()), ChosenBases()).deceive()
