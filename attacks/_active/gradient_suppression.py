@@ -5,6 +5,9 @@ own. The server sends the victim trap weights in the same round (`trap_weights`:
 single rows), and the others the same weights with biases so low that no row activates the layer. A message layer that
 sums only clients that received the same broadcast does not sum these.
 
+The audit of dishonest servers (`securefed._auditing.active`) plays the attack as a generator: `play` yields the
+broadcast of each round, is sent what the server then observes, and returns its estimate of the victim's rows.
+
 Source: Pasquini et al. 2022, Eluding Secure Aggregation in Federated Learning via Model Inconsistency (arXiv
 2111.07380), sec. 4.1, gradient suppression.
 """
@@ -45,12 +48,12 @@ class GradientSuppression:
     def play(self, situation: Situation, rng: np.random.Generator) -> Dialogue:
         """Play `TrapWeights` against the victim alone; each broadcast that it chooses goes out in two versions.
 
-        The dialogue of `TrapWeights` sees the rounds as if all clients had received its own broadcast.
+        `TrapWeights` is shown each round as if all clients had received the version with traps.
         """
         public = situation.target.public
         shapes = SimulatedClient(situation).method.problem.shapes(public)
         chain = DenseChain.of(shapes, public.features, public.classes)
-        assert chain is not None
+        assert chain is not None  # `applies` has refused networks without fully connected layers at their end
         alone = replace(situation, members=frozenset({situation.victim}))
         traps = TrapWeights(rounds=self.rounds).play(alone, rng)
         chosen = next(traps)

@@ -15,6 +15,8 @@ arXiv:2210.14292.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.linalg import LinAlgError
 
@@ -132,20 +134,8 @@ def _newton(edges: Edges, distances: Array, free: Array, determined: Array, nugg
         return project(0.5 * (inverse @ change @ inverse)[heads, tails])
 
     gradient = project(-off_diagonal)
-    scale = 0.5 * (off_diagonal**2 + inverse[heads, heads] * inverse[tails, tails])
-    # conjugate gradients for curvature(step) = gradient, preconditioned by the diagonal
-    step, residual = np.zeros_like(gradient), gradient.copy()
-    direction = preconditioned = project(residual / scale)
-    initial = remaining = float(residual @ preconditioned)
-    for _ in range(_CG_ITERATIONS):
-        curved = curvature(direction)
-        if not (remaining > 1e-6 * initial and direction @ curved > 0):
-            break
-        step_size = remaining / float(direction @ curved)
-        step, residual = step + step_size * direction, residual - step_size * curved
-        preconditioned = project(residual / scale)
-        remaining, previous = float(residual @ preconditioned), remaining
-        direction = preconditioned + remaining / previous * direction
+    diagonal = 0.5 * (off_diagonal**2 + inverse[heads, heads] * inverse[tails, tails])
+    step = _conjugate_gradients(curvature, gradient, lambda residual: project(residual / diagonal))
     predicted, log_determinant, fraction = float(gradient @ step), _log_determinant(matrix), 1.0
     # halve the step until the log-determinant rises (Armijo's rule)
     while predicted > 0 and fraction > 1e-4:
@@ -155,3 +145,22 @@ def _newton(edges: Edges, distances: Array, free: Array, determined: Array, nugg
             return trial, predicted
         fraction /= 2
     return distances, 0.0
+
+
+def _conjugate_gradients(
+    matrix: Callable[[Array], Array], right_side: Array, precondition: Callable[[Array], Array]
+) -> Array:
+    """Solve matrix(x) = right_side for x roughly, by preconditioned conjugate gradients from x = 0."""
+    solution, residual = np.zeros_like(right_side), right_side.copy()
+    direction = preconditioned = precondition(residual)
+    initial = remaining = float(residual @ preconditioned)
+    for _ in range(_CG_ITERATIONS):
+        image = matrix(direction)
+        if not (remaining > 1e-6 * initial and direction @ image > 0):
+            break
+        step_size = remaining / float(direction @ image)
+        solution, residual = solution + step_size * direction, residual - step_size * image
+        preconditioned = precondition(residual)
+        remaining, previous = float(residual @ preconditioned), remaining
+        direction = preconditioned + remaining / previous * direction
+    return solution

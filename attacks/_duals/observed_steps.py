@@ -40,8 +40,9 @@ class ObservedStep:
     Attributes:
         start: U_i before the local steps, (features, rank).
         end: U_i after them, (features, rank).
-        linear: Y_i - rho Z, (features, rank), the part of the augmented Lagrangian's gradient that is constant in U.
-        constraint_dual: T_i of FedPE, (rank, rank).
+        linear: Y_i - rho Z, (features, rank), Y_i before the round and Z its broadcast: the constant part of the
+            gradient rho U + Y_i - rho Z of <Y_i, U - Z> + rho/2 ||U - Z||^2, which ADMM adds to the client's loss.
+        constraint_dual: T_i of FedPE before the round, (rank, rank).
         error: standard deviation of the rounding error of a message's entry.
     """
 
@@ -55,9 +56,8 @@ class ObservedStep:
 def observed_steps(rounds: Sequence[RoundView], rho: float, *, orthonormal: bool = True) -> list[ObservedStep]:
     """Return the steps of one client, from its first participation on.
 
-    In FedPG a step whose end is not orthonormal is left out, since then the observed broadcast is not the Z+ that the
-    client received; so is the step after it, whose start is unknown. FedPE's iterates need not be orthonormal, so that
-    its steps are not checked.
+    FedPG's iterates are orthonormal. One that comes out otherwise was computed from a wrong Z+: its step is left out,
+    and the step after it too, whose start is unknown. FedPE's iterates need not be orthonormal and are not checked.
 
     Args:
         rounds: the client's rounds, from the first on.

@@ -34,7 +34,8 @@ class ClientCommits:
     Attributes:
         client: the client's id.
         schema: names, shapes and types of the messages' tensors, and the algorithm.
-        plans: the plans of the client's exchanges.
+        plans: the plans of the client's exchanges. `plans.hide_absence` is true where the defence lets a client that
+            has no contribution upload a stand-in, so that the server does not learn of it.
         verifying: the aggregation, if its clients check the sums that counted them; else `None`.
     """
 
@@ -60,16 +61,17 @@ class ClientCommits:
         return followed
 
     def check(self, state: ClientNodeState, message: Message, counted: int) -> None:
-        """Raise unless the server counted last what this client knows of, and announces a right sum of it.
+        """Raise unless the client knows the exchange that counted it last, and that exchange's announced sum is right.
 
         Args:
-            state: the client's state.
+            state: the client's state. Its `sum_key` checks the sum of the tentative exchange; empty where the defence
+                has no check.
             message: the server's.
             counted: the exchange that counted this client last, as the message says.
 
         Raises:
-            ContradictionError: the server counted an exchange that this client knows nothing of, or not the one it
-                committed: one of the two went on from an older file than the other, and running sums would be off.
+            ContradictionError: `counted` is neither the committed nor the tentative exchange, so that server or client
+                resumed from an outdated file. A client without memory has no state that could then be wrong.
             SumRefused: the sum that counted this client is not announced, or not right.
         """
         known = {state.committed_round} | (set() if state.tentative is None else {state.tentative_round})
@@ -92,7 +94,7 @@ class ClientCommits:
 
         If the algorithm's `commit` fails, now or before, the client is stuck: its last valid state lacks a contribution
         that the server's sums hold. Where the defence hides absences, the server must not learn of that. So the client
-        notes the exchange as counted all the same: it would else contradict the server (`check`) from then on.
+        notes the exchange as counted all the same; else `check` would refuse every later message.
 
         Returns:
             The next state, and the error because of which the client is stuck.
@@ -109,7 +111,7 @@ class ClientCommits:
         try:
             if state.stuck:
                 raise SecureFedError("a round that counted this client could not be committed before")
-            if commits and not state.absent:
+            if commits and not state.absent:  # an absent client uploaded a stand-in, which changes no state
                 committed = self.schema.algorithm.commit(state.tentative, RoundOutcome(True, followed))
                 settled = replace(settled, committed=committed)
             return settled, None

@@ -2,7 +2,8 @@
 
 Epsilon holds only for the sampling that its accountant was told: all clients in every round ("full"), a secret cohort
 of fixed size that the server draws (`FixedSizeSampling`), or a secret coin that each client tosses by itself
-(`PoissonSampling`, by the transform `poisson(rate)`). `Terms` and the round engine run these checks first.
+(`PoissonSampling`, by the transform `poisson(rate)`). The terms on which all parties agree (`Terms`) and the server's
+round engine run these checks before the first round.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from securefed.errors import ConfigError
 _SAME = 1e-9
 """Largest relative difference of two epsilons that count as equal: both come from one formula, up to rounding."""
 _EMPTY = "nmt"
-"""Kinds of packed fields that hold no value of their own: none, mappings, tuples."""
+"""Kinds of packed fields that hold no value of their own: n none, m mapping, t tuple. `pack` stores a field `x` under
+the name `x:KIND`, so that the last letter of the name is its kind.
+"""
 
 
 def check_evaluation(plan: Plan, algorithm: Algorithm[Any, Any]) -> None:
@@ -146,6 +149,7 @@ def check_stateless_clients(defense: Defense, state: Any) -> None:
 
 def _check_budget(budget: Budget, plan: Plan, sampler: Sampler, delta: float) -> None:
     """Raise `ConfigError` unless the budget counts the same epsilon as the plan, which is compared at `delta`."""
+    # epsilon of n exchanges at `delta`; how many the budget has already counted plays no part
     after: Callable[[int], float] = replace(budget, delta=delta, exchanges=0).after
     noise, planned = budget.noise_multiplier, 0.0 if plan.privacy is None else plan.privacy.noise_multiplier
     same = noise == planned and budget.sampler == sampler

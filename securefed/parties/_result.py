@@ -52,6 +52,7 @@ class SumResult:
         plan: the defence's plan.
         void: why earlier attempts at this round were void.
         refusals: by party, why its message was refused.
+        _local: names (or patterns) of the tensors that each client keeps to itself, for `like`.
     """
 
     mean: Mapping[str, Array]

@@ -6,8 +6,8 @@ A row x passes layers k = 1, 2, ... with weights W_k and biases b_k:
 
 Gradient methods (securefed.algorithms) train them. A simulation computes several clients at once: x is then (clients,
 widest, features), `widest` the largest number of rows of a client, and `weights` (clients, widest) holds 1 / rows of
-the client, 0 on padding. It may keep large weights as sums of factors instead of matrices; so back-propagation here
-uses weights only through `products` (A W^T, D W, D^T A).
+the client, 0 on padding. It may keep a large W_k as received plus a sum of factors D^T A, which saves its gradient in
+every local step. So back-propagation here asks a `WeightProducts` for the products A W^T, D W and D^T A + l2 W.
 """
 
 from __future__ import annotations
@@ -99,13 +99,13 @@ class DenseNetwork(TorchClassifier):
 
         Args:
             z: W_1 x for all rows, (clients, widest, hidden); overwritten.
-            others: the other parameters, (clients, *shape) by name; inner weights may be missing.
+            others: the biases, (clients, *shape) by name; weights in it are not used.
             products: products with the inner weights W_2, W_3, ...
             y: labels, (clients, widest).
             weights: (clients, widest).
 
         Returns:
-            d loss / dz_1, and the gradients by name, without those that `products` keeps.
+            d loss / dz_1, and the gradients by name, without those that `products` keeps as factors.
         """
         inputs: list[Array] = []  # a_1, a_2, ..., and the logits last
         for k in self._layers:

@@ -196,7 +196,7 @@ def _count(counts: Array, received: ReceivedRounds, k: int) -> float:
 
 
 def iterate(H: InnerOperator, V: Array, count: float) -> Array:
-    """Iterate V <- orth(H V) `count` times; a count that is no integer ends between two iterates, as in the module."""
+    """Iterate V <- orth(H V) `count` times; the head of this file says what a real `count` means."""
     whole = int(count)
     for _ in range(whole):
         V = orth(H.times(V))

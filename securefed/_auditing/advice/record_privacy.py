@@ -55,6 +55,7 @@ _RECORD_LEVEL: Final = ("pca/ssi", "pca/localpower", "graph/fedavg", "graph/fedp
 _PRECISION: Final = 1e-4
 """Relative precision to which the least noise is sought."""
 SCALED: Final = "nor the means and deviations by which columns are scaled; agree on them beforehand"
+"""Follows `NOT_COVERED` in the note of a setting where columns are scaled over all clients' rows."""
 
 
 def record_settings(
@@ -72,11 +73,11 @@ def record_settings(
     Returns:
         One setting for each of `EPSILONS`; or none, and the reason in a sentence.
     """
-    sums = Candidate("secure_aggregation", clients, None, trials.case.rounds, threshold=clients)
+    candidate = Candidate("secure_aggregation", clients, None, trials.case.rounds, threshold=clients)
     try:
-        public = trials.prepare(sums, 0).public
-        priced = _Priced(trials, sums, _settings(trials.case, public))
-        clear = trials.clear_utility(sums, sums.rounds, seeds)
+        public = trials.prepare(candidate, 0).public
+        priced = _Priced(trials, candidate, _settings(trials.case, public))
+        clear = trials.clear_utility(candidate, candidate.rounds, seeds)
         rate, clip = priced.choose(range(CHOICE_SEEDS))
         found = [priced.setting(epsilon, rate, clip, clear, keep, seeds, options) for epsilon in EPSILONS]
     except MissingExtraError as error:
@@ -91,18 +92,18 @@ class _Priced:
 
     Args:
         trials: the user's algorithm on the data.
-        sums: the setting: secure aggregation over all clients.
+        candidate: the setting: secure aggregation over all clients.
         settings: of the private method, without learning rate, clip and noise.
     """
 
-    def __init__(self, trials: Trials, sums: Candidate, settings: dict[str, Any]) -> None:
-        self._trials, self._sums, self._fixed = trials, sums, settings
+    def __init__(self, trials: Trials, candidate: Candidate, settings: dict[str, Any]) -> None:
+        self._trials, self._candidate, self._fixed = trials, candidate, settings
         self._rate = float(getattr(trials.case.build(), "learning_rate", 0.1))
 
     @property
     def _steps(self) -> int:
         """Local steps of one client in the whole run."""
-        return self._sums.rounds * int(self._fixed["local_steps"])
+        return self._candidate.rounds * int(self._fixed["local_steps"])
 
     def choose(self, seeds: Sequence[int]) -> tuple[float, float]:
         """Choose learning rate and clip: the best mean utility at one epsilon."""
@@ -130,16 +131,16 @@ class _Priced:
         """
         case = self._case(epsilon, rate, clip)
         trials = self._with(case)
-        upload, seconds = trials.cost(self._sums)
+        upload, seconds = trials.cost(self._candidate)
         score = self._utility(trials, seeds)
-        limited = dict(case.setting) | {"epsilon": epsilon}
-        defense = f"--defense secure_aggregation --defense-set threshold={self._sums.threshold}"
+        limited = dict(case.setting) | {"epsilon": epsilon}  # in the command, clients refuse to spend more than this
+        defense = f"--defense secure_aggregation --defense-set threshold={self._candidate.threshold}"
         scaled = f", {SCALED}" if trials.scaled else ""
         return RecordSetting(
             algorithm=METHOD,
-            paste=f"{command(METHOD, self._sums, options, limited)} {defense}",
-            clients=self._sums.clients,
-            rounds=self._sums.rounds,
+            paste=f"{command(METHOD, self._candidate, options, limited)} {defense}",
+            clients=self._candidate.clients,
+            rounds=self._candidate.rounds,
             epsilon=epsilon,
             delta=trials.delta,
             guess=guess_bound(float(case.setting["noise_multiplier"]), self._steps),
@@ -162,7 +163,7 @@ class _Priced:
         return self._trials.of(case)
 
     def _utility(self, trials: Trials, seeds: Sequence[int]) -> float:
-        return float(np.mean([trials.utility(self._sums, seed) for seed in seeds]))
+        return float(np.mean([trials.utility(self._candidate, seed) for seed in seeds]))
 
 
 def noise_multiplier(epsilon: float, delta: float, steps: int) -> float:
@@ -183,7 +184,8 @@ def noise_multiplier(epsilon: float, delta: float, steps: int) -> float:
     def spent(multiplier: float) -> float:
         run = {"local_steps": steps, "batch_size": None, "noise_multiplier": multiplier, "delta": delta}
         method: Any = algorithms.make(METHOD, **run)
-        return float(method.per_round(rows=1))  # one round of all steps, each over all rows
+        # one round of all steps; batches are all rows, so that the number of rows does not matter
+        return float(method.per_round(rows=1))
 
     low, high = 2.0**-10, 2.0**20
     while high > (1 + _PRECISION) * low:  # bisection by geometric means: more noise costs less

@@ -1,13 +1,16 @@
 """The data that an audit of a user's own algorithm tries to recover, what could be guessed of them, and the score.
 
 The data are one client's, or all clients' together. `own_seed_run` makes a `SecretData` for each; the attacks ask it
-for the rows that they are given (the prior) and for scores. The guess, which every estimate is compared with, follows
-from the prior and the public numbers of rows:
+for the rows that they are given (the prior) and for scores. Leakage is 1 - error of the estimate / error of a guess
+without messages. The guess follows from the prior and the public numbers of rows:
 
-    rows         the prior's mean row, for every row; or the estimate itself, if it fits rows that took no part better
-                 than their mean row does (`fit_by_chance`)
+    rows         the prior's mean row, for every row
     Gram matrix  X^T X of the prior, times (own rows / the prior's rows)
     labels       the prior's counts of each class, likewise
+
+An estimate that only looks like rows of this kind also fits the secret rows better than the mean row does. So for rows
+the guess's error is multiplied by `fit_by_chance`: the estimate's error for rows that took no part, relative to the
+mean row's (at most 1). An estimate that fits those as well as the secret rows shows no leak.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ _PRIOR: Final = 200
 _LEARNED: Final = 400
 """Most rows of other clients from which a classifier of labels is learned; its cost grows with their cube."""
 _BETWEEN: Final = 64
-"""Fewest rows drawn between rows of the pool, which tell what fits by chance: with one the figure would scatter."""
+"""Fewest rows that `_others` makes up, however few rows a client has: from one row the figure would scatter."""
 NEGLIGIBLE: Final = 1e-12
 """Error of a guess below which there is nothing left to find out."""
 
@@ -119,12 +122,11 @@ class SecretData:
         return np.broadcast_to(self.prior.mean(axis=0), self.rows.shape)
 
     def _others(self, members: frozenset[ClientId]) -> Array:
-        """Return rows (rows, features) like those of some clients, none of which any of these holds.
+        """Return rows (rows, features) of the same kind that none of the members holds.
 
-        They are the rows of the clients that are not among `members`. Where all are, each is drawn between two rows of
-        the pool, which lie nearer to real rows than other real rows do: measured on digits, breast cancer and wine,
-        such rows fit records drawn at random better by .02 to .2 of the guess's error, so that they excuse too much of
-        an estimate rather than too little.
+        They are the other clients' rows. Where all clients are members, rows are made up: each is a random point
+        between two of all clients' rows. Made-up rows are easier to fit by chance than real ones (by .02 to .2 of the
+        guess's error on digits, breast cancer and wine), so that the leakage is understated rather than overstated.
         """
         own = [data.x for client, data in enumerate(self.data) if client in members]
         others = [data.x for client, data in enumerate(self.data) if client not in members]
@@ -177,12 +179,12 @@ class SecretData:
             estimate: of the data of `estimate.members`; by default of the target's.
 
         Returns:
-            One score.
+            A list of one score; other secrets' judges return several.
         """
         kind, value = estimate.secret, estimate.value
         finite = bool(np.isfinite(value).all())
         members = estimate.members or frozenset(range(len(self.data)) if self.target is None else {self.target})
-        by_chance = 1.0
+        by_chance = 1.0  # factor of the guess's error, see the head of this file
         if kind == "samples" and finite:
             bound = self.public.feature_bound  # an attacker loses nothing by cutting off what no data exceed
             value = np.clip(value, -bound, bound)

@@ -47,11 +47,11 @@ from securefed.recording._recording import check, public_of
 _GENERIC: Final = (ProbeGram, FitRows, ClearRows)
 """Attacks that need no code for the algorithm, tried where no other applies."""
 _SAME_SIZE: Final = 3.0
-"""Residuals of a control on the estimate within which the recorded run's counts as explained. Numbers of the same type
-and data like the estimate leave as much; how the rounding errors meet the weakest directions differs."""
+"""The recorded run counts as explained if its residual is at most this many times that of the control on the estimate.
+Both have the same types and similar data, so that their residuals differ only by the chance of the rounding errors."""
 _FAR: Final = 10.0
-"""Residuals of the controls beyond which hyper-parameters are taken to be others; a step size off by a tenth leaves 50
-and more in FedPG in float32, and 1e4 and more in numbers of 16 digits."""
+"""Hyper-parameters are called wrong if the recorded run's residual exceeds this many times the controls' largest. A
+step size that is wrong by a tenth leaves 50 times and more in FedPG in float32, 1e4 times and more in float64."""
 
 
 @dataclass(frozen=True)
@@ -256,16 +256,16 @@ class _Candidate:
         lacks += diagnose(found, used, self.assumed, known=known, error=steady.error)
         self.findings.append(
             TranscriptFinding(
-                used.view,
-                attack.name,
-                len(used.rounds),
-                found,
-                known,
-                control,
-                tuple(lacks),
-                self._score(self.clients, used, found, self.transcript),
-                steady.error,
-                not steady.labels,
+                view=used.view,
+                attack=attack.name,
+                rounds=len(used.rounds),
+                found=found,
+                explained=known,
+                control=control,
+                lacks=tuple(lacks),
+                leakage=self._leakage(used, found),
+                error=steady.error,
+                labels_open=not steady.labels,
             )
         )
 
@@ -282,47 +282,49 @@ class _Candidate:
         """Compare a residual beyond rounding with the residuals that the same attack leaves on controls.
 
         Returns:
-            explained: whether the attack recovers the rows of the control on data like the estimate, and leaves a
-                residual there that is not much smaller than here.
-            control: whether it solves every control and leaves far more here, so that hyper-parameters differ; `None`
-                where no control was possible, or where the first value is true.
+            explained: true where the attack recovers the rows of the control on data like the estimate, and its
+                residual there is about as large as here: such data leave no less.
+            control: true where it solves every control and leaves far more here, so that the hyper-parameters are
+                wrong; false where it does not, so that its search may have failed; `None` where no control could be
+                run, or where `explained` is true.
         """
-        controls = [
-            control
-            for make in (lambda: self.controls.on_estimate(found, self.target), self.controls.on_random_rows)
-            if (control := self._controlled(attack, observed, see, make)) is not None
-        ]
-        if any(one.rows_known and one.right and found.residual <= _SAME_SIZE * one.residual for one in controls):
+
+        def on_estimate() -> _Control | None:
+            return self.controls.on_estimate(found, self.target)
+
+        def on_random_rows() -> _Control:
+            return self.controls.on_random_rows(), None
+
+        attacked = [self._attack_control(attack, observed, see, make) for make in (on_estimate, on_random_rows)]
+        controls = [control for control in attacked if control is not None]
+        if any(one.recovered and found.residual <= _SAME_SIZE * one.residual for one in controls):
             return True, None
         if not controls:
             return False, None
-        solved = all(one.right or one.explained for one in controls)
+        solved = all(one.recovered or one.explained for one in controls)
         return False, solved and found.residual > _FAR * max(one.residual for one in controls)
 
-    def _controlled(self, attack: Attack, observed: View, see: MakeView, make: Callable[[], Any]) -> _Controlled | None:
+    def _attack_control(
+        self, attack: Attack, observed: View, see: MakeView, make: Callable[[], _Control | None]
+    ) -> _AttackedControl | None:
         """Attack a control in the same rounds; `None` where it cannot be made or attacked."""
         try:
             if (made := make()) is None:
                 return None
-            run, rows = made if isinstance(made, tuple) else (made, None)
+            run, rows = made
             view = see(run, self.target)
             view = replace(view, rounds=view.rounds[: len(observed.rounds)])
             again = attack.run(view, self.assumed, np.random.default_rng([self.seed, 1]))
         except (SecureFedError, np.linalg.LinAlgError, ValueError):
             return None
-        error = math.inf if rows is None else self._error(rows, view, again, run)
-        return _Controlled(again.residual, bool(explained(again, view)), error <= SMALL, rows is not None)
+        judged = self._judged(rows, view, again, run)
+        recovered = judged is not None and judged.error <= SMALL
+        return _AttackedControl(again.residual, bool(explained(again, view)), recovered)
 
-    def _score(
-        self, clients: Sequence[Dataset] | None, observed: View, found: Reconstruction, run: Transcript
-    ) -> float:
+    def _leakage(self, observed: View, found: Reconstruction) -> float:
         """Compute the leakage, 1 - error / baseline, if the clients' rows are known; else NaN."""
-        judged = self._judged(clients, observed, found, run)
+        judged = self._judged(self.clients, observed, found, self.transcript)
         return math.nan if judged is None else leakage(judged.error, judged.baseline)
-
-    def _error(self, clients: Sequence[Dataset], observed: View, found: Reconstruction, run: Transcript) -> float:
-        judged = self._judged(clients, observed, found, run)
-        return math.inf if judged is None else judged.error
 
     def _judged(
         self, clients: Sequence[Dataset] | None, observed: View, found: Reconstruction, run: Transcript
@@ -336,22 +338,23 @@ class _Candidate:
 
 
 @dataclass(frozen=True)
-class _Controlled:
-    """One attack on a control, which is a run of the auditor's own.
+class _AttackedControl:
+    """What one attack reached on a control.
 
     Attributes:
         residual: that it left.
-        explained: whether the estimate explains the messages to their rounding.
-        right: whether the estimate is within `SMALL` of the rows that the auditor chose.
-        rows_known: whether these rows were made to agree with the estimate of the recorded run.
+        explained: whether its estimate explains the control's messages to their rounding.
+        recovered: whether its estimate is within `SMALL` of the control's rows; only checked on the control on data
+            like the estimate, false on the other.
     """
 
     residual: float
     explained: bool
-    right: bool
-    rows_known: bool
+    recovered: bool
 
 
+_Control = tuple[Transcript, Sequence[Dataset] | None]
+"""A run of the auditor's own; and each client's rows if they are like the estimate, `None` if they are random."""
 MakeView = Callable[[Transcript, ClientId], View]
 """(transcript, target) -> the messages that one kind of attacker sees."""
 _VIEWS: Final[Mapping[str, MakeView]] = {views.SERVER_VIEW: views.server, views.SUM_ONLY: views.sum_only}
