@@ -1,15 +1,17 @@
 """Describe how a row enters the first fully connected layer: as it is, or through convolutions that pass its pixels on.
 
-`TrapWeights` reads what entered that layer off a gradient, and needs the row behind it. A server that chooses
-convolutions can make each output channel a copy of the picture, shifted by some pixels: its kernel holds a single 1
-(Boenisch et al. 2023, When the Curious Abandon Honesty, arXiv 2112.02918, for convolutions without pooling). With x the
-row, that is the picture's pixels p, pooling leaves in every position f of the layer's input h
+In the attack `TrapWeights` a malicious server broadcasts chosen parameters, and reads off a client's gradient what
+entered the first fully connected layer, h. This module finds the row behind h. The server chooses convolutions whose
+kernels hold a single 1, so that each output channel is a copy of the picture, shifted by some pixels (Boenisch et al.
+2023, When the Curious Abandon Honesty, arXiv 2112.02918, for convolutions without pooling). Let x_p be pixel p of the
+row. After pooling, entry f of h is
 
     mean pooling:  h_f = b_f + sum_p A_fp x_p,        maximum pooling:  h_f = b_f + max over p with A_fp > 0 of x_p,
 
 where row f of the windows A is positive on the pixels that are pooled together, and b_f is a constant that the biases
-add. Channels with different shifts give windows at every offset, where there are enough of them. A is measured, pixel
-by pixel, by gradients of made-up rows, so that strides, paddings and pooling need not be known.
+add. Channels with different shifts give windows at every offset, where there are enough of them. The server measures A
+and b at home, before the attack, from gradients of made-up rows (`pool_pixels`, called by `layer_inputs` in
+`trap_network`), so that strides, paddings and pooling need not be known.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class LayerInputs:
     Attributes:
         width: number of inputs of the layer.
         offset: (width,) b, added to all inputs.
-        kernels: parameters of the layers before it, by name.
+        kernels: chosen weights and biases of the convolutions before it, by name.
     """
 
     width: int
@@ -96,9 +98,9 @@ def pool_pixels(
 ) -> PooledPixels | None:  # fmt: skip
     """Choose kernels that pass the pixels on, and measure which windows enter the first fully connected layer.
 
-    Each layer either copies its input channels, or makes copies of them that are shifted by 0 or 1 pixels down and
-    right, as many as it has output channels for. All combinations over the layers are tried on one picture of random
-    pixels; the one with most different inputs of the fully connected layer, so most different windows, is taken.
+    Each convolution either copies its input channels, or makes copies of them that are shifted by 0 or 1 pixels down
+    and right, as many as it has output channels for. All combinations over the convolutions are tried on one picture of
+    random pixels. The one whose h has most different entries is taken: it has most different windows.
 
     Args:
         kernels: (out, in, height, width) of the convolutions' weights, by name.
@@ -109,7 +111,7 @@ def pool_pixels(
         rng: draws the pictures on which the map is tried.
 
     Returns:
-        `None` where the layers neither average nor take maxima of windows.
+        The map and the chosen parameters; `None` where the layers neither average nor take maxima of windows.
     """
     probe = rng.uniform(0.0, bound, features)
 
@@ -147,6 +149,7 @@ def _passing(
     for place, ((name, shape), shifted) in enumerate(zip(kernels.items(), split, strict=True)):
         weight, bias = np.zeros(shape), np.zeros(shape[0])
         shifts = product(*(_shifts(side) if shifted else [(side - 1) // 2] for side in shape[2:]))
+        # by output channel, the shift and the input channel that it copies; outputs beyond these stay zero
         copies = [(shift, channel) for shift in shifts for channel in range(channels)][: shape[0]]
         for output, ((down, right), channel) in enumerate(copies):
             weight[output, channel, down, right] = 1.0

@@ -1,14 +1,16 @@
 """Group rows that were recovered from sums by the client that holds them, from what their local steps do together.
 
 The setting is federated gradient descent whose server sees the sum of the clients' messages only, and an earlier attack
-has recovered all rows behind the sum. Over several local steps the rows of one client move the same model, so that a
+has recovered all rows behind the sum. A user calls `group_by_client` on these rows, on an observed run, after that
+attack. Over several local steps the rows of one client move the same model, so that a
 client's message is not the sum of what its rows would send by themselves:
 
     sum = message(rows of client 1) + message(rows of client 2) + ...
 
 depends on which rows share a client. The attacker simulates the clients of a grouping, and exchanges rows between
 groups while that brings the simulated sum nearer to the observed one. At the right grouping the two agree to rounding,
-so that the attacker knows when it is done. It fails where the search ends in a local minimum, which the residual shows.
+so that the attacker knows when it is done. It fails where each search, from several random groupings, ends in a local
+minimum, which the residual shows.
 
 Source: Marchand et al. 2023, SRATTA (arXiv 2306.07644), groups rows by ReLU outputs that a client's earlier local steps
 switched on. The search here needs all rows of a sum, and no ReLU.
@@ -109,11 +111,11 @@ def _why_not(rows: Array, observed: View, target: Target) -> str | None:
     held = [public.rows[client] for client in observed.rounds[0].members]
     if len(rows) != sum(held):
         return f"It needs all {sum(held)} rows of the clients in the sum, and these are {len(rows)}."
-    size = max(held)
-    draw = method.draw(size, np.random.default_rng(0)).sizes(size)
-    if set(draw) != {size}:
+    most = max(held)
+    steps = method.draw(most, np.random.default_rng(0)).sizes(most)  # rows of each local step, for a client of `most`
+    if any(rows_used != most for rows_used in steps):
         return "It simulates clients that use all their rows in every step, and these draw batches."
-    if len(draw) < 2 or size < 2:
+    if len(steps) < 2 or most < 2:
         return "Rows of a client act together over two or more local steps; here every row acts by itself."
     return None
 
@@ -213,8 +215,9 @@ def pair_agreement(groups: Array, truth: Array) -> float:
     def pairs(counts: Array) -> float:
         return float((counts * (counts - 1) / 2).sum())
 
-    table = np.zeros((int(groups.max()) + 1, int(truth.max()) + 1))
+    table = np.zeros((int(groups.max()) + 1, int(truth.max()) + 1))  # rows in each estimated and each true group
     np.add.at(table, (groups, truth), 1)
+    # pairs of rows that share a group in both groupings, in the estimated one, and in the true one
     both, one, other = pairs(table), pairs(table.sum(axis=1)), pairs(table.sum(axis=0))
     expected, most = one * other / pairs(np.array([len(groups)])), (one + other) / 2
     return 1.0 if most == expected else (both - expected) / (most - expected)

@@ -7,8 +7,9 @@ and a bias. For these linear models the weights of a member's part are
     data-free part + sum_k c_k x_k^T,   x_k the member's rows, c_k (outputs,) the coefficients of row k.
 
 The data-free part depends on what the member received only, such as momentum or a penalty's pull on the weights. Once
-it is subtracted, the rows of the weights span the space of the data: with B rows and enough rounds, the 64 or 784
-unknowns of a row become B coordinates. The simulation runs in those coordinates, through the clients' own code
+it is subtracted, the weights' rows (one per output) are combinations of the members' rows. So the observed messages
+show the space that the members' B rows span, and each row is sought by its B coordinates in a basis of this space
+instead of by its features (784 for MNIST). The simulation runs in those coordinates, through the clients' own code
 (`GradientMethod.steps`), with all members side by side, and on dual numbers (vectors with their derivatives, called
 slopes) for derivatives by all rows at once. A defence's clips scale each member's message afterwards
 (`contribution_clipping`). Members may have different numbers of rows: every member has as many slots for rows as the
@@ -139,12 +140,11 @@ class RoundSimulation:
             targets: (members, slots, outputs) labels as probabilities.
             gradient: a method of `LinearModel` that computes gradients, with or without derivatives.
         """
-        # All rounds at once is faster, but needs a method whose rounds do not depend on each other, and room for all of
-        # them: `without_rows` (x.shape[-2] == 0) works on all features, not on few coordinates, and takes too much
-        if not self.memory and not self.draws and x.shape[-2]:
-            sent = self._rounds_at_once(x, targets, gradient)
-        else:
-            sent = self._rounds_in_turn(x, targets, gradient)
+        # All rounds at once is faster. It needs rounds that do not depend on each other, and memory for all of them:
+        # too much without rows (`without_rows`), where vectors may have all features instead of few coordinates.
+        independent, has_rows = not self.memory and not self.draws, x.shape[-2] > 0
+        simulate = self._rounds_at_once if independent and has_rows else self._rounds_in_turn
+        sent = simulate(x, targets, gradient)
         return [
             {part: where(present, value, np.zeros(1)) for part, value in out.items()} if present is not None else out
             for present, out in zip(self._present, sent, strict=True)
@@ -224,39 +224,40 @@ class RoundSimulation:
     def data_free(self) -> list[dict[str, Array]]:
         """Return by round and part the data-free part of the sum over members, after clipping.
 
-        A clip scales member i's data-free part d_i by a factor s_i that depends on its rows. The sum over members is
-        then sum_i s_i d_i + (combinations of the rows). It is taken as s sum_i d_i, with one factor s for each clip of
-        each round, estimated from the observed sums (`data_free_factors`). That is exact where the d_i are multiples of
-        one vector, s being the mean of the s_i weighted by their lengths; else it is an approximation.
+        A clip scales member i's data-free part d_i by a factor s_i that depends on its rows. So the data-free part of
+        the sum is sum_i s_i d_i. It is taken as s sum_i d_i, with one factor s for each clip of each round, estimated
+        from the observed sums (`data_free_factors`). That is exact where the d_i are multiples of one vector, s being
+        the mean of the s_i weighted by the multiples; else it is an approximation.
+
+        With a proximal operator (such as soft thresholding), which is not linear, a message is no sum of a data-free
+        part and the rows' part, so that s cannot be estimated: the part before clipping is the best guess.
         """
-        # sum_i d_i, before clipping
-        known = summed_over_members(self.without_rows(self.public.features), len(self.members))
-        # `clip.weights`: parts whose weights it clips; `clip.blocks`: all that it clips, weights and biases. The
-        # factors are estimated from weights alone, so that a clip of biases only keeps factor 1.
+        before = summed_over_members(self.without_rows(self.public.features), len(self.members))  # sum_i d_i
+        # only clips of weights: s is estimated from weights, and stays 1 for a clip of biases alone
         clips = [(k, clip) for k, item in enumerate(self.rounds) for clip in item.clips if clip.weights]
-        # A proximal operator (such as soft thresholding) is not linear, so a message is no sum of a data-free part and
-        # the rows' part, and the factors cannot be estimated: the part before clipping is the best guess.
         if not clips or is_proximal(self.method):
-            return known
-        model, parts = self.model, self.method.sent
-        sizes = {part: max(_TINY, *(float(np.linalg.norm(s.total[part])) for s in self.rounds)) for part in parts}
-
-        def rows(vectors: Sequence[Mapping[str, Array]]) -> Array:
-            """Stack the weights of every round and part, (rounds * parts, outputs, features), in like units."""
-            return np.stack([model.weight(out[part]) / sizes[part] for out in vectors for part in parts])
-
-        groups = np.full((len(known), len(parts)), -1)  # by round and part, the index of the clip; -1: not clipped
-        for group, (k, clip) in enumerate(clips):
-            groups[k, [parts.index(part) for part in clip.weights]] = group
-        # less the data-free part, each row of these matrices combines the members' rows: the rank is at most their
-        # number
-        totals, rank = rows([s.total for s in self.rounds]), int(self.sizes.sum())
-        factors = data_free_factors(totals, rows(known), groups.ravel(), rank)
-        out = [dict(vectors) for vectors in known]
+            return before
+        clip_of = np.full((len(before), len(self.method.sent)), -1)  # by round and part, the clip's index; -1: none
+        for index, (k, clip) in enumerate(clips):
+            clip_of[k, [self.method.sent.index(part) for part in clip.weights]] = index
+        totals = self._scaled_weights([item.total for item in self.rounds])
+        # the rest of the sums combines the members' rows, so that its rank is at most their number
+        rank = int(self.sizes.sum())
+        factors = data_free_factors(totals, self._scaled_weights(before), clip_of.ravel(), rank)
+        out = [dict(vectors) for vectors in before]
         for factor, (k, clip) in zip(factors, clips, strict=True):
-            for part, block in clip.blocks:
+            for part, block in clip.blocks:  # weights or biases of a part
                 out[k][part] = scaled(out[k][part], block, factor)
         return out
+
+    def _scaled_weights(self, vectors: Sequence[Mapping[str, Array]]) -> Array:
+        """Stack the weights of every round and part, (rounds * parts, outputs, features).
+
+        Parts differ in size (`dx` and `dc` of SCAFFOLD); each is divided by its largest norm in an observed sum.
+        """
+        parts = self.method.sent
+        sizes = {part: max(_TINY, *(float(np.linalg.norm(k.total[part])) for k in self.rounds)) for part in parts}
+        return np.stack([self.model.weight(out[part]) / sizes[part] for out in vectors for part in parts])
 
     def restricted(self, basis: Array) -> RoundSimulation:
         """Return this simulation for rows given by their coordinates in the orthonormal rows of `basis` (r, width)."""
@@ -274,8 +275,9 @@ class RoundSimulation:
                 replace(item, clips=self._clips_in_coordinates(item.clips, out, basis))
                 for item, out in zip(rounds, data_free, strict=True)
             )
-        size = self.rounds[0].received["x"].size  # of weights and bias; other vectors of a memory, such as flags, stay
-        start = tuple(self.model.project(v, basis) if v.size == size else v for v in self.memory)
+        # vectors of the memory that have an entry for each parameter are projected; others, such as flags, stay
+        parameters = self.rounds[0].received["x"].size
+        start = tuple(self.model.project(v, basis) if v.size == parameters else v for v in self.memory)
         return replace(self, rounds=rounds, start=start)
 
     def _clips_in_coordinates(

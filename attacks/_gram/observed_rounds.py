@@ -1,10 +1,18 @@
 """Select the observed rounds that an attack on Gram matrices can use together, and read their products S Z.
 
-In the PCA methods the server broadcasts a basis Z, (features, rank), and clients with Gram matrix S_i send S_i Z or a
-function of it. A view shows a sum over a set of clients, whose S is the sum of their S_i, if the message is linear. A
-method that stops by the optimality (KKT) conditions of PCA, (I - Z Z^T) S Z = 0, has its clients send S_i Z beside
-their message, to test these conditions. Guarded FAPS alternates blocks of FAPS rounds, which mask S_i Z, with rounds
-that send it (SSI).
+In a federated PCA the server broadcasts an orthonormal basis Z, (features, rank). Client i holds the Gram matrix
+S_i = X_i^T X_i of its rows X_i and answers S_i Z or a function of it. A view shows the sum of the answers of a set of
+clients; where the answers are S_i Z, this is S Z with S the sum of their S_i. Which rounds show S Z depends on the
+method:
+
+- SSI (simultaneous subspace iteration): all.
+- LocalPower, in which clients make local power iterations: those with a single local step.
+- FAPS, in which S_i Z is masked by a subspace that the client keeps: none. Guarded FAPS alternates blocks of FAPS
+  rounds with rounds of SSI, which show it.
+- Any method that stops by the optimality (KKT) conditions of PCA, (I - Z Z^T) S Z = 0: all, since its clients send
+  S_i Z beside their message, to test these conditions.
+
+The attacks `gram/...` call these functions on a view before they solve for S.
 """
 
 from __future__ import annotations
@@ -96,8 +104,8 @@ def rounding_of_products(rounds: Iterable[RoundView]) -> Array:
     """
     products = [(product, o) for o in rounds if (product := gram_product(o)) is not None]
     unit = max(_unit(o) for _, o in products)
-    squares = rounding(np.stack([product for product, _ in products]), unit) ** 2
-    return np.asarray(np.sqrt(squares.mean(axis=1)).reshape(-1))
+    squares = rounding(np.stack([product for product, _ in products]), unit) ** 2  # (K, features, rank)
+    return np.asarray(np.sqrt(squares.mean(axis=1)).reshape(-1))  # root mean square over the features of a column
 
 
 def _unit(observation: RoundView) -> float:

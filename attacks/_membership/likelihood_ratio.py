@@ -100,14 +100,15 @@ class ShadowMembership:
             without: (shadows, numbers) messages of these runs; the runs with the candidate replace one row each.
         """
         runs = []
-        for k, rows in enumerate(draws):
+        for k, rows in enumerate(draws):  # the seed of the run without it: only the record makes a difference
             changed = rows.copy()
             changed[candidate.place] = candidate.row
             runs.append(replay(changed, seed=1 + k))
         inside = np.stack(runs)
-        floor = _VARIANCE_FLOOR * replay.scale**2 / replay.messages.size
-        # Each side has its own variance. A common one (as Carlini et al. use with few shadows) would be safer,
-        # but a number that only this record fixes has variance 0 inside, and the record shows by exactly that.
+        floor = _VARIANCE_FLOOR * replay.scale**2 / replay.messages.size  # `scale`: norm of the observed messages
+        # Each side has its own variance. A common one, which Carlini et al. use with few shadows, is steadier. But a
+        # number of the message that depends on the record alone has no variance with it, and would lose by a common
+        # variance just what gives the record away.
         return float(
             np.mean(gaussian_log(replay.messages, inside, floor) - gaussian_log(replay.messages, without, floor))
         )

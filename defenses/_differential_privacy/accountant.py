@@ -1,7 +1,8 @@
 """Account for releases of the Gaussian mechanism: epsilon for a delta, under the sampling that ran.
 
-Plans and budgets call `epsilon_of`; users call `calibrate` to find the noise for an epsilon. A release is a noisy sum
-that leaves the aggregator; in the formulas a round is one release.
+`epsilon_of` is called for a defence's plan (the summary of its costs that is made before a run) and for budgets, which
+stop a run in time; users call `calibrate` to find the noise for an epsilon. A release is a noisy sum that leaves the
+aggregator; in the formulas a round is one release. The clients of a round are its cohort.
 
 Neighbours: one client's whole contribution is added or removed; for cohorts of a fixed size, it is replaced by another
 (replace-one), which moves a sum by up to twice as much. `noise_multiplier` is always the noise's standard deviation
@@ -95,8 +96,7 @@ def epsilon_of(noise_multiplier: float, rounds: int, delta: float = DELTA, sampl
         noise_multiplier: standard deviation of the noise over the L2 sensitivity to one contribution.
         rounds: number of releases.
         delta: the delta of (epsilon, delta)-differential privacy.
-        sampler: how cohorts (the clients of a round) are drawn; "full" holds for any sampling that does not look at
-            data.
+        sampler: how cohorts are drawn; "full" holds for any sampling that does not look at data.
 
     Raises:
         ConfigError: a parameter outside its domain.

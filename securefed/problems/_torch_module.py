@@ -74,7 +74,7 @@ class TorchModule(TorchProblem):
     def __post_init__(self) -> None:
         """Check the settings."""
         super().__post_init__()
-        made = isinstance(self.module, nn.Module)  # callable too, but with rows
+        made = isinstance(self.module, nn.Module)  # callable too, but calling it does not make a module
         require(not made, f"module is an instance of {type(self.module).__name__}; {MAKER}")
         require(callable(self.module), f"module must be a function; got {self.module!r}; {MAKER}")
         known = (*_CRITERIA, "a function")
@@ -104,7 +104,8 @@ class TorchModule(TorchProblem):
     def __repr__(self) -> str:
         """Describe the problem, equally for equal problems, also in another process.
 
-        Functions go by their names, the module by a hash of its layers and of its parameters' names and shapes.
+        Transcripts hold this text. Functions go by their names, the module by a hash of its layers and of its
+        parameters' names and shapes.
         """
         module = self._stand_in
         parts = [str(module)] + [f"{name} {tuple(value.shape)}" for name, value in module.named_parameters()]

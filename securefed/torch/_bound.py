@@ -19,8 +19,9 @@ from securefed.defenses._plan import TensorPlan
 from securefed.torch._masking import Trouble, planned
 
 _GROWTH: Final = 16.0
-"""Factor of the bound after a step beyond it: 4 bits of the next step's resolution against a second lost step. Each
-further lost step in a row squares it, so that a bound that is wrong by any power of ten is right after six at most."""
+"""Factor of the bound after a lost step. It costs the next sum 4 bits of resolution, and makes a second lost step less
+likely. Each further lost step in a row squares the factor, so that after six the bound is large enough for any entry
+below `_LARGEST`."""
 
 _SMALLEST: Final = 2.0**-90
 _LARGEST: Final = 2.0**120

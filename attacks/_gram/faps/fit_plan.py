@@ -25,9 +25,8 @@ FEWEST, _LONGEST = 2, 12
 """Rounds that a fit reads at least and at most. Subspaces move most in the first rounds; later ones add little."""
 _REDUNDANCY = 2.5
 """Equations for each unknown that the fitted rounds must have. At 1 a fit may end at another matrix; every further
-round makes a start worse, since errors of the start grow along the rounds. At 2, clients of 8 rows of digits are fitted
-from three rounds instead of four: as many are solved, by later starts.
-"""
+round makes it harder to fit from an inexact start. At 2, clients of 8 rows of digits are fitted from three rounds
+instead of four: as many of them are solved, but after more starting points have failed."""
 
 
 def known_rounds(algorithm: FAPS, rounds: int) -> int:

@@ -1,8 +1,8 @@
 """Find a single column or row that an estimate knows while the rest stays unknown: an attribute, or one record.
 
-`client_secrets` calls `best_part` for every estimate of rows. The relative error over all of a client's numbers hides
-both: one column in the clear beside unknown ones, or one row of ten, changes it little. So each column and each row is
-scored by itself.
+The audit calls `best_part` for every estimate of a client's rows that an attack made (`client_secrets`). The relative
+error over all of a client's numbers would hide such a part: one known column among unknown ones, or one row of ten,
+changes it little. So each column and each row is scored by itself.
 """
 
 from __future__ import annotations
@@ -19,19 +19,23 @@ are not."""
 
 
 def best_part(estimate: Array, truth: Array, guess: Array, pool: Array) -> tuple[float, str]:
-    """Return the leakage and the name of the column or row that an estimate knows best; (-inf, "") where none counts.
+    """Return the leakage and the name of the column or row that an estimate knows best.
 
-    The leakage of a part is 1 - ||estimate - truth|| / ||guess - truth|| over its values that count.
+    The leakage of a part is 1 - ||estimate - truth|| / ||guess - truth|| over its values that count. A value counts if
+    no other row of the pool has it in that column: a binary column, for instance, may be right by luck. A part of fewer
+    than `_FEWEST` such values is left out. These two rules stand in for a comparison with what chance would give.
 
     A column is known by its values, whichever row they belong to: those of estimate and truth are compared in order of
-    size. Only values that no other row of the pool has in that column count, since a binary column may be right by
-    luck. So the part needs no null.
+    size.
 
     Args:
         estimate: (rows, features), matched to the truth row by row.
         truth: (rows, features), the secret.
-        guess: (rows, features), the baseline.
+        guess: (rows, features), what an attacker would say without the messages.
         pool: (all rows, features), the rows of all clients, those of the truth among them.
+
+    Returns:
+        The leakage, and "column J" or "row I"; (-inf, "") where no part has enough values that count.
     """
     unique = np.column_stack([_occurs_once(truth[:, j], pool[:, j]) for j in range(truth.shape[1])])
     guess_error = np.square(guess - truth) * unique

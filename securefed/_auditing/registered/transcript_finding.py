@@ -84,6 +84,7 @@ class TranscriptFinding:
             full = self.found.rank >= self.found.unknowns or self.found.unknowns == 0 or self.found.rank == 0
             if full:
                 return UP_TO if self.found.open or self.labels_open else RECOVERED
+            # attacks that fit name their method, and call it "..., not proven" where another solution may fit as well
             return UNDETERMINED if "not proven" in str(self.found.diagnostics.get("method")) else OPEN_DIRECTIONS
         return OTHER_RUN if self.control else UNSOLVED
 
@@ -105,7 +106,12 @@ class TranscriptFinding:
 
     @property
     def draws(self) -> str:
-        """A sentence on the batches or blocks that the client drew; empty if it drew none."""
+        """A sentence on the batches or blocks that the client drew; empty if it drew none.
+
+        An attack that simulates such a client states in `diagnostics["draws"]` that it found which rows each step took
+        ("found", with `diagnostics["batches"]`), or a clause why it did not. Its simulated client then uses all rows in
+        every step, which leaves a large residual whether the data are protected or not.
+        """
         drawn = self.found.diagnostics.get("draws", "")
         if not drawn:
             return ""

@@ -117,7 +117,7 @@ def render(before: Report, after: Report) -> str:
         ["report.css", "comparison.css"],
         lead=lead,
         more=" ".join(more),
-        todo=_todo(views, bool([item for item in compared.differences(before, after) if item.where])),
+        todo=_todo(views, uneven=any(item.where for item in compared.differences(before, after))),
         counts=[{"title": g["title"].lower(), "count": len(g["rows"]), "look": g["look"]} for g in groups]
         + [{"title": "unchanged", "count": len(still), "look": ""}],
         differences=compared.differences(before, after),
@@ -152,7 +152,12 @@ def _sentences(before: Report, after: Report) -> list[str]:
 
 
 def _todo(views: Sequence[Compared], uneven: bool) -> list[str]:
-    """Say what to do about the changes, the most urgent first."""
+    """Say what to do about the changes, the most urgent first.
+
+    Args:
+        views: the situations, with the strongest attack of each audit.
+        uneven: whether settings of the two audits differ.
+    """
     grew = sorted((row for row in views if row.change == GREW), key=lambda row: -row.moved)
     new = [row for row in views if row.change == ADDED and row.verdicts[1] in FOUND]
     out = []
@@ -211,7 +216,7 @@ def _counted(count: int) -> str:
 def _fairness(before: Report, after: Report) -> str:
     """Say whether the two audits ran alike."""
     found = compared.differences(before, after)
-    settings = list(dict.fromkeys(item.what for item in found if item.where))
+    settings = list(dict.fromkeys(item.what for item in found if item.where))  # `where` is empty for versions
     if settings:
         named = ", ".join(settings[:4]) + (f" and {len(settings) - 4} more" if len(settings) > 4 else "")
         return f"But the two were not run alike (they differ in: {named}), so a change may come from that alone."

@@ -38,7 +38,8 @@ class StepFacts:
         rate: c of the best fit change = -c gradient; the learning rate of a single gradient step.
         residual: ||change + c gradient|| / ||change||.
         precision: relative size of the rounding of the change, from the numbers' type.
-        batches: that batch normalisation counts in one run; `None` where no layer counts.
+        batches: number of batches in one run, as the model's batch normalisation counts them; `None` where no layer
+            counts.
     """
 
     rows: int
