@@ -66,6 +66,7 @@ def advise(
     keep: Annotated[float, typer.Option(help="Share of the utility in the clear that a usable setting keeps.")] = 0.9,
     seeds: Annotated[int, typer.Option(help="Runs of each setting; 10 or more for an advice to rely on.")] = 10,
     fineness: Annotated[int, typer.Option(help="2 searches twice as fine.")] = 1,
+    workers: Annotated[int | None, typer.Option(help="Number of processes; one for each core by default.")] = None,
     out: Annotated[Path | None, typer.Option(help="File for the advice as JSON, with the figures for a plot.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the advice as JSON instead of the table.")] = False,
     questions: Annotated[bool, typer.Option("--questions", help="Print the choice of a defence by questions.")] = False,
@@ -81,6 +82,10 @@ def advise(
             return 0
         if algorithm is None:
             raise ConfigError("advise needs the name of an algorithm (see `securefed list`), or --questions")
+        if workers != 1:
+            from securefed._auditing.engine.worker_processes import warm_up  # noqa: PLC0415 - not needed for --help
+
+            warm_up()
         from securefed._auditing.advice import search  # noqa: PLC0415 - heavy, and not needed for --help
         from securefed._commands.named_run import parse_settings  # noqa: PLC0415
 
@@ -100,6 +105,7 @@ def advise(
                 keep=keep,
                 seeds=seeds,
                 fineness=fineness,
+                workers=workers,
                 progress=step,
             )
         _write(found, out)

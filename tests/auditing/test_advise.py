@@ -212,6 +212,8 @@ def test_the_command_writes_and_shows_an_advice(rows: Path, tmp_path: Path, monk
         "1",
         "--seeds",
         "2",
+        "--workers",
+        "1",
     ]
     shown = CliRunner().invoke(app, ["advise", *arguments, "--out", str(tmp_path / "advice.json")])
     assert shown.exit_code == 0, shown.output
@@ -228,6 +230,7 @@ def test_arguments_out_of_range_are_refused_before_anything_runs() -> None:
         {"seeds": 1},
         {"colluding": 7},
         {"keep": 2},
+        {"workers": 0},
     ):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             advise("dsgd", **wrong)
@@ -267,3 +270,7 @@ def test_a_whole_search_on_small_data(rows: Path) -> None:
     found = searched(rows)
     assert len(found.tried) == len(candidates(4, 1, 2, 24))
     check_search(found)
+    side_by_side = searched(rows, workers=2)
+    for one, other in zip(found.tried, side_by_side.tried, strict=True):
+        assert (one.defense, one.rounds, one.rows_per_client) == (other.defense, other.rounds, other.rows_per_client)
+        assert one.epsilon is not None or (one.leak, one.utility) == (other.leak, other.utility)  # noise is drawn anew

@@ -3,19 +3,23 @@
 The search tries every candidate of a fixed list (`candidates`): it runs and attacks each on the user's data (`trials`),
 and simulates larger cohorts where noise costs too much utility (`cohorts`). All upper bounds hold together at 95 %, so
 that choosing among the candidates does not make the advised one look better than it is.
+
+Candidates do not depend on each other, so that worker processes try them side by side. Each worker builds the search
+anew from the question (`_Question`), which holds names and numbers only.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from securefed._auditing.advice.advice_values import LEAST_ACCEPTABLE, MEASURED, Advice, Setting
+from securefed._auditing.advice.advice_values import LEAST_ACCEPTABLE, MEASURED, Advice, RecordSetting, Setting
 from securefed._auditing.advice.advised_words import sentences
 from securefed._auditing.advice.candidates import Candidate, candidates, data_options, paste
 from securefed._auditing.advice.cohorts import COHORTS, keeps, simulate, usable_from
@@ -24,6 +28,7 @@ from securefed._auditing.advice.trials import Trial, Trials
 from securefed._auditing.cases import case
 from securefed._auditing.cases.data_splits import HELD_OUT
 from securefed._auditing.cases.own_setup import OwnSetup, owners_of
+from securefed._auditing.engine.worker_processes import run_all
 from securefed._auditing.gate.leakage_limits import require_limit
 from securefed._auditing.registered.audited_defenses import distributed_multiplier
 from securefed._hyperparameters import check_choice, check_integer, check_number
@@ -34,6 +39,8 @@ KEEP: Final = 0.9
 """Share of the utility in the clear that a usable setting keeps; the user may name another."""
 COHORT_SEEDS: Final = 2
 """Runs of each simulated cohort; a utility then scatters by some hundredths, far less than noise of 8 clients costs."""
+_Records = tuple[tuple[RecordSetting, ...], str]
+"""Settings that hide single rows, and why there are none."""
 Progress = Callable[[int, int, str], None]
 """Called with (settings done, settings in all, words of the setting just done)."""
 
@@ -56,6 +63,7 @@ def advise(
     seeds: int = 10,
     fineness: int = 1,
     cohorts: Sequence[int] = COHORTS,
+    workers: int | None = 1,
     progress: Progress | None = None,
 ) -> Advice:
     """Search defences and their parameters for those that keep a leak acceptable, and say what each costs.
@@ -85,6 +93,8 @@ def advise(
         seeds: runs of each setting.
         fineness: 2 searches twice as fine.
         cohorts: numbers of clients at which the utility under noise is simulated.
+        workers: processes that try settings; `None` for one on each core. A script that asks for more than one calls
+            this under `if __name__ == "__main__":`, as everything that starts processes.
         progress: called after every setting.
 
     Returns:
@@ -104,27 +114,20 @@ def advise(
     count = clients if clients is not None else owners_of(source, owner_column) if owner_column else 8
     check_integer("clients", count, 3)
     check_integer("colluding", colluding, 0, count - 2)
-    chosen = own.apply(case(algorithm))
-    trials = Trials(chosen, own, source, delta)
-    listed = listing(trials, count, colluding, fineness)
-    options = data_options(data, owner_column, label_column, standardise)
-    search = _Search(trials, options, range(seeds), acceptable, keep, len(listed), tuple(cohorts))
-    tried = []
-    with threadpool_limits(1):  # runs are small: several threads wait for each other longer than they compute
-        for number, candidate in enumerate(listed, 1):
-            tried.append(search.setting(candidate))
-            if progress is not None:
-                progress(number, len(listed) + 1, tried[-1].defense)
-        records, none = record_settings(trials, count, keep, range(seeds), options)
-    if progress is not None:
-        progress(len(listed) + 1, len(listed) + 1, "noise that hides single rows")
+    if workers is not None:
+        check_integer("workers", workers, 1)
+    question = _Question(
+        algorithm, data, owner_column, label_column, own, delta, count, colluding, fineness, seeds, acceptable, keep,
+        tuple(cohorts),
+    )  # fmt: skip
+    tried, (records, none) = _try_all(question, workers or os.cpu_count() or 1, progress)
     advised = _best(tried)
     needed = None if advised is not None else _needed(tried)
     view = "the server that follows the protocol, and sees the smallest sum of each round that the defence opens"
     if colluding:
         view += f", less the contributions of {colluding} clients that collude with it"
     said = sentences(tried, advised, needed, acceptable, keep, max(cohorts, default=0))
-    return Advice(chosen.name, data, acceptable, view, tuple(tried), advised, said, needed, keep, records, none)
+    return Advice(algorithm, data, acceptable, view, tuple(tried), advised, said, needed, keep, records, none)
 
 
 def listing(trials: Trials, clients: int, colluding: int = 0, fineness: int = 1) -> tuple[Candidate, ...]:
@@ -135,39 +138,105 @@ def listing(trials: Trials, clients: int, colluding: int = 0, fineness: int = 1)
     return candidates(clients, same, trials.case.rounds, most, colluding, fineness)
 
 
+@dataclass(frozen=True)
+class _Question:
+    """What the user asked, checked; the attributes are the arguments of `advise`, and `own` what they change."""
+
+    algorithm: str
+    data: str
+    owner_column: str
+    label_column: str
+    own: OwnSetup
+    delta: float
+    clients: int
+    colluding: int
+    fineness: int
+    seeds: int
+    acceptable: float
+    keep: float
+    cohorts: tuple[int, ...]
+
+    def search(self) -> _Search:
+        """Read the data, and list the candidates."""
+        source = load(self.data, owner=self.owner_column, label=self.label_column)
+        trials = Trials(self.own.apply(case(self.algorithm)), self.own, source, self.delta)
+        return _Search(trials, self, listing(trials, self.clients, self.colluding, self.fineness))
+
+
+_RECORDS: Final = -1
+"""Number that stands for the settings that hide single rows, where others are numbers of candidates."""
+_built: list[tuple[_Question, _Search]] = []
+"""In each process the last search, which the tasks of one question share."""
+
+
+def _search_of(question: _Question) -> _Search:
+    """Build the search of a question, once in each process."""
+    if not _built or _built[0][0] != question:
+        _built[:] = [(question, question.search())]
+    return _built[0][1]
+
+
+def _try(task: tuple[_Question, int]) -> Setting | _Records:
+    """Try one candidate of a question, or the settings that hide single rows."""
+    question, number = task
+    search = _search_of(question)
+    return search.records() if number == _RECORDS else search.setting(number)
+
+
+def _try_all(question: _Question, workers: int, progress: Progress | None) -> tuple[list[Setting], _Records]:
+    """Try every candidate, and the settings that hide single rows; these first, since they take longest.
+
+    Returns:
+        The candidates' settings in the order of the list, and the others.
+    """
+    count = len(_search_of(question).listed)
+    tasks = [(question, number) for number in (_RECORDS, *range(count))]
+    found: dict[int, Setting] = {}
+    records: list[_Records] = []
+
+    def finished(task: tuple[_Question, int], tried: Setting | _Records) -> None:
+        words = "noise that hides single rows"
+        if isinstance(tried, Setting):
+            found[task[1]], words = tried, tried.defense
+        else:
+            records.append(tried)
+        if progress is not None:
+            progress(len(found) + len(records), len(tasks), words)
+
+    with threadpool_limits(1):  # runs are small: several threads wait for each other longer than they compute
+        run_all(tasks, workers, _try, finished)
+    _built.clear()
+    return [found[number] for number in range(count)], records[0]
+
+
 class _Search:
     """Turns candidates into measured settings.
 
     Args:
         trials: runs and attacks settings of the algorithm.
-        options: what names the data in the commands to paste.
-        seeds: of the runs.
-        acceptable: leakage that the user accepts.
-        keep: share of the utility in the clear that a usable setting keeps.
-        settings: number of candidates, whose upper bounds hold together.
-        cohorts: numbers of clients that are simulated.
+        question: what the user asked.
+        listed: the candidates, whose upper bounds hold together.
     """
 
-    def __init__(
-        self,
-        trials: Trials,
-        options: str,
-        seeds: Sequence[int],
-        acceptable: float,
-        keep: float,
-        settings: int,
-        cohorts: tuple[int, ...],
-    ) -> None:
-        self._trials, self._options, self._seeds, self._acceptable = trials, options, seeds, acceptable
-        self._keep, self._settings, self._cohorts = keep, settings, cohorts
+    def __init__(self, trials: Trials, question: _Question, listed: tuple[Candidate, ...]) -> None:
+        self._trials, self._question, self.listed = trials, question, listed
+        self._seeds = range(question.seeds)
+        asked = question.data, question.owner_column, question.label_column, question.own.standardise
+        self._options = data_options(*asked)  # names the data in the commands to paste
 
-    def setting(self, candidate: Candidate) -> Setting:
+    def records(self) -> _Records:
+        """Price noise that hides single rows."""
+        question = self._question
+        return record_settings(self._trials, question.clients, question.keep, self._seeds, self._options)
+
+    def setting(self, number: int) -> Setting:
         """Run one candidate; one that cannot run is a setting that does not hold, with the reason as its note."""
+        candidate, question = self.listed[number], self._question
         case, trials = self._trials.case, self._trials
         try:
             prepared = trials.prepare(candidate, 0)
             norm = trials.norm(candidate) if candidate.epsilon is not None else case.clip
-            trial = trials.run(candidate, self._seeds, self._acceptable)
+            trial = trials.run(candidate, self._seeds, question.acceptable)
             clear = trials.clear_utility(candidate, case.rounds, self._seeds)
             upload, seconds = trials.cost(candidate) if not trial.failure else (math.nan, math.nan)
         except SecureFedError as error:
@@ -178,8 +247,8 @@ class _Search:
             budget = norm, candidate.epsilon, trials.delta, candidate.rounds, layout
             multiplier = distributed_multiplier(*budget, candidate.clients, candidate.threshold, candidate.colluding)
         utility = float(np.mean(trial.utilities)) if trial.utilities else math.nan
-        usable = keeps(utility, clear, self._keep) and not trial.failure
-        upper, detectable = trial.upper(self._settings), trial.detectable(self._settings)
+        usable = keeps(utility, clear, question.keep) and not trial.failure
+        upper, detectable = trial.upper(len(self.listed)), trial.detectable(len(self.listed))
         return Setting(
             algorithm=case.name,
             defense=candidate.words(norm),
@@ -190,7 +259,7 @@ class _Search:
             leak=trial.mean,
             leak_upper=upper,
             detectable=detectable,
-            holds=upper <= self._acceptable and detectable <= self._acceptable,
+            holds=upper <= question.acceptable and detectable <= question.acceptable,
             epsilon=candidate.epsilon,
             utility=utility,
             utility_clear=clear,
@@ -208,11 +277,11 @@ class _Search:
         case = replace(self._trials.sized(candidate.rows), rounds=candidate.rounds)
         # the noise is sized for the honest clients of the smallest sum that opens; larger cohorts keep this share
         share = (candidate.threshold - candidate.colluding) / candidate.clients
-        larger = [clients for clients in self._cohorts if clients > candidate.clients]
+        larger = [clients for clients in self._question.cohorts if clients > candidate.clients]
         budget = norm, candidate.epsilon or math.inf, self._trials.delta
         known = candidate.clients, candidate.rows
         found = simulate(case, self._trials.source, *known, *budget, share, range(COHORT_SEEDS), larger)
-        return usable_from(found, self._keep)
+        return usable_from(found, self._question.keep)
 
 
 def _unmeasured(algorithm: str, candidate: Candidate, reason: str) -> Setting:
