@@ -48,7 +48,11 @@ def _ddp(
     quantile: float | None = None,
     threshold: int | None = None,
 ) -> Defense:
-    """Noise sized for `threshold` survivors, which is also the fewest clients over which a sum opens."""
+    """Skellam noise of the clients, each adding a share, under masks.
+
+    `noise_multiplier` holds for the sum of `threshold - colluding` shares: a sum opens over no fewer clients than
+    `threshold`, and colluding ones know their own shares.
+    """
     noise = skellam(noise_multiplier, survivors=threshold, colluding=colluding)
     return chain(_clip(clip_norm, quantile), noise, secure_aggregation(threshold=threshold))
 

@@ -73,14 +73,12 @@ class DistanceFit:
 
     One client in the clear: with K = 1 a round is linear in z on the edges that stay positive, so that the first step
     of the search is exact; with K > 1 a few are needed. An edge whose weight is 0 in every message is called hidden:
-    the messages only say that its distance is at least some number. (With K > 1 its weight may be positive before the
-    last of the K steps, mostly in the first one or two. It is then part of the degrees of its two vertices, on which
-    the next step of the visible edges there depends. A degree is a sum over all edges of a vertex, so that each such
-    step shows one sum over the hidden distances of a vertex.) The hidden distances that stay open are completed
-    (`complete_undetermined`): squared distances D are those of some signals only if the Gram matrix -1/2 J D J, with J
-    = I - 1 1^T / vertices, has no negative eigenvalue. It maps 1 to 0; its determinant is taken on the complement of 1,
-    as the product of the other eigenvalues. Of all such D the one of largest determinant is taken. For Gaussian data it
-    has the largest entropy; it is likely, not known.
+    the messages only say that its distance is at least some number. With K > 1 its weight may be positive before the
+    last of the K steps. It then changes the degrees of its two vertices, and so the visible edges there, which shows
+    some sums over the hidden distances of a vertex. What stays open is completed (`complete_undetermined`): squared
+    distances D are those of some signals only if the Gram matrix -1/2 J D J, with J = I - 1 1^T / vertices, has no
+    negative eigenvalue. It maps 1 to 0; the D is taken whose Gram matrix has the largest product of the other
+    eigenvalues. For Gaussian data it has the largest entropy; it is likely, not known.
 
     Sums: every member is simulated separately. In the first round all have the same weight, which gives the mean
     member's distances; from the second round on, the weights gamma_i tell PPGL's clients apart. The result does not say
@@ -205,7 +203,8 @@ class DistanceFit:
 
     def _fit_rounds(self, system: GraphSimulation, point: Array) -> LeastSquaresFit:
         """Fit all rounds of `system` from `point`; complete what one client's messages do not determine."""
-        shape = len(system.members), system.edges
+        shape, hidden = (len(system.members), system.edges), system.hidden
+        goal, patience = (_ROUND_OFF, _SHORT) if len(hidden) else (_GOAL, _LONG)
 
         def linearised(p: Array) -> tuple[Array, Array]:
             return system.residual_and_jacobian(p.reshape(shape))
@@ -218,8 +217,6 @@ class DistanceFit:
                 linearised, point, steps=self.steps, goal=goal, residual=residual, patience=patience
             )
 
-        hidden = system.hidden
-        goal, patience = (_ROUND_OFF, _SHORT) if len(hidden) else (_GOAL, _LONG)
         for _ in range(_COMPLETIONS if len(hidden) else 0):
             end = search(point)
             if not np.isfinite(end.norm):

@@ -4,8 +4,8 @@ A contribution has one or several parts (`delta`; `dx` and `dc` in SCAFFOLD), ea
 first the weights, last the bias. A block is the weights or the bias of a part. A clip replaces its blocks m by
 m min(1, norm / ||m||), with ||m|| the norm of all its blocks together.
 
-The simulation of clients (`round_simulation`) applies the clips to vectors and to dual numbers. A dual number is a
-vector with its derivatives along several directions, which are called its slopes.
+The simulation of clients (`round_simulation`) applies the clips to vectors (..., parameters) and to dual numbers: such
+vectors with their derivatives along several directions, called slopes, (directions, ..., parameters).
 
 A contribution is a combination of the client's rows plus a data-free summand, which the attacker knows before clipping:
 it follows from what the client received (momentum or a control variate). The clip scales both by one factor, which
@@ -64,22 +64,22 @@ class ContributionClip:
         """Clip contributions (..., parameters), arrays or dual numbers."""
         values = {part: v.value if isinstance(v, DualNumber) else v for part, v in sent.items()}
         factors = self.factors(values)
-        out = dict(sent)
         # A clipped message is c m with c = norm / ||m||, so d(c m) = c dm + dc m with dc = -c <m, dm> / ||m||^2, where
-        # ||m|| = norm / c. Not clipped, c is 1 and dc is 0.
+        # ||m|| = norm / c. Not clipped, c is 1 and dc is 0. `inner` is <m, dm>, (directions, ...), and so is dc.
         inner: Array | float = 0.0
-        for part, where in self.blocks:  # <m, dm>
+        for part, where in self.blocks:
             if isinstance(sent[part], DualNumber):
                 inner = inner + np.sum(sent[part].slopes[..., where] * values[part][..., where], axis=-1)
         dc = np.where(factors < 1.0, -(factors**3) / self.norm**2, 0.0) * inner
-        for part, where in self.blocks:
-            value = scaled(getattr(out[part], "value", out[part]), where, factors)
-            if isinstance(sent[part], DualNumber):
-                slopes = scaled(out[part].slopes, where, factors)
+        out = dict(sent)
+        for part, where in self.blocks:  # a part may have two blocks, weights and bias: `out` holds the first's result
+            one = out[part]
+            if isinstance(one, DualNumber):
+                slopes = scaled(one.slopes, where, factors)
                 slopes[..., where] += dc[..., None] * values[part][..., where]
-                out[part] = DualNumber(value, slopes)
+                out[part] = DualNumber(scaled(one.value, where, factors), slopes)
             else:
-                out[part] = value
+                out[part] = scaled(one, where, factors)
         return out
 
 

@@ -264,8 +264,10 @@ def estimate_gradients(
             def oracle(point: Array, _: int = 0) -> Array:  # in place of the gradient of the client's rows
                 return gradient + penalty(model, point)
 
-            # gradient of a step, gradient of all rows, public facts, rows, then the block and the rows of each step
-            return LocalTraining(oracle, oracle, public, rows, (0,) * steps, (rows,) * steps)
+            # every local step uses all rows, and a method that remembers gradients by block has the one block 0
+            return LocalTraining(
+                gradient=oracle, anchor=oracle, public=public, rows=rows, blocks=(0,) * steps, sizes=(rows,) * steps
+            )
 
         zero = np.zeros_like(item.received["x"])
         known = method.steps(item.received, memory, work(zero))[0][part]

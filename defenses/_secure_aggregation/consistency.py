@@ -15,9 +15,9 @@ but an honest client signs once. So all honest clients unmask the same set, of a
 Two further checks need no signature. With identities a client remembers, from one exchange to the next, which of its
 contributions entered a sum, and over which survivors, and signs no other survivors for the same contribution
 (`check_unreleased`): `threshold` clients revealed shares for the first sum, so too few are left to sign another set.
-(Where clients share secrets with few neighbours only, on a sparse graph, fewer clients may suffice to unmask; the graph
-is then chosen so that the same holds, condition 6 of `graph`.) And where the plan has
-a `survivor_change`, a client compares the survivors with those of the last sum (`check_change`).
+(On a sparse graph, where clients share secrets with few neighbours only, condition 6 in the head of `graph.py` has the
+graph chosen so that still too few are left.) And where the plan has a `survivor_change`, a client compares the
+survivors with those of the last sum (`check_change`).
 """
 
 from __future__ import annotations
@@ -156,7 +156,11 @@ def check_quorum(
 
 
 def contribution_digest(residues: Sequence[Array]) -> bytes:
-    """Compute SHA-256 of a contribution as it enters the ring, before any mask; it never leaves the client."""
+    """Compute SHA-256 of a contribution as it enters the ring, before any mask; it never leaves the client.
+
+    It identifies the contribution in `check_unreleased` only where a caller runs the protocol by hand, without a
+    broadcast that could identify it. A refusal then tells that the values are the same.
+    """
     digest = hashlib.sha256()
     for flat in residues:
         digest.update(flat.nbytes.to_bytes(8, "little"))
@@ -167,8 +171,9 @@ def contribution_digest(residues: Sequence[Array]) -> bytes:
 def check_unreleased(released: Array, contribution: bytes, alive: Sequence[ClientId]) -> None:
     """Raise where this contribution entered a sum over other survivors: the server could subtract the two sums.
 
-    A contribution is identified by what it was computed from (`UploadContext.source`), never by its values: so a
-    refusal reveals nothing of the client's data, and a range that was doubled in between changes nothing.
+    In a run a contribution is identified by what it was computed from, such as the broadcast (`UploadContext.source`),
+    and not by its values: so a refusal reveals nothing of the client's data, and a range that was doubled in between
+    changes nothing.
 
     Args:
         released: digests of the contributions released and of the survivors they were summed over, uint8

@@ -21,8 +21,7 @@ While A runs, B has no number yet. So the separate state has the session of A: i
 A's number, and `ahead=True` keeps its signed keys apart from those of A itself. From `upload` on both sides put in the
 session of B. Masks derive from `share_dealers_digest`, a hash of that session, with its number, and of the older digest
 of keys; so they are bound to B, in which they are used. Every exchange has fresh X25519 keys, seeds and polynomials
-from the operating system: no exchange's secret is computed from another's, and one that shares reveal is of use in a
-single exchange.
+from the operating system, so that a secret that is revealed in one exchange opens nothing of another.
 
 Not promised: that precomputed secrets are erased soon if no exchange follows. They are kept until the next exchange, in
 the files of a server and of clients that keep their state on disk (`PrecomputedExchange.to_bytes`, `client_freezing`).
@@ -123,9 +122,10 @@ class PipelinedClient(MaskingClient):
 
     @classmethod
     def resume(cls, session: Session, client: ClientId, last: PipelinedClient) -> PipelinedClient:
-        """Start an exchange with what `last` precomputed for it, if that exchange was completed here."""
+        """Start an exchange with what `last` precomputed for it, if this client went through all stages of `last`."""
         fresh = cls.open(session, client, last.identities, last)
-        return replace(fresh, precomputed_exchange=last.precomputed_exchange) if not last.stage else fresh
+        completed = last.stage == ""
+        return replace(fresh, precomputed_exchange=last.precomputed_exchange) if completed else fresh
 
     def begin(self) -> PipelinedClient:
         """Go to the stage `upload` with the precomputed state, for an exchange that begins with `upload`.
@@ -179,7 +179,7 @@ def client_accept(state: PipelinedClient, request: Message, context: UploadConte
     Raises:
         MessageRefused: as there; or the exchange begins with `upload`, and nothing was precomputed for this plan.
     """
-    if state.stage == KEYS:
+    if state.stage == KEYS:  # nothing was asked of this client yet: the exchange begins with `upload`
         state = state.begin()
     current, carried = _split_message(request)
     new = _pipelined(four_stage_client.client_accept(state, current, context))
@@ -280,7 +280,7 @@ def server_resume(
     if last is None or (last.run, last.share_dealers) != (session.run, session.cohort):
         return opened
     tensors, header = decode(last.state)
-    if header != {"version": _VERSION, **_common(session.plan)}:
+    if header != _header(session.plan):
         return opened
     # the template: all but session and identities is replaced by what was packed
     state = restore(MaskingServer(KEYS, b"", (), session, identities=identities), tensors)

@@ -2,7 +2,8 @@
 
 `round_by_round` calls this for each round after the first, with the subspaces of the rounds before. The client has the
 Gram matrix S and the subspace X_old, orthonormal (features, rank). G_old = (I - X_old X_old^T) S X_old is known from
-the round before. On receiving the basis Z it iterates until the span of the new X is invariant under
+the round before, and so is the penalty beta > 0 of the round. On receiving the basis Z the client iterates until the
+span of the new X is invariant under
 
     H = S - R,    R = X_old G_old^T + G_old X_old^T - beta Z Z^T,
 
@@ -120,6 +121,10 @@ class _StationarityEquations:
             X = self.subspace(x)
         except (LinAlgError, DivergenceError):
             return np.full(1, np.nan)
+        return self._relative(X)
+
+    def _relative(self, X: Array) -> Array:
+        """Return (right-hand side - Y) / ||Y|| at X, flat."""
         t = X.T @ self.Z
         RXt = self.R @ (X @ t)
         sent = self.beta * X @ t + X @ (X.T @ (self.R @ self.Z)) + RXt - 2 * X @ (X.T @ RXt)
@@ -138,6 +143,5 @@ class _StationarityEquations:
         # with t = X^T Z and a = X^T R Z, the right-hand side is X (beta t + a - 2 X^T R X t) + R X t
         d = right(dX, self.beta * t + a - 2 * X.T @ RXt) + left(self.R, right(dX, t))
         d += left(X, self.beta * dt + crossed(dX, RZ) - 2 * d_inside) + left(RX, dt)
-        residual = (self.beta * X @ t + X @ a + RXt - 2 * X @ (X.T @ RXt) - self.Y) / float(np.linalg.norm(self.Y))
         jacobian = d.transpose(0, 2, 1).reshape(-1, self.unknowns) / float(np.linalg.norm(self.Y))
-        return residual.reshape(-1), jacobian
+        return self._relative(X), jacobian

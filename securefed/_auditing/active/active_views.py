@@ -115,4 +115,4 @@ def _expected_refusals() -> Iterator[None]:
 
 
 def _cannot_tell(estimate: Reconstruction) -> None:
-    """Return `None`, whether the estimate explains the messages: no active attack checks that."""
+    """Return `None` for "not known whether the estimate explains the messages": no active attack checks that."""

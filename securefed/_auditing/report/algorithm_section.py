@@ -3,9 +3,9 @@
 `audit_page.render` calls `section` for each algorithm of a report, and its template shows the values. A cell of the
 report is one attack on one secret in one view (what an attacker sees), over all runs. A cell's owner is whose data the
 secret is: `CLIENT` one client's, `FEDERATION` all clients' together. A server has help where a client or a key holder
-shares its secrets with it; the sentences on defences are about a server without (the views `conclusions.ALONE`). Its
-`epsilon` is a number where differential privacy covers what the attack reads, `NOT_COVERED` where the noise comes after
-that, and `None` without noise.
+shares its secrets with it; the sentences on defences are about a server without (the views `conclusions.ALONE`). A
+cell's `epsilon` is a number where differential privacy covers what the attack reads, `NOT_COVERED` where the noise
+comes after that, and `None` without noise.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def shadow_ratios(inputs: AttackInputs, records: Records, first: int) -> Array:
     Raises:
         TranscriptError: no step, or too little time or memory for the simulated clients.
     """
-    facts = inputs.facts  # measured by runs of the local step, its seconds among them; None without a step
+    facts = inputs.facts  # what runs of the local step showed, such as the seconds that it takes
     if facts is None:
         raise TranscriptError("there is no local step to simulate clients with")
     count = len(records.inside) + len(records.outside)
