@@ -1,8 +1,8 @@
 """The contracts of the message layer: a defence is a chain of transforms, ended by one aggregation.
 
 A transform (`_transform.Transform`) changes a contribution before it is summed, or the sum after it. An aggregation
-decides how the sum is made: in the clear, masked, or encrypted. Both state before the run what they will do, in a
-`Plan`, and refuse by name what they cannot do exactly as planned. In this package
+decides how the sum is made: in the clear, masked, or encrypted. Each of these links of the chain states before the run
+what it will do, in a `Plan`, and refuses with a named error what it cannot do exactly as planned. In this package
 
     contribution   the named tensors that one client adds to a sum; "encoded" after the transforms, mostly as integers
     exchange       one sum of contributions, also one that fails ("void"); a run numbers its exchanges
@@ -70,7 +70,8 @@ class Session:
         run: the run's identifier.
         round: the number of the exchange.
         cohort: ids of the invited clients, ascending.
-        plan: what the defence does, the same on all sides; run and number are written in, to seed public rotations.
+        plan: what the defence does, the same on all sides. Run and number are written in: some transforms rotate
+            contributions by a random matrix that all sides derive from them.
         context: fingerprint of all that clients receive before they upload (kind, broadcast, the last exchange whose
             sum counted each of them). The server knows it from the start, a client from the request for its upload on.
         previous: at the server, the survivors of the last opened sum, if any; masking opens no sum too close to them.
@@ -209,11 +210,7 @@ class Aggregation(ABC):
 
 
 class Helper(Protocol):
-    """A party beside the server and the clients.
-
-    Attributes:
-        party: its id.
-    """
+    """A party beside the server and the clients, such as a key holder; `party` is its id."""
 
     party: PartyId
 
@@ -233,7 +230,8 @@ class Defense:
 
     Where the aggregation hides single uploads and no noise is planned, a client that cannot contribute must not show
     it. Every client therefore uploads one tensor more, the indicator (`INDICATOR`): zeros, or, where the client sits
-    out, uniform residues in all tensors. A sum whose indicator is not 0 is discarded. Noise needs none (`encode`).
+    out, uniform residues in all tensors. A sum whose indicator is not 0 is discarded. Under noise every client uploads
+    a contribution, zeros if need be (`encode`), so that no indicator is needed.
 
     Attributes:
         transforms: the transforms, in the order in which clients apply them.

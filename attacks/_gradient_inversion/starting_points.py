@@ -165,16 +165,17 @@ class StartGenerator:
         the weights, s_k is taken as 1.
         """
         equations = self.equations
-        (rows, bias), clips = (equations.data, [clip for item in equations.simulation.rounds for clip in item.clips])
-        # a clip scales its blocks together; more blocks than weights means that the bias is among them
+        weights, bias = equations.data
+        clips = [clip for item in equations.simulation.rounds for clip in item.clips]
+        # a clip scales its blocks (a part's weights, or its bias) together; besides weights they must hold a bias
         if not all(clip.weights and len(clip.blocks) > len(clip.weights) for clip in clips):
-            bias = bias[:, :0]  # no columns
+            bias = bias[:, :0]  # no columns: s_k is taken as 1
         x = np.zeros((len(labels), len(equations.basis)))
         for _ in range(_CLIPPED_ITERATIONS):
             # the c_k as columns, one line for each round, part of a message and output; observed sums likewise
             coefficients = equations.coefficients(x, labels)
-            both = np.linalg.lstsq(coefficients, np.concatenate([rows, bias], axis=1), rcond=_SINGULAR)[0]
-            x = both[:, : x.shape[1]]
+            both = np.linalg.lstsq(coefficients, np.concatenate([weights, bias], axis=1), rcond=_SINGULAR)[0]
+            x = both[:, : x.shape[1]]  # s_k x_k; the last column is s_k
             if bias.shape[1]:
                 x = x / np.clip(both[:, -1:], *_BIAS_WEIGHTS)
         return x
@@ -183,11 +184,9 @@ class StartGenerator:
     def label_counts(self) -> list[Array]:
         """Plausible label counts n_c (number of rows of each class c), each (classes,), the likeliest first.
 
-        With a bias, its gradient is g. Without one, the weights' gradient summed over the features, sum_k (p_k - y_k)
-        (sum of the entries of x_k), takes its place: about g times the rows' mean sum of entries, an unknown factor, if
-        all features have one sign. Several local steps shrink g by an unknown factor too. So factors are tried, and
-        those that make the n_c integers are preferred. If a row x with one label has the gradient of -x with the other
-        (`LinearModel.mirrored`: two classes, no bias), labels are not determined, and all rows are given class 0.
+        They come from one gradient (`_counts`), or in turn from each of several averages. If a row x with one label has
+        the gradient of -x with the other (`LinearModel.mirrored`: two classes, no bias), labels are not determined, and
+        all rows are given class 0.
         """
         total, number = self._total, number_of_classes(self.model, self.equations.simulation.public)
         if self.model.mirrored:
@@ -203,9 +202,10 @@ class StartGenerator:
     def further_label_counts(self) -> list[Array]:
         """Further possible numbers of rows per class after several local steps of one client, the likeliest first.
 
-        After large steps the bias no longer counts rows, but it shows which classes are present if sum_k p_kc < 1: then
-        the gradient sum_k p_kc - n_c of the first step is negative exactly where n_c >= 1. All rows are of these
-        classes.
+        After large steps the bias no longer counts rows. It still shows which classes are present, if sum_k p_kc < 1 in
+        every class c: the gradient of the first step, sum_k p_kc - n_c, is then negative exactly where n_c >= 1. These
+        counts have at least one row of each class that is present, none of another, and are those nearest to the
+        likeliest of `label_counts`.
         """
         total, first, model = self._total, self.gradients[0], self.model
         several = len(self.equations.simulation.members) > 1
@@ -214,12 +214,14 @@ class StartGenerator:
         present = np.flatnonzero(np.asarray(model.offset(first.gradient)) < -first.error)
         if total * self._probabilities(first).max() >= 1.0 or not 0 < len(present) <= total:
             return []
-        plausible = self.label_counts
-        known = {tuple(counts) for counts in plausible}
-        least = np.ones(len(present), np.int64)
-        nearest = islice(nearest_counts(plausible[0][present], least, total), _LABEL_COUNTS)
-        possible = [np.bincount(np.repeat(present, counts), minlength=len(plausible[0])) for counts in nearest]
-        return [counts for counts in possible if tuple(counts) not in known]
+        likeliest, known = self.label_counts[0], {tuple(counts) for counts in self.label_counts}
+        out, one_each = [], np.ones(len(present), np.int64)
+        for of_present in islice(nearest_counts(likeliest[present], one_each, total), _LABEL_COUNTS):
+            counts = np.zeros_like(likeliest)
+            counts[present] = of_present
+            if tuple(counts) not in known:
+                out.append(counts)
+        return out
 
     @property
     def _total(self) -> int:
@@ -240,22 +242,16 @@ class StartGenerator:
     def _counts(self, first: GradientEstimate) -> list[Array]:
         """Return the counts that one gradient suggests, the likeliest first.
 
-        For a guess f of the unknown factor, n = sum_k p_k - sums / f should be integers; counts are ranked by how
-        nearly they are, over all guesses.
+        The gradient shows sums = f g with an unknown factor f (`_sums_and_factors`). At the right f the numbers
+        sum_k p_k - sums / f are the n_c, hence integers but for the error of p. Several f are tried, and the counts
+        ranked by how near the numbers come to them.
         """
         total, model = self._total, self.model
         number = number_of_classes(model, self.equations.simulation.public)
         if total == 1 and not model.logistic:
             return self._label_of_one_row(first, number)
         p = self._probabilities(first)
-        if model.bias:  # local steps shrink the gradient to between all and a fifth of it
-            sums, factors = np.asarray(model.offset(first.gradient)), np.linspace(1.0, 0.2, 81)
-        else:
-            sums = model.weight(first.gradient) @ self.equations.basis.sum(axis=1)
-            # n_c = total p_c - sums_c / factor is 0 for a class without rows, and negative for no class: where there is
-            # such a class, the factor is the largest sums_c / (total p_c)
-            largest = float(np.max(sums / p)) / total
-            factors = np.abs(largest) * np.append(1.0, np.linspace(0.5, 4.0, 81))
+        sums, factors = self._sums_and_factors(first, p)
         distances: dict[tuple[int, ...], float] = {}
         for factor in factors:
             n = total * p - sums / max(factor, 1e-300)
@@ -273,8 +269,26 @@ class StartGenerator:
         nearest = islice(nearest_counts(total * p - sums, least, total), _LABEL_COUNTS_OF_ONE_GRADIENT)
         return list({tuple(counts): counts for counts in (*nearest, *ranked)}.values())
 
+    def _sums_and_factors(self, first: GradientEstimate, p: Array) -> tuple[Array, Array]:
+        """Return sums = f g (outputs,), and guesses of the positive factor f.
+
+        With a bias, the sums are its gradient: f is 1 after one local step, and less after several, which shrink the
+        gradient. Without one they are the weights' gradient summed over the features, sum_k (p_k - y_k) (sum of the
+        entries of x_k): f is about the mean sum of a row's entries, where no feature is negative.
+        """
+        if self.model.bias:
+            return np.asarray(self.model.offset(first.gradient)), np.linspace(1.0, 0.2, 81)
+        sums = self.model.weight(first.gradient) @ self.equations.basis.sum(axis=1)
+        # No n_c = total p_c - sums_c / f is negative, so that f >= sums_c / (total p_c), with equality for a class
+        # without rows: where there is one, f is the largest of these. p is approximate, hence guesses on both sides.
+        largest = float(np.max(sums / p)) / self._total
+        return sums, np.abs(largest) * np.append(1.0, np.linspace(0.5, 4.0, 81))
+
     def _label_of_one_row(self, first: GradientEstimate, number: int) -> list[Array]:
-        """Read one row's label: p - y sums to 0 and is negative at the label, so largest in size there."""
+        """Read one row's label: the entries of p - y add up to 0, and only that of the label is negative.
+
+        It is the largest in size, and so is its row of the weights' gradient (p - y) x^T.
+        """
         if number == 2:  # both entries are equally large; the label's is negative
             return [np.eye(2, dtype=np.int64)[k] for k in np.argsort(self.model.offset(first.gradient))]
         label = int(np.argmax(np.linalg.norm(self.model.weight(first.gradient), axis=1)))

@@ -130,8 +130,8 @@ def shrunk(
 class ProductLikelihood:
     """The quadratic form of the likelihood, in the coordinates X = T^-1 U^T S U T^-1, all (features, features).
 
-    With h_i the precisions, entry X_ij has the weight t_i^2 t_j^2 (h_i + h_j) / 2 in it, and t_i = h_i^(-1/4) makes
-    that 1 for h_i = h_j.
+    The products' part of the negative log-likelihood has X_ij^2 / 2 with the weight d_i^2 d_j^2 (h_i + h_j) / 2, h_i
+    being the precisions and d_i the diagonal of T. With d_i = h_i^(-1/4) the weight is 1 where h_i = h_j.
 
     Attributes:
         vectors: U, eigenvectors of H, as columns.
@@ -181,10 +181,9 @@ class ProductLikelihood:
         It is a diagonal solve, corrected for the low-rank term of the traces by Woodbury's identity.
         """
         out = (self.right + point) / self._diagonal
-        projectors, scaled_projectors, capacitance = self._scalars
-        return np.asarray(
-            out + (capacitance @ (self.traces - projectors @ out.reshape(-1)) @ scaled_projectors).reshape(out.shape)
-        )
+        projectors, scaled_projectors, inverse_capacitance = self._woodbury
+        correction = inverse_capacitance @ (self.traces - projectors @ out.reshape(-1)) @ scaled_projectors
+        return np.asarray(out + correction.reshape(out.shape))
 
     def scaled(self, gram: Array) -> Array:
         """Return T^-1 U^T S U T^-1 for a matrix S."""
@@ -209,11 +208,12 @@ class ProductLikelihood:
         return np.asarray(both * np.outer(self.scales, self.scales) ** 2 + 1)
 
     @cached_property
-    def _scalars(self) -> tuple[Array, Array, Array]:
+    def _woodbury(self) -> tuple[Array, Array, Array]:
         """Return what Woodbury's identity needs of the matrices P_k = T U^T Z_k Z_k^T U T.
 
         Returns:
-            The P_k as rows; the same divided by the diagonal; the inverse of the capacitance matrix.
+            The P_k as rows, with tr(P_k X) = tr(Z_k^T S Z_k); the same divided by the diagonal; the inverse of the
+            capacitance matrix diag(f_k^2) + P diagonal^-1 P^T.
         """
         flat = (self.bases @ self.bases.mT).reshape(len(self.bases), self.right.size)
         solved = flat / self._diagonal.reshape(-1)

@@ -34,16 +34,19 @@ _LOW: Final = 60
 
 
 def noise_bound(count: int) -> float:
-    """Compute t, ten standard deviations of the scheme's noise in one slot of a sum of `count` ciphertexts, unscaled.
+    """Compute t, ten standard deviations of the scheme's noise in one slot of a sum of `count` ciphertexts.
+
+    Slots hold values times the scheme's scale; t is not divided by the scale.
 
     SEAL encrypts modulo three primes, then divides by the last one and rounds to integers. That rounding is the noise
     that counts, since the division makes the error of the encryption itself tiny. It changes each coefficient of the
     two polynomials (c_0, c_1) by a uniform error in [-1/2, 1/2], of variance 1/12. Decryption is c_0 + c_1 s; the
     secret s has coefficients -1, 0, 1, of which 2/3 are not zero, so that a coefficient has noise of variance
     (1 + 2 n / 3) / 12. A slot's real part has n / 2 times that: standard deviation 1365 at n = 8192 (measured 1365).
-    Given the secret, the noise in a slot is about normal, with a
-    variance that depends on the secret's value at that slot's root of unity. Over random secrets it has a Laplace
-    distribution, whose tail is e^(-10 sqrt 2) = 7e-7 beyond t, and 2^-71 beyond 3.5 t.
+
+    Given the secret, the noise in a slot is about normal, with a variance that depends on the secret's value at that
+    slot's root of unity. Over random secrets it has a Laplace distribution, which exceeds t with probability
+    e^(-10 sqrt 2) = 7e-7, and 3.5 t with probability 2^-71.
     """
     return 10 * math.sqrt(count * DEGREE / 2 * (1 + 2 * DEGREE / 3) / 12)
 
@@ -61,7 +64,9 @@ def flood_bits(count: int) -> int:
 
 
 def flood_error(count: int) -> float:
-    """Bound what flood and scheme's noise add to a slot, in units of the scale; exceeded with probability below 2^-69.
+    """Bound what flood and scheme's noise add to a slot, not divided by the scale.
+
+    It is exceeded with probability below 2^-69.
 
     A slot's real part adds n coefficients times cosines whose squares add up to n / 2. Each flooding term lies in an
     interval of length 2^w |cosine|, so the sum leaves +-2^w sqrt(n / 4 ln(2 / P)) with probability P at most (Hoeffding

@@ -111,14 +111,15 @@ def answer(at: Exchange, party: int, identity: bytes | None, mine: Contribution)
             raise StorageError(f"{reply} is there, and {at.state} did not write it; give --state of the one that did")
         client = SumClient.thaw(at.terms, party, tensors["client"].tobytes(), identity=identity)
         request = _read(at.folder / name.file("request"))
-        if due := client.wants_update(request):
+        uploads = client.wants_update(request)
+        if uploads:
             _check_given(mine, at.terms)
         answered = client.receive(request, mine.update, weight=mine.weight, metrics=mine.metrics, base=mine.base)
         at.save(_CLIENT, {"reply": reply.name}, {"client": from_bytes(client.freeze()), "reply": from_bytes(answered)})
         write_whole(reply, answered)
     return [
         f"{name.place(len(at.terms.plan.stages))} is answered: {reply.name}.", *_refusal(at.terms, party, answered),
-        *(_out_of_range(mine, at.terms) if due else ()),
+        *(_out_of_range(mine, at.terms) if uploads else ()),
     ]  # fmt: skip
 
 
@@ -208,13 +209,16 @@ class _Turn:
         self, round: int | None, base: Mapping[str, Any] | None, cohort: Sequence[int] | None, without: Sequence[int]
     ) -> list[str]:
         """Open the wanted round, go on with it, or say that it is complete; arguments as of `take_turn`."""
-        asked = set(without) - set(range(self.at.terms.clients))
-        if asked:
-            raise ConfigError(f"clients are numbered 0 to {self.at.terms.clients - 1}; --without {min(asked)} is none")
+        unknown = set(without) - set(range(self.at.terms.clients))
+        if unknown:
+            raise ConfigError(
+                f"clients are numbered 0 to {self.at.terms.clients - 1}; --without {min(unknown)} is none"
+            )
         done = self._publish()
-        complete, is_open = self.server.round, bool(self.server.outgoing)
-        # Without a number: the open round; if none is open, the newest complete one, or the first.
-        wanted = (complete + 1 if is_open or not complete else complete) if round is None else round
+        complete, is_open = self.server.round, bool(self.server.outgoing)  # `complete`: number of complete rounds
+        wanted = round
+        if wanted is None:  # the open round; if none is open, the newest complete one, or the first
+            wanted = complete + 1 if is_open or not complete else complete
         if wanted <= complete:
             return [*done, f"The next one is opened with --round {complete + 1}."]
         if wanted > complete + 1:
@@ -246,14 +250,15 @@ class _Turn:
         """Close the stage where all have replied but those that are left out."""
         names = self._names()
         replies, broken = self._replies(names)
-        missing = sorted(set(names) - set(replies) - set(without))
-        if missing:
+        silent = set(names) - set(replies)
+        if missing := sorted(silent - set(without)):
             return [*broken, *self._waited_for(missing)]
-        gone = [f"{_clients(left)} left out." for left in [sorted(set(names) - set(replies))] if left]
-        ignored = [
-            f"{_clients(kept)} has replied, and is in." for kept in [sorted(set(without) & set(replies))] if kept
-        ]
-        void = len(self.server.void)
+        choices = []  # what became of the clients that are not waited for
+        if silent:
+            choices.append(f"{_clients(sorted(silent))} left out.")
+        if replied := sorted(set(without) & set(replies)):
+            choices.append(f"{_clients(replied)} has replied, and is in.")
+        void = len(self.server.void)  # attempts that were void before this turn
         try:
             result = self.server.receive(replies)
         except SecureFedError:
@@ -265,9 +270,9 @@ class _Turn:
         self._save()
         done = self._publish()
         if result is not None:
-            return [*gone, *ignored, *done]
+            return [*choices, *done]
         again = [f"The attempt was void, and is repeated: {reason}" for reason in self.server.void[void:]]
-        return [*gone, *ignored, *refusals, *again, *self._waited_for(sorted(self.server.outgoing))]
+        return [*choices, *refusals, *again, *self._waited_for(sorted(self.server.outgoing))]
 
     def _replies(self, names: Mapping[int, MessageName]) -> tuple[dict[int, bytes], list[str]]:
         """Read the replies that are there and whole; a sentence for each that is neither."""
@@ -303,7 +308,8 @@ class _Turn:
             return []
         facts = json.loads(self.meta["result"])
         stem = f"round-{facts['round']}"
-        if not (self.at.folder / f"{stem}-mean.npz").exists():  # the format holds the time of writing
+        # an .npz file holds the time of writing: one that is there stays, since written again it would differ
+        if not (self.at.folder / f"{stem}-mean.npz").exists():
             write_whole(self.at.folder / f"{stem}-mean.npz", npz_bytes(self.mean))
         write_whole(self.at.folder / f"{stem}-result.json", (json.dumps(facts, indent=1) + "\n").encode())
         return [

@@ -2,8 +2,9 @@
 
 The server's round engine calls these functions before each sum. A seeded uniform draw is repeatable, and anyone with
 the seed knows it; an accountant may count amplification by sampling only for the secret draw (`unpredictable`), so the
-checks here refuse every other combination. Some algorithms choose clients by a statistic of each, such as a gradient
-norm; those scalars leave the client outside the defence, and only where the caller agreed (`reveal`).
+checks here refuse every other combination. Some algorithms choose the cohort among more clients, the candidates, by a
+statistic of each, such as a gradient norm; those scalars leave the client outside the defence, and only where the
+caller agreed (`reveal`).
 """
 
 from __future__ import annotations

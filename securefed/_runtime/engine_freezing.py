@@ -15,9 +15,9 @@ An exchange is one numbered attempt at a sum; rounds are counted with those that
     version    of this table
     loop       `RoundEngine.counters`: the next exchange's number, the privacy budget's count of exchanges, survivors of
                the last sum, doublings of the bounds, numbers that an adaptive defence learned from sums (a clipping
-               norm), by client the last exchange that
-               counted it, and the history
-    tried      [round, kind, attempts] of the last sum; clients answer no attempt twice
+               norm), by client the last exchange that counted it, and the history
+    tried      [round, kind, attempts] of the last sum: its next attempt gets the next number, since clients answer no
+               attempt twice
     given_up   number of rounds that were given up
     log        bytes received and bytes sent so far
     announced  numbers of the exchanges whose sums are kept under `announced/`

@@ -146,8 +146,8 @@ def recall(folder: ClientFolder | None, node: ClientNode, run: str, resumes: str
             f"{folder.path} belongs to run {kept.run}, not to {resumes}; restore the newest copy of run {resumes}"
         )
     fresh = node.state
-    # `resumes` makes `thaw` take over the learned state alone. It is the file's own run, also where that is not the run
-    # that this one continues: which runs are allowed was checked above.
+    # Given `resumes`, `thaw` takes over the learned state alone, and checks that the file is of that run. Here it is
+    # the file's own run, so that this check passes: which runs are allowed was checked above.
     thaw(node, learned, resumes=kept.run)
     if resumes in runs:
         return RunProgress(run, runs)

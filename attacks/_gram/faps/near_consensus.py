@@ -12,8 +12,8 @@ round k gives two observations that are linear in S:
     tr(P_k S) = captured_k              which clients send for the stop rule
 
 The distance is ||Z_k^T Y_k - beta I||. The second observation holds at any distance, up to noise and rounding of the
-messages; its error is taken to be the smallest distance of any round, as noise and rounding are all that a distance
-shows at consensus.
+messages. Their size is taken to be the smallest distance of any round: at consensus the true distance is 0, and what
+is measured is noise and rounding alone.
 
 A sum over clients is treated as the message of one client. off(Z, Y) is (I - Z Z^T) Y, and the tensors named `BASIS`,
 `PRODUCT` and `CAPTURED` in a `RoundView` are Z, Y and tr(Z^T S Z).

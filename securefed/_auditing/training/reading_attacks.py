@@ -150,8 +150,7 @@ def learn_labels(inputs: AttackInputs) -> LabelRegression:
     """Learn counts of labels from how the model's outputs on known rows move, on clients simulated from known rows.
 
     Raises:
-        TranscriptError: there is no step, targets are no classes, or the simulated clients would
-            take too long.
+        TranscriptError: there is no step, targets are no classes, or the simulated clients would take too long.
     """
     facts, known = inputs.facts, labels_of(inputs.prior)
     if facts is None:

@@ -245,13 +245,14 @@ class PrivateFedAvg(FedAvg):
 
         Gradients are sums over rows here; the division that makes them means is part of the learning rate.
         """
-        penalty = getattr(self.problem, "l2", 0.0) * expected  # of weights, which have 2 axes or more, not of biases
         trained = [value for value in module.parameters() if value.requires_grad]
-        groups = [
-            {"params": [value for value in trained if (value.ndim >= 2) is heavy], "weight_decay": penalty * heavy}
-            for heavy in (True, False)
-        ]
-        optimizer = torch.optim.SGD([g for g in groups if g["params"]], lr=self.learning_rate / expected)
+        weights = {
+            "params": [value for value in trained if value.ndim >= 2],
+            "weight_decay": getattr(self.problem, "l2", 0.0) * expected,
+        }
+        biases = {"params": [value for value in trained if value.ndim < 2], "weight_decay": 0.0}
+        groups = [group for group in (weights, biases) if group["params"]]
+        optimizer = torch.optim.SGD(groups, lr=self.learning_rate / expected)
         rows = torch.utils.data.TensorDataset(x, y)
         loader: Any = torch.utils.data.DataLoader(rows, batch_size=min(self.batch_size or len(x), len(x)))
         try:
