@@ -112,6 +112,9 @@ def test_a_setting_has_one_value(second) -> None:
     with pytest.raises(ConfigError, match=r"two values for one setting, rank: '3' and .*; give it once"):
         parse_settings(["rank=3", second])
     assert parse_settings([" rank =4"]) == {"rank": 4}
+    python = parse_settings(["rate=.1", "rounds=+3", "normalise=True", "size=None", "rule='kkt'", "path=a/b", "id=007"])
+    others = {"size": None, "rule": "'kkt'", "path": "a/b", "id": "007"}
+    assert python == {"rate": 0.1, "rounds": 3, "normalise": True, **others}
 
 
 def test_sums_are_shown_as_ratios() -> None:

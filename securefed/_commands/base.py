@@ -50,11 +50,17 @@ DATA_HELP = (
 )
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="name=value, a setting of the algorithm; repeatable. Values are JSON or text."),
+    typer.Option(
+        "--set",
+        help="name=value, a setting of the algorithm; repeatable. Numbers, true, false, null and lists are read as such; all else is text.",
+    ),
 ]
 DefenseSettings = Annotated[
     list[str] | None,
-    typer.Option("--defense-set", help="name=value, a setting of the defence; repeatable. Values are JSON or text."),
+    typer.Option(
+        "--defense-set",
+        help="name=value, a setting of the defence; repeatable. Numbers, true, false, null and lists are read as such; all else is text.",
+    ),
 ]
 RowsPerClient = Annotated[
     int | None, typer.Option(help="Rows of every client; under --owner-column the most rows of a client.")

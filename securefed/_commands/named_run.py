@@ -6,6 +6,7 @@ and `summary` and `FinishedRun.save` give the result to people and to files.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import time
@@ -230,9 +231,9 @@ def execute(
 
     Args:
         run: the run.
-        checkpoint: as for `federation`, like `seal` and `reveal`.
+        checkpoint: file to which the run is saved, and from which it resumes.
         seal: encrypts that file.
-        reveal: whether clients may reveal scalars.
+        reveal: as for `federation`.
         progress: called after every round.
     """
     made, test = _setup(run, checkpoint, seal, reveal)
@@ -306,7 +307,7 @@ def summary(ran: FinishedRun) -> list[str]:
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """Parse `name=value` pairs; values are JSON where they parse as JSON (numbers, true, null, lists), text otherwise.
+    """Parse `name=value` pairs: numbers, truth values, null and lists as in JSON or Python, all else as text.
 
     Raises:
         ConfigError: a text is not of the form `name=value`, or there are two values for one setting.
@@ -327,7 +328,12 @@ def _read(value: str) -> Any:
     try:
         return json.loads(value)
     except json.JSONDecodeError:
+        pass
+    try:  # what JSON does not know: .1, 1., +3, True, None
+        read = ast.literal_eval(value.strip())
+    except (ValueError, SyntaxError):
         return value
+    return read if read is None or isinstance(read, int | float | list) else value
 
 
 def _texts(settings: Mapping[str, Any]) -> dict[str, Any]:
