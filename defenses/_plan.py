@@ -29,8 +29,8 @@ Unit = Literal["client", "record"]
 
 INDICATOR: Final = "out.indicator"
 """The tensor that shows, in the sum, that some client sat out: each client adds 0 to it, a client that is out adds
-uniform integers of the ring. A client sits out if its values are out of range or not finite, or its computation failed;
-by a refusal the server would learn which client that is."""
+uniform numbers, as to all other tensors. A client sits out if its values are out of range or not finite, or its
+computation failed; by a refusal the server would learn which client that is."""
 
 _TABLE_HEAD: Final = ("tensor", "shape", "bound", "ring", "step", "largest N", "error of the sum")
 
@@ -237,7 +237,7 @@ def plan_digest(plan: Plan) -> bytes:
 
 
 def with_indicator(plan: Plan) -> Plan:
-    """Add the tensor `INDICATOR`: 64 bits of integers, or a float where sums are not made of integers.
+    """Add the tensor `INDICATOR`: 64 bits of integers, or a float where sums are not made of integers (CKKS).
 
     There are two integers of 32 bits where some tensor has this ring, so that encryptions pack them beside its entries;
     else one of 64. A client that is out adds uniform ones, so that their sum is 0 by chance with a probability of
@@ -272,7 +272,8 @@ def without_indicator_tensor(tensors: Tensors) -> Tensors:
 def some_client_out(total: Tensors, plan: Plan) -> bool:
     """Tell whether the sum of an aggregation shows that a client sat out, so that all of it is noise.
 
-    It shows where the indicator's sum is not 0, up to the planned error of a sum in floating point.
+    It shows where the indicator's sum is not 0. Sums in floating point may miss 0 by the error that the aggregation
+    plans for this tensor; integers are exact.
     """
     indicator = indicator_of(plan)
     return indicator is not None and bool((np.abs(total[INDICATOR]) > indicator.error).any())

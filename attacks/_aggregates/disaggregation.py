@@ -101,7 +101,8 @@ def _window(
         components: largest number of principal components of the broadcasts.
 
     Returns:
-        The error and the fit; `None` if no sums differ by the group, or others are always with it in these rounds.
+        The error and the fit; `None` if the group cannot be separated in these rounds: all sums have the same members,
+        or further clients are always in the same ones.
     """
     participation = ParticipationMatrix.of(View("", None, rounds, {}))
     if group not in participation.groups or len(participation.groups) == 1:
@@ -154,9 +155,13 @@ def _fit(columns: Array, sizes: Array, basis: Array, sums: Array, index: int) ->
     """Solve for all groups' B, (functions, entries) each, by least squares.
 
     The part that the sums do not determine is divided in proportion to the groups' sizes: a group of n clients has B =
-    n C + D with C common to all clients, and the solution of least norm in (C / 10, all D) is taken. The expected error
-    is the leave-one-out residual times the norm of the map from sums to estimates, plus the open part: how much of the
-    target's messages lies in directions of the unknowns that no sum determines, at the typical size of the unknowns.
+    n C + D with C common to all clients, and the solution of least norm in (C / 10, all D) is taken. With the singular
+    value decomposition A = U s V^T of the system that maps unknowns to sums, and T the map from unknowns to the
+    target's messages, the estimate is T V s^-1 U^T sums, and the expected error is
+
+        (leave-one-out residual) ||T V s^-1 U^T||  +  ||T (I - V V^T)|| ||V s^-1 U^T sums||.
+
+    The second term is for what no sum determines: unknowns there are taken to be as large as those that are found.
 
     Args:
         columns: (rounds, groups) 1 where a group is in the sum.
@@ -176,12 +181,12 @@ def _fit(columns: Array, sizes: Array, basis: Array, sums: Array, index: int) ->
     functions = basis[columns[:, index] > 0]
     unit = np.zeros(groups)
     unit[index] = 1.0
-    # The target's messages = to_messages unknowns = solved sums.
+    # The target's messages = to_messages unknowns (T of the docstring) = solved sums.
     to_messages = np.hstack([_COMMON * sizes[index] * functions, np.kron(unit, functions)])
     solved = (to_messages @ Vt.T / s) @ U.T
     free = 1 - np.sum(U**2, axis=1)  # 1 - leverage: a round's residual over it is its leave-one-out residual
     checked = free > _FREE_TOLERANCE  # a round that fixes a parameter of its own gives no information about the fit
-    if 2 * np.sum(checked) < len(sums) and basis.shape[1] > 1:  # too few rounds check it; a constant alone is kept
+    if 2 * np.sum(checked) < len(sums) and basis.shape[1] > 1:  # too few rounds check this fit: a smaller basis wins
         return _LeastSquares(solved @ sums, solved, float("inf"), float("inf"))
     errors = (sums - U @ (U.T @ sums))[checked] / free[checked, None]
     left_out = float(np.linalg.norm(errors)) * np.sqrt(len(sums) / max(int(np.sum(checked)), 1))
@@ -194,7 +199,9 @@ def _fit(columns: Array, sizes: Array, basis: Array, sums: Array, index: int) ->
 def _shrunk(messages: Array, mean: Array, variance: Array) -> Array:
     """Shrink messages towards the mean client's under known noise: positive-part rule of James and Stein (1961)."""
     apart, noise = float(np.sum((messages - mean) ** 2)), float(np.sum(variance))
-    return messages if not noise else np.asarray(mean + max(0.0, 1 - noise / apart) * (messages - mean))
+    if not noise or not apart:
+        return messages
+    return np.asarray(mean + max(0.0, 1 - noise / apart) * (messages - mean))
 
 
 def _components(broadcasts: Array, most: int) -> Array:

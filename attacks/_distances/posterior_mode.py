@@ -1,9 +1,10 @@
 """Find the most likely distances behind clipped or noised messages of graph learning, under a prior of public facts.
 
 `distance_fit` calls this where a defence clipped messages or added noise. Clients learn a graph whose vertices are the
-columns (signals) of their rows, and its edges e all pairs of vertices. The attacker observes sums of messages over the
-members. The unknowns are z_ie / N_i, the squared distance between client i's signals at the ends of edge e over its
-number of rows. The prior is
+columns (signals) of their rows, and its edges e all pairs of vertices. In a round each client sends edge weights that a
+few gradient steps on its data gave; the attacker observes the sums over the members. The unknowns are z_ie / N_i, the
+squared distance between client i's signals at the ends of edge e over its number of rows: they alone determine the
+client's messages, which `GraphSimulation` computes from them (simulated, below). The prior is
 
     z_ie / N_i = level (1 + _LEVEL g + _SHARED a_e + _OWN b_ie),   g, a_e, b_ie independent standard normal:
 
@@ -39,7 +40,8 @@ _LEAST_NOISE = 1e-9
 _GOAL = 1e-3
 """Root of the objective at which a search stops; with noise it stays far above, so that the other limits decide."""
 _QUICK, _SLOW = StallLimit(0.0, far=4), StallLimit(0.0)
-"""Jacobians within which the root of the objective must halve: 4 for starts from the prior, 12 from a fit."""
+"""Jacobians within which the root of the objective must halve: 4, or 12 (the default) from the caller's `others`, which
+are fits already and improve slowly."""
 _LEAST_DECREASE = 1e-3
 """Relative decrease of the root of the objective below which a step is the last: with noise it does not fall to 0."""
 _MEMBER_DIFFERENCE = 0.3
@@ -192,6 +194,8 @@ def _search(
         patience: limit on a search without progress.
         grow: whether search k uses only the first k rounds, except for the last, which uses all.
     """
+    # `residual` and `linearised` bind a stage's rounds and noise as defaults. The last stage has all rounds and the
+    # stated noise, so that its `residual` also gives the chi square after the loop.
     for index, noise in enumerate(stages):
         last = index == len(stages) - 1
         first_rounds = system.first(index + 1) if grow and not last else system

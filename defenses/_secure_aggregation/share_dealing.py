@@ -73,7 +73,8 @@ def deal_shares(state: MaskingClient, request: Message) -> tuple[MaskingClient, 
     if plan.verified:
         dealt = verification.SumKeyPieces(state.root, state.share_secret, state.client, digest, clients, share_keys)
         pieces, state = dealt.sealed(), replace(state, piece_keys=dealt.opening_keys())
-    # The holders' rows among the advertised clients, and their ids; the k-th of them gets the shares at the point k.
+    # The holders (this client and its neighbours): their rows among the advertised clients, and their ids. The k-th of
+    # them gets the values of Shamir's polynomials at the point k.
     rows = list(neighbours(graph_seed(digest), len(clients), masking_of(plan).degree, clients.index(state.client)))
     near = tuple(clients[row] for row in rows)
     coefficients = FIELD.coefficients(

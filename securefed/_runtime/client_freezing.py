@@ -16,8 +16,8 @@ others can read the disk. The bytes hold:
     committed/...                  the algorithm's state after the last contribution that the server said it counted
     tentative/...                  the same after a contribution since then, which may count or not
 
-Never go on from a state that is older than an answer to a request for an upload: the client
-would mask two uploads alike. Freeze after every answer, and keep only the newest.
+Never go on from a state that is older than an answer to a request for an upload: the client would mask two uploads
+alike. Freeze after every answer, and keep only the newest.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class Federation(Server):
             for index, data in enumerate(clients)
         }
         for node in nodes.values():
-            node.simulated = True
+            node.simulated = True  # a contribution that breaks the layout ends the run by name, to find errors early
         # All clients enrol alike, so the first one's state shows what the states of this algorithm hold.
         check_stateless_clients(terms.defense, nodes[0].state.committed)
         if options.checkpoint is not None:

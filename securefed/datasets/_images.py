@@ -21,18 +21,18 @@ from securefed.datasets._loaded_dataset import LoadedDataset
 from securefed.errors import DataError
 
 MNIST = DatasetFiles(
-    "mnist",
-    "mnist.npz",
-    tuple((f"{part}-{what}-ubyte",) for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")),
-    "the MNIST site, http://yann.lecun.com/exdb/mnist/",
-    "MNIST/raw",
+    name="mnist",
+    archive="mnist.npz",
+    files=tuple((f"{part}-{what}-ubyte",) for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")),
+    site="the MNIST site, http://yann.lecun.com/exdb/mnist/",
+    unpacked="MNIST/raw",
 )
 COIL20 = DatasetFiles(
-    "coil20",
-    "coil20.npz",
-    (("obj*__*.png",),),
-    "Columbia's COIL-20 site, https://www.cs.columbia.edu/CAVE/software/softlib/coil-20.php (processed images)",
-    "coil-20-proc",
+    name="coil20",
+    archive="coil20.npz",
+    files=(("obj*__*.png",),),
+    site="Columbia's COIL-20 site, https://www.cs.columbia.edu/CAVE/software/softlib/coil-20.php (processed images)",
+    unpacked="coil-20-proc",
 )
 COIL20_SHAPE = (32, 32)
 """(height, width) of COIL-20's pictures as they are loaded."""

@@ -169,12 +169,12 @@ def play(algorithm: str, seed: int, settings: Settings) -> tuple[list[Play], lis
     """
     what = settings.own.apply(case(algorithm))
     prepared = what.prepare(settings.source(), settings.clients, seed)
-    rng = np.random.default_rng([seed, 0x3E3])
+    rng = np.random.default_rng([seed, 0x3E3])  # any number that no other use of the seed has
     try:
         canaries = _canaries(prepared, seed, rng)
     except SecureFedError as error:
         return [], [f"{algorithm}, membership: {error}"]
-    noise = settings.noise[settings.epsilon, what.rounds]  # noise multiplier that meets this epsilon over the rounds
+    noise = settings.noise[settings.epsilon, what.rounds]  # the noise multiplier that meets this epsilon in that many
     done: list[Play] = []
     skipped: list[str] = []
     for name in (PLAIN, *NOISES):
@@ -240,7 +240,8 @@ def _dp_sgd(rows: Dataset, delta: float, noise: float) -> Callable[..., NoiseAud
 def _canary_row(
     algorithm: str, defense: str, adversary: str, seeds: int, audited: Callable[..., NoiseAudit]
 ) -> Iterator[MembershipRow]:
-    runs = [audited(runs=_CANARY_RUNS // seeds + 4) for _ in range(seeds)]
+    """Make the row of `seeds` audits of a canary; none if every audit was refused."""
+    runs = [audited(runs=_CANARY_RUNS // seeds + 4) for _ in range(seeds)]  # an audit takes 4 runs at least
     plays = [Play(algorithm, defense, adversary, item.scores, item.inside, item.claimed) for item in runs]
     if plays := [item for item in plays if item.scores]:
         yield _row(plays)
@@ -325,10 +326,8 @@ def _plays_under(
     population = _population(prepared.test, prepared.public.feature_bound)
     epsilon = _claimed(defense, result.plan, what.rounds, delta)
     inside = tuple(bool(bit) for bit in canaries.inside)
-    for adversary, scores in (
-        (INFORMED, game.informed()),
-        (POPULATION, game.population(population, SHADOWS, rng)),
-    ):
+    scored = ((INFORMED, game.informed()), (POPULATION, game.population(population, SHADOWS, rng)))
+    for adversary, scores in scored:
         yield Play(what.name, name, adversary, tuple(float(x) for x in scores), inside, epsilon)
 
 
@@ -359,13 +358,13 @@ def _plans(defense: Defense, result: Result) -> dict[int, Plan]:
 
 
 def _clipped(defense: Defense, plans: Mapping[int, Plan], sent: Tensors, exchange: int) -> Tensors:
-    """Clip a contribution as that exchange does; an adaptive clip sends multiples of its norm, so units are undone."""
+    """Clip a contribution as that exchange does; `release` undoes an adaptive clip's division by its norm."""
     clip = defense.transforms[0]  # in every defence of `NOISES`
     return clip.release(clip.encode(sent, plans[exchange]), plans[exchange])
 
 
 def _scales(defense: Defense, observed: View, plans: Mapping[int, Plan]) -> Array:
-    """Return the factor by which each number's noise is multiplied in the release; (numbers,)."""
+    """Return the factor by which the release multiplies each number's noise (see `_noise`); (numbers,)."""
     out = []
     for observation in observed.rounds:
         plan = plans[observation.round]
@@ -377,8 +376,8 @@ def _scales(defense: Defense, observed: View, plans: Mapping[int, Plan]) -> Arra
 def _noise(defense: Defense, planned: Plan, *, local: bool) -> float:
     """Measure the noise's standard deviation as it is drawn, by sending zeros through the defence's own code.
 
-    A release multiplies the noise by factors (units of an adaptive clip, 1 / rate of Poisson sampling). They are
-    divided out here, and `_scales` has those of every exchange.
+    A release multiplies the noise by the norm of an adaptive clip, which changes between exchanges. It is divided out
+    here, and `_scales` has it for every exchange.
     """
     zeros = {spec.name: np.zeros(spec.shape) for spec in planned.own}
     units = release_after_noise(defense, {tensor.name: np.ones(tensor.shape) for tensor in planned.tensors}, planned)

@@ -32,12 +32,13 @@ class Planted:
     Attributes:
         name: of the leak, in words.
         function: the client function.
-        secret: for which it must be found; `None` if nothing may be found.
-        words: verdicts that are right.
-        view: in which the leak shows.
+        secret: what the audit must find in the messages; `None` if nothing may be found.
+        words: verdicts that are right for this secret.
+        view: the messages that the attacker sees, such as sums only.
         labels: whether the clients have labels.
         refused: part of the right error message, if the function must be refused; empty otherwise.
-        gated: whether a gate at a limit just below 1 must fail.
+        gated: whether the leak is so large that a gate at a leakage of .95 must fail: the leakage's interval reaches
+            the limit, or some row, column or client was reconstructed. Not used where `secret` is `None`.
         start: the first broadcast.
     """
 

@@ -93,7 +93,7 @@ def evidence(artifact: Artifact, secret: str) -> Evidence:
         artifact: the secret and its estimate.
         secret: kind of one client's data that is this algorithm's secret, as its settings state it: `samples` or `data`
             (rows), `personal` (the client's own model, a row each), `gram`, `distances` and others (matrices). It
-            counts where the artifact itself names only whose data it holds, such as `client`.
+            decides where `artifact.secret` says whose data it is (`client`) and not which kind.
     """
     kind = artifact.secret if artifact.secret in ("gram", "samples", "pooled samples", "pooled gram") else secret
     if artifact.truth.dtype.kind == "U":  # arrays of text

@@ -48,7 +48,7 @@ class GraphDitto(GraphFedAvg):
 
     def memory(self, edges: Edges) -> Memory:
         """Return what a client remembers before its first round: its graph v and the iterate before it, (edges,)."""
-        return GraphMethod.memory(self, edges)
+        return GraphMethod.memory(self, edges)  # not that of FedAvg, whose clients remember nothing
 
     def steps(self, consensus: Array, memory: Memory, own: LocalGraphData) -> tuple[dict[str, Array], Memory]:
         """Return what FedAvg sends, and the client's new memory: v and the iterate before it."""
