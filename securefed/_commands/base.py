@@ -52,14 +52,14 @@ Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="name=value, a setting of the algorithm; repeatable. Numbers, true, false, null and lists are read as such; all else is text.",
+        help="name=value, a setting of the algorithm; repeatable. Values as in JSON or Python, else text.",
     ),
 ]
 DefenseSettings = Annotated[
     list[str] | None,
     typer.Option(
         "--defense-set",
-        help="name=value, a setting of the defence; repeatable. Numbers, true, false, null and lists are read as such; all else is text.",
+        help="name=value, a setting of the defence; repeatable. Values as in JSON or Python, else text.",
     ),
 ]
 RowsPerClient = Annotated[
