@@ -30,7 +30,7 @@ class TelescopingFit(FittingAttack):
     which depend on the rows. Then the path is simulated, and the model change dx is fitted too.
 
     Attributes:
-        rounds: number of rounds to fit, if the view has so many; more are fitted where the rows need them.
+        rounds: fewest rounds to fit, as far as the view has them; clients of many rows take more.
     """
 
     rounds: int = 5

@@ -119,7 +119,8 @@ def invert_unlabelled(
     Args:
         inversion: the network, the simulation and the effort.
         point: (parameters,) initial parameters of the clients.
-        message: (copies * parameters,) message of the clients.
+        message: (copies * parameters,) message of the clients; in SCAFFOLD it holds two vectors of all parameters, its
+            copies.
         gradient: (parameters,) mean gradient estimated from the message.
         first: evidence from the first layer's gradient; `None` if the first layer is not linear.
         rows: number B of rows.

@@ -97,8 +97,8 @@ class AdaptiveClip(AdaptiveTransform):
         # Each of the groups of tensors has norm 1 at most, and its bit is w / 2 or -w / 2.
         squared_norm = len(clips) * (1 + self.weight**2 / 4)
         own = tuple(replace(tensor, bound=1.0, sensitivity=None) for tensor in plan.tensors)
-        # one bit for each clip, at most w / 2; as yet no ring and no step (later links set them), up to 2^31 clients
-        bits = TensorPlan(BELOW, (len(clips),), self.weight / 2, 0, 0.0, 2**31, 0.0)
+        # one bit for each clip; later links of the chain set ring and step
+        bits = TensorPlan(BELOW, (len(clips),), bound=self.weight / 2, ring=0, step=0.0, max_clients=2**31, error=0.0)
         adapted = replace(
             plan,
             tensors=(*own, bits),
@@ -146,7 +146,7 @@ class AdaptiveClip(AdaptiveTransform):
         return tuple(float(clip) for clip in moved)
 
     def distortion(self, plan: Plan, count: int) -> ClippingNoiseRecord:
-        """State the clipping and the noise of an exchange, for the recorded transcript."""
+        """State the clips of an exchange, and what 1 in each tensor's sum is worth, for the recorded transcript."""
         groups = self._groups(plan)
         return ClippingNoiseRecord(clips=tuple(groups), units={name: clip for names, clip in groups for name in names})
 

@@ -76,11 +76,9 @@ class ConsensusGram:
       client sends).
 
     Attributes:
-        fit_unknowns: largest number u of unknowns of S at which the fit is tried. A Jacobian costs about
-            2.5 u^2 (2 u + features rank) operations, and an attack takes up to `starts` x 100 of them: at u = 200 a
-            second, at u = 700 two minutes where every start fails. A client of m rows has about
-            (m + K rank) m - m^2 / 2 unknowns in K rounds at any number of features, 156 at m = 8, rank 5 and K = 3; one
-            of full rank has features^2 / 2.
+        fit_unknowns: largest number u of unknowns of S at which the fit is tried. Where every start fails, it takes a
+            second at u = 200 and two minutes at u = 700. A client of m rows has about (m + K rank) m - m^2 / 2
+            unknowns in K rounds (156 at m = 8, rank 5 and K = 3); one of full rank has features^2 / 2.
         starts: largest number of starts of the fit.
         largest: largest number of features; the estimate holds 180 matrices of features x features, three for each of
             the 60 rounds that it reads at most: 1.3 GiB at 1000 features.
@@ -104,11 +102,9 @@ class ConsensusGram:
         if (reason := why_incomplete(observed.rounds)) is not None:
             return reason
         if target.public.features > self.largest:
-            # three matrices of float64 a round (see `largest`), in MiB
-            need, have = (ROUNDS * features**2 * 3 * 8 / 2**20 for features in (target.public.features, self.largest))
             return (
-                f"{target.public.features} features need about {need:.0f} MiB; the limit here is {have:.0f} MiB, "
-                f"{self.largest} features: raise `largest`."
+                f"{target.public.features} features need about {_mebibytes(target.public.features):.0f} MiB; the limit "
+                f"here is {_mebibytes(self.largest):.0f} MiB, {self.largest} features: raise `largest`."
             )
         faps_rounds = runs_of_faps(observed.rounds, target.algorithm)
         if not faps_rounds:
@@ -142,7 +138,7 @@ class ConsensusGram:
         estimate = near_consensus(evenly_spaced(rounds), algorithm.beta_scale, rows)
         alone = len(members) == 1
         # distances[0]: how far the first message is from consensus, where it is unless noise or rounding disturbs it
-        solution = _private(rounds, target, rows, estimate.distances[0])
+        solution = _from_clipped_or_noised(rounds, target, rows, estimate.distances[0])
         if solution is None and alone and estimate.distances[0] < _AT_CONSENSUS:
             solution = self._chained(rounds, target, rows, estimate.gram) or self._fitted(rounds, target, rows)
         if solution is None:
@@ -246,8 +242,10 @@ def runs_of_faps(rounds: Sequence[RoundView], algorithm: FAPS) -> dict[Members, 
     return longest
 
 
-def _private(rounds: Sequence[RoundView], target: Target, rows: int, distance: float) -> FAPSSolution | None:
-    """Estimate S from messages that a defence clipped or noised.
+def _from_clipped_or_noised(
+    rounds: Sequence[RoundView], target: Target, rows: int, distance: float
+) -> FAPSSolution | None:
+    """Estimate S from messages that a defence clipped or noised; `None` leaves them to the other methods.
 
     Args:
         rounds: rounds of the same clients.
@@ -256,9 +254,7 @@ def _private(rounds: Sequence[RoundView], target: Target, rows: int, distance: f
         distance: relative distance of the first message from consensus.
 
     Returns:
-        The estimate. `None` where nothing was clipped and the noise is too small to move the first message from
-        consensus, so that exact methods apply; where messages and scalars were clipped apart, so that the scalars show
-        no clip factor; and, without noise, where the clip factors that were found contradict each other.
+        The estimate, or `None`.
     """
     if not is_perturbed(rounds):
         return None
@@ -266,15 +262,22 @@ def _private(rounds: Sequence[RoundView], target: Target, rows: int, distance: f
     masked = ClippedMaskedProducts(
         PerturbedProducts.of(selected, target.public, PRODUCT), cast(FAPS, target.algorithm).beta_scale
     )
+    if not len(masked.rounds.traces):  # scalars were clipped apart from the products, and show no factor of theirs
+        return None
     noised = masked.rounds.noise.any() and distance >= _AT_CONSENSUS
-    if not len(masked.rounds.traces) or not (noised or masked.rounds.may_be_clipped):
+    if not noised and not masked.rounds.may_be_clipped:  # exact methods apply: noise moves the first message too little
         return None
     solution = masked.estimate_gram(rows)
-    if not noised and not solution.explained:
+    if not noised and not solution.explained:  # the clip factors that were found contradict each other
         return None
     # a row of `parts` sums to the factor by which clipping scaled that round's sum
     notes = {"noise": solution.noise, "clipped to": float(solution.parts.sum(axis=1).mean())}
     return FAPSSolution(solution.gram, "shrunk", solution.residual, unknowns=_entries(solution.gram), notes=notes)
+
+
+def _mebibytes(features: int) -> float:
+    """Return the memory that the estimate takes: three matrices of float64 for each round that it reads."""
+    return ROUNDS * 3 * features**2 * 8 / 2**20
 
 
 def _entries(gram: Array) -> int:

@@ -51,7 +51,8 @@ class Judgement:
     Attributes:
         secret: name of the secret.
         error: relative error of the estimate; that of the baseline if `failed`.
-        baseline: relative error of the guess without messages; of rows also of what the estimate tells by chance.
+        baseline: relative error of the guess without messages; for rows reduced by what any estimate of such rows gets
+            right by chance (`scores.fit_by_chance`).
         failed: whether the estimate is not finite, so that its user is left with the guess.
         truth: the secret.
         estimate: of it, of the same shape; the guess if `failed`.
