@@ -5,9 +5,9 @@ normalises, S stands for A_i A_i^T over the number of rows. In round k the clien
 iterate U_k, (features, rank), plus its scaled dual variable Y_k. The next broadcast Z_{k+1} gives the dual variable of
 the next round, Y_{k+1} = rho (M_k - Z_{k+1}), and its message then gives U_{k+1} = M_{k+1} - Y_{k+1} / rho
 (`observed_steps`). A subclass solves the local steps from one U to the next for S, or fits S to them; this class
-decides whether a view allows that and reports the result. A client starts at U = Z and Y = 0, which is known, so that
-its first message gives a step already, and k participations give k steps. One step leaves U^T S U open
-(`elimination_too_large`), so two participations are the least that the attack runs on.
+decides whether a view (the messages that the attacker observes) allows that and reports the result. A client starts at
+U = Z and Y = 0, which the attacker knows, so its first message already gives a step: k rounds in which the client takes
+part give k steps. One step says nothing about U^T S U (`elimination_too_large`), so the attack needs two.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class GramEstimate:
         residual: relative residual of the equations, or the norm of the fit's residual.
         rank: rank of the equations.
         unknowns: number of unknowns.
-        condition: condition number of the equations over the directions that count for `rank`.
+        condition: condition number of the equations: largest over smallest of the singular values counted in `rank`.
         error: expected relative error of S from the precision of the messages; NaN if unknown.
         open: what the messages do not tell, as `Reconstruction.open`.
         rounding: relative residual that the rounding of the messages leaves in the equations; 0 if unknown.
@@ -126,8 +126,8 @@ class DualAttack(ABC):
             return "A sum over several clients is not linear in their Gram matrices; `duals/joint` fits sums."
         if target.algorithm.local_steps > 1 and target.public.features > self.fit_features:
             return f"Fitting several local steps is limited to {self.fit_features} features here (`fit_features`)."
-        # One step gives no equation for U^T S U: those below compare two rounds (`elimination_too_large`), and those
-        # that FedPE adds vanish at U^T U = I, where a client starts.
+        # One step gives no equation for U^T S U: those of `elimination_too_large` compare two rounds. A step of FedPE
+        # adds equations for it, but these are empty where U^T U = I, as at a client's start.
         if len(observed.rounds) < 2:
             return "Two participations are the least that show a gradient and its subspace."
         reason = why_incomplete(observed.rounds)

@@ -114,11 +114,11 @@ class LinearModel:
     def gradient_with_coefficients(
         self, vector: Array | DualNumber, x: Array, targets: Array, row_weights: Array
     ) -> DualNumber:
-        """Return `gradient`, and as its slopes (rows, ..., outputs) the coefficient c_k of each row in dW.
+        """Return `gradient`, and as its slopes (rows, ..., outputs) the c_k of dW = constant + sum_k c_k x_k^T.
 
-        The formula at the top of this file gives c_k = v_k (p_k - y_k) and the penalty's l2 W. After the first local
-        step W is itself a constant plus a sum over rows of (a coefficient) x_k^T. These coefficients are the slopes of
-        `vector`, and l2 times them is added to the c_k. The arguments are those of `gradient`.
+        At the first local step c_k = v_k (p_k - y_k). Later W itself is constant + sum_k b_k x_k^T by the steps before,
+        with the b_k given as the slopes of `vector`, so the penalty's l2 W adds l2 b_k to c_k. The arguments are those
+        of `gradient`.
         """
         point = vector.value if isinstance(vector, DualNumber) else vector
         slope = (self.probabilities(self.logits(point, x)) - targets) * row_weights[..., None]
@@ -188,7 +188,7 @@ class LinearModel:
         dz = dz.reshape(members, directions, self.outputs, rows)
         if self.bias:
             dz += slopes[..., -self.outputs :].swapaxes(0, 1)[..., None]
-        p_by_class = np.swapaxes(p, 1, 2)[:, None]
+        p_by_class = np.swapaxes(p, 1, 2)[:, None]  # (members, 1, outputs, rows), beside dz with its directions
         # In place, since dz is the largest array here; the same derivative as in `_probability_change`.
         if self.logistic:
             dz *= p_by_class * (1.0 - p_by_class) * row_weights

@@ -98,7 +98,7 @@ class SumEquations:
         return cls(simulation, basis, scales, tuple(data_free))
 
     def with_draws(self, draws: tuple[BatchDraw, ...]) -> SumEquations:
-        """Return the equations of a client whose rounds drew these batches."""
+        """Return the equations for another guess of the rows that each local step used, one draw a round."""
         return replace(self, simulation=replace(self.simulation, draws=draws))
 
     @property
@@ -108,6 +108,7 @@ class SumEquations:
 
     def relative_residual(self, samples: Array, labels: Array) -> float:
         """Return the residual relative to the data's signal: 0 is exact, 1 as bad as a client without data."""
+        # scale_p makes the signal of each part 1, so that of all parts is the root of their number
         parts = sum(scale > 0 for scale in self.scales.values())
         if not parts:
             return float("nan")
@@ -115,7 +116,7 @@ class SumEquations:
 
     @cached_property
     def signal(self) -> float:
-        """Norm of the data's signal: the residual of a client without data."""
+        """Norm of the residual of a client without data, in the coordinates of `basis`."""
         return float(np.linalg.norm(self._gap(self.data_free)))
 
     @cached_property

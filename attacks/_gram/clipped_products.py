@@ -13,8 +13,10 @@ clip factor. Three cases are told apart by the messages' norms:
    and a guess of tr S from the public bound on features.
 3. Sums of several clients, or noise: the estimate of S and the clients' clip factors (`clipped_sums`) alternate.
 
-`ClippedSums.factors` is called for the scale: the number by which an estimate of S has to be multiplied so that the
-norms of its clipped messages are the observed ones.
+Clipping to a norm that is known, but of messages whose size is not, makes an estimate of S too small by one factor, its
+scale. `ClippedSums.factors` takes the norms that the estimate predicts without a clip, the observed squared norms with
+their standard deviations, and the estimate's trace. It returns the scale, by which the estimate is then multiplied, and
+by client and round share_i times the clip factor.
 """
 
 from __future__ import annotations
@@ -151,13 +153,15 @@ class PerturbedProducts:
         """
         smallest = np.finfo(float).eps * max(float(np.abs(self.products).max()), np.finfo(float).tiny)
         noise_level = max(self.asymmetry(factors), smallest) if self.may_be_clipped else smallest
-        traces = len(self.traces)
+        # known noise in the traces stands as it is; otherwise their error is taken to be that of the products
+        trace_noise = self.trace_noise if self.trace_noise.any() else np.full(len(self.traces), noise_level)
+        of_traces = factors[: len(self.traces)]  # all of them, or none where the traces are not used
         return NoisyProducts(
             self.bases,
             self.products / factors[:, None, None],
             np.maximum(self.noise, noise_level) / factors,
-            self.traces / factors[:traces],
-            np.maximum(self.trace_noise, 0.0 if self.trace_noise.any() else noise_level) / factors[:traces],
+            self.traces / of_traces,
+            trace_noise / of_traces,
         )
 
     def asymmetry(self, factors: Array) -> float:
@@ -214,7 +218,7 @@ class PerturbedProducts:
         gram = solve(probes, products, rows=rows).gram
         if not unclipped.any():
             sizes = norms / factors  # the norms without the clip, if the largest f_k is 1
-            errors = 1e-6 * norms**2  # round-off, as there is no noise
+            errors = 1e-6 * norms**2  # no noise: far below the error of .4 percent that `factors` allows a norm itself
             # at least 1, since no factor f_k is above 1
             scale = max(self.clips.factors(sizes, norms**2, errors, float(np.trace(gram)))[0], 1.0)
             gram, factors = scale * gram, factors / scale

@@ -64,8 +64,8 @@ class RowSpaceFit:
     def __call__(self, which: int, rng: np.random.Generator, rows: Array | None = None) -> LeastSquaresFit:
         """Return the best fit under a hypothesis: its point holds the coordinates, its norm is the relative residual.
 
-        A residual below `solved` that is larger than rounding errors may belong to a local minimum. Then the other
-        starts are run too.
+        Starts are tried until one ends within rounding errors, `fits` of them at most. A residual below `solved` is not
+        enough: it may belong to a local minimum.
 
         Args:
             which: number of the hypothesis.
@@ -127,8 +127,8 @@ class RowSpaceFit:
                 slopes = jacobian(torch.as_tensor(flat, dtype=self.network.dtype))
             return residual(flat), np.asarray(slopes.double())
 
-        # it starts at the rows' projections on the space, and ends early where the norm takes too long to halve; below
-        # the floor, a hundredth of what counts as found, little can be gained
+        # It starts at the rows' projections on the space, and ends early where the norm does not halve within 12
+        # Jacobians, 40 below `_NEAR`, or 4 below the floor, where little can be gained (defaults of `StallLimit`).
         return levenberg_marquardt(
             linearised, self.space.unknowns(rows).reshape(-1), steps=steps, goal=_EXACT, residual=residual,
             patience=StallLimit(_NEAR, floor=0.01 * self.solved), stepper=GeodesicAcceleration(residual),
@@ -136,4 +136,5 @@ class RowSpaceFit:
 
     @cached_property
     def _scale(self) -> float:
+        """Norm of the observed message, which makes residuals relative."""
         return float(self.hypotheses[0].message.double().norm())

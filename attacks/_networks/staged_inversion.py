@@ -74,7 +74,8 @@ class InversionEffort:
         solved: relative residual at which the inversion ends. Behind sigmoids and tanh it is no proof that every row
             was found (`RecoveredRows.residual`).
         fits: most starts of the fit in the row space.
-        counts: most label counts that this fit tries, where the labels are not known.
+        counts: most guesses of how often each label occurs that callers pass to `with_unknown_labels`, where the labels
+            are not known.
         memory: most bytes that a search may take; larger searches are refused before anything is allocated.
         batched: whether starts are computed together; `None` decides by the size (`gradient_matching.VMAP_ENTRIES`).
     """
@@ -113,7 +114,8 @@ class RecoveredRows:
             that all rows are right, except at rounding level: behind sigmoids wrong pictures in a batch left 1e-5.
             Another `seed` that ends at the same rows is better evidence.
         stage: the stage that found them: "ratio" or "separation" (closed forms), "coordinates" (the fit in the row
-            space), "descent" (L-BFGS), "smoothed" (with smoothed ReLUs) or "cosine" (signed Adam, then L-BFGS).
+            space), "descent" (L-BFGS), "smoothed" (with smoothed ReLUs) or "cosine" (signed Adam, then L-BFGS); "none"
+            for a placeholder before any search.
         evaluations: number of evaluations of the objective, all starts together.
         seconds: wall-clock time of the whole inversion.
         targets: (B, ...) what the rows were compared with, in their order.
@@ -216,7 +218,8 @@ class StagedInversion:
         """
         effort = self.effort
         # L-BFGS: two float64 vectors for each step that it remembers. Beside them, about six float64 vectors of the
-        # message's size for each row (counted as eight rows at least): activations and gradients of the network.
+        # message's size for each row (counted as eight rows at least): activations and gradients of the network. A
+        # message holds `simulation.copies()` vectors of the network's parameters.
         history = 16 * effort.restarts * rows * self.features * min(_HISTORY, effort.evaluations)
         need = history + 48 * self.network.size * self.simulation.copies() * max(rows, 8)
         require(

@@ -52,6 +52,7 @@ class RandomnessPool:
     """
 
     def __init__(self) -> None:
+        # by modulus n, the base whose powers (h^n)^r are drawn, and how r is drawn
         self._ready: dict[tuple[int, int, RandomnessKind], deque[Any]] = {}
         self._lock = threading.Lock()
         _POOLS.add(self)

@@ -4,7 +4,8 @@
 Why one process at a time: two that go on from one state of a client would mask two uploads alike, and the server would
 learn their difference.
 
-Not promised: that a file is the newest. An older copy in its place opens, unless the seal has an anchor.
+Not promised: that a file is the newest. An older copy in its place opens, unless the seal has an anchor, a small file
+kept elsewhere that counts the writes.
 """
 
 from __future__ import annotations

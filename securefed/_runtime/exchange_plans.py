@@ -53,10 +53,11 @@ class ExchangePlans:
 
     @cached_property
     def hide_absence(self) -> bool:
-        """True if the server must not learn that a client has no contribution, as where its values exceed their bounds.
+        """True if a client without a contribution, as where its values exceed their bounds, uploads all the same.
 
-        Where uploads are masked or encrypted, such a client uploads random numbers, and an added tensor, the indicator,
-        shows in the sum that some client did; `has_indicator` tells whether the plan has it. Under noise, epsilon
-        counts no refusals. Elsewhere the client refuses by name.
+        The server then does not learn which client it is. Where uploads are masked or encrypted, the client uploads
+        random numbers, and an added tensor, the indicator, shows in the sum that some client did (`has_indicator`).
+        Under noise it uploads zeros with noise, since a refusal depends on its data and epsilon does not cover it. If
+        false, uploads are in the clear without noise, and the client answers with an error, which shows who it is.
         """
         return has_indicator(self.training) or self.training.noised

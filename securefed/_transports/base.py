@@ -35,7 +35,8 @@ class StreamingTransport(Protocol):
     def arrivals(self, outgoing: Mapping[PartyId, bytes], timeout: float | None) -> Iterator[tuple[PartyId, bytes]]:
         """Send the messages and iterate over the replies, in any order, with the arguments of `Transport.exchange`.
 
-        An implementation looks each message of `outgoing` up exactly once.
+        An implementation looks each message of `outgoing` up exactly once: the mapping may encode a message only when
+        it is looked up, so that not all are in memory at a time.
         """
         ...
 

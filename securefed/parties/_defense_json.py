@@ -1,7 +1,9 @@
-"""Write a defence as JSON values and read it back, so that terms travel as a file.
+"""Write a defence as JSON values and read it back.
 
-Only the public part is written: of identities the public ones, of encryption the parameters. A chain with a link of
-another class (a user's own transform, threshold keys) is refused by name; such parties build their terms in code.
+The terms of a sum (`SumTerms`: clients, tensors and defence) travel to all parties as a file. A defence is a chain of
+links: transforms, such as a clip, and last the aggregation protocol. Only the public part is written: of identities the
+public ones, of encryption the parameters. A chain with a link of a class that is not in `_CLASSES` (a user's own
+transform, a decryption key shared among several holders) is refused by name; such parties build their terms in code.
 """
 
 from __future__ import annotations
@@ -63,8 +65,9 @@ def defense_from_json(values: list[Any]) -> Defense:
 
 
 def with_plain_numbers(defense: Defense) -> Defense:
-    """Turn NumPy's numbers in a defence's parameters into Python's own, which read the same after a file.
+    """Turn NumPy's numbers in a defence's parameters into Python's own, as they are after a file is read.
 
+    Terms do this when they are made, so that those built in code and those read from a file are equal.
     Links of other classes than a file can hold stay as they are, and so does a defence without NumPy's numbers.
     """
     links = (*defense.transforms, defense.aggregation)
@@ -75,6 +78,7 @@ def with_plain_numbers(defense: Defense) -> Defense:
 
 
 def _plain(value: Any) -> Any:
+    """Return a value with plain numbers at any depth of tuples and links; the value itself where nothing changes."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, tuple):
@@ -92,6 +96,7 @@ def _plain(value: Any) -> Any:
 
 
 def _to_json(value: Any) -> Any:
+    """Write one link or parameter; an object becomes its class's name and its fields."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, tuple | list):

@@ -235,7 +235,7 @@ def public_of(transcript: Transcript, *, classes: int | None = None) -> Public:
 
 
 def check(transcript: Transcript, public: Public) -> None:
-    """Check that the rounds of a transcript can be those of one run.
+    """Check that the rounds of a transcript can be those of one run, before an audit reads it.
 
     Raises:
         TranscriptError: exchanges that do not follow each other, clients that do not exist or are counted twice, two

@@ -5,8 +5,8 @@ one adds them, the other subtracts them, so that they cancel in the sum.
 
 1. Every rank makes an X25519 key and shows its public part, with its settings. The session is the digest of all of it.
 2. Every rank signs the session, where identities are given, and rank 0 sends the others a common key, encrypted for
-   each. A mask from it is added to every sum and removed by every rank, so that the network does not see the sum. As
-   all keys stand in what is signed, a rank that verifies the signatures has the keys that the others sent.
+   each. Rank 0 adds a mask from it to every sum, and every rank removes it, so that the network does not see the sum.
+   As all keys stand in what is signed, a rank that verifies the signatures has the keys that the others sent.
 3. A masked sum of known numbers shows that the pairwise secrets agree and that the backend adds modulo 2^ring.
 
 Ranks exchange bytes by summing a table in which each fills only its own row, and zeros stand in the others: so any
@@ -188,7 +188,8 @@ def _sealing_key(agreement: bytes, receiver: int, session: bytes) -> bytes:
 def _trial(masks: RankMasks, rank: int, ranks: int, ring: Ring, add: Sum) -> None:
     """Sum known numbers under masks: every rank adds rank + 1, so that each entry of the sum is 1 + ... + ranks.
 
-    A masked message is its values and CONTROL control words, which are 0 here; the sum's must be 0 too.
+    A masked message is its values and CONTROL control words, by which a rank reports that it has no values to add. No
+    rank does so here, so the sum of these words must be 0, and is not where the masks failed to cancel.
     """
     call = Call("trial", 0, CONTROL, ring, 1.0)  # call 0 of this kind, with as many values as control words
     words = masks.expand(call)

@@ -1,6 +1,6 @@
-"""Draw the leakages of two audits on one axis, for a row of the comparison.
+"""Draw how one leakage changed between two audits: two dots with their intervals, joined by a line.
 
-Each is a dot with its interval, and a line joins the two dots.
+`comparison_page`, the HTML page that compares two audits, puts one such chart into each row of its table.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def dumbbell(
 
     Args:
         label: text for readers who cannot see the chart.
-        leaks: (mean, low, high) of both audits.
-        known: whether each is known: its attacks did not fail.
+        leaks: (mean, low, high) of the earlier and the later audit.
+        known: for each, whether the leakage was measured; `False` where its attacks failed, so that it may be larger.
         look: how the change is coloured.
 
     Returns:

@@ -121,7 +121,10 @@ class TorchTraining:
 
     @property
     def modes(self) -> Mapping[str, bool]:
-        """By name of a part of the model, whether it was in training mode when the step first called it."""
+        """By name of a part of the model, whether it was in training mode when the step first called it.
+
+        Attacks set their copy of the model likewise: batch normalisation computes something else in each mode.
+        """
         return self._modes or {name: part.training for name, part in self.model.named_modules()}
 
 
@@ -182,7 +185,10 @@ def _check_parameters(model: nn.Module, change: Mapping[str, Array]) -> None:
 
 
 def counted_batches(change: Mapping[str, Array]) -> int | None:
-    """Return the number of batches that the layers of batch normalisation counted; `None` where none counts."""
+    """Return into how many batches the step cut the rows, as batch normalisation counts them; `None` where none does.
+
+    The server sees this counter as part of the state.
+    """
     counts = [int(value) for name, value in change.items() if name.endswith(_COUNTER)]
     return max(counts) if counts else None
 

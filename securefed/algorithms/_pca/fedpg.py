@@ -36,7 +36,8 @@ class FedPG(ConsensusPCA):
     NOT private: the attack `duals/fedpg` computes U_i and Y_i from the messages.
     """
 
-    # Settings with which audits run the method.
+    # How audits run the method: `wide_` is a second, harder run on data of more columns, attacked after each of these
+    # numbers of rounds; `default` puts FedPG into audits that name no algorithm.
     audit_case: ClassVar = replace(
         ConsensusPCA.audit_case, wide_split="standardised", wide_rounds=(13, 25, 40, 60), default=True
     )
