@@ -99,8 +99,8 @@ class LinearClassifier:
         """
         if self.classes == 1:
             return weight[None], bias[None]
-        # Above t_c lie the intervals of the classes c..C - 1: sums over them, for c = 1..C - 1.
-        return np.cumsum(weight[:0:-1], axis=0)[::-1], np.cumsum(bias[:0:-1])[::-1]
+        # Above t_c lie the intervals of the classes c..C - 1: sums from the last class down to c, without c = 0
+        return np.cumsum(weight[::-1], axis=0)[::-1][1:], np.cumsum(bias[::-1])[::-1][1:]
 
 
 @dataclass
@@ -256,8 +256,9 @@ def _unit(
         The name of the part that holds the gradient, and the factor by which a row's gradient enters a message.
     """
     row = rng.uniform(0.0, client.target.public.feature_bound, client.target.public.features)
-    message = client.row_message(broadcast, row, 1)  # predicted as class 0: the gradient of class 1 is -row
-    best = (np.inf, client.method.sent[0], 1.0)
+    # label 1, predicted as class 0: what is read above t_1 is (p - y) x = -row with count -1, both times the factor
+    message = client.row_message(broadcast, row, 1)
+    best = (np.inf, client.method.sent[0], 1.0)  # distance from the row, part, factor
     for part in client.method.sent:
         sums, counts = _read(client, model, part, 1.0, message)
         if counts[0]:

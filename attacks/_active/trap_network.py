@@ -92,7 +92,7 @@ class DenseChain:
             shape, biased = shapes[name], shapes[bias] == shapes[name][:1]
             if len(shape) == 4 and biased and not weights:
                 kernels[name], kernel_biases[name], width = shape, bias, 0  # behind convolutions any width fits
-            if len(shape) == 2 and biased and shape[1] == (width or shape[1]):
+            if len(shape) == 2 and biased and width in (0, shape[1]):
                 weights.append(name)
                 biases.append(bias)
                 width = shape[0]

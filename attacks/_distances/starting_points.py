@@ -1,26 +1,29 @@
 """Choose the points at which a search for the clients' distances behind sums of graph learning starts.
 
-`distance_fit` calls this. Clients learn a graph together: vertices are the columns of their rows, and a client's steps
-use of its N_i rows only z_i, the squared distances between columns for each edge (pair of vertices). In PPGL a client
-sends [gamma_i w_i, gamma_i], its edge weights w_i times a weight gamma_i, and this weight; in IGL it sends only its
-objective, one number. The attacker observes sums over the members, the clients whose sum a message is.
+`distance_fit` fits from one point of `starting_points` after the other. Clients learn a graph whose vertices are the
+columns of their rows. Client i, with N_i rows, computes the weights w_i of the edges (pairs of vertices) from
+z_i / N_i alone, z_i being the squared distances between the columns of each edge. In PPGL it sends
+[gamma_i w_i, gamma_i] with a weight gamma_i that falls with the distance of w_i from the broadcast consensus graph; in
+IGL it sends only its objective, one number. The attacker observes sums over the members, the clients whose sum a
+message is. The unknowns are the members' z_i / N_i, (members, edges).
 
-The unknowns are z_i / N_i, (members, edges). In the first round all members have the same weight, so that it shows the
-mean of their graphs; the pooled distances p are those of one client with this graph. For one local step p is the mean
-of the members' z_i / N_i on all edges where no weight is 0, for more steps roughly. The members' differences from p
-must be guessed. Let z_i / N_i = p + c_i v, with numbers c_i that sum to 0. At v = 0 all members send the same message
-m(p), and its derivative in v, summed over the members, is sum_i c_i dm/dp = 0: v = 0 is a stationary point of the
-residual, from which no search starts.
+Their mean is easy to find. In the first round all gamma_i are equal, so that the sum shows the mean of the graphs. The
+pooled distances p are those of one client with this graph (`pooled`): after one local step p is the mean of the
+z_i / N_i on all edges where no weight is 0, after more steps roughly.
 
-The second order in v does not cancel. PPGL's weights gamma_i differ between members from the second round on, and with
-w(p) and gamma(p) a client's graph and weight in a round, as functions of its distances,
+The members' differences from p must be guessed, since a search cannot begin with equal members. Let
+z_i / N_i = p + c_i v, with numbers c_i that sum to 0. To first order in v member i's message m changes by c_i dm/dp v,
+and these changes cancel in the sum: v = 0 is a stationary point of the residual.
+
+The second order does not cancel. From PPGL's second round on the gamma_i differ. With w(p) and gamma(p) the graph and
+the weight in that round of a client with the distances p, and derivatives d by these,
 
     sum gamma_i w_i / sum gamma_i - w(p) = mean_i c_i^2 [(d log gamma . v) dw . v + w''(v, v) / 2] + higher orders.
 
-It is the same for v and -v, as are all second orders. Its first term is a multiple of dw . v; after one local step
-dw is a negative multiple of the identity on edges of positive weight, so that this term is along v or against it. The
-second term, the curvature, was a third of the first in the second of rounds of one local step, and six times the first
-in rounds of five. (gamma is smooth where w(p) is not the consensus, from which its distance counts.)
+The attacker can compute the left side. The first term on the right is a multiple of dw . v, and after one local step dw
+is a negative multiple of the identity on edges of positive weight: it points along v or against it (v and -v have the
+same second order). So the left side serves as a guess of v. The second term makes it inexact: measured in the second
+round, its size was a third of the first term's with one local step a round, and six times the first term's with five.
 """
 
 from __future__ import annotations
@@ -51,21 +54,20 @@ _RANDOM_DIFFERENCE = 0.3
 def starting_points(system: GraphSimulation, rng: np.random.Generator) -> Iterator[Array]:
     """Yield guesses of z / N, (members, edges), without end.
 
-    The first guess takes as v the observed weighted mean graph of the second round, sum gamma_i w_i / sum gamma_i, less
-    that of equal members; the second guess takes it from the third round. Each has the size in `_SCALES` whose
-    simulated first rounds have the smallest residual. All further guesses take random differences. One client starts
-    at p.
+    One client starts at p. For several clients of PPGL the first guess takes as v the observed weighted mean graph of
+    the second round, sum gamma_i w_i / sum gamma_i, less that of equal members, and the second guess takes it from the
+    third round. Each has the size in `_SCALES` whose simulated first rounds have the smallest residual. All further
+    guesses take random differences.
 
-    Such a v is a rough guess. Measured with 7 vertices, |cosine| between it from the second round and the true main
-    difference, medians over 8 runs of 2, 3 and 4 members: .97, .87 and .93 for one local step a round, about .5 for
-    five, where the curvature is the larger term (a random direction: .2). Fits did not gain by it there. For one local
-    step 7 of 8 runs of 2 members ended exact from either guess, and from either of two random differences; of 6 runs of
-    3 members 4 and 3 from the guesses, 3 and 4 from random differences. For five local steps none did, from any start.
+    Measured with 7 vertices: the |cosine| between v from the second round and the true main difference had medians
+    over 8 runs of .97, .87 and .93 for 2, 3 and 4 members that make one local step a round, and of about .5 for five
+    steps (a random direction: .2). Fits did not gain by it there. For one local step 7 of 8 runs of 2 members ended
+    exact from either guess, and from either of two random differences; of 6 runs of 3 members 4 and 3 from the guesses,
+    3 and 4 from random differences. For five local steps none did, from any start.
 
-    The true c_i are unknown, and do not follow from one v where the members' differences have several directions. The
-    pattern +1, -1, ... less its mean is a choice that fits two members. With three or more, members of the same sign
-    start equal, where the equations do not tell them apart: only round-off separates them, which a search amplifies (in
-    3 of 3 runs of three members). Random differences separate all members from the start.
+    The true c_i are unknown. +1, -1, ... less their mean is right for two members. With three or more, members of the
+    same sign start equal, and only round-off separates them, which a search amplifies (in 3 of 3 runs of three
+    members). Random differences separate all members from the start.
 
     Args:
         system: simulation of the members in the observed rounds.
@@ -103,9 +105,9 @@ def pooled(system: GraphSimulation) -> Array:
     w - w_0 = -step (z / N - stationary), where at z / N = stationary the first gradient is zero. IGL's messages show no
     graph; there it is the stationary z / N itself.
 
-    The fit's residual is 1 where the member shows nothing of its data (`GraphSimulation.signals`). `StallLimit(1.0)`
-    ends a fit that is above 1, and so worse than that, when 12 Jacobians have not halved its residual; one that is
-    below takes all 20 Jacobians or reaches the goal.
+    The residual's unit is such that it is 1 for a member that shows nothing of its data (`GraphSimulation.signals`).
+    `StallLimit(1.0)` ends a fit whose residual stays above 1 when 12 Jacobians have not halved it; below 1 the fit
+    takes all 20 Jacobians, or reaches the goal.
     """
     method, first_round, stationary = system.method, system.rounds[0], system.stationary[0]
     if isinstance(method, IGL):

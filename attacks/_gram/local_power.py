@@ -79,7 +79,7 @@ class LocalPowerGram:
         """Return why the rounds `same`, which have one number of local steps, cannot be solved, or `None`."""
         if len(same) < 2:
             return "No two rounds have the same number of local steps above one; for one local step use `gram/power`."
-        features, rank = same[0].start.shape
+        features, rank = same[0].start.shape  # of the columns of Z_k whose products were kept (`_rounds`)
         # unknowns: the R_k. Equations: rank^2 for every pair of rounds; and where sum_k Z_k N_k = 0 for some matrices
         # N_k, also sum_k S^q Z_k N_k = 0, `features` numbers for each of at most K rank columns
         unknowns = len(same) * rank * (rank + 1) // 2
@@ -146,10 +146,10 @@ def _rounds(observed: View, members: frozenset[int], target: Target) -> list[Loc
 def _round(observation: RoundView, rows: int) -> LocalPowerRound:
     """Read one message; keep at most `rows` columns of the product."""
     return LocalPowerRound(
-        observation.broadcast[BASIS],
-        observation.message[PRODUCT][:, :rows],
-        int(observation.broadcast[LOCAL_STEPS]),
-        float(observation.message[CAPTURED]),
+        probe=observation.broadcast[BASIS],
+        product=observation.message[PRODUCT][:, :rows],
+        steps=int(observation.broadcast[LOCAL_STEPS]),
+        captured=float(observation.message[CAPTURED]),
     )
 
 

@@ -5,8 +5,7 @@ coin from the client's messages. One run tests one bit per canary (after Steinke
 Two adversaries score every bit by the log likelihood ratio of own row against stand-in. Both know the stand-ins, the
 other clients' rows, the size of the noise and the algorithm. The adversary `informed` also knows the client's other
 rows, as differential privacy assumes. The adversary `population` knows only the population that they come from (shadow
-runs as in LiRA, Carlini et al., S&P 2022). The audit of membership plays this game for each
-algorithm and seed.
+runs as in LiRA, Carlini et al., S&P 2022). The audit of membership plays this game for each algorithm and seed.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ class CanaryGame:
         replay: the observed rounds as a function of rows.
         member: index of the client in `replay.members`.
         messages: (numbers,) the client's part of all messages, noise included.
-        noise: standard deviation of the noise, one for all numbers or one each.
+        noise: standard deviation of the noise, one for all numbers or a positive one each; 0 where there is no noise.
         data: the client's data with the canaries planted.
         canaries: the canaries.
     """

@@ -3,7 +3,7 @@
 Each search is a coroutine for one start: it yields a point and is sent the function's value and gradient there (the
 gradient is called the slope). `run_searches` collects the points of all searches and evaluates them in one call, so
 that torch can compute them together. Progress is measured in shares of the value, hence no negative ones.
-`staged_inversion` searches for rows so; the objective is `gradient_matching`'s.
+`staged_inversion` searches for rows in this way; the objective is `gradient_matching`'s.
 """
 
 from __future__ import annotations

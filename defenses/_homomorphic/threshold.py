@@ -89,7 +89,8 @@ class ThresholdPaillier(Aggregation):
         holders: N, at most 64; by default the planned clients.
         clients: number of clients with identities; by default the planned ones.
         bits: length of the modulus.
-        randomness: as for `paillier`.
+        randomness: how an encryption's randomness is drawn: "full", r^n for a uniform unit r, or a power of a public
+            n-th power by a secret exponent of "half" the modulus's bits, or a "short" one (`encryption_randomness`).
         keys: the keys, dealt at set-up; without them this process deals keys at first use, which is only for
             simulations.
         pool: encryption randomness that `client_prepare` computed ahead of time.

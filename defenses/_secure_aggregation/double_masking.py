@@ -52,11 +52,12 @@ Graph = Literal["complete", "sparse", "auto"]
 class SecureAggregation(Aggregation):
     """Sums contributions so that the server learns the sum and the survivors, and nothing else of any contribution.
 
-    An exchange has four stages, with fresh keys each time. `keys`: each client advertises two X25519 keys. `shares`: it
-    deals Shamir shares of its self-mask seed and of its mask key, encrypted for each neighbour. `upload`: it sends its
-    contribution plus its self mask plus one signed mask for each neighbour. `unmask`: the survivors reveal shares of
-    the seeds of clients that uploaded, and of the mask keys of those that did not, never both. A client may drop out at
-    any stage; the sum is that of all clients that uploaded, provided that `threshold` clients remain.
+    An exchange has four stages, with fresh keys each time. `keys`: each client advertises two X25519 keys, one for its
+    pair masks and one to encrypt. `shares`: it deals Shamir shares of its self-mask seed and of its mask key,
+    encrypted for each neighbour. `upload`: it sends its contribution plus its self mask, plus or minus one mask for
+    each neighbour. `unmask`: the survivors reveal shares of the seeds of clients that uploaded, and of the mask keys of
+    those that did not, never both. A client may drop out at any stage; the sum is that of all clients that uploaded,
+    provided that `threshold` clients remain.
     On the complete graph all clients are neighbours. On a sparse graph, degree and shares are found for the stated
     numbers of corrupt and of lost clients (`design_sparse_graph`); the graph is drawn from all advertised keys.
     With `identities` the server may deviate: every advertised key is signed, and before `unmask` comes `confirm`, where
@@ -69,8 +70,9 @@ class SecureAggregation(Aggregation):
         graph: "complete", "sparse", or "auto": sparse above 32 clients where a sparse graph exists.
         adversarial: share of the clients that may collude with the server; a sparse graph needs it.
         dropouts: share of the clients that may be lost in a round; a sparse graph needs it.
-        security: a sparse graph exposes some honest client with probability 2^-security at most, or three times that
-            with `identities`, each time that a graph is drawn (`graph` says how often a server can have it drawn).
+        security: a sparse graph lets the attacker open some honest client's upload with probability 2^-security at
+            most, or three times that with `identities`, each time that a graph is drawn (the module `graph` says how
+            often a server can have it drawn).
         identities: the clients' Ed25519 keys, given to every party before the run (`Identities`), against a server that
             deviates in any way. The threshold t then also satisfies 2 t > N + C; on a sparse graph, with k + 1 holders
             of each secret of whom c may be corrupt, the shares t also satisfy 2 t > k + 1 + c. With `None`
@@ -85,40 +87,38 @@ class SecureAggregation(Aggregation):
             in which 1 to b - 1 clients are lost or return is void, and repeated without some others, up to b - 1.
 
     Guarantees on the complete graph:
-        Against a server that follows the protocol, with up to `threshold - 1` clients that share all they know with it:
-        together they learn the sum of the other survivors' contributions and nothing more. (If only one other client
-        survives, that sum is its contribution.)
-        Without identities, against a server that lies about dropouts only: an honest client reveals one kind of share
-        of each client, once, and only if it is told of `threshold` survivors or more. So both secrets of one client
-        are collected only with 2 * threshold - N colluding clients or more. But survivors are not compared between
-        clients: by naming different ones to different clients, the server may open a sum over fewer than `threshold`.
-        With identities, against a server that deviates in any way together with up to C clients: of one exchange it
-        obtains at most one sum, over `threshold` clients or more, from which it can subtract the contributions of those
-        that collude. It cannot replace a client's keys by its own. Clients that were told of different advertised
-        clients, share dealers or survivors do not end up in one sum. A contribution to one broadcast enters sums over
-        one set of survivors only: clients refuse to repeat a round without one of them after its sum was opened. (A
-        client remembers 64 bytes for each sum that it released, that is, helped to unmask.)
-        Against other parties, with a server that follows the protocol: once the keys of stage `keys` are authentic, a
-        message altered, replayed, re-ordered or swapped on its way, or a share that its holder or dealer falsified,
-        ends in a specific error; the sum is exact for those in `survivors`. From the reply at `keys` on, both
-        directions carry a MAC under keys agreed between client and server (`channel`), shares are encrypted end to end
-        and bound to all advertised keys, and reconstructed secrets are compared with what was advertised.
-        What a federation sends beside the protocol's own fields (the broadcast, which clients the last sum counted)
-        enters the masks as the exchange's context: clients that received different contexts are not summed.
-    Guarantees on a sparse graph: the same, where at most C clients collude, chosen before the graph is drawn, and each
-        honest client has fewer colluding neighbours than the shares that open a secret, except with the probability
-        under `security`.
+        - Against a server that follows the protocol, and up to `threshold - 1` clients that tell it all they know: they
+          learn the sum of the other survivors' contributions, and nothing more. (If only one other client survives,
+          that sum is its contribution.)
+        - Without identities, against a server that lies about dropouts only: an honest client reveals one kind of share
+          of each client, once, and only if it is told of `threshold` survivors or more. So both secrets of a client are
+          collected only with 2 * threshold - N colluding clients or more. But clients do not compare survivors: a
+          server that names different ones to different clients may open a sum over fewer than `threshold`.
+        - With identities, against a server that deviates in any way, with up to C colluding clients: it obtains at most
+          one sum of an exchange, over `threshold` clients or more, from which it can subtract what the colluding ones
+          sent. It cannot replace a client's keys by its own. Clients that were told of different advertised clients,
+          share dealers or survivors do not end up in one sum.
+          A contribution to one broadcast enters sums over one set of survivors only: a client remembers each sum that
+          it released (helped to unmask), in 64 bytes, and refuses to repeat that round with other survivors.
+        - Against other parties, with a server that follows the protocol and authentic keys at the stage `keys`: a
+          message altered, replayed, re-ordered or swapped on its way, or a share that its holder or dealer falsified,
+          ends in a specific error; the sum is exact for those in `survivors`. For this, all messages from the reply at
+          `keys` on carry a MAC under keys agreed between client and server (`channel`), shares are encrypted end to end
+          and bound to all advertised keys, and reconstructed secrets are compared with what was advertised.
+        - What a federation sends beside the protocol's own fields (the broadcast, which clients the last sum counted)
+          enters the masks as the exchange's context: clients that received different contexts are not summed.
+    Guarantees on a sparse graph: the same, where at most C clients collude, chosen before the graph is drawn, except
+        with the probability under `security` (that as many of a client's neighbours collude as open its secrets).
     Not promised:
-        Authentic clients, without identities: a server that impersonates clients when keys are advertised (in every
-        exchange) opens uploads, and so does any other party where the transport does not authenticate.
-        That the server computes what it claims: it chooses broadcasts and, without `verify`, announces any result. It
-        can subtract the sums of similar contributions as well as those of equal ones; only noise
-        (`differential_privacy`) bounds what that reveals.
-        That a client's contribution is honest: it may send any residues, which shift the sum or make it useless, and is
-        not found out. Availability: each client can make a round void. The error names a client; but where one client
-        reports that a share from another does not open, the server cannot tell which of the two is at fault.
-        Hidden sizes, timing and participation. Nor anything of what an attacker learns by subtracting sums over
-        different survivors, except for equal broadcasts with identities, as above.
+        - Without identities nothing proves who advertised a key. A server that does so in the clients' names opens
+          their uploads, and so does any other party where the transport does not authenticate.
+        - The server may compute anything. It chooses broadcasts and, without `verify`, announces any result. It can
+          subtract sums of similar contributions as well as of equal ones; only noise bounds what that reveals.
+        - A client may contribute any residues, which shift the sum or make it useless, and is not found out. It can
+          also make a round void. The error names a client; but where one reports that a share from another does not
+          open, the server cannot tell which of the two is at fault.
+        - Sizes, timing and participation are visible. An attacker may subtract sums over different survivors, except
+          for equal broadcasts with identities, as above.
     """
 
     threshold: int | None = None

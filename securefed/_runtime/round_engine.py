@@ -115,9 +115,9 @@ class RoundEngine:
         self._server = self.algorithm.start(self.public, np.random.default_rng([self.seed, _START_STREAM]))
         self._history: list[RoundHistory] = []
         self._opened: tuple[ClientId, ...] = ()  # survivors of the last sum that was opened
-        self._prepared: Any = None  # keys and masks, by the last exchange for the next, where the aggregation does that
+        self._prepared: Any = None  # keys and masks that the last exchange made for the next, where it makes any
         self._exchanges = 0  # the next exchange's number
-        self._reserved = 0  # the checkpoint on disk allows numbers below this one
+        self._reserved = 0  # the checkpoint on disk reserves the numbers below this one for this process
         self._sums = 0  # exchanges that the budget counts
         self.tried: dict[tuple[int, str], int] = {}  # attempts at the last sum: clients answer none of them twice
         self.given_up = 0
@@ -191,11 +191,10 @@ class RoundEngine:
             BudgetSpent: the privacy budget allows no further exchange.
         """
         place = self.position, pending.kind
-        cohort = pending.cohort
         number, attempt = self._take_number(), self.tried.get(place, 0)
         self.tried = {place: attempt + 1}
         doublings = self._doublings[pending.kind]
-        header = ExchangeHeader(cohort, pending.kind, doublings, self._learned, self.position, attempt)
+        header = ExchangeHeader(pending.cohort, pending.kind, doublings, self._learned, self.position, attempt)
         return self.reopen(number, header)
 
     def reopen(self, number: int, header: ExchangeHeader) -> OpenExchange:
@@ -221,8 +220,8 @@ class RoundEngine:
         """Note that an attempt was void, and decide whom the next one invites.
 
         After `ClientOut` the sum was opened, and is noise: the bounds are doubled, and the same clients are invited
-        again, since of sums over two sets of clients the difference would show the clients in one set only. After
-        `SurvivorsTooClose` to the last sum nothing was opened, and some clients are left out. Otherwise the same
+        again. (Two opened sums over different clients could be subtracted, which shows those in one of them only.)
+        After `SurvivorsTooClose` to the last sum nothing was opened, and some clients are left out. Otherwise the same
         cohort is tried again.
 
         Args:
@@ -334,7 +333,7 @@ class RoundEngine:
         """Return the counters of the round loop, in JSON values."""
         return {
             "run": self.transcript.run,
-            "exchanges": max(self._exchanges, self._reserved),
+            "exchanges": max(self._exchanges, self._reserved),  # a resumed run uses no number that this one may use
             "sums": self._sums,
             "opened": list(self._opened),
             "doublings": self._doublings,

@@ -76,7 +76,7 @@ class Terms:
                 where nothing is hidden anyway.
             rounds: training rounds at most; `None` for any number.
             evaluate_every: rounds between two evaluations; 0 for none.
-            max_void: attempts at one sum.
+            max_void: most attempts at one sum; an attempt that gives no sum is repeated.
 
         Raises:
             ConfigError: parameters and data clash, no whole number as seed, or scalars that the caller did not agree to

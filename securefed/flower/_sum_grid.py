@@ -259,7 +259,9 @@ class SumGrid(Grid):
         roster = self._known_roster
         while server.result is None:
             requests, uploads = server.outgoing, server.wants_updates
-            wait = timeout if uploads else self.patience if timeout is None else min(timeout, self.patience)
+            wait = timeout  # for updates, which take training; other replies are quick
+            if not uploads:
+                wait = self.patience if timeout is None else min(timeout, self.patience)
             numbers = {roster.node(party): party for party in requests}
             contents = {
                 roster.node(party): SumRequest(party, self.weighted_by, self._terms[phase], data).content(

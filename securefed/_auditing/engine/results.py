@@ -290,12 +290,11 @@ class Cell:
     def searches(self) -> bool:
         """Whether the attack uses all of the messages for this secret, so that its finding nothing is evidence.
 
-        Attacks that read rows off do not: they find only rows that stand in a message as they are. Regression, which
-        learns the secret from simulated messages, counts only where the client step adds random draws to the messages
-        that change them as much as other rows would; it then reports the messages as explained. Under such draws any
-        rows fit the messages, so that no exact inversion exists and a learned estimate is the best that can be done.
-        With smaller or other draws an attack that solves for the rows may see more than a regression's quadratic
-        functions, so that its silence is no evidence. All other attacks count as searches.
+        All attacks do, but for two kinds. Attacks that read rows off find only rows that stand in a message as they
+        are. A regression learns quadratic functions of simulated messages, and an attack that solves for the rows may
+        see more. It counts only where no attack can solve for them: where the client step adds random draws to its
+        messages that change them as much as other rows would, so that any rows fit. The regression then reports the
+        messages as explained.
         """
         reads = self.attack in (ClearRows.name, LowDigits.name, RawBits.name)
         return not reads and (self.attack != RegressRows.name or self.explained >= SIGHTED)

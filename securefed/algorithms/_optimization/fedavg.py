@@ -66,7 +66,9 @@ class FedAvg(PassingMethod):
 
     def weight(self, rows: Size, public: Public) -> Size:
         """Return the weight w_i of a client with `rows` rows (one number, or one for each client)."""
-        return rows / float(np.mean(public.rows)) if self.weighting == "rows" else 0 * rows + 1.0
+        if self.weighting == "rows":
+            return rows / float(np.mean(public.rows))
+        return 0 * rows + 1.0  # ones in the shape of `rows`
 
     def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
         """Return `delta`, w_i (y - x) after the T steps, and the memory, which stays empty."""

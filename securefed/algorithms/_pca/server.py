@@ -80,16 +80,18 @@ class SubspaceMethod(Algorithm[SubspaceServer, Any]):
         stop: "energy" is rule (27), the relative change of sum ||A_i^T Z||_F^2; "kkt" stops at the first Z with
             ||(I - Z Z^T) sum S_i Z||_F <= tolerance, which is then the output.
 
-    "kkt" needs sum S_i Z. SSI sends nothing else; LocalPower with several local steps and FAPS send it as a further
-    tensor, `gram_product`: 8 features x rank bytes a client and round more (twice the upload), and the server then has
-    what SSI would send it, so FAPS no longer hides S_i any better than SSI (faps proposition 2; attack `gram/power`).
+    "kkt" needs sum S_i Z. SSI sends nothing else. LocalPower with several local steps and FAPS send it as a further
+    tensor, `gram_product`, which doubles the upload. The server then has what SSI would send it, so that FAPS hides S_i
+    no better than SSI does (faps proposition 2; attack `gram/power`).
 
-    Rule (27) is compared only between rounds of the same survivors. The residual speaks of the survivors of its round
-    alone: a Z that is stationary for them stops the run though it is not for all; while survivors change, Z keeps
-    moving and the residual seldom falls below their differences. Noise of standard deviation s on an entry of the sum
-    adds about s sqrt(features x rank) to the residual: with a tolerance below that it never stops, and (27) may stop
-    early or never, as with few bits in fixed point. `max_rounds` always holds. Both rules find stationary points: that
-    the subspace is the dominant one follows from the random start, not from the rule.
+    What the rules do not do:
+    - Rule (27) is compared only between rounds of the same survivors. The residual is that of its round's survivors
+      alone: a Z that is stationary for them stops the run though it is not for all, and while survivors change the
+      residual seldom falls to the tolerance.
+    - Noise of standard deviation s on an entry of the sum adds about s sqrt(features x rank) to the residual: with a
+      smaller tolerance it never stops the run. (27) may then stop it early or never, as with few bits in fixed point.
+    - Both find stationary points: that the subspace is the dominant one follows from the random start.
+    `max_rounds` always holds.
     """
 
     rank: int
