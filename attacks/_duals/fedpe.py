@@ -39,10 +39,11 @@ class FedPEDuals(DualAttack):
     The view must show one client alone, from its first participation on, since T accumulates from there.
 
     With one local step the result is exact once the observed subspaces span the features, after about
-    features / rank participations. The trace of S need not be known: U^T U = I holds at the start only, and later steps
-    tell S + c I from S. As long as they do not, the c is taken for which S + c I, completed to a positive semidefinite
-    matrix, has the least trace, which favours a low rank. With several local steps S is fitted; the fit is proven if
-    its residual is round-off and its Jacobian has full rank.
+    features / rank participations. A shift of S by c I changes grad f by 4 c U (A - I): not at all where U^T U = I, as
+    at the start, but at later steps, so that the trace of S need not be known. As long as the steps seen leave c open,
+    the c is taken for which S + c I, completed to a positive semidefinite matrix, has the least trace, which favours a
+    low rank. With several local steps S is fitted; the fit is proven if its residual is round-off and its Jacobian has
+    full rank.
     """
 
     name: ClassVar[str] = "duals/fedpe"

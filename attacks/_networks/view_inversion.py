@@ -120,7 +120,7 @@ class NetworkInversion:
         except ConfigError as error:
             raise TranscriptError(str(error)) from error
         value = np.nan_to_num(recovered.rows)
-        if not recovered.residual <= effort.solved:
+        if not recovered.residual <= effort.solved:  # a failed search can end anywhere; solved rows stand as they are
             value = np.clip(value, -public.feature_bound, public.feature_bound)
         return Reconstruction(
             "samples",

@@ -72,7 +72,7 @@ def serve(
         BudgetSpent: the privacy budget allows no further exchange.
         DivergenceError: the model is no longer finite.
     """
-    check_apart(terms)
+    check_apart(terms)  # refuses a defence whose keys each process would draw for itself
     options = (options or RunOptions()).with_defaults(checkpoint_every=1, keep_transcript=False)
     transport = FlowerGrid(grid, {}, poll=poll)
     server = Server(terms, transport, options=options)

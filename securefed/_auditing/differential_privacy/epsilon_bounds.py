@@ -280,12 +280,19 @@ def gaussian_least(power: float, mu: float) -> float:
 def rejects(guesses: Guesses, least: Callable[[float], float], level: float) -> bool:
     """Whether P[at least `right` of `made` guesses are right] > level contradicts a trade-off curve.
 
-    If it does, so many right guesses had a probability of at most `level` under the curve, which is rejected. Let r_a
-    and h_a be the chance that a canary drawn at random is guessed right (wrong) while at least a guesses are right. For
-    each canary and value, "this guess, and a right ones among the others" is one event under both values of its bit, so
-    the curve demands h_a >= least(r_{a+1}) (by Jensen, since means of a convex function). With q_a = P[a right], r_a -
-    r_{a+1} = q_a a / m and h_a - h_{a+1} = q_a (made - a) / m. The computation starts from P[>= right] = level, all of
-    it at `right`, and goes down in a; if the least mass exceeds made / m, the level cannot be reached.
+    If it does, so many right guesses had a probability of at most `level` under the curve, which is rejected.
+
+    Let q_a = P[a guesses are right]. Of m canaries draw one at random: r_a is the probability that it is guessed right
+    and at least a guesses are right in all, h_a that it is guessed wrong and at least a are right. Summing over a,
+
+        r_a - r_{a+1} = q_a a / m,    h_a - h_{a+1} = q_a (made - a) / m,    r_0 + h_0 = made / m.
+
+    The event "this canary is guessed v, and at least a of the others are guessed right" counts for r_{a+1} if the
+    canary's bit is v, and for h_a if it is not. Since the curve bounds how differently one event behaves under the two
+    bits, h_a >= least(r_{a+1}); the mean over canaries keeps this, as `least` is convex (Jensen).
+
+    The recursion starts with all of `level` at a = `right`, and goes down to a = 0 with the smallest h_a allowed at
+    each a. If even these exceed r + h = made / m, no distribution of guesses fits both the curve and the level.
 
     Args:
         guesses: of the adversary.
@@ -295,10 +302,10 @@ def rejects(guesses: Guesses, least: Callable[[float], float], level: float) -> 
     m, made, right = guesses.canaries, guesses.made, guesses.right
     if right == 0:
         return False
-    hit, miss = level * right / m, level * (made - right) / m  # r_right and h_right
+    hit, miss = level * right / m, level * (made - right) / m  # r_a and h_a at a = right, where q_a = level
     for a in range(right - 1, -1, -1):
         needed = max(least(min(hit, 1.0)), miss)  # the least h_a, given r_{a+1} and h_{a+1}
-        hit += a / (made - a) * (needed - miss)  # r_a, by q_a = m (h_a - h_{a+1}) / (made - a)
+        hit += a / (made - a) * (needed - miss)  # r_a - r_{a+1} = q_a a / m, with q_a / m from h_a - h_{a+1}
         miss = needed
         if hit + miss > made / m:
             return True

@@ -36,17 +36,8 @@ def headline(report: Report) -> list[str]:
     # "confirmation" is left out: an attacker who guesses all data can confirm it from any message without noise
     cells = [c for c in report.cells if c.owner in (CLIENT, FEDERATION, RECORD)]
     clear = [c for c in cells if (c.view, c.defense, c.owner) == ("server", "plain", CLIENT)]
-    bare = strongest(clear, by_owner=True)  # one view, defence and owner: a cell for each algorithm
-    exposed, part, failed = (_names(bare.values(), word) for word in (EXPOSED, PARTIAL, INCONCLUSIVE))
-    everywhere = _in(exposed, len(bare))
-    if not everywhere.startswith("all"):
-        everywhere = f"{len(exposed)} of {_algorithms(len(bare))}" + (f" ({everywhere})" if exposed else "")
-    first = f"In the clear, the server can compute a client's data in {everywhere}"
-    first += f", and a part of it in {len(part)} more ({', '.join(part)})" if part else ""
-    first += f". Of {', '.join(failed)} nothing is known: the attacks {_failure(bare.values())}." if failed else "."
-    if len(bare) == 1:
-        first = _alone(*bare.values())
-    texts = [first if bare else "Messages in the clear were not attacked."]
+    # of one view, one defence and one owner, so that one cell is left for each algorithm
+    texts = [_in_the_clear(list(strongest(clear, by_owner=True).values()))]
     defended = [c for c in cells if c.defense == "secure_aggregation" and c.view in ALONE]
     if defended:
         texts.append(f"Under secure aggregation the server sees only sums, {_sums(defended)}")
@@ -57,6 +48,21 @@ def headline(report: Report) -> list[str]:
         texts.append(noised)
     cut = rows_cut(report.settings[AUDIT])
     return [f"With {cut}: {text[0].lower()}{text[1:]}" for text in texts] if cut else texts
+
+
+def _in_the_clear(cells: Sequence[Cell]) -> str:
+    """Say what messages in the clear give away; the strongest cell of each algorithm."""
+    if not cells:
+        return "Messages in the clear were not attacked."
+    if len(cells) == 1:
+        return _alone(cells[0])
+    exposed, part, failed = (_names(cells, word) for word in (EXPOSED, PARTIAL, INCONCLUSIVE))
+    where = _in(exposed, len(cells))
+    if len(exposed) < len(cells) or len(cells) == 2:  # else `where` is "all N algorithms"
+        where = f"{len(exposed)} of {len(cells)} algorithms" + (f" ({where})" if exposed else "")
+    text = f"In the clear, the server can compute a client's data in {where}"
+    text += f", and a part of it in {len(part)} more ({', '.join(part)})" if part else ""
+    return text + (f". Of {', '.join(failed)} nothing is known: the attacks {_failure(cells)}." if failed else ".")
 
 
 def _alone(cell: Cell) -> str:
@@ -142,7 +148,3 @@ def _in(names: Sequence[str], of: int) -> str:
 def _names(cells: Iterable[Cell], word: str = "") -> list[str]:
     """List the algorithms of cells, or of the cells with one verdict."""
     return list(dict.fromkeys(short(cell.algorithm) for cell in cells if word in ("", cell.verdict.word)))
-
-
-def _algorithms(count: int) -> str:
-    return f"{count} algorithm{'s' * (count != 1)}"

@@ -1,8 +1,9 @@
 """Recover rows from a change of model state: closed forms of the first layer, then searches through simulated steps.
 
 The audit of a user's torch loop (`training_seed_run`, `size_curve`) calls `recover_rows` for each run. Its argument
-`AttackInputs` holds the observed change, the caller's local step, rows like the clients' that the attacker knows
-(`prior`), and what two trial runs of the step on such rows showed (`facts`).
+`AttackInputs` holds the observed change, the numbers of rows of the clients whose changes are summed in it (`rows`, in
+all `count`), the caller's local step, rows like the clients' that the attacker knows (`prior`), and what two trial runs
+of the step on such rows showed (`facts`).
 
 The gradient of a linear first layer is a sum of (output gradient) x (input row), so that inputs can be separated from
 it where each row activates outputs of its own (`FirstLayerEvidence`). A search looks for rows x that minimise the
