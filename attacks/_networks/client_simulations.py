@@ -8,6 +8,7 @@ equals the observed one. Clients of this package's own methods are simulated by 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import cycle, islice
 from typing import Protocol
 
 import torch
@@ -53,13 +54,15 @@ class LocalSteps:
     Attributes:
         learning_rate: eta.
         steps: T, the number of steps.
-        batch_size: rows of a step; `None` takes all. Rows that do not fill a last batch are left out of a pass, as by
-            torch's `DataLoader(drop_last=True)`; a client that makes a smaller last batch of them is not simulated.
+        batch_size: rows of a step; `None` takes all.
+        drop_last: whether a pass leaves out the rows that do not fill a last batch; by default they are a smaller one.
+            Both mean what they do in torch's `DataLoader`.
     """
 
     learning_rate: float
     steps: int
     batch_size: int | None = None
+    drop_last: bool = False
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -71,11 +74,17 @@ class LocalSteps:
     def __call__(self, network: FlatNetwork, point: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Return the update (parameters,)."""
         parameters = point
-        for batch in batch_slices(len(x), self.batch_size, self.steps):
+        for batch in self._batches(len(x)):
             parameters = parameters - self.learning_rate * network.gradient(
                 parameters, x[batch], y[batch], mean_weights(x[batch])
             )
         return parameters - point
+
+    def _batches(self, rows: int) -> list[slice]:
+        """Return the rows of each step."""
+        if self.drop_last:
+            return batch_slices(rows, self.batch_size, self.steps)
+        return list(islice(cycle(pass_slices(rows, self.batch_size, 1)), self.steps))
 
     def copies(self) -> int:
         """Return 1."""

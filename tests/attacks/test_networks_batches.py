@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import chain, islice
+
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
 
 from securefed._public import Public
 from securefed._runtime.federation import Federation
@@ -12,8 +18,9 @@ from securefed.algorithms._optimization import FedAvg
 from securefed.algorithms._personalized.flame import FLAME
 from securefed.attacks import views
 from securefed.attacks._base import Target
-from securefed.attacks._networks.client_simulations import mean_weights
+from securefed.attacks._networks.client_simulations import LocalSteps, mean_weights
 from securefed.attacks._networks.first_round import network_of, read_first_round
+from securefed.attacks._networks.flat_network import FlatNetwork
 from securefed.attacks._personal.flame_row_fit import FLAMELocalSteps
 from securefed.attacks._personal.flame_simulation import FLAMESimulation
 from securefed.datasets._base import Dataset
@@ -59,3 +66,22 @@ def test_a_path_of_flame_uses_the_rows_of_a_smaller_last_batch() -> None:
         moved = moved - method.learning_rate * (slope + method.attraction * (moved - anchor))
     expected = simulation.mean_gradients(network, (moved - start)[None]).reshape(-1)
     torch.testing.assert_close(simulation(network, start, x, y), expected)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_local_steps_take_the_batches_of_a_data_loader(drop_last: bool) -> None:
+    """Five steps over 8 rows in batches of 3, which torch's loader ends by 2 rows unless told to drop them."""
+    torch.manual_seed(0)
+    model, rate = nn.Linear(6, 3).double(), 0.3
+    x, y = torch.rand(8, 6, dtype=torch.float64), torch.arange(8) % 3
+    network = FlatNetwork.of(model, partial(cross_entropy, reduction="none"))
+    start = network.flatten(dict(model.named_parameters())).detach()
+    loader = DataLoader(TensorDataset(x, y), batch_size=3, drop_last=drop_last)
+    optimiser = torch.optim.SGD(model.parameters(), lr=rate)
+    for rows, targets in islice(chain(loader, loader, loader), 5):
+        optimiser.zero_grad()
+        cross_entropy(model(rows), targets).backward()
+        optimiser.step()
+    sent = network.flatten(dict(model.named_parameters())).detach() - start
+    simulated = LocalSteps(rate, 5, batch_size=3, drop_last=drop_last)(network, start, x, y)
+    torch.testing.assert_close(simulated.detach(), sent)
