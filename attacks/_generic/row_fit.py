@@ -12,7 +12,7 @@ The residual is compared with three thresholds:
     goal: `FitRows.goal` or the messages' rounding error, the larger. The messages are reproduced to the last digit: the
         search ends. The rows of a fit that ends above it are clipped to the public bound.
     1e-5, with a prior only (rows that the attacker has): no further start is tried. The search started near the prior's
-        mean, so that what the messages leave open is still there. A further start would leave it at random rows.
+        mean, so that what the messages leave open has stayed near it; a start at random rows would leave it random.
     explained: 1e-4, 3 times the goal or 1.5 times the noise, the largest. The reported `diagnostics["explained"]`, by
         which an audit calls the fit a success.
 """

@@ -8,9 +8,9 @@ triangular matrix from the right, so that
     S^q Z_k = Y_k R_k    with an unknown upper triangular R_k, (p, p),
     Z_j^T Y_k R_k = (Z_k^T Y_j R_j)^T    for all j and k, since S^q is symmetric.
 
-These linear equations determine all R_k up to one common factor. With the products S^q Z_k known up to this factor, S^q
-follows as S does from subspace iteration, S is its q-th root, and the factor follows from the scalar tr(Z^T S Z), which
-clients send for the stop rule (`root`). The root magnifies round-off of the small eigenvalues, so S is finally fitted
+These linear equations determine all R_k up to one common factor. With the products S^q Z_k known up to this factor,
+`linear.solve` gives S^q, S is its q-th root, and the factor follows from the scalar tr(Z^T S Z), which clients send for
+the stop rule (`root`). The root magnifies round-off of the small eigenvalues, so S is finally fitted
 to the messages by simulating the client with Levenberg-Marquardt (`polish`). `local_power` calls both.
 
 orth(N) is the Q of N = Q R. Derivatives dV of a matrix by all unknowns are one array (features, unknowns, columns), its

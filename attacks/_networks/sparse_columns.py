@@ -95,9 +95,11 @@ class SparseColumns:
         tried = starts_at_change = 0
         while tried < (starts if self.found else min(starts, _HOPELESS)):
             tried += _BATCH
-            for direction in self._deflated(rng) if self.found and rng.random() < _DEFLATED else self._free(rng):
+            deflate = self.found and rng.random() < _DEFLATED
+            for direction in self._deflated(rng) if deflate else self._free(rng):
                 size = np.abs(self.left @ direction)
-                if self._add(size <= max(_NEAR_ZERO * np.sqrt(np.mean(size**2)), 3.0 * self.tolerance)):
+                near_zero = max(_NEAR_ZERO * np.sqrt(np.mean(size**2)), 3.0 * self.tolerance)
+                if self._add(size <= near_zero):
                     starts_at_change = tried
             if tried >= _COMPLETE_AFTER * starts_at_change and (best := self._best(_ALIKE)) is not None:
                 return best
@@ -112,6 +114,7 @@ class SparseColumns:
         known, inactive = self.found[int(rng.integers(len(self.found)))]
         candidates = _sparse_combinations(self.left[inactive], self.tolerance, rng)
         active = self.left[~inactive]
+        # an output o at which L_o (q - a q_k) = 0 has a = L_o q / L_o q_k: the right a is the ratio of most outputs
         ratios = (candidates @ active.T) / (active @ known)
         multiples = [_most_frequent(values, max(8, len(values) // 10)) for values in ratios]
         return np.asarray(candidates - np.outer(multiples, known))

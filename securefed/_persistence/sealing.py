@@ -8,7 +8,8 @@ A seal protects checkpoints, client states and pinned identities on disk (`conta
     mark (16 bytes), version (2), key's fingerprint (8), generation (8), length (8), salt (32), ciphertext, tag (16)
 
 with the header, up to the salt, in the clear, and a GCM tag that covers header, kind of file and ciphertext. A
-generation is the number of a write, counted by the anchor; without one every write is the first.
+generation is the number of a write. The anchor, a small file in another place, remembers the newest; without an anchor
+every write has generation 1.
 
     key             derived by HKDF-SHA256 from          serves                       lives
     the seal's      (32 random bytes)                    the three keys below         in its own file, until deleted

@@ -17,8 +17,7 @@ over the degrees of freedom that the fit has left to it.
 `client_fit` takes lambda_1(S) from the first message, as if that were exact, and gives all rounds the same weight. Here
 every entry has the weight of its own error, and lambda_1(S) is an unknown. The ratio beta / lambda_1(S) is public
 (`FAPS.beta_scale`), up to a round from which on it depends on data; later rounds are left out, so that beta follows
-from S ("rounds with known beta" below). Directions of S that the messages do not determine stay at the near-consensus
-estimate.
+from S. Directions of S that the messages do not determine stay at the near-consensus estimate.
 
 The unit of S is lambda_1 of the S that `client_fit` found. A point, as `_NoiseWeightedEquations` fits it, holds in this
 order the parameters x of S' = S / lambda_1(S), the inner counts, and lambda_1(S) in that unit, the level (1 at the

@@ -163,9 +163,11 @@ def head_text(sizes: Mapping[str, Any]) -> str:
     values = {name: value for name, value in sizes.items() if name not in ("columns", "numbers a round")}
     own, others = values.pop("rows of client 0", ""), values.pop("rows of the others", "")
     least, most = others if isinstance(others, list | tuple) else (others, others)
-    rows = f"{own} rows each" if least == most == own else f"client 0 {own} rows, others {least} to {most}"
-    rows = rows.replace(f"{least} to {most}", str(least)) if least == most else rows
-    parts = [f"{values.pop('clients')} clients", "1 row each" if rows == "1 rows each" else rows]
+    if least == most == own:
+        rows = "1 row each" if own == 1 else f"{own} rows each"
+    else:
+        rows = f"client 0 {own} rows, others {least if least == most else f'{least} to {most}'}"
+    parts = [f"{values.pop('clients')} clients", rows]
     parts.append(f"{values.pop('rounds')} rounds")
     if "batch" in values and values["batch"] is None:
         values["batch"] = "all rows"

@@ -84,7 +84,7 @@ def unjudged(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 def _missing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Reason]:
     """List what the later audit was asked for and did not run.
 
-    A view that no attack looks at in either audit, or an attack that ran for as few seeds before, is left out.
+    A gap that the earlier audit had too, with no more seeds run, is left out: such as a view that no attack looks at.
     """
 
     def key(item: Mapping[str, Any]) -> tuple[str, ...]:
@@ -94,6 +94,7 @@ def _missing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Reason
     out = []
     for item in after.get("missing", ()):
         whole = not item["view"] and not item["ran"]  # nothing ran of an algorithm or of a defence
+        # an earlier audit without this gap is taken to have run as many seeds as the later was asked for
         if whole or item["ran"] < known.get(key(item), item["asked"]):
             gap = Missing(**item)
             out.append(Reason(DID_NOT_RUN, gap.where, gap.said))

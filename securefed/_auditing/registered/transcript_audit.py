@@ -197,12 +197,13 @@ class _Candidate:
             except SecureFedError as refusal:
                 self.skipped.append(f"{name}: {refusal}")
                 continue
-            before = len(self.findings)
-            for attack in self.attacks if reason is None else ():
-                self._attack(attack, observed, see)
             if reason is not None:
-                self._attack(ClearRows(), observed, see)
-            elif len(self.findings) == before:  # no attack with code for the algorithm ran on this view
+                self._attack(ClearRows(), observed, see)  # it reads rows that stand in a message
+                continue
+            before = len(self.findings)
+            for attack in self.attacks:
+                self._attack(attack, observed, see)
+            if len(self.findings) == before:  # no attack with code for the algorithm ran on this view
                 for make in _GENERIC:
                     self._attack(make(), observed, see)
 
