@@ -34,6 +34,10 @@ from securefed.errors import TranscriptError
 
 _ENTRIES = 2000
 """Entries of a message that are compared, drawn at random; a message of a network holds thousands more than needed."""
+_DISTINCT = 1e-12
+"""Distance of two groupings' sums, relative to the sum, below which they count as one grouping: round-off."""
+_DRAWS = 20
+"""Most random groupings that are drawn to find two that differ; of 2 clients with 2 rows, a third are alike."""
 _SOLVED = 1e-3
 """Residual at which the search ends, over the distance between the sums of two random groupings. Rounding leaves 1e-5,
 a wrong exchange .05."""
@@ -47,7 +51,8 @@ class ClientGroups:
         groups: (rows,) number of each row's group.
         clients: by group, the clients that it can be: those with as many rows.
         residual: distance of the simulated sum from the observed one, over the distance between the sums of two random
-            groupings. Above 1e-3 the grouping is not the true one.
+            groupings (over the observed sum's length where there is one grouping only). Above 1e-3 the grouping is not
+            the true one.
         simulations: number of different groups of rows whose messages were simulated.
     """
 
@@ -156,6 +161,10 @@ class _Simulation:
             self.known[group] = _flat(message)[self.kept]
         return self.known[group]
 
+    def sum(self, groups: Sequence[frozenset[int]]) -> Array:
+        """Return the sum of the messages of clients with these rows."""
+        return np.asarray(np.sum([self.message(group) for group in groups], axis=0))
+
 
 def _search(
     simulation: _Simulation, sizes: Sequence[int], rng: np.random.Generator
@@ -167,11 +176,9 @@ def _search(
         sizes: number of rows of each group.
         rng: draws the first grouping, and the order in which pairs of rows are tried.
     """
-    count = len(simulation.rows)
-    order, ends = rng.permutation(count), np.cumsum([0, *sizes])
-    groups = [frozenset(order[low:high].tolist()) for low, high in pairwise(ends)]
-    left = simulation.total - np.sum([simulation.message(group) for group in groups], axis=0)
-    scale = max(_together(simulation, sizes, rng), 1e-300)
+    count, groups = len(simulation.rows), _random_groups(sizes, rng)
+    left = simulation.total - simulation.sum(groups)
+    scale = max(_scale(simulation, sizes, rng), 1e-300)
     current, improved = float(np.linalg.norm(left)), True
     while improved and current > _SOLVED * scale:
         improved = False
@@ -190,14 +197,23 @@ def _search(
     return current / scale, groups
 
 
-def _together(simulation: _Simulation, sizes: Sequence[int], rng: np.random.Generator) -> float:
-    """Return the distance between the sums of two random groupings: how much it matters which rows share a client."""
-    ends, sums = np.cumsum([0, *sizes]), []
-    for _ in range(2):
-        order = rng.permutation(len(simulation.rows))
-        parts = [frozenset(order[low:high].tolist()) for low, high in pairwise(ends)]
-        sums.append(np.sum([simulation.message(part) for part in parts], axis=0))
-    return float(np.linalg.norm(sums[0] - sums[1]))
+def _scale(simulation: _Simulation, sizes: Sequence[int], rng: np.random.Generator) -> float:
+    """Return the distance between the sums of two random groupings: how much it matters which rows share a client.
+
+    Where all groupings are alike (a single client), it is the length of the observed sum.
+    """
+    first, length = simulation.sum(_random_groups(sizes, rng)), float(np.linalg.norm(simulation.total))
+    for _ in range(_DRAWS):
+        distance = float(np.linalg.norm(first - simulation.sum(_random_groups(sizes, rng))))
+        if distance > _DISTINCT * length:
+            return distance
+    return length
+
+
+def _random_groups(sizes: Sequence[int], rng: np.random.Generator) -> list[frozenset[int]]:
+    """Divide the rows at random into groups of these sizes."""
+    order, ends = rng.permutation(sum(sizes)), np.cumsum([0, *sizes])
+    return [frozenset(order[low:high].tolist()) for low, high in pairwise(ends)]
 
 
 def _flat(message: Tensors) -> Array:

@@ -53,6 +53,17 @@ def test_a_client_of_another_size_is_named() -> None:
     assert set(owner[found.groups == 1]) == {1}
 
 
+@pytest.mark.parametrize("sizes", [(4,), (2, 2)])
+@pytest.mark.parametrize("seed", range(4))
+def test_few_groupings_are_solved_from_every_start(sizes: tuple[int, ...], seed: int) -> None:
+    """The residual's unit is not the distance of two random groupings that happen to be the same one."""
+    data = clients(sizes)
+    rows, labels, owner = mixed(data)
+    found = group_by_client(rows, labels, *summed(data), restarts=1, seed=seed)
+    assert found.solved
+    assert pair_agreement(found.groups, owner) == 1.0
+
+
 def test_rows_that_are_not_the_sums_are_seen_by_the_residual() -> None:
     data = clients()
     rows, labels, _ = mixed(data)
