@@ -138,20 +138,44 @@ def show_advice(found: Advice, seeds: int) -> None:
         found: the advice.
         seeds: runs of each setting; where they are few, the last line says how many more to run.
     """
-    from securefed._auditing.advice.advised_words import nearest_sentence, record_sentence  # noqa: PLC0415 - heavy
+    from securefed._auditing.advice import advised_words as words  # noqa: PLC0415 - heavy, and not needed for --help
     from securefed._auditing.engine.statistics import ENOUGH  # noqa: PLC0415
 
     console.print(_table(found))
     console.print(
-        "> advised, + holds, - not shown to hold. `leak`: mean of the strongest attack on what the server sees; "
-        "`up to`: 95 % bound for all settings together; `seen from`: smallest leak that would have shown.",
+        "> advised, + holds, - not shown to hold. `rows`: of the attacked client in the first run (of several owners, "
+        "another one in each run). `leak`: mean of the strongest attack on what the server sees; `up to`: 95 % bound "
+        "for all settings together; `seen from`: smallest leak that would have shown. `utility`: mean, ± the standard "
+        f"deviation of single runs. {words.explained_words(found.tried)}",
         highlight=False,
     )
+    for reason in dict.fromkeys(one.note for one in found.tried if math.isnan(one.leak)):
+        console.print(escape(f"`{words.UNKNOWN}`: {reason}."), highlight=False, soft_wrap=True)
     few = f"{seeds} runs of each setting are too few to rely on; add --seeds {ENOUGH}." if seeds < ENOUGH else ""
-    lines = [*found.sentences, _paste(found.advised), record_sentence(found), _paste(found.record)]
-    for line in (*lines, nearest_sentence(found), _paste(found.nearest), few):
+    _print_all(*found.sentences, _paste(found.advised), words.record_sentence(found))
+    if found.records:
+        console.print(_record_table(found))
+    _print_all("" if found.record is None else found.record.changes, _paste(found.record))
+    _print_all(words.nearest_sentence(found), _paste(found.nearest), few)
+
+
+def _print_all(*lines: str) -> None:
+    """Print lines with an empty one above each; empty ones are left out."""
+    for line in lines:
         if line:
             console.print(f"\n{escape(line)}", soft_wrap=True, highlight=False)
+
+
+def _record_table(found: Advice) -> Table:
+    """Lay out the settings that hide single rows."""
+    from securefed._auditing.advice.advised_words import record_rows  # noqa: PLC0415 - not needed for --help
+
+    table = Table(title="\nSingle rows", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("epsilon of a row", "right guesses of 100, at most", "utility", "usable"):
+        table.add_column(name, justify="right")
+    for row in record_rows(found):
+        table.add_row(*row)
+    return table
 
 
 def _paste(setting: Setting | RecordSetting | None) -> str:
@@ -181,18 +205,15 @@ def _table(found: Advice) -> Table:
 
 def _cells(one: Setting, mark: str, *, wide: bool) -> list[str]:
     """Write one row of the table."""
+    from securefed._auditing.advice import advised_words  # noqa: PLC0415 - not needed for --help
+
     ran = not math.isnan(one.bytes_up)
     usable = "" if one.usable or one.usable_from is None else f" (usable from {one.usable_from} clients)"
     words = one.defense if wide else one.defense.replace("secure aggregation (sums of at least", "sums (of")
     # holds: the leak's upper bound and the smallest leak that would have shown are at most the acceptable leak
     mark = mark or ("[green]+[/]" if one.holds else "[red]-[/]")
     sizes = [str(one.rows_per_client), str(one.rounds)]
-    seen = ">1" if 1 < one.detectable < math.inf else _figure(one.detectable)  # above 1: no leak would have shown
-    leaks = [_figure(one.leak), _figure(one.leak_upper), seen, _figure(one.utility)]
-    clear = [_figure(one.utility_clear)] if wide else []
+    leaks = [*advised_words.leak_words(one), advised_words.utility_words(one)]
+    clear = [f"{one.utility_clear:.2f}" if math.isfinite(one.utility_clear) else advised_words.UNKNOWN] if wide else []
     seconds = [f"{one.seconds_per_round:.2g}" if ran else ""] if wide else []
     return [mark, escape(words + usable), *sizes, *leaks, *clear, f"{one.bytes_up:,.0f}" if ran else "", *seconds]
-
-
-def _figure(value: float) -> str:
-    return f"{value:.2f}" if math.isfinite(value) else "?"

@@ -9,7 +9,18 @@ from dataclasses import replace
 import pytest
 
 from securefed._auditing.advice.advice_values import Advice, RecordSetting, Setting
-from securefed._auditing.advice.advised_words import nearest_sentence, record_sentence
+from securefed._auditing.advice.advised_words import (
+    ALL,
+    FAILED,
+    NONE,
+    UNKNOWN,
+    explained_words,
+    leak_words,
+    nearest_sentence,
+    record_rows,
+    record_sentence,
+    utility_words,
+)
 from securefed.errors import DataError
 
 SETTING = Setting(
@@ -104,6 +115,33 @@ def test_of_noise_that_hides_single_rows_the_strongest_usable_promise_is_said() 
     none = record_sentence(replace(ADVICE, records=(strong,)))
     assert "at epsilon 0.5 for a row, does not keep 90% of the utility" in none
     assert record_sentence(replace(ADVICE, records_note="Not tried: pca.")) == "Not tried: pca."
+
+
+def test_a_table_has_one_word_for_each_thing_that_is_no_figure_and_explains_those_that_it_has() -> None:
+    scattered = replace(SETTING, leak=0.0, leak_upper=1.0, detectable=1.7)
+    failed = replace(SETTING, detectable=math.nan, utility_deviation=0.13)
+    absent = replace(SETTING, leak=math.nan, leak_upper=math.nan, detectable=math.nan, utility=math.nan)
+    assert leak_words(SETTING) == ("0.01", "0.04", "0.09")
+    assert leak_words(scattered) == ("0.00", ALL, NONE)
+    assert leak_words(failed) == ("0.01", "0.04", FAILED)
+    assert leak_words(absent) == (UNKNOWN,) * 3
+    assert [utility_words(one) for one in (SETTING, failed, absent)] == ["0.90", "0.90±0.13", UNKNOWN]
+    assert explained_words([SETTING]) == ""
+    for one, words in ((scattered, (ALL, NONE)), (failed, (FAILED,)), (absent, (UNKNOWN,))):
+        said = explained_words([SETTING, one])
+        assert [word for word in (ALL, NONE, FAILED, UNKNOWN) if f"`{word}`: " in said] == list(words)
+
+
+def test_every_epsilon_of_noise_for_single_rows_has_its_utility_and_scatter() -> None:
+    scattered = replace(RECORD, epsilon=4.0, guess=0.67, utility=0.9, utility_deviation=0.02, usable=False)
+    assert record_rows(replace(ADVICE, records=(RECORD, scattered))) == [
+        ("1", "55", "0.88", "yes"),
+        ("4", "67", "0.90±0.02", "no"),
+    ]
+    unknown = RecordSetting.from_json(RECORD.to_json())
+    assert math.isnan(unknown.utility_deviation) and replace(unknown, utility_deviation=0.0) == replace(
+        RECORD, utility_deviation=0.0
+    )
 
 
 def test_an_advice_of_a_version_without_records_is_read() -> None:

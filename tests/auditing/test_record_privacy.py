@@ -80,6 +80,9 @@ def test_a_small_cohort_is_offered_noise_for_rows_and_the_command_runs(
     assert found[1].usable and not found[0].usable  # the noise of epsilon .05 drowns 3 clients of 96 rows
     assert found[0].guess < 0.52 < found[1].guess < 1
     assert "the means and deviations by which columns are scaled" in found[1].note
+    assert found[1].utility_deviation >= 0
+    assert found[1].changes.startswith("The command trains your model as a network of 4 columns, 2 classes (widths); ")
+    assert "(yours: " in found[1].changes and found[1].changes.endswith("unless all 3 clients answer.")
     words = shlex.split(found[1].paste)
     ran = CliRunner().invoke(app, [*words[1:], "--json"])
     assert ran.exit_code == 0, ran.output  # with a budget of epsilon 8, which the run must not exceed

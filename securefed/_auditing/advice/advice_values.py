@@ -53,6 +53,8 @@ class Setting:
         note: what else the reader must know, in a sentence; empty if nothing.
         delta: of epsilon; `None` without it.
         utility_deviation: standard deviation of the utility of a single run; NaN where fewer than two ran.
+        simulated: of the cohort `usable_from`, on what it was simulated and the utilities that it reached, in words;
+            empty where that is `None`.
     """
 
     algorithm: str
@@ -75,6 +77,7 @@ class Setting:
     note: str = ""
     delta: float | None = None
     utility_deviation: float = math.nan
+    simulated: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values; NaN and infinity become `None`."""
@@ -110,6 +113,8 @@ class RecordSetting:
         seconds_per_round: wall-clock time of one round of the whole federation in one process.
         usable: whether the setting keeps enough of `utility_clear` (`Advice.keep`).
         note: what epsilon does not cover, in a sentence.
+        utility_deviation: standard deviation of the utility of a single run; NaN where fewer than two ran.
+        changes: what the command sets otherwise than the user did, and why, in a sentence; empty if nothing.
     """
 
     algorithm: str
@@ -125,6 +130,8 @@ class RecordSetting:
     seconds_per_round: float
     usable: bool
     note: str = ""
+    utility_deviation: float = math.nan
+    changes: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values; NaN and infinity become `None`."""
@@ -137,7 +144,7 @@ class RecordSetting:
         Raises:
             DataError: a value is missing or unknown.
         """
-        return _read(RecordSetting, values, ("utility", "utility_clear", "bytes_up", "seconds_per_round"))
+        return _read(RecordSetting, values, MEASURED)
 
 
 @dataclass(frozen=True)

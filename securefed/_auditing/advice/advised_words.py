@@ -3,16 +3,57 @@
 A setting is a defence at one size of federation. Its leak is 1 for exact data and 0 for a guess; `leak_upper` is the
 end of its interval, and `detectable` the smallest leak that the attacks would have shown. It holds if both are
 acceptable, and it is usable if it keeps enough of the utility in the clear; `usable_from` is the smallest cohort at
-which it was, in a simulation. `search` writes `sentences` into the advice, and page and terminal call
-`nearest_sentence` and `record_sentence`.
+which it was, in a simulation. `search` writes `sentences` into the advice; page and terminal call `nearest_sentence`
+and `record_sentence`, and take the words of their tables from here.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
-from securefed._auditing.advice.advice_values import Advice, Setting
+from securefed._auditing.advice.advice_values import Advice, RecordSetting, Setting
+
+ALL, NONE, FAILED, UNKNOWN = "all", "none", "failed", "n/a"
+WORDS: Final = {
+    ALL: "all of the data may leak, since a run was reconstructed or the runs scatter too much for a bound",
+    NONE: "the runs scatter so much that no leak would have shown",
+    FAILED: "the attacks did not explain the messages, so that their silence says nothing",
+    UNKNOWN: "the setting did not run, or no attack reads what the server sees then",
+}
+"""Words that stand in a table of settings instead of a figure, and what each means."""
+
+
+def leak_words(one: Setting) -> tuple[str, str, str]:
+    """Write the leak of a setting, its upper bound, and the smallest leak that would have shown, for a table."""
+    if math.isnan(one.leak):
+        return UNKNOWN, UNKNOWN, UNKNOWN
+    bound = ALL if not one.leak_upper < 1 else f"{one.leak_upper:.2f}"
+    seen = FAILED if math.isnan(one.detectable) else NONE if one.detectable > 1 else f"{one.detectable:.2f}"
+    return f"{one.leak:.2f}", bound, seen
+
+
+def utility_words(one: Setting | RecordSetting) -> str:
+    """Write a utility, with the standard deviation of a single run where that is known."""
+    if math.isnan(one.utility):
+        return UNKNOWN
+    deviation = one.utility_deviation
+    return f"{one.utility:.2f}" + ("" if math.isnan(deviation) else f"±{deviation:.2f}")
+
+
+def explained_words(tried: Sequence[Setting]) -> str:
+    """Explain those of `WORDS` that the table of some settings has, in a sentence each."""
+    used = {word for one in tried for word in (*leak_words(one), utility_words(one))}
+    return " ".join(f"`{word}`: {meaning}." for word, meaning in WORDS.items() if word in used)
+
+
+def record_rows(advice: Advice) -> list[tuple[str, str, str, str]]:
+    """Write the settings that hide single rows: epsilon of a row, right guesses of 100, utility, whether usable."""
+    return [
+        (f"{one.epsilon:g}", f"{_of_100(one.guess)}", utility_words(one), "yes" if one.usable else "no")
+        for one in advice.records
+    ]
 
 
 def sentences(
@@ -53,7 +94,7 @@ def sentences(
     )
     if needed is not None:
         which = min((one for one in holding if one.usable_from == needed), key=lambda one: one.epsilon or 0.0)
-        return first, f"From {needed} clients on {which.defense} is usable, in a simulation with rows drawn from yours."
+        return first, f"From {needed} clients on {which.defense} is usable{_simulation(which)}."
     return first, f"No cohort of up to {largest} clients that was simulated makes one usable."
 
 
@@ -69,19 +110,21 @@ def nearest_sentence(advice: Advice) -> str:
         smallest = "of any size" if math.isnan(one.detectable) else f"below {min(one.detectable, 1.0):.2f}"
         said += f", and the attacks might have missed a leak {smallest}"
     said += f"; its utility is {one.utility:.3f}, {one.utility_clear:.3f} in the clear."
-    larger = [
-        (s.usable_from, s.epsilon, s.rounds)
-        for s in advice.tried
-        if s.usable_from is not None and s.epsilon is not None
-    ]
+    larger = [s for s in advice.tried if s.usable_from is not None and s.epsilon is not None]
     if larger and not any(s.holds for s in advice.tried):
-        clients, epsilon, rounds = min(larger)
+        first = min(larger, key=lambda s: (s.usable_from or 0, s.epsilon or 0.0, s.rounds))
         said += (
-            f" From {clients} clients on, noise of epsilon {epsilon:g} in {rounds} round{'s' * (rounds != 1)} keeps "
-            f"{advice.keep:.0%} of the utility, in a simulation with rows drawn from yours; "
+            f" From {first.usable_from} clients on, noise of epsilon {first.epsilon:g} in {first.rounds} "
+            f"round{'s' * (first.rounds != 1)} keeps {advice.keep:.0%} of the utility{_simulation(first)}; "
             "its leak there was not measured."
         )
     return said
+
+
+def _simulation(one: Setting) -> str:
+    """Say on what the smallest usable cohort of a setting was simulated."""
+    found = f" ({one.simulated})" if one.simulated else ""
+    return f", in a simulation with rows drawn from yours{found}"
 
 
 def record_sentence(advice: Advice) -> str:
@@ -95,7 +138,7 @@ def record_sentence(advice: Advice) -> str:
             f"{one.epsilon:g} (delta {one.delta:g}) for a row has a utility of {one.utility:.3f}, {kept} in the "
             "clear. An attacker who knows all other rows and sees every message then tells whether a row was there in "
             f"at most {_of_100(one.guess)} of 100 cases; a coin is right in 50. What a client's rows have in common "
-            "is not hidden."
+            "is not hidden. The table of single rows has the other epsilons."
         )
     if not advice.records:
         return advice.records_note

@@ -110,7 +110,7 @@ class _Priced:
 
         def score(pair: tuple[float, float]) -> float:
             case = self._case(EPSILONS[CHOSEN_AT], self._rate * pair[0], pair[1])
-            return self._utility(self._with(case), seeds)
+            return float(np.mean(self._utilities(self._with(case), seeds)))
 
         factor, clip = max(product(STEPS, CLIPS), key=score)
         return self._rate * factor, clip
@@ -132,7 +132,8 @@ class _Priced:
         case = self._case(epsilon, rate, clip)
         trials = self._with(case)
         upload, seconds = trials.cost(self._candidate)
-        score = self._utility(trials, seeds)
+        scores = self._utilities(trials, seeds)
+        score = float(np.mean(scores))
         limited = dict(case.setting) | {"epsilon": epsilon}  # in the command, clients refuse to spend more than this
         defense = f"--defense secure_aggregation --defense-set threshold={self._candidate.threshold}"
         scaled = f", {SCALED}" if trials.scaled else ""
@@ -150,6 +151,19 @@ class _Priced:
             seconds_per_round=seconds,
             usable=keeps(score, clear, keep),
             note=NOT_COVERED + scaled,
+            utility_deviation=float(np.std(scores, ddof=1)) if len(scores) > 1 else math.nan,
+            changes=self._changes(rate, clip),
+        )
+
+    def _changes(self, rate: float, clip: float) -> str:
+        """Say which settings of the command are not the user's own, and why."""
+        inputs, *hidden, classes = self._fixed["widths"]
+        network = f"a network of {inputs} columns, {''.join(f'{width} hidden outputs, ' for width in hidden)}"
+        clients = self._candidate.clients
+        return (
+            f"The command trains your model as {network}{classes} classes (widths); learning rate {rate:g} (yours: "
+            f"{self._rate:g}) and clip {clip:g} did best here at epsilon {EPSILONS[CHOSEN_AT]:g}, over {CHOICE_SEEDS} "
+            f"runs each; threshold={clients}: no sum opens unless all {clients} clients answer."
         )
 
     def _case(self, epsilon: float, rate: float, clip: float) -> Case:
@@ -162,8 +176,8 @@ class _Priced:
     def _with(self, case: Case) -> Trials:
         return self._trials.of(case)
 
-    def _utility(self, trials: Trials, seeds: Sequence[int]) -> float:
-        return float(np.mean([trials.utility(self._candidate, seed) for seed in seeds]))
+    def _utilities(self, trials: Trials, seeds: Sequence[int]) -> list[float]:
+        return [trials.utility(self._candidate, seed) for seed in seeds]
 
 
 def noise_multiplier(epsilon: float, delta: float, steps: int) -> float:

@@ -14,10 +14,17 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from securefed._auditing.advice.advice_values import Advice, Setting
-from securefed._auditing.advice.advised_words import nearest_sentence, record_sentence
+from securefed._auditing.advice.advised_words import (
+    explained_words,
+    leak_words,
+    nearest_sentence,
+    record_rows,
+    record_sentence,
+    utility_words,
+)
 from securefed._auditing.report.plot import Plot, figure
 from securefed._auditing.report.report_words import figure as number
-from securefed._auditing.report.report_words import leak_text, short
+from securefed._auditing.report.report_words import short
 
 _TICKS: Final = (0.0, 0.5, 1.0)
 
@@ -37,33 +44,35 @@ def advice_block(advice: Advice) -> dict[str, Any]:
             {"words": words, "paste": "" if setting is None else setting.paste}
             for words, setting in (
                 (" ".join(advice.sentences), advice.advised),
-                (record_sentence(advice), advice.record),
+                (f"{record_sentence(advice)} {advice.record.changes if advice.record else ''}".strip(), advice.record),
                 (nearest_sentence(advice), advice.nearest),
             )
             if words
         ],
+        "records": record_rows(advice),
         "chart": Markup(_frontier(advice, shown)),  # noqa: S704 - the chart escapes its text
         "rows": [_row(index, setting, advice) for index, setting in enumerate(shown, 1)],
         "view": advice.view,
         "acceptable": f"{advice.acceptable:g}",
         "keep": f"{advice.keep:.0%}",
-        "notes": [note for note in dict.fromkeys(notes) if note],
+        "explained": explained_words(shown).replace("`", ""),
+        "notes": [f"{note[0].upper()}{note[1:].removesuffix('.')}." for note in dict.fromkeys(notes) if note],
     }
 
 
 def _row(index: int, setting: Setting, advice: Advice) -> dict[str, str]:
+    leak, bound, _ = leak_words(setting)
     usable = "yes" if setting.usable else f"from {setting.usable_from} clients" if setting.usable_from else "no"
     return {
         "number": str(index),
         "css": "advised" if setting == advice.advised else "",
         "defense": setting.defense,
         "sizes": f"{setting.clients} clients, {setting.rows_per_client} rows, {setting.rounds} rounds",
-        "leak": leak_text(setting.leak),
-        # empty where it was not measured (NaN), and where even the upper end is worse than a guess
-        "upper": f"at most {leak_text(setting.leak_upper)}" if setting.leak_upper >= 0 else "",
+        "leak": leak,
+        "upper": "" if math.isnan(setting.leak) else f"at most {bound}",
         "holds": "yes" if setting.holds else "no",
         "epsilon": number(setting.epsilon, ".3g"),
-        "utility": number(setting.utility, ".2f"),
+        "utility": utility_words(setting),
         "unprotected": number(setting.utility_clear, ".2f"),
         "usable": usable,
         "bytes": number(setting.bytes_up, ",.0f"),
