@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +51,15 @@ def test_a_file_describes_the_whole_run(tmp_path) -> None:
     printed = RUNNER.invoke(app, ["run", str(path), "--json", "--out", str(tmp_path / "out")])
     assert json.loads(printed.output)["rounds"] == 2
     assert (tmp_path / "out" / "run.json").exists()
+
+
+def test_a_file_is_utf_8_whatever_the_locale(tmp_path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(f"# étude\n{RUN}", encoding="utf-8")
+    ascii_locale = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    code = "import sys, pathlib; from securefed._commands.run_file import read_run; read_run(pathlib.Path(sys.argv[1]))"
+    ran = subprocess.run([sys.executable, "-c", code, path], check=False, env=ascii_locale, capture_output=True)
+    assert ran.returncode == 0, ran.stderr.decode()
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ class SitePolicy:
         """
         place = Path(path)
         try:
-            given = tomllib.loads(place.read_text())
+            given = tomllib.loads(place.read_text(encoding="utf-8"))
             limits = Limits(**given.pop("limits", {}))
             read = _readers(place.parent, limits)
             known = {field.name for field in fields(cls)}
