@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -33,16 +34,29 @@ def run_and_save(out: Path, progress: Progress | None, **arguments: Any) -> Repo
     """Run an audit and write `audit.html` and `audit.json` into `out`; an audit that was interrupted there continues.
 
     Raises:
-        StorageError: `out` cannot be written; found out before anything runs.
+        StorageError: `out` cannot be written; found out before anything runs. An audit that is refused leaves no
+            folder behind.
     """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "audit.json").touch()
-    except OSError as error:
-        raise StorageError(f"cannot write into {out}: {error.strerror}; choose another folder with --out") from error
+    _require_writable(out)
     report = audit(progress=progress, keep=out / UNFINISHED, **arguments)
     report.save(out)
     return report
+
+
+def _require_writable(folder: Path) -> None:
+    """Raise `StorageError` unless files can be made in a folder; leave neither file nor folder that was not there."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]  # the innermost first
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+        for old in (folder / "audit.json", folder / "audit.html"):
+            if old.exists():
+                old.open("a").close()
+        for one in missing:
+            one.rmdir()
+    except OSError as error:
+        raise StorageError(f"cannot write into {folder}: {error.strerror}; choose another folder with --out") from error
 
 
 def plan_for(

@@ -17,9 +17,10 @@ from securefed._auditing.registered.audited_defenses import (
 )
 from securefed._auditing.registered.registered_audit import audit
 from securefed._catalogue import defenses
+from securefed._commands.audit_run import run_and_save
 from securefed._runtime.federation import Federation
 from securefed.datasets import load
-from securefed.errors import ConfigError, DataError
+from securefed.errors import ConfigError, DataError, SecureFedError, StorageError
 
 QUICK = {"algorithms": ["dsgd"], "attacks": ["gradient_inversion/fit"], "seeds": 1, "workers": 1}
 
@@ -181,3 +182,27 @@ def test_sums_with_noise_have_a_null_of_their_own() -> None:
 def test_an_algorithm_without_an_audit_case_is_named_as_that() -> None:
     with pytest.raises(ConfigError, match="private/fedavg is registered but cannot be audited by name"):
         audit(algorithms=["private/fedavg"], seeds=1)
+    with pytest.raises(ConfigError, match=r"`audit_algorithm\(algorithm, clients\)` attacks its messages, in Python$"):
+        audit(algorithms=["detection/fedae"], seeds=1)
+
+
+@pytest.mark.parametrize("wrong", [{"algorithms": ["private/fedavg"]}, {"data": "nowhere.csv"}, {"attacks": ["none"]}])
+def test_an_audit_that_is_refused_leaves_no_folder(tmp_path, wrong) -> None:
+    with pytest.raises(SecureFedError):
+        run_and_save(tmp_path / "new" / "report", None, seeds=1, workers=1, **wrong)
+    assert list(tmp_path.iterdir()) == []
+    kept = tmp_path / "audit.json"
+    kept.write_text("earlier")
+    with pytest.raises(SecureFedError):
+        run_and_save(tmp_path, None, seeds=1, workers=1, **wrong)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["earlier"]
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_runs(tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "report"):
+        with pytest.raises(StorageError, match="cannot write into"):
+            run_and_save(place, None, algorithms=["private/fedavg"])
+    (tmp_path / "audit.html").mkdir()  # a folder where the page would go
+    with pytest.raises(StorageError, match="cannot write into"):
+        run_and_save(tmp_path, None, algorithms=["private/fedavg"])

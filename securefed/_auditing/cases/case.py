@@ -123,6 +123,13 @@ class Case:
         }
 
 
+_PRIVATE = (
+    ". How far its noise hides single rows: `audit_records` measures it, and `securefed advise optimization/fedavg` "
+    "says what it costs. What its messages would leak without that noise: audit optimization/fedavg"
+)
+"""What can be asked about an algorithm whose clients add noise in their local steps, and that has no audit case."""
+
+
 def case(name: str) -> Case:
     """Resolve the audit case of an algorithm.
 
@@ -143,8 +150,10 @@ def case(name: str) -> Case:
             raise ConfigError(f"{name} has no audit case; give the class an attribute `audit_case = AuditCase(...)`")
         if name in algorithms.names:
             raise ConfigError(
-                f"{name} is registered but cannot be audited by name, since it has no audit case; `audit_records` "
-                "measures the privacy of its single records"
+                f"{name} is registered but cannot be audited by name, since it has no audit case. "
+                "`audit_algorithm(algorithm, clients)` attacks its messages, in Python"
+                + _PRIVATE
+                * name.startswith("private/")
             )
         raise UnknownNameError("algorithm", name, case_names())
     score, label = utility(data.utility, lambda: entry.make(**data.settings))
