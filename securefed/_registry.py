@@ -107,7 +107,7 @@ class Registry(Generic[T]):
 
     def entry_of(self, kind: Any) -> Entry[T] | None:
         """Return the entry under which a class is registered; `None` where it is not."""
-        makers = (kind, getattr(kind, "from_settings", kind))
+        makers = (kind, getattr(kind, "from_settings", kind))  # what `_entry` stores as `make` of a class
         return next((entry for entry in self if entry.make in makers), None)
 
     def __getitem__(self, name: str) -> Entry[T]:

@@ -174,10 +174,10 @@ def _reconstruction(secret: str, value: Array, model: KernelRidge, replay: Repla
         diagnostics={
             "simulated clients": len(model.known),
             "kernel": "quadratic" if model.quadratic else "linear",
-            # Where random draws change messages as much as other rows do, no residual tells whether the messages are
-            # explained. The attack then counts as one that explains them if the draws are added to the messages, as
-            # noise is: a regression is the best that can be done about it. Of other draws more may be known, such as
-            # the random half of the rows that a client used.
+            # Where random draws change messages as much as other rows do, no residual tells whether an estimate
+            # explains them. It counts as explaining them if the draws only add to the messages, as noise does, since
+            # no attack does much better than regression there. Other draws, such as which half of its rows a client
+            # used, an attack might still find out.
             **({"explained": replay.additive} if replay.units.noise_dominates else {}),
         },
     )

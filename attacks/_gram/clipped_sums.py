@@ -26,7 +26,7 @@ from securefed._tensors import Array
 from securefed.attacks._base import RoundView
 from securefed.attacks._gram.observed_rounds import Members
 
-_SIZES = np.geomspace(1 / 64, 64, 385)[:, None]
+_SCALES = np.geomspace(1 / 64, 64, 385)[:, None]
 """Scales of S that are compared, relative to the estimate: a factor 64 either way, in steps of 2 percent."""
 _ALIKE = 0.02
 """Prior standard deviation of the share by which a sum is shorter than the sum of its messages' norms, because messages
@@ -87,18 +87,20 @@ class ClippedSums:
         """
         norms = self.shares * sizes[:, None]  # share_i c_k at scale 1
         # by scale a: (sum_i min(a share_i c_k, C_k))^2, (scales, K)
-        expected = np.stack([np.minimum(size * norms, self.limits[:, None]).sum(axis=1) for size in _SIZES]) ** 2
+        expected = np.stack([np.minimum(scale * norms, self.limits[:, None]).sum(axis=1) for scale in _SCALES]) ** 2
+        # the relative error of a square is twice that of the norm, here and in `prior`
         weights = 1 / (errors**2 + (2 * _MODEL * squares) ** 2)
         # each scale fits its own factor t <= 1 by which the squared norms are shorter, with a prior centred at 1:
-        # t minimises sum_k weights_k (t expected_k - squares_k)^2 + prior (1 - t)^2
+        # t minimises sum_k weights_k (t expected_k - squares_k)^2 + prior (1 - t)^2, in closed form
         weighted, prior = expected * weights, (2 * _ALIKE) ** -2
         shrinkage = np.minimum((weighted @ squares + prior) / (np.sum(weighted * expected, axis=1) + prior), 1.0)
         cost = np.sum(weights * (shrinkage[:, None] * expected - squares) ** 2, axis=1) + prior * (1 - shrinkage) ** 2
         # the prior of the scale: log-normal around the trace of uniform features
-        cost += np.log(_SIZES[:, 0] * trace / self.trace) ** 2
+        cost += np.log(_SCALES[:, 0] * trace / self.trace) ** 2
         likelihoods = np.exp((cost.min() - cost) / 2)
         # of all estimates s, E[1/a] / E[1/a^2] has the least expected squared relative error E[(s / a - 1)^2]
-        scale = float(np.sum(likelihoods / _SIZES[:, 0]) / np.sum(likelihoods / _SIZES[:, 0] ** 2))
+        scale = float(np.sum(likelihoods / _SCALES[:, 0]) / np.sum(likelihoods / _SCALES[:, 0] ** 2))
+        # share_i min(1, C_k / (share_i scale c_k))
         return scale, np.minimum(self.shares, (self.limits / (scale * sizes))[:, None])
 
 

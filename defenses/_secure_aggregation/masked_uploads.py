@@ -23,7 +23,11 @@ from securefed.errors import DataError, RangeRefused
 
 
 def check_upload(reply: Message, plan: Plan) -> None:
-    """Raise `MalformedError` unless the reply holds just the plan's tensors as they travel, and the tag if any."""
+    """Raise `MalformedError` unless the reply holds just the fields of an upload, as they travel.
+
+    These are the plan's tensors; where clients check the announced sum, the tag for that (`verification.CHECK`); and
+    the tag that authenticates the message itself (`channel.TAG`).
+    """
     check = (verification.CHECK,) if plan.verified else ()
     channel.expect_fields(reply, (*(f"{MASKED}/{tensor.name}" for tensor in plan.tensors), *check, channel.TAG))
     for name in check:

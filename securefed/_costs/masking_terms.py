@@ -8,8 +8,9 @@ Bell et al., 2020). An exchange is resumed if the one before it has already agre
 A predicted quantity, such as the server's CPU time, is a sum of terms: a count, times a constant that was fitted to
 measured exchanges. `TERMS` has for each quantity the counts, as functions of `MaskingCounts`, by name; `figures.json`
 has the constants by the same names. In these names a "roster entry" is a client that takes part, an "advert" its two
-public keys, a "bundle" the encrypted shares from one client for one holder, and a "tag" a client's proof on its
-contribution, by which clients check the announced sum.
+public keys, a "bundle" the encrypted shares from one client for one holder, and a "key piece" and a "tag" belong to the
+check of the announced sum: some clients deal pieces of a key to all, and each client sends a linear tag of its
+contribution, under a pad of its own from the key and under pairwise masks ("tag pad" counts pads and masks).
 
 Memory is the peak over all steps of an exchange. Where either of two steps may have the peak, a term counts by how much
 the second step exceeds the first, and is 0 where it does not (`relay_excess`, `preparation_excess`).
@@ -145,9 +146,9 @@ TERMS: Final[Mapping[str, Mapping[str, Term]]] = {
         "entry": lambda s: s.entries,
         "mask byte": lambda s: s.upload_bytes * s.holders,
         "signature": lambda s: s.signed * (s.clients + s.threshold),  # of keys, and of the survivors by a quorum
-        "remembered byte": lambda s: s.signed * s.upload_bytes,  # the mark of a contribution
+        "remembered byte": lambda s: s.signed * s.upload_bytes,  # hashed, so that a repeated contribution is recognised
         "key piece": lambda s: s.dealers,
-        "tag pad": lambda s: s.verified * (s.holders + s.alive),
+        "tag pad": lambda s: s.verified * (s.holders + s.alive),  # masks of its own tag; pads of all in the sum
         "tagged entry": lambda s: s.verified * 2 * s.entries,  # in its own tag, and in the check of the sum
         "prepared exchange": lambda s: s.resumed,
         "prepared holder": lambda s: s.resumed * s.holders,
@@ -156,10 +157,11 @@ TERMS: Final[Mapping[str, Mapping[str, Term]]] = {
         "exchange": lambda s: 1,
         "client": lambda s: s.clients,
         "bundle": lambda s: s.clients * s.holders,
+        # weights at the points of `shares` holders: once where all clients have the same holders, else for each client
         "Lagrange factor": lambda s: s.shares**2 * (s.clients if s.sparse else 1),
         "key agreement": lambda s: s.pairs,
         "upload byte": lambda s: s.upload_bytes * s.alive,
-        "mask byte": lambda s: s.upload_bytes * (s.alive + s.pairs),
+        "mask byte": lambda s: s.upload_bytes * (s.alive + s.pairs),  # each survivor's own mask, and those of the lost
         "entry": lambda s: s.entries,
         "signature": lambda s: s.signed * (s.clients + s.alive),  # of keys, and of the survivors
         "tag pad": lambda s: s.verified * (s.alive + s.pairs),
@@ -175,7 +177,7 @@ TERMS: Final[Mapping[str, Mapping[str, Term]]] = {
         "signature of keys": lambda s: s.signed * s.adverts,
         "signature of survivors": lambda s: s.signed * s.threshold,
         "key piece": lambda s: s.dealers,
-        "announced number": lambda s: s.verified * (s.entries + s.alive + 2),
+        "announced number": lambda s: s.verified * (s.entries + s.alive + 2),  # the sum, the survivors' ids, their tag
     },
     "client_memory": {
         "exchange": lambda s: 1,

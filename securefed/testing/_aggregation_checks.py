@@ -32,7 +32,7 @@ from securefed.testing._transform_checks import CLIENTS, LAYOUT, contributions
 _RUN: Final = "ab" * 16
 _ROUND: Final = 3
 _CONTEXT: Final = bytes(32)
-"""Stands for the digest of what clients were sent, to which an aggregation binds uploads."""
+"""Stands for the digests of what clients were sent, to which an aggregation binds uploads."""
 _LOST: Final[ClientId] = 2
 """The client whose replies are lost."""
 _ROUNDING: Final = 1e-9
@@ -177,7 +177,7 @@ class _Exchange:
         plan = self.defense.plan(LAYOUT, CLIENTS)
         session = Session(_RUN, _ROUND, tuple(range(CLIENTS)), plan, _CONTEXT)
         self.clients = {client: protocol.client_open(session, client) for client in session.cohort}
-        helper = protocol.helper(CLIENTS)
+        helper = protocol.helper(CLIENTS)  # a further party, such as a key holder; `None` where none is needed
         state, stage, outgoing = protocol.server_open(session)
         while True:
             replies: dict[PartyId, Message] = {}
@@ -205,7 +205,7 @@ class _Exchange:
             return reply
         self.requests[client] = request
         encoded = None if client == self.sits_out else self.defense.encode(contributions()[client], plan)
-        waiting = self._thawed(protocol.client_accept(state, request, UploadContext(_CONTEXT, bytes(32))))
+        waiting = self._thawed(protocol.client_accept(state, request, UploadContext(_CONTEXT, _CONTEXT)))
         self.clients[client], reply = protocol.client_upload(waiting, encoded)
         return reply
 

@@ -16,9 +16,9 @@ drawn with the rows. `own_seed_run` calls `search`, `add_null_of_other_rows`, `r
 
 The null of an attack, which measures chance, is the same attack on shuffled rounds: each message takes the place of
 another round's, and the entries of each of its tensors change places at random; of a single round only the latter.
-Attacks after `add_null_of_other_rows` have a second null, messages of the same rounds from other rows. The null that
-errs less counts; where there is none, or the attack refuses its null, chance is the guess, of leakage 0. A null may
-take as long as its attack.
+Attacks after `add_null_of_other_rows` have a second null, messages of the same rounds from other rows. Of two nulls the
+one with the larger leakage counts; where there is none, or the attack refuses its null, chance is the guess, of leakage
+0. A null may take as long as its attack.
 """
 
 from __future__ import annotations
@@ -195,7 +195,11 @@ class GenericAttacks:
         self._try(learned.name, lambda replay: [learned.attack(replay)], nulls)
 
     def _rng(self, stream: int) -> np.random.Generator:
-        """Return the generator of one attack, whose draws do not depend on which other attacks ran."""
+        """Return a generator whose draws do not depend on which other attacks ran.
+
+        Args:
+            stream: any number; 3 serves probe and fit, and 2 and 10 are taken by the nulls.
+        """
         return np.random.default_rng([self._secret.seed, stream])
 
     def _try(self, name: str, run: Run, nulls: Sequence[Replay] | None = None, what: str = "") -> bool:

@@ -37,7 +37,7 @@ def matrices(report: Report) -> list[dict[str, Any]]:
         For each table its `title`, its explanation `text`, and the keys of `_matrix`; the page's template reads them.
     """
     secrets = dict.fromkeys(report.settings[name]["secret"] for name in report.algorithms)
-    if names_secrets(report):
+    if names_secrets(report):  # one algorithm, attacked for several secrets
         secrets = dict.fromkeys(cell.secret for cell in report.cells if cell.owner == CLIENT)
     tables = (
         (
@@ -106,7 +106,7 @@ def _matrix(report: Report, owner: str) -> dict[str, Any]:
     heads = [(name, owner, secret_title(report.settings[name]["secret"])) for name in report.algorithms]
     if apart:
         (name,) = report.algorithms
-        secrets = dict.fromkeys(cell.secret for cell in best.values())
+        secrets = dict.fromkeys(cell.secret for cell in best.values())  # those of all clients are named "pooled ..."
         heads = [(name, secret, secret_title(secret.removeprefix("pooled "))) for secret in secrets]
     rows = [_row(name, note, [best.get((name, *column, key)) for column in columns]) for name, key, note in heads]
     return {"groups": groups, "rows": rows, "columns": [f"{protection(defense)}, {view}" for defense, view in columns]}

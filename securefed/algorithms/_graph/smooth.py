@@ -44,10 +44,8 @@ class SmoothGraph:
     def objective(self, graph: Array, distances: Array) -> Array:
         """Return g(w), (...,); `graph` and `distances` = z / N are (..., edges)."""
         degrees = self.edges.degrees(graph) + self.zeta
-        smoothness = (distances * graph).sum(axis=-1)
-        return np.asarray(
-            smoothness - self.alpha * np.log(degrees).sum(axis=-1) + 2 * self.beta * (graph**2).sum(axis=-1)
-        )
+        fit = (distances * graph).sum(axis=-1)
+        return np.asarray(fit - self.alpha * np.log(degrees).sum(axis=-1) + 2 * self.beta * (graph**2).sum(axis=-1))
 
     def gradient(self, graph: Array, distances: Array, degrees: Array | None = None) -> Array:
         """Return z / N - S^T(alpha / (S w + zeta)) + 4 beta w, (..., edges); `degrees` = S w where it is known."""
@@ -87,8 +85,8 @@ class MomentumDescent:
     just before it the gradient is unbounded. A client's step from such a point is made without momentum instead. In
     the paper's experiment with 90 % of the edges shared it happens in one of 20 draws of the data, under FedAvg.
     With xi = 0, no step raises the objective where eta is at most 2 / L, L = `SmoothGraph.smoothness` at the smallest
-    degree between the step's ends, plus the pull. With momentum single steps may raise it;
-    `GraphMethod.descend` says what becomes of a graph that momentum throws far up.
+    degree between the step's ends, plus the `strength` of `run`. With momentum single steps may raise it; see
+    `GraphMethod.descend` for a graph that momentum carries to a much larger objective.
     """
 
     step_size: float
