@@ -1,8 +1,9 @@
 """Record which clients contributed to which sum, and find which clients differences of sums can single out.
 
-With P the matrix of who is in which sum, a client's message is the combination w of the sums with P^T w = unit vector
-of the client, if messages do not change over the rounds. `disaggregate` fits messages that change. Users read a
-`ParticipationMatrix` to see which clients the survivors of a run expose under secure aggregation.
+P is 1 where a client (column) contributed to the sum of a round (row), else 0. If messages do not change over the
+rounds, a combination w of the sums with P^T w = the client's unit vector is that client's message. Users make a
+`ParticipationMatrix` of a view (what the server observes of a run) to see which clients the changing survivors of its
+rounds expose under secure aggregation. The function `disaggregate` starts from one, and fits messages that change.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class ParticipationMatrix:
 
     Attributes:
         clients: ids of the columns, ascending.
-        present: (rounds, clients) 1 where the client contributed, else 0.
+        present: the matrix P, (rounds, clients).
     """
 
     clients: tuple[ClientId, ...]
@@ -48,7 +49,7 @@ class ParticipationMatrix:
 
     @property
     def rates(self) -> Mapping[ClientId, float]:
-        """Share of the rounds that each client contributed to; the server knows it under every defence."""
+        """Share of the rounds that each client contributed to; no defence hides it from the server."""
         return dict(zip(self.clients, self.present.mean(axis=0).tolist(), strict=True))
 
     def absences(self, client: ClientId) -> int:

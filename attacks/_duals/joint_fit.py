@@ -20,7 +20,9 @@ steps do not show c. FedPE's do, as its U is not orthonormal.
 
 A sum of messages gives no single U_i. But each client's messages are a known function of S_i and of the broadcasts,
 and a non-linear one, so that the sums depend on every S_i. All clients are therefore simulated from the start, and
-their S_i fitted to the sums together. The attack `JointDuals` defines this problem, its base `JointAttack` solves it.
+their S_i fitted to the sums together. The attack `JointDuals` states this problem; its base `JointAttack` calls the
+methods here, solves the problem by Levenberg-Marquardt and reports the sum of the S_i. Messages hold M_i under the name
+`POINT`, broadcasts Z under the name `BASIS`.
 """
 
 from __future__ import annotations
@@ -55,9 +57,10 @@ class JointDuals(JointAttack):
 
     Where the algorithm normalises, its clients use S_i / n_i, n_i the number of rows, and so does the fit. The sum of
     the S_i is then taken as that of the fitted matrices times the mean n_i, since the fit does not show which matrix is
-    which client's. FedPG's messages are the same for S_i and S_i + c I. The number c is chosen so that the fitted
-    matrix has the least rank or, where its diagonal is constant, the diagonal of z-scored columns. That is 1 where the
-    algorithm normalises, else the mean n_i, so that the sum of the matrices is right for clients of unequal sizes too.
+    which client's. FedPG's messages are the same for S_i and S_i + c I, so that c must be guessed for each fitted
+    matrix. A constant diagonal says that the columns are z-scored (mean 0, variance 1): then c sets it to their value,
+    1 where the algorithm normalises, else n_i, for which the mean n_i stands. Otherwise c makes the least eigenvalue 0,
+    as it is in a Gram matrix of fewer rows than features.
     """
 
     name: ClassVar[str] = "duals/joint"
@@ -67,37 +70,41 @@ class JointDuals(JointAttack):
         return None if isinstance(algorithm, FedPG | FedPE) else "The messages hold no points of FedPG or FedPE."
 
     def size(self, target: Target, rounds: int) -> tuple[int, int]:
-        """Return how many unknowns a client has, one fewer under FedPG, which does not show c, and the equations."""
+        """Return the numbers of unknowns of one client and of observed entries; FedPG's lack of c saves an unknown."""
         algorithm, features = cast("FedPG | FedPE", target.algorithm), target.public.features
         return features * (features + 1) // 2 - local_steps_of(algorithm).blind, rounds * features * algorithm.rank
 
     def fit_problem(self, observed: View, target: Target) -> JointFitProblem:
         """Return the simulated client, the observed sums, and S = 0, where the fit begins.
 
-        From S = 0 one client is fitted to the mean of the messages. No search of all clients starts there or at that
-        fit, where all are equal and have equal derivatives: `fit_jointly` gives each client random changes first.
+        `fit_jointly` first fits one matrix for all clients, from S = 0; then it changes each client's at random, and
+        fits them all.
         """
         sender = SimulatedConsensusClient.of(observed, target)
         observed_sums = np.concatenate([o.message[POINT].reshape(-1) for o in observed.rounds])
         return JointFitProblem(sender, observed_sums, np.zeros(sender.count))
 
     def rescaled(self, grams: Array, target: Target, members: Sequence[int]) -> tuple[Array, float]:
-        """Choose FedPG's unknown multiples of I; return the matrices, and the factor from their sum to the sum of S_i.
+        """Choose FedPG's unknown multiples of I, as the class explains.
 
-        The factor is the mean number of rows where the algorithm normalises, else 1.
+        Args:
+            grams: the fitted matrices, (clients, features, features).
+            target: the algorithm and the public facts, with the clients' numbers of rows.
+            members: ids of the clients.
+
+        Returns:
+            The matrices, and the factor from their sum to the sum of the S_i: the mean number of rows where the
+            algorithm normalises, else 1.
         """
         algorithm = cast("FedPG | FedPE", target.algorithm)
         rows = float(np.mean([target.public.rows[client] for client in members]))
-        unit = z_scored_diagonal(algorithm, rows)
+        unit = z_scored_diagonal(algorithm, rows)  # 1 or `rows`
         shifted = np.stack([_shifted(gram, unit) for gram in grams]) if local_steps_of(algorithm).blind else grams
         return shifted, rows if algorithm.normalise else 1.0
 
 
 def _shifted(gram: Array, unit: float) -> Array:
-    """Add the multiple of I that FedPG does not show: a constant diagonal becomes `unit`, else the rank the least.
-
-    A Gram matrix of fewer rows than features has the least eigenvalue 0.
-    """
+    """Add a multiple of I, unseen by FedPG: a constant diagonal becomes `unit`, else the least eigenvalue 0."""
     diagonal = np.diag(gram)
     shift = unit - diagonal.mean() if np.ptp(diagonal) <= CONSTANT_DIAGONAL * unit else -np.linalg.eigvalsh(gram)[0]
     return np.asarray(gram + shift * np.eye(len(gram)))
@@ -175,8 +182,8 @@ class SimulatedConsensusClient:
             U, dU = self.motion.end_and_tangents(S, self.coordinates, start, start_tangents)
             points.append(U + dual / self.rho)
             tangents.append(dU + start_tangents.d_linear / self.rho)
-            B = excess(U)  # h = B * B
-            # dT+ = dT + rho d(B * B), with dB = d(U^T U) where B > 0
+            B = excess(U)  # max(0, U^T U - I), so that h = B * B
+            # dT+ = dT + rho d(B * B) = dT + 2 rho B * dB, with dB = dU^T U + U^T dU where B > 0
             dT = start_tangents.d_constraint_dual + 2 * self.rho * B[:, None, :] * (crossed(dU, U) + left(U.T, dU))
             start_tangents = StartTangents(dU, self.rho * tangents[-1], dT)
             dual, T = self.rho * (points[-1] - following), T + self.rho * B**2
@@ -185,6 +192,6 @@ class SimulatedConsensusClient:
 
     @cached_property
     def _first(self) -> tuple[Array, Array, Array]:
-        """Return U, Y and T at the start."""
+        """Return U, Y and T at the client's start: orth(Z), 0 and 0."""
         Z = self.rounds[0].broadcast[BASIS]
         return orth(Z), np.zeros_like(Z), np.zeros((Z.shape[1], Z.shape[1]))

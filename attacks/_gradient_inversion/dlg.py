@@ -93,6 +93,10 @@ class DLG(FittingAttack):
     For one row and a model with a bias, the weights' gradient over the bias' gradient is the row, whatever the local
     steps were. Otherwise, or if the ratio does not explain the messages, rows in the messages' row space are fitted to
     several rounds together by L-BFGS.
+
+    Attributes:
+        rounds: number of rounds to fit; more are taken if the rows need them.
+        search: the search for rows.
     """
 
     rounds: int = 5
@@ -133,7 +137,7 @@ class DLG(FittingAttack):
             row @ equations.basis,
             labels=labels,
             residual=residual,
-            rank=1,
+            rank=1,  # the one row is one unknown, and is determined
             unknowns=1,
             condition=1.0,
             members=frozenset(equations.simulation.members),

@@ -1,13 +1,14 @@
 """Compute both gradients of a LoSAC client with two local steps, and their points, from its messages in closed form.
 
 N is the number of clients, eta the learning rate, x the broadcast model and phi the broadcast sum of stored gradients.
-With one block, y the gradient that the client stores, g and g' the gradients of its two steps and x' the point between
-them, the client sends the changes (LoSAC, (8), (11) applied twice)
+With all rows in one block, y the gradient that the client stores, g and g' the gradients of its two steps and x' the
+point between them, the client sends the changes (equations (8) and (11) of the paper, which `LoSAC` states, twice)
 
     dphi = g' - y,      dx = -eta (2 phi / N + (1 + 1/N) (g - y) + g' - g),      x' = x - eta (phi / N + g - y).
 
-This gives g' = y + dphi, then g, then x'; g' is the next round's y. The rows are then fitted to gradients at known
-points, without simulated steps. Clients store y = 0 before the first round, with which the history begins.
+This gives g' = y + dphi, then g, then x'; g' is the next round's y. The rows are then fitted to gradients at the known
+points x and x', as if DSGD, whose clients send the gradient at the broadcast model, had run a round at each: no steps
+are simulated. Clients store y = 0 before the first round, with which the history begins.
 `sample_fit` tries this before it simulates steps. It also works at learning rates at which local steps overshoot, where
 paths simulated from wrong rows lead the search astray (learning rate 0.3, 1 to 8 digits: all clients' rows, none
 without it).

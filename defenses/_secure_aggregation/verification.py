@@ -7,7 +7,7 @@ counted before it sends anything more (`check_sum`). Survivors are the clients w
 For each exchange up to 16 clients deal pieces of a key K, each encrypted for every client; the server relays them
 unread, and every client combines the pieces to the same K. From K all clients derive weights a (a 64-bit word for each
 entry of the plan's tensors) and a pad b_i for each client i. Let x_i be the contribution of client i as integers, and S
-the sum of the survivors' x_i. Beside its masked upload client i sends tag_i, under masks of the same pairs:
+the sum of the survivors' x_i. Beside its masked upload client i sends tag_i, masked in the same way:
 
     tag_i = <a, x_i> + b_i,     so that the unmasked sum is     tag = <a, S> + sum_i b_i.
 
@@ -30,7 +30,7 @@ uniform). Tags show the server no more than the sum does: they are masked like u
 Not promised: anything against a server and one client of the exchange together, or a server that plays a client (which
 only `identities` prevent): a server that knows K can forge tags. A client that sends a wrong tag makes the check fail,
 and is not named. Clients do not check what the server computes from the sum afterwards, nor a server's claim that a
-client was not counted. Evaluations are for the server and are not announced.
+client was not counted. Sums of evaluations are for the server only: it does not announce them, so nobody checks them.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class SumKeyPieces:
         return {"pieces": pieces, "piece_commitment": from_bytes(commitment)}
 
     def opening_keys(self) -> Array:
-        """Derive the keys that open the dealers' pieces, uint8 (dealers, 32); its own row holds a dealer's piece."""
+        """Derive the keys that open the dealers' pieces, uint8 (dealers, 32); a dealer's own row is its piece."""
         keys = [
             self._piece
             if dealer == self._client

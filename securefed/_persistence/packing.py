@@ -10,7 +10,7 @@ over it.
 
 A field called `x` becomes the array `x:KIND`, where KIND is one letter: a array, b bool, i integer, f float, s string,
 y bytes, n `None`. A tuple is `x:t` with its length and `x/0`, `x/1`, ...; a dict is `x:m`, empty, and `x/iKEY` or
-`x/sKEY` for integer and string keys.
+`x/sKEY` for integer and string keys; the order of its keys is lost.
 """
 
 from __future__ import annotations

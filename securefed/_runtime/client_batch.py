@@ -1,10 +1,10 @@
 """Compute the contributions of simulated clients in one batch.
 
 `Federation` makes one batch of the clients that it simulates, and the in-process transport hands it each stage's
-messages. A client answers a request for an upload in three steps: `begin` checks it and uses up the exchange, `compute`
-computes the contribution, and `finish` protects it by the defence. Every client still runs the first and the last by
-itself. Only the contributions are computed together, for speed: results agree with the client-by-client path up to
-rounding, which depends on the clients in the batch.
+messages. A client answers a request for an upload in three steps: `begin` checks it and marks the exchange as answered,
+`compute` computes the contribution, and `finish` protects it by the defence. Every client still runs the first and the
+last by itself. Only the contributions are computed together, for speed: results agree with the client-by-client path up
+to rounding, which depends on the clients in the batch.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class LedgerEntries:
 
         Args:
             delta: probability with which the returned epsilon may fail; more than the declared delta.
-            unit: whether a record or a client is protected; the declared epsilon is taken to be about the same.
+            unit: whether a record or a client is protected; the declared epsilon is taken to protect the same.
         """
         epsilon = epsilon_of_all(self.counts, delta - self.declared.delta, unit)
         return DataUsage(self.exchanges, self.declared.epsilon + epsilon, delta)

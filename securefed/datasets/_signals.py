@@ -1,8 +1,8 @@
 """Load data sets of signals measured on people: phone sensors, EEG and functional MRI.
 
-The files come from the folder that SECUREFED_DATA names: one `.npz` archive, or the original's own files. The errors of
-a missing file name both. `y` are labels; `groups` of the result are facts of every row, by which rows can be split over
-clients.
+The files come from the folder that SECUREFED_DATA names: one `.npz` archive, or the original's own files. The error for
+a missing file names both. Each loader returns a `LoadedDataset` of rows `x`, labels `y`, a bound on the entries of `x`,
+and `groups`, facts of every row by which rows can be split over clients.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from securefed.datasets._formats import TextTable, read_csv, read_matrix, read_n
 from securefed.datasets._loaded_dataset import LoadedDataset
 from securefed.errors import DataError
 
-# The third argument has a tuple for each of the original's files: patterns of its name, of which one suffices.
+# Arguments: name; archive; for each of the original's files a tuple of patterns of its name, of which one suffices;
+# where to get the files; the folder they unpack to.
 UCI_HAR = DatasetFiles(
     "uci_har",
     "uci_har.npz",

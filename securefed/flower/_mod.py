@@ -4,6 +4,11 @@ In Flower a client's SuperNode hands each message of the server to a ClientApp. 
 gets the message, the context (which Flower keeps between messages) and a function that calls the app. Here the server
 runs a `SecureStrategy`, and its messages are stages of a secure sum (keys, shares, upload, unmasking; `SumClient`
 answers them). Only at the upload the app is called, and its reply is summed instead of sent.
+
+Each request holds the terms of the sum: number of clients, defence, shapes of an update. Clients that were sent
+different records must not be summed, since the difference of two sums could single one of them out. So masks and
+signatures depend on a base: the model that was sent, and a digest of all records of the request. The digest is also one
+more tensor of every update, `CONTENT`, since an update has the tensors of its base.
 """
 
 from __future__ import annotations
@@ -40,9 +45,9 @@ from securefed.parties._client import SumClient
 from securefed.parties._terms import SumTerms
 
 _STATE: Final = "securefed.sum."
-"""Begin of the name under which the context keeps a phase's `SumClient`; the phase follows, `train` or `evaluate`."""
+"""Start of the name under which the context keeps a phase's `SumClient`; the phase follows, `train` or `evaluate`."""
 _STANDING: Final = "securefed.standing."
-"""Likewise of which client this SuperNode is in the run, and under which terms: a server cannot change them later."""
+"""Likewise for this SuperNode's client number and terms in the run, which the server cannot change later."""
 _LOG = logging.getLogger("securefed.flower")
 App = Callable[[Message, Context], Message]
 
@@ -166,7 +171,7 @@ class _Turn:
             raise _TermsRefused(
                 f"the terms are for {terms.clients} clients, and this one is called {self.request.party}"
             )
-        if not terms.base or CONTENT not in terms.shapes:  # else clients that were told different things are summed
+        if not terms.base or CONTENT not in terms.shapes:  # clients that were sent different records could be summed
             raise _TermsRefused("the terms do not bind updates to what the request holds; use SecureStrategy")
         standing = self.context.state.config_records.get(_STANDING + self.phase)
         if standing is not None and dict(standing) != self._standing(terms):
@@ -177,6 +182,7 @@ class _Turn:
         return terms
 
     def _standing(self, terms: SumTerms) -> dict[str, str | int]:
+        """Return what the record under `_STANDING` holds."""
         return {"terms": terms.digest.hex(), "party": self.request.party}
 
     def _client(self, terms: SumTerms) -> SumClient:
@@ -195,6 +201,7 @@ class _Turn:
         return SumClient(terms, party, identity=site.identity, ledger=site.ledger, file=place, seal=seal)
 
     def _keep(self, client: SumClient, terms: SumTerms) -> None:
+        """Store the client's new state and its standing in the context; nothing before it has joined a run."""
         if client.run is None:
             return
         self.context.state[_STANDING + self.phase] = ConfigRecord(dict(self._standing(terms)))
@@ -231,10 +238,10 @@ class _Turn:
                 raise DataError(f"the app gave no update: {error!r}") from error
 
         base = base_of(model, metrics, digest)
-        return client.receive(data, update, weight=lambda: self.weight, base=base)
+        return client.receive(data, update, weight=lambda: self.weight, base=base)  # `update` sets the weight
 
     def _update(self, terms: SumTerms, metrics: list[str], digest: bytes) -> Mapping[str, Any]:
-        """Call the app, and return what of its reply is summed."""
+        """Call the app, and return the tensors of its reply that are summed, with the request's digest."""
         reply = self.call_next(self.message, self.context)
         if reply.has_error():
             raise DataError(f"the app replied with an error: {reply.error.reason}")

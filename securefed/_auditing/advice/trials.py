@@ -1,10 +1,11 @@
 """Run the settings of an advice: what each leaks to the server, its utility, bytes and seconds.
 
 An advice tells a user under which defence, parameters and sizes of the federation an algorithm leaks no more than is
-acceptable. `search` makes one `Trials` for the algorithm, and runs every setting (`Candidate`) with it, on several
-seeds, the repetitions of a run. Where a run serves for leakage and utility alone, the clients send in the clear what
-secure aggregation would mask: its sums are the same, or under noise equally distributed, and the attacks are given the
-sums only.
+acceptable. `search` makes one `Trials` for the algorithm, and runs every setting with it, on several seeds, the
+repetitions of a run. A setting (`Candidate`) is a defence (none, secure aggregation, or clipping and distributed noise
+under it), with the numbers of clients, rows and rounds. Where a run serves for leakage and utility alone, the clients
+send in the clear what secure aggregation would mask: its sums are the same, or under noise equally distributed, and the
+attacks are given the sums only.
 
 Leakage is 1 - error / error of the best guess without messages: 1 for an exact estimate, 0 for one no better than the
 guess, negative for a worse one. An estimate explains the messages if those that it predicts differ from the observed
@@ -148,6 +149,7 @@ class Trials:
 
     def __init__(self, case: Case, own: OwnSetup, source: LoadedDataset, delta: float) -> None:
         self.case, self._own, self.source, self.delta = case, own, source, delta
+        # left out: attacks that pose the same problem as another one, and solve it less often
         self._attacks = [name for name in catalogue.attacks.names if name not in WEAKER_FITS]
         self._clear: dict[tuple[int, int | None, int, int], Result] = {}
 
@@ -171,7 +173,9 @@ class Trials:
 
     def sized(self, rows: int | None) -> Case:
         """Return the case with so many rows a client."""
-        return self.case if rows is None else replace(self._own, rows=rows, settings=()).apply(self.case)
+        if rows is None:
+            return self.case
+        return replace(self._own, rows=rows, settings=()).apply(self.case)  # the case has the user's settings already
 
     def prepare(self, candidate: Candidate, seed: int) -> Prepared:
         """Split the rows for a setting and a seed."""
@@ -200,20 +204,23 @@ class Trials:
         if candidate.defense == PLAIN:
             return chain()
         if candidate.epsilon is not None:
-            layout = self.case.build().layout(prepared.public)
-            where = layout, candidate.clients
-            budget = candidate.epsilon, self.delta, candidate.rounds
             return distributed(
                 self.norm(candidate),
-                *budget,
-                *where,
+                candidate.epsilon,
+                self.delta,
+                candidate.rounds,
+                self.case.build().layout(prepared.public),
+                candidate.clients,
                 threshold=candidate.threshold,
                 colluding=candidate.colluding,
                 real=real,
             )
-        masked = secure_aggregation(threshold=candidate.threshold) if real else Plain()
-        narrow = Quantise() if candidate.ring is None else Quantise(candidate.ring)
-        return chain(masked) if real and candidate.ring is None else chain(narrow, masked)
+        # fixed point of `ring` bits a number; `None`: the algorithm's own, to which secure aggregation rounds too
+        rounding = Quantise(candidate.ring)
+        if not real:
+            return chain(rounding, Plain())
+        masking = secure_aggregation(threshold=candidate.threshold)
+        return chain(masking) if candidate.ring is None else chain(rounding, masking)
 
     def clear_utility(self, candidate: Candidate, rounds: int, seeds: Sequence[int]) -> float:
         """Return the mean utility over seeds without a defence, with the clients and rows of a setting.
@@ -291,7 +298,7 @@ class Trials:
         prepared = self.prepare(candidate, seed)
         observed = self._view(candidate, result)
         target = Target(self.case.build(), prepared.public)
-        attacker = Attacker(self._attacks, self.case.secrets, target, seed, nulls=False)
+        attacker = Attacker(self._attacks, self.case.secrets, target, seed, nulls=False)  # no runs on shuffled views
         level, out = precision(observed), []
         for finding in attacker.attack(observed)[0]:
             for judged in assess(prepared, observed, finding.estimate, result, TARGET):

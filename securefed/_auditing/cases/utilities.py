@@ -45,9 +45,9 @@ def mean_share(output: Tensors, test: Dataset) -> float:
 def graph_fit(output: Tensors, test: Dataset) -> float:
     """Return minus the smoothness objective of the broadcast graph on held-out rows.
 
-    The objective is that of `SmoothGraph` (PPGL, (7)) at the methods' default weights: smooth signals have small
-    squared distances across the edges of the graph. IGL, whose clients learn graphs of their own, broadcasts no graph
-    but the mean of their objectives; the utility is then the negative of that.
+    The objective is that of `SmoothGraph` (PPGL, (7)) with its weights at the methods' defaults and the mean squared
+    distances of the rows: smooth signals have small ones across the edges of the graph. IGL, whose clients learn graphs
+    of their own, broadcasts no graph but the mean of their objectives; the utility is then the negative of that.
     """
     if CONSENSUS not in output:
         return -float(next(iter(output.values())))

@@ -1,7 +1,10 @@
-"""Select what is shown beside its original: of an algorithm or of the report, the strongest cell with a picture.
+"""Select the reconstructions that an audit's HTML report shows beside the original data.
 
-A cell is one attack on one secret in one view (what an attacker sees), over all runs. An artifact is the secret of its
-first run with the estimate. Cells are ranked by `conclusions.weight`: first what was found, by mean leakage.
+`algorithm_section` shows those of one algorithm (`recovered`), `first_screen` those of the whole report (`examples`).
+A cell is the result of one attack on one secret (rows, a Gram matrix) under one defence, in one view (what an attacker
+sees), over all runs. Its artifact is the secret of its first run, `truth`, with the attack's estimate; not every
+cell has one. `conclusions.weight` ranks cells: first those whose verdict states a leak (`FOUND`: exposed or partial),
+then those with none; each by mean leakage.
 """
 
 from __future__ import annotations
@@ -17,13 +20,13 @@ from securefed._auditing.report.pictures import evidence
 from securefed._auditing.report.report_words import in_sentence, leak_text, protection, short
 
 _EXAMPLES: Final = 3
-"""Most pictures of an example on the first screen, so that two examples fit beside each other."""
-# By whose data a secret is, the words for it.
+"""Largest number of pictures of an example on the first screen, so that two examples fit beside each other."""
 _OWNERS: Final = {CLIENT: "one client's rows", FEDERATION: "rows of all clients"}
+"""By owner of a secret, the words for it."""
 
 
 def recovered(report: Report, algorithm: str) -> list[dict[str, Any]]:
-    """Show the strongest cell for one client, and for all clients' data where these leak.
+    """Describe an algorithm's strongest cell on one client's data and, if it states a leak, that on all clients' data.
 
     Returns:
         For each a `title`, a `text` and the `evidence`, as the page's template reads them.
@@ -37,10 +40,12 @@ def recovered(report: Report, algorithm: str) -> list[dict[str, Any]]:
 
 
 def examples(report: Report) -> list[dict[str, Any]]:
-    """Select reconstructions for the first screen: the best from plain messages, and the best from sums alone.
+    """Select reconstructions for the first screen: the best without a defence, and the best from sums alone.
+
+    Sums alone are what the server sees under a defence, without the help of a client or key holder (`ALONE`).
 
     Returns:
-        As of `recovered`, with the number `most` of pictures to show.
+        As of `recovered`, with the largest number of pictures to show, `most`.
     """
     plain = _best(report, lambda cell: cell.defense == PLAIN)
     sums = _best(report, lambda cell: cell.defense != PLAIN and cell.view in ALONE)
@@ -55,7 +60,7 @@ def examples(report: Report) -> list[dict[str, Any]]:
 
 
 def _best(report: Report, chosen: Callable[[Cell], bool]) -> tuple[Cell, Artifact] | None:
-    """Select what leaks most among the chosen cells: rows before matrices, images before numbers."""
+    """Select a leak among the chosen cells: rows before square matrices, images before numbers, then by leakage."""
     known = {(a.algorithm, a.defense, a.view, a.attack, a.secret): a for a in report.artifacts}
     candidates = []
     for cell in report.cells:
@@ -68,7 +73,10 @@ def _best(report: Report, chosen: Callable[[Cell], bool]) -> tuple[Cell, Artifac
 
 
 def strongest_artifact(report: Report, algorithm: str, owner: str) -> tuple[Cell, Artifact] | None:
-    """Select the cell that tells most and has a picture; of equal leaks that of the plainest view, the first one."""
+    """Select an algorithm's strongest cell with an artifact.
+
+    Of cells whose leakage is equal to two digits it is the first one in the report.
+    """
     known = {(a.defense, a.view, a.attack, a.secret): a for a in report.artifacts if a.algorithm == algorithm}
     cells = [cell for cell in report.of(algorithm) if cell.owner == owner]
     for cell in sorted(cells, key=lambda cell: (weight(cell)[0], round(weight(cell)[1], 2)), reverse=True):
@@ -79,7 +87,7 @@ def strongest_artifact(report: Report, algorithm: str, owner: str) -> tuple[Cell
 
 
 def _shown(report: Report, cell: Cell, artifact: Artifact) -> dict[str, Any]:
-    """Describe a cell in a sentence, and show its artifact."""
+    """Return a sentence about a cell as `text`, and its artifact for the template as `evidence`."""
     text = (
         f"{protection(cell.defense)}, view “{cell.view}”, attack {cell.attack}: {cell.verdict.word}, "
         f"leakage {leak_text(cell.leakage.mean)}, median error {cell.error_median:.1e}."

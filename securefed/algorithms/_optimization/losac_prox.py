@@ -36,26 +36,29 @@ class LoSACProx(ProximalSteps, LoSAC):
     Everything else is as in LoSAC, including the invariant phi = (N/S) sum_ij y_ij, for N clients of whom S are planned
     for a round; without a regulariser the results are LoSAC's, bit for bit.
 
-    At the fixed point phi / N = (1/S) sum_ij g_ij(x), so the method minimises (1/S) sum_ij f_ij + Psi, with f_ij the
-    loss whose gradient is g_ij, and NOT (14) with its 1/N. A client i of n_i rows has M blocks. With
-    `block_scale="printed"`, g_ij is n_i times the block's mean gradient, and what is minimised is
-    (M/S) sum_i n_i (mean loss of client i) + Psi; to solve (14) with weight lambda, give Psi the weight lambda M N / S.
-    With `"consistent"`, g_ij is the sum of the block's gradients, and the weight is lambda N / S.
+    The paper's problem (14) is to minimise (1/N) sum_i F_i + lambda R, with F_i the sum of the losses of client i's n_i
+    rows, and R the regulariser of weight 1. The method's fixed point is another one: there phi / N = (1/S) sum_ij g_ij,
+    so that it minimises (1/S) sum_ij f_ij + Psi, with f_ij the loss whose gradient is g_ij. To solve (14), set
+
+        Psi = (lambda M N / S) R  with `block_scale="printed"`: g_ij is n_i times the mean gradient of one of M blocks,
+                                  so that sum_j f_ij = M F_i for blocks of equal size;
+        Psi = (lambda N / S) R    with `"consistent"`: g_ij is the sum of the block's gradients; sum_j f_ij = F_i.
 
     The server's mean of low-rank matrices is not of low rank: the rank is exact in the limit, when the clients agree.
     """
 
     # Settings with which tests and audits run the method.
     test_settings: ClassVar = {"learning_rate": 0.002, "local_steps": 2, "blocks": 2, "regulariser": Nuclear(0.05)}
-    # Stored gradients do not depend on the proximal operator.
+    # With one row, one block and one step the client stores this row's gradient, whatever the regulariser is.
     audit_case: ClassVar = replace(
         ROWS_CASE,
         settings={"problem": "softmax", "learning_rate": 0.05, "local_steps": 1, "blocks": 1, "regulariser": L1(0.01)},
     )
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
-        """Return LoSAC's bounds of the vectors sent, `dx`'s widened by what the proximal steps can move.
+        """Return LoSAC's bounds and bits of the vectors sent, with the bound of `dx` widened for the proximal steps.
 
-        By vector: its largest entry in units of a gradient's, and the bits of the integers in which it is summed.
+        A bound is a vector's largest entry in units of a gradient's; bits are those of the integers in which the vector
+        is summed.
         """
         return self.widened(super().factors(public), self.local_steps, public)

@@ -54,9 +54,8 @@ class MimeSVRG(SteppingMethod):
     `local_steps`. The phase is part of the server's state and of every broadcast. In either phase the vector sent is
     called `direction` and is a mean of gradients, so that one bound and one form of message fit both. Each exchange
     draws its own clients, and its own drop out: with sampling, c is the gradient of OTHER clients than those that step,
-    where the source has the same ones in both. Clients carry no memory, and the server keeps no running sum of what
-    clients hold, which rounding to fixed point would let drift: 32 bits are enough. With all clients in every round,
-    one full-batch step is gradient descent.
+    where the source has the same ones in both. No state is a running sum of sent vectors, which rounding to fixed point
+    would let drift: 32 bits are enough. With all clients in every round, one full-batch step is gradient descent.
     """
 
     # Settings with which audits run the method.
@@ -97,10 +96,10 @@ class MimeSVRG(SteppingMethod):
         """Return `direction`: the gradient at x in phase 0, (x - y) / (eta T) after the T steps in phase 1."""
         x, c = received["x"], received["c"]
         if int(received[PHASE]) == GRADIENT:
-            return {"direction": work.anchor(x)}, memory
-        point, path = x, 0.0 * x
+            return {"direction": work.anchor(x)}, memory  # the mean gradient over all rows
+        point, path = x, np.zeros_like(x)
         for step in range(self.local_steps):
-            direction = work.gradient(point, step) - work.gradient(x, step) + c
+            direction = work.gradient(point, step) - work.gradient(x, step) + c  # both on the batch of this step
             point, path = point - self.learning_rate * direction, path + direction
         return {"direction": path / self.local_steps}, memory
 
