@@ -114,8 +114,9 @@ class TrapNetwork:
         label: L, the class that is predicted for every row.
         slope: factor of the codes in a_c, so that a row of class y has the slope s(y) = -slope * code_y.
         height: what an output of the first layer is for a row that lies as far above t_j as t_H lies above
-            t_1: k = height / (t_H - t_1). With a layer between, `height` is the sum of all H outputs, each as far
-            above: k = height / (t_H - t_1) / H. The margin M has to exceed all a_c v, which `height` and `slope` set.
+            t_1: k = height / (t_H - t_1). With a layer between, which adds up the outputs, k is smaller by their
+            number, so that the sum is at most `height` up to t_H. The margin M has to exceed all a_c v, which `height`
+            and `slope` set.
         disguise: (outputs, inputs) random numbers added to g in the first weight, only in columns in which the server
             expects zeros in every row: they change nothing that is computed, and make the weight's rows look unlike
             each other. `None`: no disguise.
@@ -155,8 +156,7 @@ class TrapNetwork:
         chain = self.chain
         chosen = {name: np.array(value, float) for name, value in {**initial, **self.inputs.kernels}.items()}
         span = max(float(self.thresholds[-1] - self.thresholds[0]), 1e-12)
-        # Layer 1: row j of the weight is k g, its bias -k (t_j + g b). Where a layer between adds up all outputs, k is
-        # smaller by their number, so that the sum has the height.
+        # Layer 1: row j of the weight is k g, its bias -k (t_j + g b).
         scale = self.height / span / (1 if len(chain.weights) == 2 else chain.outputs)
         chosen[chain.weights[0]] = np.tile(scale * self.direction, (chain.outputs, 1))
         if self.disguise is not None:

@@ -5,11 +5,12 @@ parameters that its accountant needs, so that the epsilon of any number of excha
 from the counts alone. A client's ledger keeps a `PrivacyCost` for each exchange that it answers (`cost_of`), and asks
 for epsilon of all of them (`epsilon_of_all`) before it answers one more.
 
-Exchanges whose noise is of one family compose tightly, by the same accountants that plans use: Gaussian noise with full
-participation by the sum of its squared signal-to-noise ratios, noise in the ring by the sum of its Renyi divergences,
-steps of DP-SGD by Renyi divergences of sampled Gaussian noise. Different families are added by basic composition: each
-of k families is accounted for at delta / k, and their epsilons are added. Sub-sampled Gaussian noise is one family for
-each pair of multiplier and sampler.
+Exchanges whose noise is of one family compose tightly, by the accountants that a defence's plan (what it states before
+a run) uses too: Gaussian noise with full participation by the sum of its squared signal-to-noise ratios, integer noise
+that clients add in the ring (before the sum modulo 2^bits) by the sum of its Renyi divergences, steps of DP-SGD by
+Renyi divergences of sampled Gaussian noise. Different families are added by basic composition: each of k families is
+accounted for at delta / k, and their epsilons are added. Sub-sampled Gaussian noise is one family for each pair of
+multiplier and sampler.
 """
 
 from __future__ import annotations

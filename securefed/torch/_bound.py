@@ -1,8 +1,9 @@
 """Follow the size of public mean gradients with the bound of the next step's fixed point.
 
-Ranks send a gradient entry x as the integer round(x / step). The step follows from a bound on |x| of every rank: too
-large a bound wastes digits, and an entry beyond it makes the sum useless (a lost step). After each training step
-`MaskingState` calls `summed` or `lost`, with public facts alone, so that the bounds of all ranks stay equal:
+Under masked data-parallel training the ranks (its processes) sum their gradients as masked integers: an entry x is sent
+as round(x / step). The step follows from a bound on |x| of every rank: too large a bound wastes digits, and an entry
+beyond it makes the sum useless (a lost step). After each training step each rank's `MaskingState` calls `summed` or
+`lost`, with public facts alone, so that the bounds of all ranks stay equal:
 
     after a sum:        bound = headroom * (largest entry of the mean),
     after k lost steps: bound = bound * 16^(2^(k - 1)), hence by 16, 256, 65536, ...
@@ -71,7 +72,7 @@ class GradientBound:
         """Set the bound of the next step after a step without a sum; entries that are not finite do not change it.
 
         Args:
-            trouble: why there was no sum, as the ranks saw it in the sum's control words.
+            trouble: why there was no sum, as all ranks read it in the control words that are summed beside the values.
         """
         if trouble is Trouble.TOO_LARGE:
             # Six lost steps in a row multiply the bound by 2^(4 + 8 + ... + 128) = 2^252, and its limits are 2^210

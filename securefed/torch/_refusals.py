@@ -1,7 +1,8 @@
 """Refuse settings of DistributedDataParallel under which ranks exchange data beside the masked gradients.
 
-Masks protect gradients only. What DistributedDataParallel or a layer sends besides, in the clear, would tell other
-ranks about this rank's rows. `MaskingState` checks the model once and its settings before every step.
+A rank is one process of the training. Masks, which a communication hook adds, protect gradients only. What
+DistributedDataParallel or a layer sends besides, in the clear, would tell other ranks about this rank's rows. The
+hook's `MaskingState` checks the model once (`check_model`) and its settings before every step (`check_step`).
 """
 
 from __future__ import annotations

@@ -304,6 +304,7 @@ class Cell:
         """Remarks on the verdict, in brackets: power, missing seeds, reconstructed clients; empty if there are none."""
         remarks = []
         if self.verdict.word == NOT_DETECTED:
+            # `detectable`: the smallest leak that would have shown in 8 of 10 such audits; NaN for one seed
             power = f"a leak of {self.verdict.detectable:.2f} that this attack can see would have been"
             remarks.append("one seed: no power" if math.isnan(self.verdict.detectable) else power)
             if min(self.leakage.mean, self.null_leakage.high) >= PARTIAL_FROM:
@@ -311,10 +312,9 @@ class Cell:
         if self.verdict.word == INCONCLUSIVE and not self.explained < SIGHTED and self.leakage.seeds > 1:
             remarks.append("its results, or those of chance, scatter too much for any leak to be noticed")
         if self.leakage.seeds < self.asked:
-            alone = ", and one alone tells nothing" if self.leakage.seeds == 1 else ""
-            remarks.append(
-                f"{self.leakage.seeds} of {self.asked} seeds{alone if self.verdict.word == INCONCLUSIVE else ''}"
-            )
+            remarks.append(f"{self.leakage.seeds} of {self.asked} seeds")
+            if self.leakage.seeds == 1 and self.verdict.word == INCONCLUSIVE:
+                remarks[-1] += ", and one alone tells nothing"
         if self.explained < 1:
             remarks.append(f"explained {self.explained:.0%} of the runs, residual {self.residual:.1e}")
         if self.reconstructed and self.leakage.mean < RECONSTRUCTED:

@@ -1,9 +1,9 @@
-"""Find out what kind of step the caller's is, by running it on rows that the attacker knows.
+"""Find out what kind of local step a user's torch loop makes, by running it on rows that the attacker knows.
 
-Closed forms need a change of the model that is one gradient of the mean loss times a number. Whether it is, and which
-number, is measured: the change d of known rows is compared with their gradient g, by the c that minimises ||d + c g||.
-Two runs from different draws show how much the step's own draws (shuffling, dropout) matter. The attacks of an audit of
-a torch loop call `probe_step` before they choose a method.
+An audit of such a loop calls `probe_step` before its attacks choose a method: those that read rows or labels off the
+model's change in closed form need a change that is one gradient of the mean loss times a number. Whether it is, and
+which number, is measured: the change d of known rows is compared with their gradient g, by the c that minimises
+||d + c g||. Two runs from different draws show how much the step's own draws (shuffling, dropout) matter.
 """
 
 from __future__ import annotations

@@ -62,6 +62,8 @@ class PrivateClient(ModelClient):
 class PrivateFedAvg(FedAvg):
     """FedAvg whose local steps are opacus' DP-SGD: y <- y - eta ((clipped row gradients + noise) / (q n) + l2 y).
 
+    The penalty l2 y, the problem's, is on weights alone and not on biases.
+
     Attributes:
         problem: a `TorchModule`; opacus must be able to take gradients of single rows of it.
         batch_size: b: rows of a step in the mean; each of the n rows is drawn with probability q = 1 / ceil(n / b).
