@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -256,19 +257,7 @@ def estimate_gradients(
     out = []
     for item in rounds:
         rows = float(np.mean([public.rows[client] for client in item.members]))
-        steps = local_steps(method)
-
-        def work(gradient: Array, rows: float = rows, steps: int = steps) -> LocalTraining:
-            """Return the local training of a client whose every gradient is this one plus the penalty's."""
-
-            def oracle(point: Array, _: int = 0) -> Array:  # in place of the gradient of the client's rows
-                return gradient + penalty(model, point)
-
-            # every local step uses all rows, and a method that remembers gradients by block has the one block 0
-            return LocalTraining(
-                gradient=oracle, anchor=oracle, public=public, rows=rows, blocks=(0,) * steps, sizes=(rows,) * steps
-            )
-
+        work = partial(_training_with, rows=rows, steps=local_steps(method), public=public, model=model)
         zero = np.zeros_like(item.received["x"])
         known = method.steps(item.received, memory, work(zero))[0][part]
         # The penalty nearly cancels in the difference of the two simulations, of which all entries are then equal: the
@@ -282,6 +271,18 @@ def estimate_gradients(
         error = math.sqrt(3 * len(item.members)) * item.rounding.get(part, 0.0) * rows / abs(slope)
         out.append(GradientEstimate(item.received["x"], gradient * rows * len(item.members), error))
     return out
+
+
+def _training_with(gradient: Array, *, rows: float, steps: int, public: Public, model: LinearModel) -> LocalTraining:
+    """Return the local training of a client whose gradient is `gradient` plus the penalty's, in every step."""
+
+    def oracle(point: Array, _: int = 0) -> Array:  # in place of the gradient of the client's rows
+        return gradient + penalty(model, point)
+
+    # every local step uses all rows, and a method that remembers gradients by block has the one block 0
+    return LocalTraining(
+        gradient=oracle, anchor=oracle, public=public, rows=rows, blocks=(0,) * steps, sizes=(rows,) * steps
+    )
 
 
 def local_steps(method: LocalRound) -> int:

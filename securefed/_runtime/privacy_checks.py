@@ -2,8 +2,8 @@
 
 Epsilon holds only for the sampling that its accountant was told: all clients in every round ("full"), a secret cohort
 of fixed size that the server draws (`FixedSizeSampling`), or a secret coin that each client tosses by itself
-(`PoissonSampling`, by the transform `poisson(rate)`). The terms on which all parties agree (`Terms`) and the server's
-round engine run these checks before the first round.
+(`PoissonSampling`, by the transform `poisson(rate)`). The checks run before the first round: `check_privacy` in the
+server's round engine, `check_evaluation` where terms or an evaluation are made, `check_stateless_clients` at clients.
 """
 
 from __future__ import annotations

@@ -127,10 +127,14 @@ class CompletedSum:
     def from_json(cls, values: Mapping[str, Any], released: Tensors) -> Self:
         """Read what `to_json` returned, with the sums."""
         return cls(
-            released, tuple(values["survivors"]), values["doublings"],
-            tuple(float.fromhex(number) for number in values["learned"]), values["round"], tuple(values["void"]),
-            {int(party): reason for party, reason in values["refusals"].items()},
-        )  # fmt: skip
+            released=released,
+            survivors=tuple(values["survivors"]),
+            doublings=values["doublings"],
+            learned=tuple(float.fromhex(number) for number in values["learned"]),
+            round=values["round"],
+            void=tuple(values["void"]),
+            refusals={int(party): reason for party, reason in values["refusals"].items()},
+        )
 
 
 def result_of(terms: SumTerms, summed: CompletedSum, base: Mapping[str, Array] | None) -> SumResult:
@@ -172,9 +176,19 @@ def result_of(terms: SumTerms, summed: CompletedSum, base: Mapping[str, Array] |
     deviations = terms.defense.distortion(plan, len(survivors)).released
     noise = {t.name: deviations[f"{UPDATE}{t.name}"] for t in terms.tensors if f"{UPDATE}{t.name}" in deviations}
     return SumResult(
-        mean, total, weight, metrics, error, noise, survivors, summed.round, plan, summed.void, dict(summed.refusals),
-        terms.local,
-    )  # fmt: skip
+        mean=mean,
+        total=total,
+        weight=weight,
+        metrics=metrics,
+        error=error,
+        noise=noise,
+        survivors=survivors,
+        round=summed.round,
+        plan=plan,
+        void=summed.void,
+        refusals=dict(summed.refusals),
+        _local=terms.local,
+    )
 
 
 def _divisor(terms: SumTerms, survivors: int) -> float:

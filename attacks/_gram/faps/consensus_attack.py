@@ -136,17 +136,14 @@ class ConsensusGram:
         rounds = groups[members]
         rows = rows_of(members, target.public)
         estimate = near_consensus(evenly_spaced(rounds), algorithm.beta_scale, rows)
-        alone = len(members) == 1
         # distances[0]: how far the first message is from consensus, where it is unless noise or rounding disturbs it
         solution = _from_clipped_or_noised(rounds, target, rows, estimate.distances[0])
-        if solution is None and alone and estimate.distances[0] < _AT_CONSENSUS:
+        if solution is None and len(members) > 1:
+            solution = FAPSSolution(estimate.gram, "near consensus", unknowns=_entries(estimate.gram))
+        if solution is None and estimate.distances[0] < _AT_CONSENSUS:
             solution = self._chained(rounds, target, rows, estimate.gram) or self._fitted(rounds, target, rows)
         if solution is None:
-            solution = (
-                self._estimated(rounds, target, rows, estimate.gram)
-                if alone
-                else FAPSSolution(estimate.gram, "near consensus", unknowns=_entries(estimate.gram))
-            )
+            solution = self._estimated(rounds, target, rows, estimate.gram)
         return Reconstruction(
             secret=self.secret,
             value=solution.gram,

@@ -1,6 +1,7 @@
 """The settings that an advice tries: a defence, its parameters, and the sizes of the federation under it.
 
-`search` tries the `candidates` one by one, and prints the command to `paste` of each.
+`securefed advise` looks for settings under which an algorithm leaks little and is still useful. Its `search` tries the
+`candidates` one by one, and prints the command to `paste` of each.
 """
 
 from __future__ import annotations

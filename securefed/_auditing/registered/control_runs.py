@@ -121,11 +121,7 @@ class ControlRuns:
                 rng = np.random.default_rng([self.seed, 9, client, number])
                 tentative[client], message = method.contribute(states[client], broadcast, rng)
                 messages[client] = received.rounded(message)
-            names = next(iter(messages.values()))  # any one message; all have the same tensors
-            total = {
-                name: np.sum([np.asarray(m[name], np.float64) for m in messages.values()], axis=0) for name in names
-            }
-            server = method.combine(server, Aggregate(total, tuple(record.survivors)))
+            server = method.combine(server, Aggregate(_sum(list(messages.values())), tuple(record.survivors)))
             recording.round(broadcast, messages)
             broadcast = sent.rounded(method.broadcast(server))
             for client, state in tentative.items():
@@ -133,17 +129,27 @@ class ControlRuns:
         return recording.finish(broadcast)
 
 
+def _sum(messages: Sequence[Tensors]) -> dict[str, Array]:
+    """Add messages of the same tensors in float64."""
+    return {
+        name: np.sum([np.asarray(message[name], np.float64) for message in messages], axis=0) for name in messages[0]
+    }
+
+
 @dataclass(frozen=True)
 class _Types:
-    """Types of recorded numbers, by tensor.
+    """Types of recorded numbers, to which a control run's numbers are rounded.
 
-    A tensor of float64 counts as float32 where every number in it is one, since a framework may have widened it.
+    Attributes:
+        kinds: by tensor, float32 or another type. float64 counts as float32 where every number in the tensor is one,
+            since a framework may have widened it.
     """
 
     kinds: dict[str, np.dtype[Any]]
 
     @classmethod
     def of(cls, records: Sequence[RoundRecord], part: str) -> _Types:
+        """Read the types of the rounds' `broadcast` or `total`."""
         values: dict[str, list[Array]] = {}
         for record in records:
             for name, value in getattr(record, part).items():
