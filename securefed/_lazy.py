@@ -31,7 +31,8 @@ def export_lazily(package: str, exports: Mapping[str, str], *, needs: Mapping[st
         package: the package's `__name__`; the package is being imported.
         exports: by module, the names that it defines, with spaces between them; `help` shows them in this order.
         needs: by name, the module of an extra (`EXTRA_OF`) without which it cannot be imported. Where that is missing,
-            `dir` omits the name, so that `help` does not import it, and `help` names the extra beside it.
+            `dir` and `__all__` omit the name, so that neither `help` nor `import *` imports it, and `help` names the
+            extra beside it.
     """
     module = sys.modules[package]
     module.__dict__["_needs"] = dict(needs or {})
@@ -55,6 +56,11 @@ class _LazyPackage(ModuleType):
 
     def __dir__(self) -> list[str]:
         return sorted(set(self._module_of) - set(self._missing()))
+
+    @property
+    def __all__(self) -> list[str]:
+        missing = self._missing()
+        return [name for name in self.__dict__["__all__"] if name not in missing]
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from securefed._extras import needed_for
+from securefed._extras import is_installed, needed_for
 from securefed.problems._base import BaseProblem, Classifier, Problem, known_smoothness, problems
 from securefed.problems._linear import LogisticRegression, SoftmaxRegression
 from securefed.problems._low_rank import LowRankMatrix
@@ -49,6 +49,8 @@ __all__ = [
     "known_smoothness",
     "problems",
 ]
+if not is_installed("torch"):  # so that `import *` imports what there is
+    __all__ = [name for name in __all__ if name not in _NETWORKS]
 
 
 def __getattr__(name: str) -> Any:
