@@ -102,15 +102,15 @@ class TrainingSeedRun:
         Called with a target only. `SecretData.named` changes no name then, so that bare names serve here.
         """
         secrets = self.secrets
-        if secrets.tells("statistics"):
+        if secrets.has("statistics"):
             self._try(STATISTICS, read_statistics)
-        if secrets.tells("labels") and len(self.inputs.rows) > 1:
+        if secrets.has("labels") and len(self.inputs.rows) > 1:
             for name in (LABELS, REGRESSION):
                 # The guess is the counts of the whole sum, scaled to the target's rows (`TrainingSecrets`). An attack
                 # on a sum reads exactly these counts, and cannot beat the guess.
                 reason = "a sum tells the counts of all clients together, which the guess is made of"
                 self.result.leave_out(self.place, name, reason)
-        elif secrets.tells("labels"):
+        elif secrets.has("labels"):
             self._try(LABELS, read_labels)
             try:
                 learned = learn_labels(self.inputs)
@@ -119,7 +119,7 @@ class TrainingSeedRun:
             else:
                 self._try(REGRESSION, learned.read)
 
-        if secrets.tells("tokens"):
+        if secrets.has("tokens"):
             self._try(TOKENS, read_tokens)
 
     def _try(self, name: str, attack: Attack) -> None:
@@ -166,12 +166,11 @@ class TrainingSeedRun:
 
     def _picture(self, rows: Array) -> None:
         """Keep the secret rows and the recovered ones, matched row by row, for a picture in the report."""
-        # rows are no tokens here (`_rows`), so that both calls give the one `Judgement` of `SecretData.judge`
         judged = self.secrets.judge(Reconstruction("samples", rows))[0]
-        matched = self.secrets.data.judge(Reconstruction("samples", rows))[0].estimate
         picture = Artifact(
-            self.name, self.place.defense, self.place.view, ROWS, judged.secret, judged.truth, matched, self.image_shape
-        )
+            self.name, self.place.defense, self.place.view, ROWS, judged.secret, judged.truth, judged.estimate,
+            self.image_shape,
+        )  # fmt: skip
         self.result.artifacts.append(picture)
 
     def _membership(self) -> None:
