@@ -18,7 +18,7 @@ CLIENTS, ROWS = 5, 12
 EVERYONE = frozenset(range(CLIENTS))
 
 
-def leaks(seed: int, *, own: bool, known: bool, members: frozenset[int]) -> float:
+def leaks(seed: int, *, own: bool, known: bool, members: frozenset[int], held_out: bool = True) -> float:
     """Score an estimate that holds rows of all members: true ones where `known`, else others of the same kind."""
     rng = np.random.default_rng(seed)
     data = np.clip(rng.normal(size=(300, 3)) @ rng.normal(size=(3, 8)), -5, 5)
@@ -29,10 +29,17 @@ def leaks(seed: int, *, own: bool, known: bool, members: frozenset[int]) -> floa
     if own:
         judged = SecretData(clients, public, 0, seed).judge(estimate)[0]
     else:
-        prepared = Prepared(tuple(clients), Dataset(data[200:]), public, None)
+        test = data[200:] if held_out else data[: CLIENTS * ROWS]
+        prepared = Prepared(tuple(clients), Dataset(test), public, None)
         judged = assess(prepared, None, estimate, None, 0)[0]  # type: ignore[arg-type] # rows need neither view nor run
         assert judged.secret == CLIENT
     return leakage(judged.error, judged.baseline)
+
+
+def test_rows_of_a_recording_are_all_of_clients_so_that_others_are_made_up() -> None:
+    nothing = [leaks(seed, own=False, known=False, members=EVERYONE, held_out=False) for seed in range(20)]
+    assert -0.3 < np.mean(nothing) < 0.05
+    assert leaks(0, own=False, known=True, members=EVERYONE, held_out=False) == 1
 
 
 @pytest.mark.parametrize("members", [EVERYONE, frozenset({0}), frozenset({0, 2, 3})], ids=["all", "one", "three"])
@@ -41,3 +48,18 @@ def test_plausible_rows_do_not_leak_and_true_ones_do(own: bool, members: frozens
     nothing = [leaks(seed, own=own, known=False, members=members) for seed in range(20)]
     assert np.mean(nothing) < 0.05  # more than .2 beside the mean row alone
     assert leaks(0, own=own, known=True, members=members) == 1
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_what_follows_from_read_rows_is_of_as_many_rows_as_the_members_have(copies: int) -> None:
+    """A tensor that holds each row of a client several times gives its Gram matrix and counts of labels away."""
+    rng = np.random.default_rng(0)
+    labels = [np.repeat([0, 1], [client + 1, ROWS - client - 1]) for client in range(CLIENTS)]
+    clients = [Dataset(rng.normal(size=(ROWS, 4)) * 0.1 + np.eye(4)[y], y) for y in labels]
+    secret = SecretData(clients, Public.of(clients), 0, 0)
+    rows = np.tile(clients[0].x, (copies, 1))
+    estimates = secret.derive(Reconstruction("samples", rows, members=frozenset({0})), labels=True)
+    assert [each.secret for each in estimates] == ["samples", "gram", "labels"]
+    for each in estimates:
+        judged = secret.judge(each)[0]
+        assert leakage(judged.error, judged.baseline) > 0.9, each.secret

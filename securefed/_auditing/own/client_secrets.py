@@ -30,15 +30,13 @@ from securefed._public import Public
 from securefed._tensors import Array
 from securefed.attacks._base import Reconstruction
 from securefed.attacks._generic.row_regression import KernelRidge
-from securefed.attacks.scores import fit_by_chance, match, relative_error, rows_not_held
+from securefed.attacks.scores import fit_by_chance, match, relative_error, rows_between, rows_not_held
 from securefed.datasets._base import Dataset
 
 _PRIOR: Final = 200
 """Rows drawn as the prior of all clients together; their mean and spread then have errors below a tenth."""
 _LEARNED: Final = 400
 """Most rows of other clients from which a classifier of labels is learned; its cost grows with their cube."""
-_BETWEEN: Final = 64
-"""Fewest rows that `_others` makes up, however few rows a client has: from one row the figure would scatter."""
 NEGLIGIBLE: Final = 1e-12
 """Error of a guess below which there is nothing left to find out."""
 
@@ -124,17 +122,14 @@ class SecretData:
     def _others(self, members: frozenset[ClientId]) -> Array:
         """Return rows (rows, features) of the same kind that none of the members holds.
 
-        They are the other clients' rows. Where all clients are members, rows are made up: each is a random point
-        between two of all clients' rows. Made-up rows are easier to fit by chance than real ones (by .02 to .2 of the
-        guess's error on digits, breast cancer and wine), so that the leakage is understated rather than overstated.
+        They are the other clients' rows. Where all clients are members, rows are made up (`rows_between`).
         """
         own = [data.x for client, data in enumerate(self.data) if client in members]
         others = [data.x for client, data in enumerate(self.data) if client not in members]
         if others:
             return rows_not_held(np.concatenate(others), own)
         rng = np.random.default_rng([self.seed, 14])  # a random stream of its own
-        first, second = self.pooled[rng.integers(0, len(self.pooled), (2, max(len(self.rows), _BETWEEN)))]
-        return rows_not_held(first + rng.random((len(first), 1)) * (second - first), own)
+        return rows_not_held(rows_between(self.pooled, len(self.rows), rng), own)
 
     def _counts(self, labels: Array | None) -> Array:
         """(classes,) the number of rows of each class."""
@@ -183,7 +178,7 @@ class SecretData:
         """
         kind, value = estimate.secret, estimate.value
         finite = bool(np.isfinite(value).all())
-        members = estimate.members or frozenset(range(len(self.data)) if self.target is None else {self.target})
+        members = self._members(estimate)
         by_chance = 1.0  # factor of the guess's error, see the head of this file
         if kind == "samples" and finite:
             bound = self.public.feature_bound  # an attacker loses nothing by cutting off what no data exceed
@@ -200,8 +195,14 @@ class SecretData:
             judged = replace(judged, part=part, part_leakage=leak)
         return [judged]
 
+    def _members(self, estimate: Reconstruction) -> frozenset[ClientId]:
+        """Return the clients whose data are estimated."""
+        return estimate.members or frozenset(range(len(self.data)) if self.target is None else {self.target})
+
     def derive(self, estimate: Reconstruction, *, labels: bool) -> list[Reconstruction]:
         """Return an estimate, and what an attacker computes from it: of rows also Gram matrix and counts of labels.
+
+        An attack may read other rows or copies beside the members' own. Both are scaled to the members' number of rows.
 
         Args:
             estimate: of any kind.
@@ -210,9 +211,10 @@ class SecretData:
         if estimate.secret != "samples":
             return [estimate]
         rows = estimate.value
-        out = [estimate, replace(estimate, secret="gram", value=np.asarray(rows.T @ rows))]
+        share = sum(self.public.rows[client] for client in self._members(estimate)) / max(len(rows), 1)
+        out = [estimate, replace(estimate, secret="gram", value=np.asarray(rows.T @ rows * share))]
         if labels and self.has_label_counts and np.isfinite(rows).all():
-            out.append(replace(estimate, secret="labels", value=self._classified(rows)))
+            out.append(replace(estimate, secret="labels", value=self._classified(rows) * share))
         return out
 
     def _classified(self, rows: Array) -> Array:
