@@ -142,7 +142,7 @@ def best_draws(
         anchor=full_gradient,
         public=simulation.public,
         rows=rows,
-        blocks=[blocks[:, step] if blocks.any() else 0 for step in steps],
+        blocks=[blocks[:, step] if blocks.any() else 0 for step in steps],  # all 0 without a memory of gradients
         sizes=[sizes[:, step, None] for step in steps],
     )
     chosen = []
@@ -164,7 +164,7 @@ def best_draws(
 class BatchSearch:
     """Search for rows and draws together.
 
-    From each start, rows are fitted as if every batch were full; then a few alternations of draws and rows follow. The
+    From each start, rows are fitted as if every batch were full; then two alternations of draws and rows follow. The
     starts with the smallest residuals are continued, several times each, with more and more noise added to their rows.
 
     Attributes:

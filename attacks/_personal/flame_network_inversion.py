@@ -79,7 +79,7 @@ class FLAMENetworkInversion:
         rows = sum(public.rows[client] for client in observed.members)
         if rows > self.largest:
             return f"It looks for at most {self.largest} rows, and this client has {rows}; raise `largest`."
-        vectors = 16 * len(observed.rounds) + rows * public.classes
+        vectors = 16 * len(observed.rounds) + rows * public.classes  # a generous count of those held at a time
         return too_long(vectors, Model(method.problem, public).layout.size)
 
     def run(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
@@ -136,6 +136,7 @@ class FLAMENetworkInversion:
 
         public, problem = target.public, method.problem
         rows = sum(public.rows[client] for client in observed.members)
+        # simulated steps include the l2 penalty as the client's do; the mean gradients that are read are without it
         network: Any = network_of(problem, public)  # type: ignore[arg-type]
         unpenalised: Any = network_of(replace(problem, l2=0.0), public)  # type: ignore[arg-type, type-var]
         simulation, gradients = _paths(observed, target, method, states, network, rows)

@@ -146,6 +146,8 @@ class LatticeKeyHolder(AbstractKeyHolder):
 class CKKS(KeyHolderAggregation[LatticeClient]):
     """Sums contributions approximately under additively homomorphic lattice encryption.
 
+    The server's steps, in the base class, call `_distribute`, `_collect` and `_finish` after the stages of the table.
+
     Attributes:
         threshold: survivors a round needs; by default more than half of the planned clients, and at least 2.
         name: the aggregation's name.

@@ -105,7 +105,7 @@ def _leak_table(
 
 
 def _show_next(report: Report) -> None:
-    """Print how sure the audit is where it has few runs, the settings that held, and what to run next."""
+    """Print how sure the audit is where it has few runs, the settings that held, and what was not tried."""
     from securefed._auditing.engine.audit_report import AUDIT  # noqa: PLC0415
     from securefed._auditing.engine.statistics import ENOUGH  # noqa: PLC0415
     from securefed._auditing.report.actions import actions  # noqa: PLC0415
@@ -124,8 +124,8 @@ def _show_next(report: Report) -> None:
             for line in (said, *(f"  {one}" for one in text.splitlines())):
                 if line:
                     console.print(line, **plain)
-    if unasked := lying(report):
-        console.print(f"\n{unasked}", **plain)
+    if untried := lying(report):  # says that no server which lies to clients was tried, and how to try one
+        console.print(f"\n{untried}", **plain)
 
 
 def _table(title: str, names: Sequence[str]) -> Table:

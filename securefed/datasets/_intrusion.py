@@ -18,6 +18,7 @@ from securefed.datasets._dataset_files import DatasetFiles
 from securefed.datasets._formats import TextTable, read_csv, read_npz, read_zeek
 from securefed.datasets._loaded_dataset import LoadedDataset
 
+# Each: name, our archive, the original's files (several names for one file in a tuple of their own), the official site.
 UNSW_NB15 = DatasetFiles(
     "unsw_nb15",
     "unsw_nb15.npz",

@@ -37,10 +37,10 @@ class Setting:
         rows_per_client: rows of the attacked client.
         rounds: number of training rounds.
         leak: mean leakage of the strongest attack on the server's view; NaN where it was not measured.
-        leak_upper: upper end of its confidence interval, 95 % for all settings of the search together. At least the
-            interval of every attack counts, not only that of the strongest.
-        detectable: smallest mean leak that the strongest attack would have shown (it is true of leaks that these
-            attacks can see); NaN where the power is not known.
+        leak_upper: upper bound on the mean leakage of every attack: the largest of the upper ends of their confidence
+            intervals, 95 % for all settings of the search together.
+        detectable: smallest mean leak that at least one attack would most likely have noticed; it says nothing of leaks
+            that these attacks cannot find. NaN where that is not known.
         holds: whether `leak_upper` and `detectable` are at most the acceptable leak.
         epsilon: promise of differential privacy for one client over all rounds against the server; `None` without.
         utility: mean score of the final model on held-out rows; higher is better.

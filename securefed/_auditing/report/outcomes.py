@@ -78,10 +78,11 @@ def _outcome(report: Report, name: str, level: float, cells: Sequence[Cell]) -> 
 
 
 def _unknown(cells: Sequence[Cell], level: float) -> bool:
-    """Whether no leak above the level was found under some protection, although none is shown to hold it.
+    """Whether under some protection no leak above the level was found.
 
-    Then its attacks failed, or none looked for a secret that plain messages give away, or their results scatter so much
-    that an interval reaches above the level.
+    It is called where no protection is shown to hold (`remedies`). A protection without such a leak is then not shown
+    to hold for one of three reasons: its attacks failed, a secret that leaks from plain messages was not attacked under
+    it, or an interval reaches above the level although no leak was found.
     """
     leaking = {cell.defense for cell in cells if cell.verdict.word in FOUND and cell.leakage.high > level}
     return any(cell.defense not in leaking for cell in cells)

@@ -66,7 +66,7 @@ class FactoredCohort:
     _places: dict[str, slice] = field(init=False)  # of each parameter, its entries in a vector
     _rests: dict[int, LazySum] = field(default_factory=dict)  # of each stored vector, the entries of `others`
     _products: dict[tuple[int, int], Array] = field(default_factory=dict)  # X W_j^T and X X_s^T, by `id` of the factors
-    # by `id` of rows, the last sum_s c_s D_s over steps on these rows, and its c_s
+    # by `id` of rows, the c_s of the last sum_s c_s D_s over steps on these rows, and that sum
     _added: dict[int, tuple[Coefficients, Array | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -188,14 +188,14 @@ class FactoredCohort:
         terms = [self._kernel(rows, earlier) @ slope for earlier, slope in self._sums(own.steps)]
         for identity, coefficient in own.vectors.items():
             product = self._product(identity, rows)
-            if terms and unscaled(coefficient):
+            if terms and unscaled(coefficient):  # a_j = 1: saves a copy; terms[0] is an array of our own
                 terms[0] += product
             else:
                 terms.append(_cube(coefficient) * product)
         return _summed(terms or [np.zeros((*rows.x.shape[:2], self.input.shape[0]), rows.x.dtype)])
 
     def _product(self, identity: int, rows: StackedRows) -> Array:
-        """Compute X W_j^T for a stored vector, for all rows in `rows.whole` at once; it is kept for the round."""
+        """Return X W_j^T for a stored vector: a part of the product of all steps' rows, `whole`, kept for the round."""
         key = (identity, id(rows.whole))
         if key not in self._products:
             vector = self.part(self.vectors[identity], self.input.name)
@@ -220,9 +220,8 @@ class FactoredCohort:
     def _sum(self, key: int, steps: dict[int, Coefficient]) -> Array:
         """Return sum_s c_s D_s for steps on the same rows.
 
-        The last sum on these rows (`key` is their `id`) is kept. As clients step on, terms are added to it and the old
-        c_s stay, as the same objects: it is then extended in place. The caller must use a sum before it asks for the
-        next one.
+        The last sum on these rows (`key` is their `id`) is kept. A local step usually adds a term and leaves the others
+        with the same objects c_s; the term is then added in place. So use a sum before you ask for the next one.
         """
         known, last = self._added.get(key, ({}, None))
         if last is None or any(steps.get(step) is not coefficient for step, coefficient in known.items()):
@@ -318,7 +317,7 @@ class FactoredVector(NDArrayOperatorsMixin):
         """Return self + sign * other."""
         vectors, steps = _joined(self.vectors, other.vectors, sign), _joined(self.steps, other.steps, sign)
         rest = self.rest.plus(other.rest, sign)
-        if len(rest) > MANY:
+        if len(rest) > MANY:  # evaluated now, as each of its terms keeps an array in memory
             rest.numbers(self.frame.formed, self.dtype)
         return FactoredVector(self.frame, vectors, steps, rest)
 

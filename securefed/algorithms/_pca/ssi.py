@@ -73,4 +73,4 @@ class SSI(SubspaceMethod):
         """Compute one client's contribution, S_i Z and ||A_i^T Z||_F^2; its state does not change."""
         basis = broadcast[BASIS]
         product = client.gram.times(basis)  # Y_i = A_i A_i^T Z  (2)
-        return client, self.contribution(product, basis, product)
+        return client, self.contribution(product, basis, gram_product=product)  # Y_i is S_i Z itself here
