@@ -54,7 +54,7 @@ _IDLE = 8
 """A disguised network without a second hidden layer leaves every eighth output without a threshold, so never active.
 The last weights of these outputs can be random, so that its columns are not all alike."""
 _FEWEST = 4
-"""Bins that must have been read before the next thresholds follow them."""
+"""Vectors (found rows, and bins of the newest message) that thresholds need to be placed by their projections."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,8 @@ class TrapWeights:
 
         Where a message is the sum of what each row sends by itself (`client.additive`), the rows that are known are
         simulated and subtracted first, so that only the others are left in the bins, and a bin of one row is recognised
-        by its slope, which is `unit` times its code. Elsewhere a bin's row is noted without a label (`add_bins`).
+        by its slope, which is `unit` times its code. Elsewhere only a row that a bin of an earlier message held too
+        counts as one (`add_bins`).
         """
         part, unit = _unit(client, trap, observed, rng)
         left = _FirstLayer.of(client, trap, part, observed.message)

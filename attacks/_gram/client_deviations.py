@@ -11,8 +11,9 @@ where g_ki is share_i times the factor by which the clip scaled client i's messa
 and the g_ki are known, up to the errors of their estimates. Clients that are always present together form a group a,
 with the sums share_a, D_a and g_ka of their members. The clip is taken to scale all members alike, so that the group
 adds g_ka (S + D_a / share_a) Z_k. That is linear in the D_a, which are estimated by ridge regression: a random-effects
-model in which the entries of D_a have variance tau^2 share_a. tau, and the noise where its size is not known, maximise
-the likelihood. Where noise hides the deviations tau is 0, and the estimate of S_a is share_a S.
+model in which the entries of D_a have variance tau^2 share_a. tau and the noise maximise the likelihood; the noise is
+no smaller than the known or estimated one (`PerturbedSolution.noise`). Where noise hides the deviations tau is 0, and
+the estimate of S_a is share_a S.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ _SIZES = np.concatenate([[0.0], np.geomspace(1e-8, 1.0, 81)])
 """Grid of tau^2 that is searched, relative to its upper bound, at which the D_a of the smallest group is about as large
 as its share of S.
 """
+_ROUND_OFF = float(np.finfo(np.float64).eps)
+"""Smallest standard deviation of the noise, relative to the upper bound of tau."""
 
 
 def deviations(
@@ -88,7 +91,7 @@ def _likeliest(
     """
     # sum of squares outside the singular directions, where D_a shows nothing
     outside = max(total_energy - float(energies.sum()), 0.0)
-    floor = max(noise**2, np.finfo(float).tiny)
+    floor = max(noise**2, _ROUND_OFF**2 * largest, np.finfo(float).tiny)
 
     def negative_log_likelihood(ratio: float) -> float:
         """Return twice the negative log-likelihood, up to a constant."""

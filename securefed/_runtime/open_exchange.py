@@ -260,10 +260,11 @@ class OpenExchange:
         """Return the exchange in progress as JSON values and tensors, secrets included; `thaw` restores it."""
         stage = self._open
         requests = {f"outgoing/{party}/{name}": v for party, own in stage.outgoing.items() for name, v in own.items()}
-        first = {id(value): name for name, value in reversed(requests.items())}  # what all of them hold is written once
+        # an array that several requests hold is written once, under the first of their names; `same` lists the others
+        first = {id(value): name for name, value in reversed(requests.items())}
         values = {
             "stage": self.stage,
-            "introduced": {str(party): stage for party, stage in self._introduced.items()},
+            "introduced": {str(party): began for party, began in self._introduced.items()},
             "sent": sorted(stage.sent),
             "replied": sorted(stage.replied),
             "stop": stop_to_json(stage.stop),

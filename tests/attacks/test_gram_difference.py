@@ -9,6 +9,9 @@ from securefed._public import Public
 from securefed.algorithms._pca import SSI, FedPG, LocalPower
 from securefed.attacks._base import Attack, RoundView, Target, View, attacks
 from securefed.attacks._gram import DifferenceGram
+from securefed.attacks._gram.client_deviations import deviations
+from securefed.attacks._gram.clipped_products import PerturbedProducts, PerturbedSolution
+from securefed.attacks._gram.clipped_sums import ClippedSums
 from securefed.attacks._gram.survivor_differences import SurvivorSystem, coming_together, round_noise
 from securefed.attacks.scores import relative_error
 from securefed.datasets._base import Dataset
@@ -146,3 +149,17 @@ def test_registered_and_checked():
     assert isinstance(attacks.make("gram/difference"), Attack)
     with pytest.raises(ConfigError, match="sweeps"):
         DifferenceGram(sweeps=0)
+
+
+def test_deviations_explain_sums_without_noise():
+    """Two rounds of one direction show no asymmetry, so that the noise counts as 0: then all is deviation."""
+    rng = np.random.default_rng(3)
+    own = [1e3 * (rows.T @ rows) for rows in rng.normal(size=(2, 5, 4))]
+    bases, shares = np.eye(4)[:2, :, None], np.array([[0.5, 0.5], [0.0, 0.5]])
+    products = np.stack([(own[0] + own[1]) @ bases[0], own[1] @ bases[1]])
+    empty = np.zeros(0)
+    rounds = PerturbedProducts(bases, products, empty, np.zeros(2), empty, ClippedSums(np.full(2, 1e9), shares, 1.0))
+    pooled = PerturbedSolution(own[0] + own[1], shares, residual=0.0, noise=0.0, explained=True)
+    found, residual = deviations(rounds, pooled, [[0], [1]])
+    assert np.isfinite(found).all()
+    assert residual < 0.5

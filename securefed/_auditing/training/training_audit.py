@@ -32,6 +32,7 @@ from securefed._tensors import real_array
 from securefed.errors import DataError
 
 VIEWS: Final = tuple(DEFENSES)
+"""Names of the views; `DEFENSES` maps each to the defence under which a server has it."""
 Clients = Sequence[tuple[Any, Any]]
 """Each client's rows: a pair (x, y) of tensors or arrays with as many rows."""
 
@@ -87,26 +88,11 @@ def audit_training(
         local_step is not None or recording is not None,
         "give local_step, the function that trains a model on one client's rows, or the recording of a run",
     )
-    require(
-        isinstance(model, nn.Module), f"model must be a torch.nn.Module, an object and no function; got {model!r:.80}"
-    )
-    require(
-        callable(loss), f"loss must be a function of (output, target), such as CrossEntropyLoss(); got {loss!r:.80}"
-    )
-    require(
-        local_step is None or (callable(local_step) and not isinstance(local_step, nn.Module)),
-        f"local_step must be a function local_step(model, x, y) that trains the model; got {local_step!r:.80}",
-    )
+    _check_types(model, loss, local_step)
     rows = [_rows(f"client {index}", pair) for index, pair in enumerate(clients)]
     require(len(rows) >= 2, f"an audit needs at least 2 clients, not {len(rows)}; the others are the baseline")
     held_out = None if population is None else _rows("population", population)
-    for place, own in enumerate([*rows, *([] if held_out is None else [held_out])]):
-        where = f"client {place}" if place < len(rows) else "population"
-        require(
-            own.x.shape[1:] == rows[0].x.shape[1:] and own.y.shape[1:] == rows[0].y.shape[1:],
-            f"{where} has rows of the shapes {tuple(own.x.shape[1:])} and {tuple(own.y.shape[1:])}, and client 0 of "
-            f"{tuple(rows[0].x.shape[1:])} and {tuple(rows[0].y.shape[1:])}; give all of them alike",
-        )
+    _check_shapes(rows, held_out)
     training = TorchTraining(model, loss, local_step)
     _check_model(training, rows[0])
     notes: list[str] = []
@@ -140,12 +126,37 @@ def audit_training(
     )
 
 
+def _check_types(model: object, loss: object, local_step: object) -> None:
+    """Raise `ConfigError` unless model, loss and step are a module and functions."""
+    require(
+        isinstance(model, nn.Module), f"model must be a torch.nn.Module, an object and no function; got {model!r:.80}"
+    )
+    require(
+        callable(loss), f"loss must be a function of (output, target), such as CrossEntropyLoss(); got {loss!r:.80}"
+    )
+    require(
+        local_step is None or (callable(local_step) and not isinstance(local_step, nn.Module)),
+        f"local_step must be a function local_step(model, x, y) that trains the model; got {local_step!r:.80}",
+    )
+
+
+def _check_shapes(rows: Sequence[TrainedRows], held_out: TrainedRows | None) -> None:
+    """Raise `ConfigError` unless all rows, those of the population too, have the shapes of the first client's."""
+    for place, own in enumerate([*rows, *([] if held_out is None else [held_out])]):
+        where = f"client {place}" if place < len(rows) else "population"
+        require(
+            own.x.shape[1:] == rows[0].x.shape[1:] and own.y.shape[1:] == rows[0].y.shape[1:],
+            f"{where} has rows of the shapes {tuple(own.x.shape[1:])} and {tuple(own.y.shape[1:])}, and client 0 of "
+            f"{tuple(rows[0].x.shape[1:])} and {tuple(rows[0].y.shape[1:])}; give all of them alike",
+        )
+
+
 def _note_costs(result: SeedResult, subject: TrainingSubject, chosen: Sequence[str], seed: int) -> None:
     """Record what the run of a seed cost: a state dict in both directions, and the time of the step."""
     size = sum(value.numel() * value.element_size() for value in subject.training.state.values())
     for name in chosen:
         costs = {"bytes_per_client_round": 2.0 * size, "seconds_per_round": subject.step_seconds, "rounds": 1}
-        real = name == VIEWS[0]  # sums are computed from the clients' changes; no secure aggregation runs
+        real = name == "server"  # sums are computed from the clients' changes; no secure aggregation runs
         facts = RunFacts(subject.name, DEFENSES[name], seed, math.nan, real=real, **costs)  # type: ignore[arg-type]
         result.facts.append(facts)
 

@@ -28,7 +28,7 @@ class FactoredGradients:
     A_s (clients, rows, inputs) holds the inputs of the weight's layer for the rows of step s, and D_s (clients, rows,
     outputs) the derivatives of the loss by the layer's outputs; `rows` is the largest number of rows of a client in the
     step. All A_s lie in one array, and all D_s in another, so that a product with any linear combination
-    sum_s c_s G_s takes two matrix products.
+    sum_s c_s G_s takes two matrix products (`turned` transposes each client's matrix).
     """
 
     def __init__(self, pool: ArrayPool) -> None:
