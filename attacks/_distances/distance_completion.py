@@ -41,6 +41,9 @@ the messages.
 def complete_undetermined(edges: Edges, distances: Array, hidden: Array, jacobian: Array) -> Array:
     """Complete the hidden distances in the directions that the messages leave open.
 
+    A change of the hidden distances changes the messages. Where a change of the other distances could undo that, the
+    messages do not show it; the directions with something left over are determined, and stay as they are.
+
     Args:
         edges: the edges of the graph.
         distances: squared distances that fit the messages, (edges,).

@@ -149,8 +149,8 @@ def least_trace_shift(eliminated: EliminatedProducts) -> float:
     probe_span = span(eliminated.probes, eliminated.products)
     if not probe_span.basis.size:
         raise TranscriptError("No direction of the probes shows more than noise: the messages are of no one matrix.")
-    values, vectors = np.linalg.eigh(probe_span.inner)
-    energy = np.sum((probe_span.outer @ vectors) ** 2, axis=0)
+    values, vectors = np.linalg.eigh(probe_span.inner)  # l_i and v_i of Q^T S Q
+    energy = np.sum((probe_span.outer @ vectors) ** 2, axis=0)  # b_i; `outer` is (I - Q Q^T) S Q
     scale = float(np.abs(values).max()) + float(np.sqrt(energy.max(initial=0.0))) or 1.0
     low = -float(values[0]) + 1e-13 * scale
 

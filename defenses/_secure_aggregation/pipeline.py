@@ -290,19 +290,26 @@ def server_resume(
 def server_step(state: PipelinedServer, replies: Replies) -> tuple[PipelinedServer, str, Outgoing] | Aggregate:
     """Take the replies of one stage, and the messages of the next exchange in them; as `masking_server.server_step`.
 
-    At `upload` the carried keys go to the next exchange's state, which then is at its stage `shares`; its requests wait
-    for this exchange's `unmask`. What replies to `unmask` carry is read by `server_carry`.
+    What replies to `unmask` carry is read by `server_carry`.
     """
-    if state.stage not in _CARRIED_STAGES:
-        step = four_stage_server.server_step(state, replies)
-        assert not isinstance(step, Aggregate)
-        return _ask_keys(_with_type(step)) if step[1] == UPLOAD else _ask_shares(_with_type(step))
+    if state.stage == UPLOAD:
+        for client in sorted(replies):
+            state = absorb(state, client, replies[client])
+        return _close_uploads(state)
     if state.stage == UNMASK:
         step = four_stage_server.server_step(state, {c: _split_message(reply)[0] for c, reply in replies.items()})
         assert isinstance(step, Aggregate)
         return step
-    for client in sorted(replies):
-        state = absorb(state, client, replies[client])
+    step = four_stage_server.server_step(state, replies)
+    assert not isinstance(step, Aggregate)
+    return _ask_keys(_with_type(step)) if step[1] == UPLOAD else _ask_shares(_with_type(step))
+
+
+def _close_uploads(state: PipelinedServer) -> tuple[PipelinedServer, str, Outgoing]:
+    """Leave the stage `upload`, and give the carried keys to the next exchange's state.
+
+    That state is then at its stage `shares`; its requests wait for this exchange's `unmask`.
+    """
     step = four_stage_server.server_step(state, {})
     assert not isinstance(step, Aggregate)
     new, stage, outgoing = _with_type(step)

@@ -53,8 +53,8 @@ class PPGL(GraphMethod):
     w_con is.
 
     The paper's server computes gamma_i from w_i; here the client does, since the server sees only sums. Steps and
-    weights are the same. A client that sits out or is not counted keeps its graph and momentum; its next gamma_i is
-    taken to the w_con it then receives.
+    weights are the same. A client that sits out or is not counted keeps its graph and momentum, and computes its next
+    gamma_i from the w_con that it then receives.
 
     Guarantee (theorem 2, with its condition): with automatic weights and all clients each round, `objective` falls in
     every round after the first if momentum = 0 and step_size <= 2 / (L + rho gamma_i), L = `SmoothGraph.smoothness`
