@@ -23,7 +23,14 @@ from securefed._auditing.engine.seed_result import Judgement, judge_estimate
 from securefed._messages import ClientId
 from securefed._tensors import Array, Tensors
 from securefed.attacks._base import Reconstruction, View
-from securefed.attacks.scores import fit_by_chance, match, relative_error, rows_not_held, subspace_baseline
+from securefed.attacks.scores import (
+    fit_by_chance,
+    match,
+    relative_error,
+    rows_between,
+    rows_not_held,
+    subspace_baseline,
+)
 
 
 class RunOutput(Protocol):
@@ -91,17 +98,21 @@ def _samples(
     """Score rows (rows, features), matched to the true ones by the Hungarian method.
 
     The guess is the mean of held-out rows for every row; or the estimate itself, if it fits held-out rows better than
-    their mean does (`fit_by_chance`).
+    their mean does (`fit_by_chance`). Where clients hold all of them, rows between those of the clients take their
+    place.
 
     Of the rows of several members those that fit the client's best count as its own, although the attacker does not
     learn whose they are.
     """
     value, mean = estimate.value, prepared.test.x.mean(axis=0)
     finite = bool(np.isfinite(value).all())
-    others = rows_not_held(prepared.test.x, [data.x for data in prepared.clients])
-    truths = [(CLIENT, prepared.clients[target].x)]
+    pooled, own = np.concatenate([data.x for data in prepared.clients]), prepared.clients[target].x
+    others = rows_not_held(prepared.test.x, [pooled])
+    if not len(others):  # rows given with a recording are all of clients
+        others = rows_not_held(rows_between(pooled, len(own), np.random.default_rng(0)), [pooled])
+    truths = [(CLIENT, own)]
     if len(members) == len(prepared.clients):
-        truths.append((FEDERATION, np.concatenate([data.x for data in prepared.clients])))  # type: ignore[arg-type]
+        truths.append((FEDERATION, pooled))  # type: ignore[arg-type]
     out = []
     for secret, truth in truths:
         guess = np.broadcast_to(mean, truth.shape)
