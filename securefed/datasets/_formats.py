@@ -97,7 +97,7 @@ class TextTable:
     def integers(self, column: str) -> Array:
         """Return a column as (rows,) int64; raise `DataError` for an entry that is no whole number."""
         numbers = self._numbers(column, float)
-        if (numbers != np.floor(numbers)).any():
+        if not (np.isfinite(numbers) & (numbers == np.floor(numbers))).all():
             raise DataError(f"{self.path}: column {column!r} must hold whole numbers")
         return numbers.astype(np.int64)
 

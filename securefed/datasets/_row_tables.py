@@ -142,7 +142,8 @@ def _numbered(values: Array) -> Array:
         numbers = values.astype(np.float64)
     except ValueError:
         return np.asarray(np.unique(values, return_inverse=True)[1])
-    if values.ndim != 1 or values.dtype.kind == "f" or not (numbers == np.floor(numbers)).all():
+    whole_numbers = np.isfinite(numbers) & (numbers == np.floor(numbers))
+    if values.ndim != 1 or values.dtype.kind == "f" or not whole_numbers.all():
         return numbers
     whole = numbers.astype(np.int64)
     return whole if whole.min() >= 0 else np.asarray(np.unique(whole, return_inverse=True)[1])

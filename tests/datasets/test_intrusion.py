@@ -41,6 +41,7 @@ def test_unsw_nb15_in_its_own_format(folder):
         (lambda text: text.rsplit(",", 1)[0], "row 0 has .* fields, the header"),
         (lambda text: text.split("\n")[0], "holds no rows"),
         (lambda text: text.replace("Normal,0", "Normal,0.5"), "whole numbers"),
+        (lambda text: text.replace("Normal,0", "Normal,inf"), "whole numbers"),
     ],
 )
 def test_a_broken_table_is_refused_by_name(folder, broken, refusal):

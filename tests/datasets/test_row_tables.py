@@ -71,6 +71,12 @@ def test_rows_without_label_or_owner_are_refused_and_become_no_class_or_client(t
     assert load(table, owner="hospital", label="outcome").data.rows == 3
 
 
+def test_infinite_labels_are_refused_and_become_no_class(table: Path) -> None:
+    table.write_text(TABLE.replace("well", "1").replace("ill", "inf"))
+    with pytest.raises(DataError, match="responses must be finite"):
+        load(table, owner="hospital", label="outcome")
+
+
 @pytest.mark.parametrize("missing", [None, float("nan")])
 def test_a_null_of_a_table_is_a_missing_label(missing) -> None:
     """As pyarrow returns columns of a parquet file with nulls: texts beside None, numbers beside None or NaN."""
