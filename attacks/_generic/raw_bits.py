@@ -4,8 +4,10 @@ Model-based attacks read values. A client that adds noise can hide rows where th
 noise, in any code; in values that are right and whose order alone is random; in how many numbers are zero. This test
 need not know the code. The audit of an algorithm whose clients draw at random calls it, as a test of membership. It
 runs the client step many times on the rows with a record and without it, learns on half of the runs what differs
-between the two, and scores the other half. Ordinary noise, whose size does not depend on the rows, passes the test: the
-bits that are compared lie far below its size, and are random with any rows.
+between the two, and scores the other half. It compares the bits and the numbers of zeros, unless a tensor's values are
+the same in all runs and only their order is drawn: then it compares the sorted values. Ordinary noise, whose size does
+not depend on the rows, passes the test: the bits that are compared lie far below its size, and are random with any
+rows.
 
 Only steps that draw at random are tested. Two runs of a deterministic step always differ if the record matters at all,
 which is what `ConfirmationAttack` measures.
@@ -50,7 +52,7 @@ class RawBits:
     name: ClassVar[str] = "generic/bits"
     secret: ClassVar[str] = "membership"
 
-    def score(self, replay: Replay, without: Array, seed: int) -> tuple[Array, Array]:
+    def score(self, replay: Replay, pair: Array, seed: int) -> tuple[Array, Array]:
         """Return scores of runs with the record and of runs without it, higher where the record looks likelier.
 
         Every bit gets as its weight the difference of its frequencies between the learning runs with the record and
@@ -58,8 +60,8 @@ class RawBits:
 
         Args:
             replay: runs the client step in the observed rounds, for all clients whose sum is observed.
-            without: (2, rows, features) all rows of these clients, with the record and with another in its place.
-            seed: of the clients' draws.
+            pair: (2, rows, features) all rows of these clients with the record, then with another one in its place.
+            seed: of the clients' draws; every run gets one of its own.
 
         Returns:
             Scores (runs / 2,) of the runs with the record that were not learned from, and of those without it.
@@ -74,7 +76,7 @@ class RawBits:
         if steps > self.calls:
             raise TranscriptError(f"{2 * self.runs} runs take {steps} client steps, more than {self.calls}")
         sent = [
-            np.stack([replay(rows, seed + 2 * k + side) for k in range(self.runs)]) for side, rows in enumerate(without)
+            np.stack([replay(rows, seed + 2 * k + side) for k in range(self.runs)]) for side, rows in enumerate(pair)
         ]
         half = self.runs // 2
         ordered = _reordered(sent, list(replay.blocks()), half)
@@ -104,7 +106,7 @@ def _features(messages: Array, blocks: list[slice]) -> Array:
 
 
 def _reordered(sent: list[Array], blocks: list[slice], half: int) -> tuple[Array, Array] | None:
-    """Score runs by their sorted values, where these are the same in all runs and only the order is drawn.
+    """Score runs by their sorted values, where these are the same in all runs of a kind and only the order is drawn.
 
     Args:
         sent: messages (runs, numbers) with the record, and without it.
@@ -112,8 +114,8 @@ def _reordered(sent: list[Array], blocks: list[slice], half: int) -> tuple[Array
         half: number of runs of each kind that are learned from; here the first run shows the sorted values.
 
     Returns:
-        The scores of the other runs of both kinds, by tensor 1 or -1 for the nearer kind; `None` if no tensor is of
-        that sort.
+        The scores of the other runs of both kinds; `None` if no tensor has such values. Each tensor that has adds 1
+        where its sorted values are nearer to those with the record, and -1 where they are nearer to those without.
     """
     scores: list[list[Array]] = [[], []]
     for block in blocks:
@@ -126,5 +128,5 @@ def _reordered(sent: list[Array], blocks: list[slice], half: int) -> tuple[Array
             continue
         for side, part in enumerate(parts):
             near, far = (np.linalg.norm(part[half:] - own, axis=1) for own in typical)
-            scores[side].append(np.sign(far - near))
+            scores[side].append(np.sign(far - near))  # near, far: distances from the runs with the record, without it
     return (np.sum(scores[0], axis=0), np.sum(scores[1], axis=0)) if scores[0] else None

@@ -19,7 +19,7 @@ numbers of rows that each unknown sums up (`summed`) show which: all 1, or the l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -109,8 +109,8 @@ class LinearMessages:
     @cached_property
     def _reduced(self) -> tuple[Array, Array]:
         """Return R and Q^T data of the QR decomposition Q R of the coefficients."""
-        turn, root = np.linalg.qr(self.coefficients)
-        return root, turn.T @ self.data
+        Q, R = np.linalg.qr(self.coefficients)
+        return R, Q.T @ self.data
 
     def likelihoods(self, priors: Sequence[GaussianRowPrior], summed: Array) -> Array:
         """Return (priors, m) log marginal likelihoods, up to a constant, for m alternatives of what the unknowns are.
@@ -224,11 +224,9 @@ def ridge(equations: SumEquations, labels: Array) -> tuple[float, GaussianRowPri
     bound, count = equations.simulation.public.feature_bound, equations.shape[0]
     priors, values = list[GaussianRowPrior](), list[float]()
     for square in _SQUARES:
-        about, tried = (
-            linear_messages(equations, uninformed_rows(equations, square), labels),
-            priors_with(bound**2 * square),
-        )
-        values += about.likelihoods(tried, np.ones((1, count)))[:, 0].tolist()
+        messages = linear_messages(equations, uninformed_rows(equations, square), labels)
+        tried = priors_with(bound**2 * square)
+        values += messages.likelihoods(tried, np.ones((1, count)))[:, 0].tolist()
         priors += tried
     weights = np.exp(np.array(values) - max(values))
     weights /= weights.sum()
@@ -256,9 +254,9 @@ def likeliest_label_counts(equations: SumEquations) -> tuple[Array, Array]:
     """Return the likeliest label counts, and by class the probability that a row's label is right; both (classes,).
 
     A local search moves one row at a time to another class; its unknowns are the sums of the rows of each class. It
-    starts from an even share and from the bias, and again from the opposite of each result, because opposite labels
-    with negated rows explain the weights as well. The best result and its neighbours are then compared with single rows
-    as unknowns. The probability of a class is 1 / (1 + the odds of all exchanges that take a row out of it).
+    starts from equal counts and from those that the bias suggests. It starts again from the complement of each result,
+    frequent classes made rare, because negated residuals c_k with negated rows explain the messages of the weights as
+    well. The best result and its neighbours are then compared with single rows as unknowns.
     """
     simulation, total = equations.simulation, equations.shape[0]
     number = number_of_classes(simulation.model, simulation.public)
@@ -281,25 +279,40 @@ def likeliest_label_counts(equations: SumEquations) -> tuple[Array, Array]:
         return messages.best(square, np.ones(total))[0] + log_orderings(counts)
 
     judged = {tuple(one): by_single_rows(one) for one in (climbed_counts, *near[:_NEIGHBOURS])}
-    counts, odds = np.array(max(judged, key=judged.__getitem__)), np.zeros(number)
+    counts = np.array(max(judged, key=judged.__getitem__))
+    return counts, _right_by_class(by_class, prior, counts, judged)
+
+
+def _right_by_class(
+    by_class: LinearMessages, prior: GaussianRowPrior, counts: Array, judged: Mapping[tuple[int, ...], float]
+) -> Array:
+    """Return by class 1 / (1 + the odds of all other label counts that have one row fewer in it), (classes,).
+
+    Args:
+        by_class: the messages, with the sum of each class's rows as unknowns.
+        prior: the rows' prior.
+        counts: the likeliest label counts.
+        judged: log likelihoods with single rows as unknowns, of `counts` and some others; they replace those of
+            `by_class` where they are known.
+    """
     others = _exchanges(counts)
-    reference, *values = by_class.likelihoods([prior], np.stack([counts, *others]))[0] + [
-        log_orderings(one) for one in (counts, *others)
-    ]
-    for other, value in zip(others, values, strict=True):  # by single rows where both were judged so, else by classes
+    values = by_class.likelihoods([prior], np.stack([counts, *others]))[0]
+    values += [log_orderings(one) for one in (counts, *others)]
+    odds = np.zeros(len(counts))
+    for other, value in zip(others, values[1:], strict=True):
         known = judged.get(tuple(other))
-        log_odds = value - reference if known is None else known - judged[tuple(counts)]
+        log_odds = value - values[0] if known is None else known - judged[tuple(counts)]
         odds[np.argmin(other - counts)] += np.exp(min(log_odds, 0.0))  # the class that loses a row
-    return counts, 1.0 / (1.0 + odds)
+    return 1.0 / (1.0 + odds)
 
 
 def _climb(
     by_class: LinearMessages, square: float, counts: Array
 ) -> tuple[float, GaussianRowPrior, Array, list[Array]]:
-    """Exchange labels while that helps.
+    """Move one row at a time to the class where the messages are likeliest, as long as that helps.
 
     Returns:
-        The likelihood, the prior, the counts, and their neighbours, best first.
+        The log likelihood, the prior, the counts, and their neighbours (one row moved), likeliest first.
     """
     best, prior = by_class.best(square, counts)
     while True:

@@ -18,8 +18,10 @@ exchange and the shares are functions of state and request. (Two things are draw
 and the uniform integers that a client sends which sits out.) Shares and masks are bound to the digest of the advertised
 clients and keys, and masks also to the share dealers and to the exchange's context, a hash of all that the client
 received before its upload. So if the server sends clients different broadcasts, for example, their masks do not cancel.
-With identities the state also remembers `released`: digests of the sums that this client helped to open, so that no
-contribution is opened in two of them. `ahead` says that keys are advertised in the exchange before (`pipeline`).
+The state also keeps what a client must remember between exchanges: with identities `released`, digests of the sums that
+it helped to open, so that no contribution is opened in two of them; and `previous`, the survivors of its last sum,
+where the plan demands that survivors change by at least `survivor_change` clients or not at all, lest the difference of
+two sums be one client's contribution. `ahead` says that keys are advertised in the exchange before (`pipeline`).
 
 Not promised: anything if a state is used for two different uploads: both have the same masks, so the server learns
 their difference.
@@ -103,7 +105,8 @@ def _check_request(state: MaskingClient, request: Message) -> None:
 def context_of(state: MaskingClient, encoded: Tensors) -> UploadContext:
     """Return the context of an exchange without a broadcast, for callers that hold the contribution from the start.
 
-    A contribution is then identified by its values, which are hashed; else by the broadcast that it follows from.
+    With identities the contribution's values are hashed to recognise it in a later sum. (Callers with a broadcast make
+    the context themselves, and hash the broadcast instead.)
     """
     digest = consistency.contribution_digest(residues_of(encoded, state.session.plan)) if state.identities else b""
     return UploadContext(state.session.context, digest)

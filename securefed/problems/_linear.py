@@ -140,8 +140,8 @@ class LogisticRegression(LinearProblem):
     def smoothness(self, x: Array, classes: int) -> float | None:
         """Return the Hessian's largest eigenvalue at zero weights, where p (1 - p) = 1/4; `None` for another start.
 
-        It is nowhere larger, since p (1 - p) is nowhere larger. For a random start it is therefore a bound and not the
-        value, which `known_smoothness` promises: personalised methods refuse steps that are too long by it.
+        It is nowhere larger, since p (1 - p) is nowhere larger. For a random start it would therefore be a bound only;
+        but callers (`known_smoothness`) refuse step sizes by it and need the value at the start.
         """
         return None if self.initial_scale else largest_eigenvalue(x, bias=self.bias, scale=0.25, l2=self.l2)
 

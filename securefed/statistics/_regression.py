@@ -4,7 +4,7 @@ With rows z = (1, x) (or x without an intercept), A = sum z z^T and b = sum z y 
 
     w = (A + ridge D)^-1 b        D = identity with 0 for the intercept
 
-Known are sums with errors, A + dA and b + db. The w computed from them differs from the exact one, wherever
+What is known are sums with errors, A + dA and b + db. The w computed from them differs from the exact one, wherever
 kappa |dA| < 1 (Golub and Van Loan, Matrix Computations, 2.6), by
 
     |dw| <= kappa (|db| + |dA| |w|) / (1 - kappa |dA|)        kappa = |(A + dA + ridge D)^-1|, spectral norms,

@@ -37,13 +37,9 @@ class RegisteredSubject:
     @property
     def name(self) -> str:
         """The algorithm's name in the report, with the rows a client where `rows` gives them."""
-        return (
-            self.algorithm
-            if self.rows is None
-            else f"{self.algorithm} ({self.rows} rows)"
-            if self.rows != 1
-            else f"{self.algorithm} (1 row)"
-        )
+        if self.rows is None:
+            return self.algorithm
+        return f"{self.algorithm} (1 row)" if self.rows == 1 else f"{self.algorithm} ({self.rows} rows)"
 
     @property
     def case(self) -> Case:

@@ -1,9 +1,9 @@
 """The data that an audit of a torch loop tries to recover, what could be guessed of them, and the score.
 
 `training_subject` makes a `TrainingSecrets` for each run and target; estimates of attacks are scored by `judge`. Rows
-are scored as in the audit of a user's own algorithm (`client_secrets`). Counts of labels are guessed too: all clients'
-counts, scaled to the client's number of rows. Two secrets are added:
+are scored as in the audit of a user's own algorithm (`client_secrets`). The other secrets are one client's:
 
+    labels       its number of rows of each class; the guess is all clients' counts, scaled to its number of rows
     statistics   the mean and the variance of each channel that every layer of batch normalisation computes over the
                  client's rows, in the network that the client received. Each is stated relative to the same statistic
                  of known rows (`standardised`): the rows that the attacker has, which are those of all other clients,
@@ -102,7 +102,7 @@ class TrainingSecrets:
     def _counts(self, classes: int) -> tuple[Array, Array]:
         """Return (classes,) the target's counts of each label, and all clients' counts scaled to its number of rows.
 
-        Every client must have labels, as it does where `tells("labels")`.
+        Every client must have labels, as it does where `has("labels")`.
         """
         labels = [y for rows in self.clients if (y := labels_of(rows)) is not None]
         assert self.target is not None and len(labels) == len(self.clients)
@@ -129,11 +129,11 @@ class TrainingSecrets:
         off = np.linalg.norm(match(found, self.truth) - self.truth, axis=1)
         return float(np.mean(off <= RECOVERED * np.linalg.norm(self.truth - self.data.prior.mean(axis=0), axis=1)))
 
-    def tells(self, secret: Literal["labels", "statistics", "tokens"]) -> bool:
-        """Whether a kind of secret exists here: of one client, not of all together.
+    def has(self, secret: Literal["labels", "statistics", "tokens"]) -> bool:
+        """Return whether the target has such a secret; all clients together have none of the three.
 
-        Of labels and tokens it does not where the guess without messages is exact already. Statistics are not asked
-        that: they exist wherever the network has layers of batch normalisation.
+        Labels that are classes and tokens are no secret where the guess already has no error. Statistics exist wherever
+        the network has layers of batch normalisation.
         """
         if secret == "labels":
             return not self.vocabulary and self.data.has_label_counts  # false without a target
@@ -141,9 +141,10 @@ class TrainingSecrets:
             return False
         if secret == "statistics":
             return bool(len(self.statistics) and len(self.statistics[-1]))
-        return self.vocabulary > 0 and self.judge(Reconstruction("tokens", np.zeros(self.vocabulary)))[0].baseline > (
-            NEGLIGIBLE
-        )
+        if not self.vocabulary:
+            return False
+        [judged] = self.judge(Reconstruction("tokens", np.zeros(self.vocabulary)))  # of any estimate, for the baseline
+        return judged.baseline > NEGLIGIBLE
 
 
 def labels_of(rows: TrainedRows) -> Array | None:
