@@ -106,6 +106,34 @@ def test_the_bound_of_pfedme_is_what_the_worst_gradients_reach(
 # ------------------------------------------------------------------------------------------------ FedADMM
 
 
+@pytest.mark.parametrize("pull", [0.5, 1.0, 1.8, 2.1])
+@pytest.mark.parametrize("settings", [{"local_steps": 1}, {"local_steps": 5}, {"local_steps": 30}, {"local_epochs": 4}])
+@pytest.mark.parametrize("kind", [FLAME, FedADMM])
+def test_planned_bounds_hold_for_the_worst_gradients_also_where_steps_overshoot(
+    kind: type, settings: dict[str, int], pull: float
+) -> None:
+    """Where eta lambda (for FedADMM eta rho), here `pull`, is above 1, each step changes the sign of the distance.
+
+    The worst gradients, of entries 1, then change their sign with it. The bound is 8 reaches, the first dz 2 of them.
+    """
+    rate = 0.1
+    pulled = {"attraction": pull / rate, "penalty": 3.0} if kind is FLAME else {"penalty": pull / rate}
+    method, public = kind(problem=PROBLEM, learning_rate=rate, **pulled, **settings), Public.of(make_clients(3))
+    bound, _ = method.factors(public)["dz"]
+    turn = np.sign(1 - pull) if pull != 1 else 1.0
+
+    def worst(theta: np.ndarray, step: int) -> np.ndarray:
+        return np.full_like(theta, turn**step)
+
+    work = SimpleNamespace(gradient=worst, sizes=(1,) * method.most_steps(public), rows=6, public=public)
+    zeros = np.zeros(3)
+    sent, _ = method.steps({"x": zeros}, (zeros,) * (3 if kind is FLAME else 2), work)
+    reached = np.abs(sent["dz"]).max()
+    assert bound / 8 <= reached <= bound / 4 * (1 + 1e-12)
+    if pull > 1:
+        assert reached == pytest.approx(bound / 4)
+
+
 @pytest.mark.parametrize(("weighting", "begin"), [("uniform", "local"), ("rows", "global")])
 def test_fedadmm_rests_at_the_centralised_optimum(weighting: str, begin: str) -> None:
     data = make_clients(4)

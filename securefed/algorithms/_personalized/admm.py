@@ -51,7 +51,28 @@ class ConsensusADMM(KnownStart):
 
     def share(self, rows: Size, public: Public) -> Size:
         """Return the weight a_i of a client with `rows` rows; of several clients, an array."""
-        return rows / float(np.sum(public.rows)) if self.weighting == "rows" else 0 * rows + 1.0 / public.clients
+        if self.weighting == "rows":
+            return rows / float(np.sum(public.rows))
+        return 0 * rows + 1.0 / public.clients  # 1 / m in the shape of `rows`
+
+    def reach(self, pull: float, public: Public) -> float:
+        """Bound how far local steps get from the point that they are pulled to, in units of a gradient's largest entry.
+
+        A step makes the distance d into (1 - eta pull) d - eta g, with g a gradient and eta the learning rate. From 0,
+        steps reach at most the sum of eta |1 - eta pull|^t, and so min(eta T, 1 / pull) where eta pull <= 1. Where it
+        is above 1, each step overshoots the point, and the sum is larger than 1 / pull.
+
+        Args:
+            pull: strength of the pull, the weight of half the squared distance.
+            public: numbers of rows, from which T, the number of steps of the client with the most, follows.
+        """
+        steps, kept = self.most_steps(public), abs(1 - self.learning_rate * pull)
+        if self.learning_rate * pull <= 1:
+            return min(self.learning_rate * steps, 1 / pull)
+        distance = 0.0
+        for _ in range(steps):
+            distance = kept * distance + self.learning_rate
+        return distance
 
     def update(self, vectors: Vectors, total: Vectors, survivors: Array, public: Public) -> dict[str, Array]:
         """Return the next w as `x`, from the sum of dz over the clients that it counts."""

@@ -79,15 +79,14 @@ class FedADMM(ConsensusADMM):
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
         """Return the sent vectors' bounds, in units of a gradient's largest entry, and their bits in fixed point."""
         # dz = 2 (x_i+ - w) - (x_i - w), with x_i before and x_i+ after the T local steps. Let G = m a_i times a
-        # gradient's largest entry, and reach = min(eta T, 1 / rho).
-        #   x_i+ - w: a step shrinks it by 1 - eta rho and adds eta (m a_i grad + pi_i). pi_i tends to minus a gradient,
-        #       so the bracket is at most 2 G, and T steps give at most 2 reach G.
+        # gradient's largest entry, and reach that of the T steps under the pull rho to w.
+        #   x_i+ - w: a step makes it 1 - eta rho times as large and subtracts eta (m a_i grad + pi_i). pi_i tends to
+        #       minus a gradient, so the bracket is at most 2 G, and T steps give at most 2 reach G.
         #   x_i - w: as much from the w of the client's last round, and w has moved by about as much since: 4 reach G.
         # Together 2 * 2 + 4 = 8. It is planned, not proved: where an entry is larger the sum is void, and it is
         # repeated with twice the bound. Ring 64, since w is a running sum, which would drift in 32 bits.
         scale = float(np.max(self._scale(np.asarray(public.rows, float), public)))
-        reach = min(self.learning_rate * self.most_steps(public), 1 / self.penalty)
-        return {"dz": (8 * scale * reach, 64)}
+        return {"dz": (8 * scale * self.reach(self.penalty, public), 64)}
 
     def memory(self, model: Model) -> Memory:
         """Return what a client remembers before its first round: x_i and pi_i."""

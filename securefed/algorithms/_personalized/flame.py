@@ -117,17 +117,15 @@ class FLAME(ConsensusADMM, PersonalMethod):
 
     def factors(self, public: Public) -> dict[str, tuple[float, Ring]]:
         """Return the sent vectors' bounds, in units of a gradient's largest entry, and their bits in fixed point."""
-        # Each of the T local steps shrinks the distance of theta from its anchor by the factor 1 - eta lambda and adds
-        # at most eta gradients, so that it stays below `reach` = min(eta T, 1 / lambda) gradients. With theta+ the
-        # theta after (9) and theta the one before, (10) and (11) give
+        # The local steps keep theta within `reach` gradients of its anchor. With theta+ the theta after (9) and theta
+        # the one before, (10) and (11) give
         # dz = (w - w_i) + 2 lambda a / (lambda a + rho) ((theta+ - w) - (theta - w_i)).
         # w - w_i, which is 0 at rest, is left out. theta+ - w and theta - w_i are at most 2 reaches each: one from
         # theta to the anchor, and one allowed from the anchor to w or w_i. That makes 4, and with the factor 2 it is 8.
         # The bound is planned, not proved: where an entry is larger, the sum is void and is repeated with twice the
         # bound. 64 is the number of bits in fixed point: w is a running sum, which would drift with 32.
         pull = self.attraction * float(np.max(self.share(np.asarray(public.rows, float), public)))
-        reach = min(self.learning_rate * self.most_steps(public), 1 / self.attraction)
-        return {"dz": (8 * pull / (pull + self.penalty) * reach, 64)}
+        return {"dz": (8 * pull / (pull + self.penalty) * self.reach(self.attraction, public), 64)}
 
     def memory(self, model: Model) -> Memory:
         """Return what a client remembers before its first round: theta_i, w_i and pi_i."""
