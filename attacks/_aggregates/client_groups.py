@@ -1,16 +1,16 @@
 """Group rows that were recovered from sums by the client that holds them, from what their local steps do together.
 
 The setting is federated gradient descent whose server sees the sum of the clients' messages only, and an earlier attack
-has recovered all rows behind the sum. A user calls `group_by_client` on these rows, on an observed run, after that
-attack. Over several local steps the rows of one client move the same model, so that a
-client's message is not the sum of what its rows would send by themselves:
+has recovered all rows behind the sum. A user then calls `group_by_client` with these rows and the view of the run. Over
+several local steps the rows of one client move the same model, so that a client's message is not the sum of what its
+rows would send by themselves. The observed
 
     sum = message(rows of client 1) + message(rows of client 2) + ...
 
-depends on which rows share a client. The attacker simulates the clients of a grouping, and exchanges rows between
-groups while that brings the simulated sum nearer to the observed one. At the right grouping the two agree to rounding,
-so that the attacker knows when it is done. It fails where each search, from several random groupings, ends in a local
-minimum, which the residual shows.
+therefore depends on which rows share a client. The attacker simulates the clients of a grouping, and exchanges rows
+between groups while that brings the simulated sum nearer to the observed one. At the right grouping the two agree to
+rounding, so that the attacker knows when it is done. It fails where each search, from several random groupings, ends in
+a local minimum, which the residual shows.
 
 Source: Marchand et al. 2023, SRATTA (arXiv 2306.07644), groups rows by ReLU outputs that a client's earlier local steps
 switched on. The search here needs all rows of a sum, and no ReLU.
@@ -190,10 +190,11 @@ def _search(
                 continue
             new_a, new_b = groups[a] - {one} | {other}, groups[b] - {other} | {one}
             # `left` is the observed sum less the simulated one; an exchange changes the messages of two groups only.
-            change = sum(simulation.message(group) for group in (groups[a], groups[b]))
-            change = change - simulation.message(new_a) - simulation.message(new_b)
-            if (distance := float(np.linalg.norm(left + change))) < current * (1 - 1e-9):
-                groups[a], groups[b], left, current, improved = new_a, new_b, left + change, distance, True
+            exchanged = left + simulation.sum([groups[a], groups[b]]) - simulation.sum([new_a, new_b])
+            distance = float(np.linalg.norm(exchanged))
+            if distance < current * (1 - 1e-9):  # by more than rounding, which could make the search go in circles
+                groups[a], groups[b] = new_a, new_b
+                left, current, improved = exchanged, distance, True
     return current / scale, groups
 
 

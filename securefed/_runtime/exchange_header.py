@@ -73,7 +73,7 @@ class ExchangeHeader:
                 hold as many positive numbers as the defence learns.
         """
         invited = integers(message, "session/cohort", 1)
-        if invited.size > clients:  # before it is listed anywhere
+        if invited.size > clients:  # checked first, so that no long list is made of it
             raise MalformedError(message.sender, f"a cohort of {invited.size}, and the run has {clients} clients")
         cohort = tuple(int(i) for i in invited)
         doublings = int(integers(message, "session/doublings", 0))
