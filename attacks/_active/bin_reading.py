@@ -6,8 +6,9 @@ its loss by an active output before the ReLU; it is the same at all outputs. The
 
     gW_j = sum over rows with g x > t_j of s x,    gb_j = sum over the same rows of s.
 
-Bin j holds the rows with t_j < g x <= t_j+1. Neighbours differ by its rows: (gW_j - gW_j+1) / (gb_j - gb_j+1) is the
-row, if the bin holds one, and a weighted mean of its rows otherwise (Fowl et al. 2022, Robbing the Fed, (3)).
+Bin j holds the rows with t_j < g x <= t_{j+1}. Neighbouring outputs differ by its rows: (gW_j - gW_{j+1}) /
+(gb_j - gb_{j+1}) is the row, if the bin holds one, else a mean of its rows weighted by their slopes (Fowl et al. 2022,
+Robbing the Fed, (3)).
 `TrapWeights` calls this on each message that it observes.
 """
 

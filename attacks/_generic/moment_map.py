@@ -177,12 +177,13 @@ class ScaledClientStep:
             added: message of the rows less that of zero rows.
 
         Returns:
-            First, of zero rows of these classes: the distance of their message from the sum of the constants n_c,
-            relative to how much the n_c differ. Second, of the rows: what the first half adds, with random classes for
-            the rest, plus what the second half adds likewise, less `added`; in the messages' units.
+            First, for zero rows of these classes, the distance of their message from y_0 plus the sum of their n_c,
+            relative to how much the n_c differ. Second, in the messages' units, the norm of (what the first half of
+            the rows adds to zero rows) + (what the second half adds) - `added`, where the zero rows beside each half
+            have random classes: these must not matter.
         """
         n, zero_rows = len(rows), np.zeros_like(rows)
-        # message of n zero rows of one kind, a row's share
+        # y_0 / n + n_c: of n zero rows of one kind, a row's share of the message
         by_kind = [self(zero_rows, np.full(n, kind)) / n for kind in range(self.kinds)]
         sent = self(zero_rows, kinds)
         variation = max(float(np.linalg.norm(message - by_kind[0])) for message in by_kind) * n
@@ -261,20 +262,19 @@ class MomentSystem:
         replay, p = step.replay, step.width
         zero_rows = np.zeros((replay.rows, p))
         constant = step(zero_rows, np.zeros(replay.rows, np.int64))
-        # linear: whether messages depend on sums or numbers of rows. A block is one kind's columns of L: the a_i, the
-        # products, and n_c - n_0, by which a zero row of kind c changes the message more than one of kind 0.
+        # linear: whether messages depend on sums or numbers of rows. A block is one kind's columns of L: n_c - n_0, by
+        # which a zero row of kind c changes the message more than one of kind 0; the a_i; and the products.
         blocks, linear = [], bool(step.response)
         for kind in range(step.kinds):
-            evens, odds, both, zero_message = _responses(step, zero_rows, kind)
-            size = max(map(np.linalg.norm, evens))
-            linear = linear or max(map(np.linalg.norm, odds)) > LINEAR * size
+            evens, odds, products, zero_message = _responses(step, zero_rows, kind)
+            linear = linear or max(map(np.linalg.norm, odds)) > LINEAR * max(map(np.linalg.norm, evens))
             linear = linear or float(np.linalg.norm(zero_message - constant)) > _ZERO * float(np.linalg.norm(constant))
-            blocks.append((odds, both, (zero_message - constant) / replay.rows))
+            blocks.append(((zero_message - constant) / replay.rows, odds, products))
         # Columns in the order of `pack`: 11, then 1x_i (an off-diagonal entry: packed with sqrt(2)), then x_i x_j.
         columns: list[Array] = []
-        for odds, both, zero_message in blocks:  # here zero_message is the column n_c - n_0
-            columns += [zero_message, *(odd / np.sqrt(2) for odd in odds)] if linear else []
-            columns += both
+        for zero_row, odds, products in blocks:
+            columns += [zero_row, *(odd / np.sqrt(2) for odd in odds)] if linear else []
+            columns += products
         matrix, messages = np.stack(columns, axis=1), replay.messages / replay.units.unit
         if linear:
             public, values = _public_equations(step, p + 1, counted)

@@ -146,7 +146,7 @@ class GradientMatching:
         return self._distance(sent) + self.prior(x)
 
     def _one(self, point: Array) -> tuple[float, Array]:
-        """Return value and slope of one candidate, by plain autograd."""
+        """Return value and slope of one candidate, by plain autograd; `network.plain` does not work under `vmap`."""
         unknowns = torch.tensor(point.reshape(self.count, -1), dtype=self.network.dtype, requires_grad=True)
         with torch.enable_grad():
             value = self._value(self.network.plain, unknowns)

@@ -42,14 +42,14 @@ def views_of(algorithm: str) -> tuple[Target, dict[str, View]]:
     """
     what, source = case(algorithm), digits()
     small = LoadedDataset(source.data.take(np.arange(200)), source.name, source.feature_bound, source.image_shape)
-    prepared, method, layer = what.prepare(small, CLIENTS, 0), what.build(), chain(Quantise())
-    whole = Federation(method, prepared.clients, layer, public=prepared.public).run(ROUNDS).transcript
+    prepared, method, defense = what.prepare(small, CLIENTS, 0), what.build(), chain(Quantise())
+    whole = Federation(method, prepared.clients, defense, public=prepared.public).run(ROUNDS).transcript
     away = Federation(
         method,
         prepared.clients,
-        layer,
+        defense,
         public=prepared.public,
-        options=RunOptions(schedule=lambda k: range(k % 2, CLIENTS)),
+        options=RunOptions(schedule=lambda k: range(k % 2, CLIENTS)),  # client 0 misses every other round
     )
     looks = {
         "server": views.server(whole, 0),
@@ -118,9 +118,7 @@ def check_views_of(attack: Any, algorithm: str) -> None:
         assert found[0].secret == attack.secret, (
             f"{where}: it must return the secret {attack.secret!r}; got {found[0].secret!r}"
         )
-        if (
-            attack.secret != "personal"
-        ):  # a personal model has its parameters; every other secret has the data's columns
+        if attack.secret != "personal":  # whose columns are parameters; every other secret has the data's columns
             assert found[0].value.shape[1] == target.public.features, (
                 f"{where}: the estimate must have {target.public.features} columns; got {found[0].value.shape[1]}"
             )

@@ -1,7 +1,8 @@
 """Split a data set among the clients of an audit.
 
 A split is named in an algorithm's audit case, such as `even_shares` or `one_small=8`; `preparation` finds its function.
-It sets a fifth of the rows aside, on which utility is measured, and gives the others to the clients at random. Every
+`own_setup`, for the data of a user, calls some of these functions itself, and the advice for larger cohorts calls
+`resampled`. A split sets a fifth of the rows aside for utility, and gives the others to the clients at random. Every
 function (source, clients, seed) returns the same data for the same arguments. Raw rows are those of the source, with
 entries in [-source.feature_bound, source.feature_bound].
 """

@@ -275,7 +275,7 @@ class _CanaryExchanges:
         return dict.fromkeys(self.names, direction * (_FAR * self.norm))
 
     def _nothing(self, plan: Plan) -> Tensors:
-        """Encode zeros without the steps up to the clip, which may add something to a contribution."""
+        """Encode zeros by the steps after the clip alone: an adaptive clip would add bits on the norm."""
         zeros: Tensors = {tensor.name: np.zeros(tensor.shape) for tensor in plan.tensors}
         for transform in self.defense.transforms:
             if transform.stage <= ChainStage.CLIP:
@@ -356,5 +356,6 @@ def _one_run_scores(defense: Defense, shape: tuple[int, int], clip: float | None
     if game.local:
         small = _CanaryExchanges(defense, _SMALL, (shape[0], _ENTRIES), clip)
         return np.array([small.one(bit=bool(bit))[0] for bit in bits]), bits
-    present = canaries if game.summed == 1 else game.summed  # under central noise all canaries may be in the sum
+    # under central noise all canaries may be in the sum; else only so many as the planned noise needs
+    present = canaries if game.summed == 1 else game.summed
     return game.scores(list(np.eye(canaries)[:present]), bits[:present]), bits[:present]

@@ -22,6 +22,7 @@ from securefed._auditing.report.headline import headline
 from securefed._auditing.report.matrix import matrices, sizes
 from securefed._auditing.report.observers import names_secrets
 from securefed._auditing.report.palette import TONES, style_sheet
+from securefed._auditing.report.plain_sums import with_sums
 from securefed._auditing.report.report_words import (
     COUNTS,
     arrow,
@@ -78,9 +79,11 @@ def _environment() -> Environment:
 
 def render(report: Report) -> str:
     """Write the page as HTML."""
+    made, report = report, with_sums(report)
     shared, algorithms = report.settings[AUDIT], report.algorithms
     sentences = headline(report)
-    if names_secrets(report):  # the first screen then tells the secrets apart; the first sentence would not
+    if names_secrets(report):
+        # one algorithm with several secrets: the first screen names each; the headline's first sentence does not
         sentences = sentences[1:]
     return template_page(
         "report.html.j2",
@@ -95,7 +98,7 @@ def render(report: Report) -> str:
         sections=[section(report, name) for name in algorithms],
         tones=list(TONES.items()),
         cores=report.environment["cores"],
-        cells=report.cells,
+        cells=made.cells,  # those that attacks were made for
         membership=report.membership,
         notes=_notes(report),
         skipped=[*map(str, report.missing), *report.skipped],

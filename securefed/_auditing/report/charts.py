@@ -66,6 +66,7 @@ def _said(shown: Series) -> str:
 
 
 def _drawn(title: str, note: str, plot: Plot, shown: Series) -> str:
+    """Draw each line over the band from its `low` to its `high`, and return the figure."""
     for index, line in enumerate(shown.values()):
         plot.band(line["rounds"], line["low"], line["high"], series_colour(index))
         plot.curve(line["rounds"], line["middle"], series_colour(index), DASHES[index % len(DASHES)])
@@ -87,13 +88,16 @@ def _apart(ticks: Sequence[int], least: float) -> list[int]:
     for tick in ticks[1:]:
         if tick - kept[-1] >= least:
             kept.append(tick)
-    if kept[-1] != ticks[-1]:
-        kept[-1 if len(kept) > 1 else len(kept) :] = [ticks[-1]]
-    return kept
+    if kept[-1] == ticks[-1]:
+        return kept
+    return [*(kept[:-1] if len(kept) > 1 else kept), ticks[-1]]
 
 
 def share_curve(title: str, note: str, series: Series) -> str:
-    """Draw shares from 0 to 1 against rows a client, which are on a logarithmic axis; `series` as in `curve`."""
+    """Draw shares from 0 to 1 against the rows of a client, which are on a logarithmic axis.
+
+    Arguments are those of `curve`, except that the lists named `rounds` hold numbers of rows.
+    """
     shown, values = _known(series)
     if not values:
         return ""

@@ -1,7 +1,7 @@
 """Say in plain words which party sees the messages, and group the cells of a report by that party.
 
-The first screen has one row for each party under each protection, the weaker party first; protections that leave the
-party the same appear in one row. A party that sees all that another one sees never has a milder verdict: where its own
+The first screen has one row for each party under each protection, the weaker party first; protections under which a
+party finds the same share a row. A party that sees all that another one sees never has a milder verdict: where its own
 attacks found less, it can run those of the other.
 
 A cell of the report is one attack on one secret in one view, over all runs. A view is named after its observer: the

@@ -99,7 +99,7 @@ class TrainingSeedRun:
     def _read(self) -> None:
         """Read batch statistics, counts of labels and tokens, as far as they are secrets here (`tells`).
 
-        Called with a target only. `SecretData.named` changes no name then, so that bare names serve here.
+        Called with a target only: names of attacks then need no "pooled" before them (`SecretData.named`).
         """
         secrets = self.secrets
         if secrets.has("statistics"):
