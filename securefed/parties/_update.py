@@ -65,30 +65,41 @@ def like(value: Array, example: T) -> T:
     """Convert an array to the type, dtype and device of `example`; integers and booleans are rounded to nearest.
 
     Raises:
-        DataError: a number that an integer type does not hold, such as 130 in int8.
+        DataError: a number that the type does not hold, such as 130 in int8 or 1e6 in float16.
     """
-    _check_fits(value, example)
     if is_torch(example):
         import torch  # noqa: PLC0415 - only where the caller uses it
 
         tensor: Any = example
+        name = str(tensor.dtype).removeprefix("torch.")
+        if "int" in name and "q" not in name:
+            _check_integers(value, np.dtype(name))
         given = torch.from_numpy(np.asarray(value))
-        out: Any = (given if tensor.is_floating_point() else given.round()).to(tensor.dtype).to(tensor.device)
-        return out  # type: ignore[no-any-return]
+        out: Any = (given if tensor.is_floating_point() else given.round()).to(tensor.dtype)
+        if tensor.is_floating_point():
+            _check_no_overflow(value, out.double().numpy(), name)
+        return out.to(tensor.device)  # type: ignore[no-any-return]
     dtype = np.asarray(example).dtype
-    rounded: Any = np.asarray(value if np.issubdtype(dtype, np.floating) else np.rint(value)).astype(dtype)
+    if dtype.kind in "iu":
+        _check_integers(value, dtype)
+    with np.errstate(over="ignore"):  # refused below
+        rounded: Any = np.asarray(value if np.issubdtype(dtype, np.floating) else np.rint(value)).astype(dtype)
+    _check_no_overflow(value, rounded, str(dtype))
     return rounded  # type: ignore[no-any-return]
 
 
-def _check_fits(value: Array, example: Any) -> None:
+def _check_integers(value: Array, dtype: np.dtype[Any]) -> None:
     """Raise `DataError` where an integer type would wrap around."""
-    if is_torch(example):
-        name = str(example.dtype).removeprefix("torch.")
-        dtype = np.dtype(name if "int" in name and "q" not in name else "f8")  # others hold, or round, any number
-    else:
-        dtype = np.asarray(example).dtype
-    if dtype.kind not in "iu":
-        return
     limits, rounded = np.iinfo(dtype), np.rint(value)
     if not ((rounded >= float(limits.min)) & (rounded < float(limits.max) + 1.0)).all():
-        raise DataError(f"the sum or mean holds {float(np.abs(value).max()):.6g}, which {dtype} does not; use float64")
+        raise _too_large(value, str(dtype))
+
+
+def _check_no_overflow(value: Array, converted: Array, name: str) -> None:
+    """Raise `DataError` where a finite number became infinite in a floating-point type."""
+    if not np.isfinite(converted).all() and np.isfinite(value).all():
+        raise _too_large(value, name)
+
+
+def _too_large(value: Array, name: str) -> DataError:
+    return DataError(f"the sum or mean holds {float(np.abs(value).max()):.6g}, which {name} does not; use float64")

@@ -267,6 +267,11 @@ def test_any_real_type_is_summed_and_a_mean_that_its_type_does_not_hold_is_named
         assert found["short"].tolist() == [-128, 127]
     with pytest.raises(DataError, match="uint64"):
         replace(result, mean={"n": np.array([2.0**64])}).like({"n": np.zeros(1, np.uint64)})
+    for half in (np.zeros(2, np.float16), torch.zeros(2, dtype=torch.float16)):  # its largest number is 65504
+        with pytest.raises(DataError, match="float16"):
+            replace(result, mean={"half": np.array([1.0, 1e6])}).like({"half": half})
+        found = replace(result, mean={"half": np.array([-65504.0, 65504.0])}).like({"half": half})
+        assert found["half"].tolist() == [-65504, 65504]
 
 
 def test_a_server_that_dies_while_it_opens_a_sum_opens_the_same_sum_again(tmp_path) -> None:
