@@ -2,8 +2,9 @@
 
 From a view of a gradient method on logistic or softmax regression, the attack fits all rows and labels of the members
 (the clients whose sum each observed message is) to several rounds together: Levenberg-Marquardt on the difference
-between simulated and observed messages. The base class brings `rounds` (how many to fit), `search` (the fit from many
-starting points), `limit` (most unknowns) and `solve` (search, then report).
+between simulated and observed messages. It is registered as `gradient_inversion/fit`, and audits run it. The base class
+brings `rounds` (how many to fit), `search` (the fit from many starting points), `limit` (most unknowns) and `solve`
+(search, then report).
 """
 
 from __future__ import annotations

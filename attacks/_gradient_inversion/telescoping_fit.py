@@ -2,7 +2,8 @@
 
 A client i stores a gradient (c_i in SCAFFOLD, y_i in LoSAC), 0 at first, and sends its changes. The changes up to round
 k add up (telescope) to the gradient that it stores then. `row_fit_problem` turns the view into equations for the rows,
-and `FittingAttack.solve` fits rows and labels to them.
+and `FittingAttack.solve` fits rows and labels to them. Audits run the attack by its name,
+`gradient_inversion/telescoping`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Say in the plan of a sum what its mean loses: by rounding where weights are small, by noise where clients are few."""
+"""Say in the plan of a sum what its mean loses: by rounding where weights are small, by noise where clients are few.
+
+`SumTerms.plan` adds these sentences to the assumptions that the plan prints before a run.
+"""
 
 from __future__ import annotations
 
