@@ -97,7 +97,7 @@ class MimeSVRG(SteppingMethod):
         x, c = received["x"], received["c"]
         if int(received[PHASE]) == GRADIENT:
             return {"direction": work.anchor(x)}, memory  # the mean gradient over all rows
-        point, path = x, np.zeros_like(x)
+        point, path = x, 0.0 * x  # zeros of x's shape, by `+ - *` alone (`LocalTraining`)
         for step in range(self.local_steps):
             direction = work.gradient(point, step) - work.gradient(x, step) + c  # both on the batch of this step
             point, path = point - self.learning_rate * direction, path + direction
