@@ -1,8 +1,9 @@
 """Measure how unusual a broadcast looks to a client, by what any client can compute without its data.
 
 A server that chooses its broadcasts, in order to read clients' rows, sends models that training would not reach. A
-client may refuse broadcasts by these numbers, and its refusal shows nothing about its rows. None of the numbers proves
-that a server deviates: honest training moves them too, and a server that knows the limits can stay within them.
+client may refuse broadcasts by these numbers, and its refusal shows nothing about its rows. The library itself refuses
+nothing by them: a user's client calls `broadcast_signs` and sets the limits. None of the numbers proves that a server
+deviates: honest training moves them too, and a server that knows the limits can stay within them.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from securefed._auditing.differential_privacy.noise_audit import NoiseAudit
 from securefed._auditing.engine.audit_report import AUDIT, Report
 from securefed._auditing.engine.gathering import gather
 from securefed._auditing.engine.incomplete_results import missing
@@ -125,15 +126,19 @@ def _verdict(cell: Cell) -> str:
 
 def check_noise() -> tuple[Checked, ...]:
     """Let the noise audit judge noise of half the planned size, and noise of the planned size."""
-    half, right = audits_of_noise()
-    said = f"standard deviation at most {{:.2f}} of the planned one, epsilon at least {{:.2f}} of {right.claimed:.2f}"
-    return tuple(
-        Checked(name, None, found.flagged == flagged, said.format(found.deviation, max(found.bound, found.tradeoff)))
-        for name, found, flagged in (
-            ("noise of half the planned size", half, True),
-            ("noise of the planned size", right, False),
-        )
+    half, planned = audits_of_noise()
+    return (
+        _noise_checked("noise of half the planned size", half, should_be_flagged=True),
+        _noise_checked("noise of the planned size", planned, should_be_flagged=False),
     )
+
+
+def _noise_checked(name: str, found: NoiseAudit, *, should_be_flagged: bool) -> Checked:
+    """Compare whether the audit flagged the noise with whether it should."""
+    epsilon = max(found.bound, found.tradeoff)  # two lower bounds on epsilon
+    said = f"standard deviation at most {found.deviation:.2f} of the planned one, "
+    said += f"epsilon at least {epsilon:.2f} of {found.claimed:.2f}"
+    return Checked(name, None, found.flagged == should_be_flagged, said)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ attacker sees; under each defence these are attacked:
 Two further views need runs of their own: `changing survivors`, in which the target stays away in every second round, so
 that sums can be subtracted; and `active server`, whose server chooses what it broadcasts.
 
-Defences without noise leave the same sums of integers, bit for bit, so that one run that only quantises stands for them
-in most seeds; the defences themselves run the first rounds of the first seed, and every sum is compared.
+Defences without noise sum the same integers, bit for bit. So the audit makes one run whose clients only round to fixed
+point (the quantised run), and attacks it in place of the runs under each of them. The defences themselves run the first
+rounds of the first seed only, to compare their sums with it and to measure time and bytes (`_exact`).
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ class SeedRun:
         self._active(PLAIN, chain(), result)
         observed = views.server(result.transcript, TARGET)
         self._attack(PLAIN, result, observed)
-        if self.seed < self.case.traced:
+        if self.seed < self.case.traced:  # the seeds of the curves of errors against rounds
             self._trace(self.attacker, DEFAULT_SETTING, observed, result, prefix_lengths(len(observed.rounds)))
             if self.case.wide is not None and self.first:
                 self._wide(self.case.wide)
@@ -188,7 +189,7 @@ class SeedRun:
         if self.settings.active:
             given = (self.case.build(), self.prepared, self.case.secrets, TARGET, self.seed, self.first)
             active = ActiveAudit(self.name, *given)
-            active.attack(name, defense, honest, self.result, alone=name == PLAIN)
+            active.attack(name, defense, honest, self.result, alone=name == PLAIN)  # alone: no sum over other clients
 
     def _sums(self, defense: Defense, view: str = "", **how: Any) -> Result:
         """Run a cheap defence with the same sums as an audited one, once for each seed and view.
@@ -205,10 +206,10 @@ class SeedRun:
     ) -> tuple[Result, RealRun | None]:
         """Return the run to attack under a defence without noise, and the run under the defence itself, if any.
 
-        On the first seed the defence itself runs `REAL_ROUNDS` rounds, whose sums are compared with those of the
-        quantised run. If all are equal, that run, which has more rounds, is attacked, and so it is on further seeds;
-        else the defence's own rounds are. Whole runs are compared by tests/contract/test_parity.py. Time and bytes come
-        from the defence itself (`RunFacts.real`). With `every_seed` it runs every round of every seed.
+        Without the defence's own run, as on most seeds, that is the quantised run. On the first seed the defence runs
+        `REAL_ROUNDS` rounds; if their sums are those of the quantised run, the quantised run is attacked, since it has
+        more rounds. The defence's own run is attacked if a sum differs, or if it made all rounds, as it does with
+        `every_seed`. Time and bytes come from it where there is one (`RunFacts.real`).
 
         Args:
             name: of the defence in the report.
@@ -238,7 +239,7 @@ class SeedRun:
         """
         if DIFFERENCE not in self.settings.attacks or self.case.absences is None:
             return
-        how: dict[str, Any] = {"rounds": ABSENCE_ROUNDS, "schedule": self.settings.present}
+        how: dict[str, Any] = {"rounds": ABSENCE_ROUNDS, "schedule": self.settings.present}  # without it in odd rounds
         with self._data(self.case.absences) as fresh:  # within, `self.prepared` holds the data of these runs
             sums = sums if isinstance(sums, Defense) else sums()
             attacker = self._absence.setdefault(sums.name, fresh)  # it remembers results on the same sums
@@ -383,8 +384,8 @@ class SeedRun:
             self.result.leave_out(place, name, reason)
         judge, fits = self._judge(observed, result), partial(explains, level=precision(observed))
         for finding in findings:
-            nulls = [None if finding.null is None else [finding.null]]
-            judged = self.result.record(place, finding.attack, [finding.estimate], nulls, judge, fits)
+            null = None if finding.null is None else [finding.null]
+            judged = self.result.record(place, finding.attack, [finding.estimate], [null], judge, fits)
             for item in judged if self.first else ():
                 pair, shape = (item.truth, item.estimate), self.prepared.image_shape
                 artifact = Artifact(self.name, defense, observed.view, finding.attack, item.secret, *pair, shape)

@@ -1,13 +1,14 @@
 """Say what to do, from the cells of an audit alone: which protection holds for which algorithm, and on what conditions.
 
-Where the report has an advice, which searched protections and sizes, that stands first and these sentences follow it.
-The page's first screen and the terminal show them. A cell is one attack on one secret in one view (what an attacker
-sees), over all runs, with a verdict.
+The page's first screen and the terminal show the `actions`. Both show the report's advice before them, if it has one:
+the setting that a search over protections and sizes found for an algorithm. A cell is one attack on one secret in one
+view (what an attacker sees), over all runs, with a verdict.
 
 A protection holds if no attack on one client's data leaks more than the audit's acceptable level, and the attacks would
 have noticed such a leak. `strongest(cells, by_owner=True)` keeps one cell for each algorithm, defence, view and owner
-of the data (a client, or the federation): that of the attack with the gravest finding. `outcomes` sorts the algorithms
-beforehand, for a server without help:
+of the data (a client, or the federation): that of the attack that found most. `outcomes` makes an `Outcome` of each
+algorithm: its name; its `remedies`, the defences that hold against a server without help, the cheapest first; and its
+`kind`:
 
     safe       even plain messages hold
     held       a protection holds
@@ -30,6 +31,7 @@ from securefed._auditing.report.conclusions import ALONE, PLAIN, strongest
 from securefed._auditing.report.held_settings import to_paste
 from securefed._auditing.report.next_runs import advised_first, open_runs
 from securefed._auditing.report.outcomes import Outcome, outcomes
+from securefed._auditing.report.plain_sums import as_attacked
 from securefed._auditing.report.report_words import in_sentence, leak_text, listed, short
 
 ACTIVE: Final = "active server"
@@ -58,16 +60,20 @@ class Action:
 
 
 def actions(report: Report) -> list[Action]:
-    """List what to do, the most important first; algorithms with an advised setting need no word on protection."""
-    advised = {short(one.algorithm) for one in report.advice if one.advised is not None}
-    found = [item for item in outcomes(report) if item.name not in advised]
+    """List what to do, the most important first; an algorithm with an advice is not told to use something else."""
+    advised = {short(one.algorithm): one.advised is not None for one in report.advice}
+    # An advice that names a setting says all on protection; one that names none leaves only what is wrong with it.
+    found = [
+        item for item in outcomes(report)
+        if item.name not in advised or (not advised[item.name] and item.kind in ("open", "unknown"))
+    ]  # fmt: skip
     level, clients = report.settings[AUDIT]["acceptable"], report.settings[AUDIT]["clients"]
     out = [_use(report, same, level) for kind in ("held", "fixed") for same in _alike(found, kind)]
     open_, unknown, safe = ([item.name for item in found if item.kind == kind] for kind in ("open", "unknown", "safe"))
     if open_:
         why = f"With {clients} clients no protection tried here keeps the leak of one client's data within {level:g}."
         out.append(Action(f"Treat the messages of {_named(open_, report)} like the data themselves.", why))
-    steps = tuple((run.why, run.command) for run in open_runs(report))
+    steps = tuple((run.why, run.command) for run in open_runs(as_attacked(report)))
     if unknown:
         why = (
             f"Attacks failed, scatter too much to notice a leak of {level:g}, or did not look for all that leaks, "
@@ -79,7 +85,7 @@ def actions(report: Report) -> list[Action]:
     if safe:
         why = f"Plain messages gave at most {level:g} of one client's data away. Other attacks may find more."
         out.append(Action(f"{listed(safe)}: no protection was needed against these attacks.", why))
-    return [*out, *_lying(report), *_pooled(report), *_separation(report), *_advice(report)]
+    return [*out, *_active_server(report), *_pooled(report), *_separation(report), *_advice(report)]
 
 
 def _advice(report: Report) -> list[Action]:
@@ -141,8 +147,8 @@ def _use(report: Report, same: Sequence[Outcome], level: float) -> Action:
 
 
 def _settings(report: Report, same: Sequence[Outcome], defense: str) -> Iterator[tuple[str, str]]:
-    """Write the settings of a defence that held, once where they are the same for all algorithms."""
-    alike: dict[str, list[str]] = {}
+    """Yield (sentence, settings to paste) of a defence that held, once for all algorithms with the same settings."""
+    alike: dict[str, list[str]] = {}  # by settings, the algorithms
     for item in same:
         name = next(one for one in report.algorithms if short(one) == item.name)
         text = to_paste(report, name, defense, fixed=item.kind == "fixed") if report.command else ""
@@ -153,7 +159,7 @@ def _settings(report: Report, same: Sequence[Outcome], defense: str) -> Iterator
             yield f"Options of securefed run{whose}, and the same in Python:", text
 
 
-def _lying(report: Report) -> list[Action]:
+def _active_server(report: Report) -> list[Action]:
     """Warn where a server that chooses its broadcasts finds what a protection hides from an honest one."""
     best = strongest((c for c in report.cells if c.owner == CLIENT and c.view == ACTIVE), by_owner=True).values()
     found = [cell for cell in best if cell.verdict.word in FOUND and cell.defense != PLAIN]
@@ -173,11 +179,11 @@ def _lying(report: Report) -> list[Action]:
 def _pooled(report: Report) -> list[Action]:
     """Say where sums give all clients' data together away, which no protection of single clients changes."""
     best = strongest((c for c in report.cells if c.owner == FEDERATION and c.view in ALONE), by_owner=True).values()
-    leaking: dict[str, list[str]] = {}
+    leaking: dict[str, list[str]] = {}  # by defence, the algorithms
     for cell in best:
         if cell.verdict.word in FOUND:
             leaking.setdefault(in_sentence(cell.defense), []).append(short(cell.algorithm))
-    alike: dict[str, list[str]] = {}
+    alike: dict[str, list[str]] = {}  # by words for its algorithms, the defences
     for defense, names in leaking.items():
         alike.setdefault(_where(names, report), []).append(defense)
     if not alike:
