@@ -126,8 +126,8 @@ class PosteriorMode:
     equations: int
 
     def report(self) -> dict[str, float | bool]:
-        """Return diagnostics: whether the noise explains the difference, to five standard deviations of its square."""
-        limit = self.equations + 5 * np.sqrt(2 * self.equations)
+        """Return diagnostics: chi square per equation, and whether the noise explains the difference."""
+        limit = self.equations + 5 * np.sqrt(2 * self.equations)  # mean of chi square, and five standard deviations
         return {"residual": self.chi_square / self.equations, "explained": bool(self.chi_square <= limit)}
 
 

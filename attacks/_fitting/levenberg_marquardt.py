@@ -148,7 +148,9 @@ def levenberg_marquardt(
         return LeastSquaresFit(point, np.inf, jacobians, linearised)
     norm_at_halving, jacobians_at_halving, point_is_set = norm, 0, False
     while norm > goal:
-        if residual is None or linearisation is None:  # the next step needs another Jacobian
+        # `linearisation` is (r, J) at `point`, or None where `residual` alone was called there. Limits are looked at
+        # where the next trial costs a Jacobian: at a new point, or at every trial if trials call `linearised`.
+        if residual is None or linearisation is None:
             if norm < 0.5 * norm_at_halving:
                 norm_at_halving, jacobians_at_halving = norm, jacobians
             elif patience is not None and patience.reached(norm, jacobians - jacobians_at_halving):

@@ -94,7 +94,7 @@ class MessageUnits:
             constant = varies <= _CONSTANT * _EPS * size
             unit[block] = np.hypot(0.0 if constant else np.hypot(varies, _rms(added_noise[block])), noise) or size
             digits[block] = eps
-            coarsest = coarsest if constant else max(coarsest, eps)
+            coarsest = coarsest if constant else max(coarsest, eps)  # of those that finite differences change
         unit[unit == 0] = float(np.linalg.norm(observed)) or 1.0
         unit *= np.sqrt(len(observed))
         grids = np.zeros(len(observed))  # standard deviation of rounding to a fixed step: step / sqrt(12)

@@ -5,10 +5,12 @@
     upload    clients: modulus, base                               ciphertexts, uint8 (count, bits / 4)
     decrypt   key holder: product of ciphertexts, survivors        plaintexts of the sum, uint8 (count, bits / 8)
 
-An exchange is one such sum; a stage is one round of requests by the server and replies. The server multiplies the
-clients' ciphertexts, which adds their plaintexts. It never holds the private key; the key holder is never sent a single
-contribution by a server that follows the protocol. Ciphertexts are malleable: malformed structure, replays and sums out
-of range are refused; that messages arrive unaltered rests on the authenticated channel.
+An exchange is one such sum; a stage is one round of requests by the server and replies. The base class
+`KeyHolderAggregation` has what other schemes share; it calls `_distribute`, `_collect` and `_finish` with the replies
+of the three stages. The server multiplies the clients' ciphertexts, which adds their plaintexts. It never holds the
+private key; the key holder is never sent a single contribution by a server that follows the protocol. Ciphertexts are
+malleable: malformed structure, replays and sums out of range are refused; that messages arrive unaltered rests on the
+authenticated channel.
 """
 
 from __future__ import annotations
@@ -155,7 +157,7 @@ class Paillier(KeyHolderAggregation[EncryptingClient]):
         if self.public not in (None, public):
             raise ContradictionError(request.sender, "it hands over another public key than the one given at set-up")
         pinned = key_pinning.pin(state.pinned, state.session.run, public.to_body(), request.sender)
-        return replace(state, next_stage=CONTRIBUTE, pinned=pinned)
+        return replace(state, next_stage=CONTRIBUTE, pinned=pinned)  # accepted: `client_upload` comes next
 
     def client_upload(
         self, state: EncryptingClient, encoded: Tensors | None

@@ -70,7 +70,7 @@ def deal_shares(state: MaskingClient, request: Message) -> tuple[MaskingClient, 
     secrets, plan = state.shared_secrets, state.session.plan
     digest = advertisement_digest(state.session, clients, share_keys, mask_keys)
     pieces: dict[str, Array] = {}
-    if plan.verified:
+    if plan.verified:  # clients check the announced sum under a key that they share; some of them send pieces of it
         dealt = verification.SumKeyPieces(state.root, state.share_secret, state.client, digest, clients, share_keys)
         pieces, state = dealt.sealed(), replace(state, piece_keys=dealt.opening_keys())
     # The holders (this client and its neighbours): their rows among the advertised clients, and their ids. The k-th of
@@ -98,6 +98,7 @@ def deal_shares(state: MaskingClient, request: Message) -> tuple[MaskingClient, 
 
 def _take_advertised_keys(state: MaskingClient, request: Message) -> tuple[tuple[ClientId, ...], Array, Array]:
     """Return the advertised clients, their share keys and their mask keys, all as their owners advertised them."""
+    # with identities (long-lived keys) clients sign what they advertise, against a server that deviates
     signatures = () if state.identities is None else (consistency.SIGNATURES,)
     channel.expect_fields(request, ("ids", "share_keys", "mask_keys", *signatures, channel.TAG))
     clients = take_members(state, request, state.session.cohort)

@@ -125,9 +125,9 @@ class ClippedMaskedProducts:
         )
         # An entry of (I - Z Z^T) Y errs by about DISTANCE_FACTOR d lambda_1 / sqrt(features rank), where
         # d = ||Z^T Y - beta I|| / (rank beta) is the relative distance from consensus, and lambda_1 = beta / beta_scale
-        # (`near_consensus.block_deviations`). beta cancels; `distance` is d lambda_1 sqrt(rank).
-        distance = np.sqrt(np.maximum(off_multiple, 0.0) / rank) / self.beta_scale
-        consensus_error = DISTANCE_FACTOR * distance / rank / np.sqrt(Z.shape[1])
+        # (`near_consensus.block_deviations`), so that beta cancels in d lambda_1.
+        scaled_distance = np.sqrt(np.maximum(off_multiple, 0.0)) / (rank * self.beta_scale)  # d lambda_1
+        consensus_error = DISTANCE_FACTOR * scaled_distance / np.sqrt(Z.shape[1] * rank)
         least_error = _LEAST_DISTANCE * float(np.sqrt(np.mean(Y**2)))
         errors = np.sqrt(noise**2 + consensus_error**2 + least_error**2)
         trace_errors = np.hypot(rounds.trace_noise / factors, _LEAST_DISTANCE * np.abs(traces) + np.finfo(float).tiny)

@@ -106,7 +106,8 @@ class MultipleShooting:
         """Search from S(x) and X_k = Z_k.
 
         After every step the inner counts are computed again, which may raise the norm; the search goes on from there,
-        and returns its last point.
+        and returns its last point. Each step is a search of its own with one Jacobian, since a search needs one fixed
+        function; `stepper` carries the damping from one to the next.
 
         Args:
             x: parameters of S at the start.

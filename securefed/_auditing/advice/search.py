@@ -245,9 +245,10 @@ class _Search:
             return _unmeasured(case.name, candidate, str(error))
         multiplier = 0.0
         if candidate.epsilon is not None:
-            layout = case.build().layout(prepared.public)
-            budget = norm, candidate.epsilon, trials.delta, candidate.rounds, layout
-            multiplier = distributed_multiplier(*budget, candidate.clients, candidate.threshold, candidate.colluding)
+            multiplier = distributed_multiplier(
+                norm, candidate.epsilon, trials.delta, candidate.rounds, case.build().layout(prepared.public),
+                candidate.clients, candidate.threshold, candidate.colluding,
+            )  # fmt: skip
         utility = float(np.mean(trial.utilities)) if trial.utilities else math.nan
         usable = keeps(utility, clear, question.keep) and not trial.failure
         cohort = None if usable or candidate.epsilon is None else self._usable_from(candidate, norm)
@@ -281,12 +282,20 @@ class _Search:
         case = replace(self._trials.sized(candidate.rows), rounds=candidate.rounds)
         # the noise is sized for the honest clients of the smallest sum that opens; larger cohorts keep this share
         share = (candidate.threshold - candidate.colluding) / candidate.clients
-        larger = [clients for clients in self._question.cohorts if clients > candidate.clients]
-        budget = norm, candidate.epsilon or math.inf, self._trials.delta
-        known = candidate.clients, candidate.rows
-        keep = self._question.keep
-        found = simulate(case, self._trials.source, *known, *budget, share, range(COHORT_SEEDS), keep, larger)
-        return usable_from(found, keep)
+        found = simulate(
+            case,
+            self._trials.source,
+            of=candidate.clients,
+            rows=candidate.rows,
+            norm=norm,
+            epsilon=candidate.epsilon or math.inf,
+            delta=self._trials.delta,
+            share=share,
+            seeds=range(COHORT_SEEDS),
+            keep=self._question.keep,
+            cohorts=[clients for clients in self._question.cohorts if clients > candidate.clients],
+        )
+        return usable_from(found, self._question.keep)
 
 
 def _simulated(cohort: CohortUtility, prepared: Prepared, candidate: Candidate) -> str:

@@ -17,6 +17,7 @@ number of runs is then given as an argument of the call.
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ from securefed._catalogue import algorithms
 
 MOST_SEEDS: Final = 200
 """Most runs that are suggested; ten runs of the default audit take some minutes."""
+_MANY: Final = 40
+"""Runs above which a suggestion also says how long they take and what would do with fewer."""
 _LEVELS: Final = (0.1, 0.2, 0.3, 0.5, 0.9)
 """Where `MOST_SEEDS` runs would not show a leak of the accepted size, the smallest of these sizes that they would show
 is suggested instead."""
@@ -116,10 +119,12 @@ def _more_seeds(report: Report, cells: Sequence[Cell]) -> list[NextRun]:
     `MOST_SEEDS` would show. Below `ENOUGH` runs no interval can be trusted, so that number is suggested first. An audit
     of a recording has one run for each recorded upload, and cannot have more.
     """
+    if not cells:
+        return []
     done = report.settings[AUDIT]["seeds"]
     if done < ENOUGH:
-        start = f"{_names(cells)}: {done} run{'s are' if done > 1 else ' is'} too few to tell; {ENOUGH} are the fewest."
-        return [NextRun(start, _command(report, cells, seeds=ENOUGH))] if cells else []
+        why = f"{_names(cells)}: {done} run{'s are' if done > 1 else ' is'} too few to tell; {ENOUGH} are the fewest."
+        return [NextRun(why, _command(report, cells, seeds=ENOUGH))]
     groups: dict[float | None, list[Cell]] = {}
     for cell in cells:
         groups.setdefault(_shown_leak(cell, report.settings[AUDIT]["acceptable"]), []).append(cell)
@@ -137,8 +142,32 @@ def _more_seeds(report: Report, cells: Sequence[Cell]) -> list[NextRun]:
         recorded = report.settings[AUDIT].get("recorded", runs)
         if recorded < runs:
             why += f". The recording holds {recorded} uploads; record more rounds"
+        elif runs > _MANY:
+            why += _instead_of_many(report, same, runs, level)
         out.append(NextRun(f"{why}.", _command(report, same, seeds=min(runs, recorded)) if recorded > done else ""))
     return out
+
+
+def _instead_of_many(report: Report, cells: Sequence[Cell], runs: int, level: float) -> str:
+    """Continue the sentence on `runs` runs, which would show a leak of size `level`: their time, and what needs fewer.
+
+    The attacks of an audit without a command share its argument `seconds`, whatever the number of runs.
+    """
+    done = report.settings[AUDIT]["seeds"]
+    seconds = report.seconds * runs / done
+    unit = next((pair for pair in ((3600, "hours"), (60, "minutes")) if seconds >= 2 * pair[0]), (1, "seconds"))
+    said = f", in about {seconds / unit[0]:.0f} {unit[1]} at the pace of this audit" if seconds else ""
+    if not report.command:
+        said += f": all runs share `seconds`, so give {runs / done:.0f} times as many"
+    for larger in (one for one in _LEVELS if one > level):
+        needed = [seeds_for(cell.leakage, cell.null_leakage, larger) for cell in cells]
+        fewer = max(math.inf if one is None else one for one in needed)
+        if fewer <= _MANY:
+            said += f". {f'These {done}' if fewer <= done else fewer} would show a leak of {larger:g}"
+            said += " already" if fewer <= done else ""
+            break
+    other = _more_rows(report, cells)
+    return f"{said}. {other[0].upper()}{other[1:]}"
 
 
 def _shown_leak(cell: Cell, acceptable: float) -> float | None:
