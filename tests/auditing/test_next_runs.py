@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from securefed import defenses as functions
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.results import Cell
-from securefed._auditing.engine.statistics import NOT_DETECTED, Interval, verdict
+from securefed._auditing.engine.statistics import NOT_DETECTED, Interval, seeds_for, verdict
 from securefed._auditing.report.actions import actions
 from securefed._auditing.report.decision import decision
 from securefed._auditing.report.held_settings import settings_of, to_paste
@@ -47,19 +47,39 @@ def test_results_that_scatter_ask_for_as_many_runs_as_would_show_the_accepted_le
     """The number is that of `seeds_for`; more scatter asks for more runs, or shows a larger leak only."""
     (run,) = open_runs(replace(report(LEAK, scattered(0.15)), command=COMMAND))
     seeds = int(dict(parsed(run.command))["--seeds"])
-    assert run.why == f"SSI: the results of 10 runs scatter too much; about {seeds} would show a leak of 0.1."
+    assert run.why.startswith(f"SSI: the results of 10 runs scatter too much; about {seeds} would show a leak of 0.1")
     assert 50 < seeds <= 200
+    (few,) = open_runs(replace(report(LEAK, scattered(0.08)), command=COMMAND))
+    seeds = int(dict(parsed(few.command))["--seeds"])
+    assert few.why == f"SSI: the results of 10 runs scatter too much; about {seeds} would show a leak of 0.1."
+    assert 10 < seeds <= 40
     short = seeded(report(LEAK, scattered(0.15)), 10)
     short.settings["audit"]["recorded"] = 40  # type: ignore[index]
     (few,) = open_runs(short)
     assert few.why.endswith("The recording holds 40 uploads; record more rounds.") and few.command.endswith(
         "--seeds 40 --out audit-seeds-40"
     )
-    (coarse,) = open_runs(report(LEAK, scattered(0.6)))
-    assert coarse.why.endswith("would show a leak of 0.2.")
     (none,) = open_runs(report(LEAK, scattered(0.15, null=0.97)))
     assert "guessing alone reaches 0.97" in none.why and none.command == ""
     assert open_runs(report(LEAK, scattered(0.01))) == []  # ten runs suffice
+
+
+def test_many_runs_are_asked_for_with_their_time_and_what_fewer_would_show() -> None:
+    made, wide = report(LEAK, scattered(0.15)), scattered(0.15)
+    runs, fewer = (seeds_for(wide.leakage, wide.null_leakage, level) for level in (0.1, 0.2))
+    assert runs is not None and fewer == 10 and runs > 40
+    (run,) = open_runs(replace(made, command=COMMAND, seconds=600.0))
+    assert run.why == (
+        f"SSI: the results of 10 runs scatter too much; about {runs} would show a leak of 0.1, in about {runs} minutes "
+        "at the pace of this audit. These 10 would show a leak of 0.2 already. A setting that leaks less, with more "
+        "rows a client or more noise, would scatter less."
+    )
+    (own,) = open_runs(replace(made, command="", seconds=6.0))  # its attacks share `seconds`
+    pace, share = f"in about {runs * 0.6:.0f} seconds at the pace of this audit", "all runs share `seconds`"
+    assert f"{pace}: {share}, so give {runs / 10:.0f} times as many." in own.why and own.command == f"seeds={runs}"
+    (coarse,) = open_runs(report(LEAK, scattered(0.6)))
+    level = seeds_for(scattered(0.6).leakage, scattered(0.6).null_leakage, 0.5)
+    assert "would show a leak of 0.2" in coarse.why and f" {level} would show a leak of 0.5." in coarse.why
 
 
 def test_the_command_is_the_audits_own_for_what_is_open_alone() -> None:
