@@ -100,7 +100,10 @@ def diagnose(
 
 
 def _cancelled(name: str, value: Array, broadcast: Tensors) -> float:
-    """Return how many times larger the broadcast tensor is than its change; at least 1, and 1 for no change."""
+    """Return how many times larger the broadcast tensor is than its change.
+
+    It is at least 1; it is 1 for a tensor that is no change, and for a change in float64, which keeps enough digits.
+    """
     before = before_change(name, broadcast)
     if before is None or np.shape(before) != value.shape or value.dtype.itemsize > np.dtype(np.float32).itemsize:
         return 1.0

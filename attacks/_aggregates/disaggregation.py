@@ -123,13 +123,13 @@ def _window(
     present = np.flatnonzero(columns[:, index])
     mean = sums[present] * (sizes[index] / (columns @ sizes)[present])[:, None]  # the group's share of each sum
     found = Disaggregation(
-        tuple(rounds[k].round for k in present),
-        _shrunk(fits[best].messages, mean, fits[best].solved ** 2 @ noise**2),  # variances under independent noise
-        group,
-        best,
-        0,
-        0.0,
-        fits[best].left_out / (float(np.linalg.norm(sums)) or 1.0),
+        rounds=tuple(rounds[k].round for k in present),
+        messages=_shrunk(fits[best].messages, mean, fits[best].solved ** 2 @ noise**2),  # variances of the estimates
+        members=group,
+        components=best,
+        absences=0,  # this and the noise are of the whole view: `disaggregate` sets them
+        noise=0.0,
+        residual=fits[best].left_out / (float(np.linalg.norm(sums)) or 1.0),
     )
     return fits[best].expected / float(np.linalg.norm(fits[best].messages) or 1.0), found
 

@@ -77,8 +77,8 @@ class MessageUnits:
             added_noise: (equations,) standard deviation of the noise that a defence adds.
 
         Returns:
-            The units. A tensor's is the root of the summed squares of its variations, by rows, by draws and by noise.
-            Where it does not vary at all, it is the tensor's own size.
+            The units. A tensor's is the root of the summed squares of its variations, by rows, by draws and by noise;
+            by draws alone where it is the same for all rows, or its own size where it does not vary by draws either.
         """
         unit, digits = np.ones(len(observed)), np.full(len(observed), _EPS)
         coarsest = _EPS

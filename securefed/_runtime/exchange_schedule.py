@@ -31,7 +31,7 @@ class ExchangeSchedule:
 
     Attributes:
         rounds: training rounds at most, and the last round after which an evaluation may come; `None` for any number.
-        evaluate_every: rounds between two evaluations; 0 for none.
+        evaluate_every: rounds between two evaluations, of which the first may come before any training; 0 for none.
         max_void: attempts at one sum: an exchange that was void is repeated.
 
     Raises:

@@ -271,18 +271,18 @@ def _row(group: Sequence[Play]) -> MembershipRow:
     judged = verdict(leak, null)
     first = group[0]
     return MembershipRow(
-        first.algorithm,
-        first.defense,
-        first.adversary,
-        (auc, *found.auc),
-        (found.rates.tpr, *found.tpr),
-        found.null,
-        found.rates.members,
-        found.rates.others,
-        count,
-        first.epsilon,
-        judged.word,
-        judged.detectable,
+        algorithm=first.algorithm,
+        defense=first.defense,
+        adversary=first.adversary,
+        auc=(auc, *found.auc),
+        tpr=(found.rates.tpr, *found.tpr),
+        null=found.null,
+        members=found.rates.members,
+        others=found.rates.others,
+        seeds=count,
+        epsilon=first.epsilon,
+        verdict=judged.word,
+        detectable=judged.detectable,
     )
 
 
