@@ -327,6 +327,7 @@ def _unmask(state: MaskingServer, replies: Replies) -> Aggregate:
     dealt = state.dealt()
     for client, reply in replies.items():
         channel.expect_fields(reply, ("shares", channel.TAG))
+        # one share of each dealer whose row this client holds
         channel.take(reply, "shares", np.uint8, (len(dealt[client][0]), KEY_BYTES))
     _enough(state, replies)
     shares = {client: reply.body["shares"] for client, reply in replies.items()}

@@ -82,6 +82,7 @@ class _Wanted:
             sampled: number of SuperNodes that the strategy sends messages to.
             connected: number of SuperNodes that are connected.
         """
+        # by summed tensor its largest entry: of the messages' digest, and of arrays for which the caller gave one
         bounds: dict[str, float] = {CONTENT: DIGEST_ENTRY}
         if isinstance(self.bounds, Mapping):
             bounds |= {f"{ARRAY}{name}": bound for name, bound in self.bounds.items() if phase == TRAIN}

@@ -37,7 +37,7 @@ from securefed.attacks._gram.coordinates import GramDirections
 from securefed.attacks._gram.tangents import crossed, horizontal, left, right
 
 LARGEST_COUNT = 101.0
-"""Largest inner count that is simulated, just above the cap (100) of FAPS' own counts; subspaces hardly move there."""
+"""Largest inner count that is simulated, just above FAPS' own default cap of 100; subspaces hardly move there."""
 
 
 @dataclass(frozen=True)

@@ -204,6 +204,7 @@ class SeedResult:
         judgements = []
         for index, estimate in enumerate(estimates):
             for judged in judge(estimate):
+                # of each null, the leakage of the estimate with this number for this secret
                 known = (chance.get((index, judged.secret), _GUESS) for chance in chances)
                 null_leakage, null_explained = max(known, key=lambda pair: pair[0], default=_GUESS)
                 self.attempts.append(

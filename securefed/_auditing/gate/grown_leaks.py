@@ -2,7 +2,8 @@
 
 `securefed compare` reads the JSON of an earlier and a later audit of the same project, and fails where `growth` lists a
 reason. A situation is an algorithm under a defence, a view (what an attacker sees) and a secret; several attacks may
-try it, and the strongest one counts. Leakages are means over seeds with 95 % intervals: 1 is exact, 0 a guess.
+try it, and the strongest one counts. Leakages are means over seeds with 95 % intervals: 1 is exact, 0 a guess. Pairs in
+a row that compares the audits (`Compared`), such as its verdicts, are of the earlier and of the later audit.
 """
 
 from __future__ import annotations

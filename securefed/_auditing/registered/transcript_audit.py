@@ -296,7 +296,8 @@ class _Candidate:
         def on_random_rows() -> _Control:
             return self.controls.on_random_rows(), None
 
-        attacked = [self._attack_control(attack, observed, see, make) for make in (on_estimate, on_random_rows)]
+        makers: tuple[Callable[[], _Control | None], ...] = (on_estimate, on_random_rows)
+        attacked = [self._attack_control(attack, observed, see, make) for make in makers]
         controls = [control for control in attacked if control is not None]
         if any(one.recovered and found.residual <= _SAME_SIZE * one.residual for one in controls):
             return True, None
