@@ -38,8 +38,10 @@ def show_audit(report: Report) -> None:
     from securefed._auditing.report.conclusions import strongest  # noqa: PLC0415
     from securefed._auditing.report.headline import headline  # noqa: PLC0415
     from securefed._auditing.report.palette import TONES  # noqa: PLC0415
+    from securefed._auditing.report.plain_sums import added, with_sums  # noqa: PLC0415
     from securefed._auditing.report.report_words import COUNTS, chance_text, short, short_defense  # noqa: PLC0415
 
+    report = with_sums(report)
     for warning in report.settings[AUDIT].get("warnings", ()):
         console.print(f"[bold yellow]warning[/]: {escape(warning)}", soft_wrap=True, highlight=False)
     for name in report.algorithms:
@@ -53,6 +55,9 @@ def show_audit(report: Report) -> None:
         if text := chance_text(cell):
             where = f"{short(cell.algorithm)}, {short_defense(cell.defense)}, {cell.view}"
             console.print(f"{escape(where)}: {cell.leakage.mean:.2f} is no finding: {text}", soft_wrap=True)
+    for cell in added(report):
+        where = f"{short(cell.algorithm)}, {short_defense(cell.defense)}, {cell.view}"
+        console.print(f"{escape(where)}: {cell.note}", soft_wrap=True, highlight=False)
     for number, reason in enumerate(reasons, 1):
         console.print(f"({number}) did not run: {escape(_cut(reason))}", soft_wrap=True)
     legend = "  ".join(f"[{_tone(word)}]{look.mark} {word}[/]" for word, look in TONES.items())

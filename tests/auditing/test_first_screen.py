@@ -220,8 +220,9 @@ def test_an_advice_stands_on_the_first_screen_with_its_plot_its_table_and_what_t
     alone = report(*SMALL.of("pca/ssi"))
     said = [decision(replace(alone, advice=(one,))).partition("data. ")[2] for one in (advice, none)]
     assert said == [
-        "The setting advised below keeps their leak at 0.1 or less.",
-        "No setting that was tried keeps them hidden at this size.",
+        "The setting advised below keeps one client's leak at 0.1 or less.",
+        "A protection leaves no more than the accepted leak in this audit, but the search of settings, whose bounds hold "
+        "for all of them together, advises none.",
     ]
 
 
@@ -382,7 +383,7 @@ def test_the_advice_that_is_quoted_is_that_on_the_algorithm_which_leaks() -> Non
     assert [item.kind for item in outcomes(made)] == ["open", "safe"]
     assert decision(replace(made, advice=(safe,))).endswith("They still leak under every protection tried here.")
     assert decision(replace(made, advice=(safe, leaks))).endswith(
-        "No setting that was tried keeps them hidden at this size."
+        "No setting that was tried is advised at this size."
     )
 
 

@@ -30,6 +30,8 @@ from securefed._auditing.report.report_words import in_sentence, listed, secret_
 ALONE: Final = ("server", "sum only", CHANGING_SURVIVORS)
 """Views of the server alone, without the help of a client or key holder."""
 PLAIN: Final = "plain"
+ADDED: Final = "found by an attack on sums of the messages, which whoever reads the messages can add up"
+"""Note of a cell that stands for unprotected messages, though the attack was made on sums (`plain_sums`)."""
 ONE_CLIENT: Final = "one client's data"
 ALL_CLIENTS: Final = "all clients' pooled data"
 
@@ -139,7 +141,9 @@ def remedies(
         leaks += [cell.leakage.high for cell in records if cell.verdict.word in FOUND]
         # nothing is shown by attacks that could have missed such a leak, nor where a secret was not attacked that plain
         # messages give away
-        unknown = any(_blind(cell, level) for cell in strongest(cells, by_owner=True).values())
+        # a leak that is known of sums does not say that a failed attack on single messages would find no more
+        attacked = strongest((cell for cell in cells if cell.note != ADDED), by_owner=True)
+        unknown = any(_blind(cell, level) for cell in attacked.values())
         unknown |= not leaked <= {cell.secret for cell in (*cells, *records)}
         if cells and max(leaks) <= level and not unknown:
             found.append(_remedy(report, cells[0], max(leaks)))
@@ -193,9 +197,14 @@ def _in_the_clear(report: Report, algorithm: str) -> str:
     some = ""
     if cell.exposed_seeds:
         some = f" (in {cell.exposed_seeds} of {cell.leakage.seeds} runs nine tenths or more)"
+    how = (
+        " by an attack on the sums of them; attacks on single messages found less or failed"
+        if cell.note == ADDED
+        else ""
+    )
     return (
         f"From {rounds} rounds of plain messages of {short(algorithm)} the server comes {cell.leakage.mean:.0%} of the "
-        f"way from a guess to {what}{some}."
+        f"way from a guess to {what}{some}{how}."
     )
 
 

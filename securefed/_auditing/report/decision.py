@@ -15,6 +15,7 @@ it (the views `ALONE`). `outcomes` sorts the algorithms by what protects one cli
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from securefed._auditing.engine.audit_report import AUDIT, Report, rows_cut
@@ -23,7 +24,7 @@ from securefed._auditing.engine.statistics import ENOUGH, EXPOSED, FOUND, INCONC
 from securefed._auditing.report.conclusions import ALONE, PLAIN, strongest, worst
 from securefed._auditing.report.message_size import too_few_numbers
 from securefed._auditing.report.observers import FEWEST, NAMED, names_secrets
-from securefed._auditing.report.outcomes import outcomes
+from securefed._auditing.report.outcomes import Outcome, outcomes
 from securefed._auditing.report.report_words import in_sentence, listed, secret_title, short
 from securefed.attacks.views import ACTIVE_SERVER
 
@@ -36,6 +37,10 @@ _ONLY: Final = {
 }
 """Conclusion of a report in which one algorithm needs protection, by the kind of its outcome. "They" and "them" are the
 data that the sentence before it says leak from unprotected messages."""
+_OPEN_ALL_THE_SAME: Final = (
+    "But under every protection tried here an attack found a leak; unprotected messages hide no more than these."
+)
+"""The same, where all protections leak and no attack on unprotected messages found a leak."""
 
 
 def decision(report: Report) -> str:
@@ -86,8 +91,11 @@ def _concluded(report: Report) -> str:
     plain = {short(name): worst(report, name, PLAIN, CLIENT) for name in report.algorithms}
     words = {name: cell.verdict.word for name, cell in plain.items() if cell is not None}
     if not words:
-        found = [cell for cell in report.cells if cell.verdict.word in FOUND]
-        return "Something leaks in what was attacked here." if found else "No leak was found in what was attacked here."
+        verdicts = {cell.verdict.word for cell in report.cells}
+        if verdicts & set(FOUND):
+            return "Something leaks in what was attacked here."
+        failed = ", but attacks failed or scatter too much" if INCONCLUSIVE in verdicts else ""
+        return f"No leak was found in what was attacked here{failed}."
     return f"{_unprotected(report, words)} {_protected(report)}".strip()
 
 
@@ -137,12 +145,30 @@ def _unprotected(report: Report, words: dict[str, str]) -> str:
 def _protected(report: Report) -> str:
     """Say in which algorithms a protection keeps one client's leak to a server without help at the accepted level."""
     # Algorithms that are safe without protection need none; `outcomes` leaves out those where none was attacked.
-    found = [item for item in outcomes(report) if item.kind != "safe"]
+    every = outcomes(report)
+    found = [item for item in every if item.kind != "safe"]
+    little = [item.name for item in every if item.kind == "safe" and item.name in _leaking(report)]
+    where = "" if len(report.algorithms) == 1 else f" in {_names(little, len(every))}"
+    accepted = f"The leak{where} is no more than the accepted one." if little else ""
+    return f"{accepted} {_needed(report, found)}".strip()
+
+
+def _leaking(report: Report) -> set[str]:
+    """Name the algorithms of which unprotected messages give one client's data away, in part at least."""
+    found = ((name, worst(report, name, PLAIN, CLIENT)) for name in report.algorithms)
+    return {short(name) for name, cell in found if cell is not None and cell.verdict.word in FOUND}
+
+
+def _needed(report: Report, found: Sequence[Outcome]) -> str:
+    """Say what the protections do for the algorithms that need one; empty where none does."""
     left = {kind: [item.name for item in found if item.kind == kind] for kind in ("held", "fixed", "open", "unknown")}
     if not found:
         return ""
+    leaks = _leaking(report)
     if len(found) == 1:
-        return _advised(report, found[0].name) or _ONLY[found[0].kind]
+        (one,) = found
+        silent = one.kind == "open" and one.name not in leaks
+        return _advised(report, one) or (_OPEN_ALL_THE_SAME if silent else _ONLY[one.kind])
     total = len(found)
     parts = [f"no more than the accepted leak is left in {_names(left['held'], total)}"] if left["held"] else []
     if left["fixed"]:
@@ -150,25 +176,26 @@ def _protected(report: Report) -> str:
         parts.append(f"{start} {_names(left['fixed'], total)} while the same clients take part in every round")
     parts = [listed(parts)] if parts else []
     if left["open"]:
-        parts.append(f"they still leak in {_names(left['open'], total)}")
+        they = "they still leak" if leaks else "one client's data leak"
+        parts.append(f"{they} in {_names(left['open'], total)}")
     if left["unknown"]:
         parts.append(f"it is not known for {_names(left['unknown'], total)}")
     return f"With protection {'; '.join(parts)}."
 
 
-def _advised(report: Report, name: str) -> str:
-    """Say whether the advice on an algorithm names a setting; empty where there is no advice on it.
-
-    Args:
-        report: of the audit.
-        name: of the algorithm, as it is usually written.
-    """
-    advice = next((item for item in report.advice if short(item.algorithm) == name), None)
+def _advised(report: Report, outcome: Outcome) -> str:
+    """Say whether the advice on an algorithm names a setting; empty where there is no advice on it."""
+    advice = next((item for item in report.advice if short(item.algorithm) == outcome.name), None)
     if advice is None:
         return ""
     if advice.advised is not None:
-        return f"The setting advised below keeps their leak at {advice.acceptable:g} or less."
-    return "No setting that was tried keeps them hidden at this size."
+        return f"The setting advised below keeps one client's leak at {advice.acceptable:g} or less."
+    if outcome.kind in ("held", "fixed"):
+        return (
+            "A protection leaves no more than the accepted leak in this audit, but the search of settings, whose "
+            "bounds hold for all of them together, advises none."
+        )
+    return "No setting that was tried is advised at this size."
 
 
 def _names(names: list[str], among: int) -> str:

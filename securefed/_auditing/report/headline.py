@@ -38,13 +38,16 @@ def headline(report: Report) -> list[str]:
     clear = [c for c in cells if (c.view, c.defense, c.owner) == ("server", "plain", CLIENT)]
     # of one view, one defence and one owner, so that one cell is left for each algorithm
     texts = [_in_the_clear(list(strongest(clear, by_owner=True).values()))]
+    level = report.settings[AUDIT]["acceptable"]
     defended = [c for c in cells if c.defense == "secure_aggregation" and c.view in ALONE]
     if defended:
-        texts.append(f"Under secure aggregation the server sees only sums, {_sums(defended)}")
+        texts.append(f"Under secure aggregation the server sees only sums, {_sums(defended, level)}")
     shares = [c for c in cells if c.defense == "ddp" and c.view in ALONE]
     if shares:
-        texts.append(f"Where every client adds its share of noise, the server sees only noised sums, {_sums(shares)}")
-    if noised := _noised([c for c in cells if c.defense == "dp"]):
+        texts.append(
+            f"Where every client adds its share of noise, the server sees only noised sums, {_sums(shares, level)}"
+        )
+    if noised := _noised([c for c in cells if c.defense == "dp"], level):
         texts.append(noised)
     cut = rows_cut(report.settings[AUDIT])
     return [f"With {cut}: {text[0].lower()}{text[1:]}" for text in texts] if cut else texts
@@ -76,24 +79,24 @@ def _alone(cell: Cell) -> str:
     return f"In the clear, the server can compute {what} in {name}."
 
 
-def _noised(cells: Sequence[Cell]) -> str:
+def _noised(cells: Sequence[Cell], level: float) -> str:
     """Say what differential privacy leaves open: the server sees sums before the noise, all others after it."""
     server, others = ([cell for cell in cells if cell.view in views] for views in (ALONE, (RELEASED,)))
     sentences = []
     if server:
         sentences.append(
             "Differential privacy adds noise to what the server hands on: the server itself sees sums without it, "
-            f"{_sums(server)}"
+            f"{_sums(server, level)}"
         )
     if others:
         missing = [name for name in _names(server) if name not in _names(others)]
         verb = "was" if len(missing) == 1 else "were"
         unseen = f" {', '.join(missing)} {verb} not attacked there." if missing else ""
-        sentences.append(f"All others see sums with the noise, {_sums(others)}{unseen}")
+        sentences.append(f"All others see sums with the noise, {_sums(others, level)}{unseen}")
     return " ".join(sentences)
 
 
-def _sums(cells: Iterable[Cell]) -> str:
+def _sums(cells: Iterable[Cell], level: float) -> str:
     """Say what sums tell an observer who sees nothing else, by the strongest attack of each situation.
 
     The clause completes a sentence that ends in "sums,": what was found of clients, then of records, then of which
@@ -102,6 +105,7 @@ def _sums(cells: Iterable[Cell]) -> str:
 
     Args:
         cells: at least one, of one defence, with the owners `CLIENT`, `FEDERATION` or `RECORD`.
+        level: leakage that is accepted.
     """
     situations = strongest(cells, by_owner=True).values()
     best = [cell for cell in situations if cell.owner in (CLIENT, FEDERATION)]
@@ -118,7 +122,8 @@ def _sums(cells: Iterable[Cell]) -> str:
     unfound = [cell for cell in best if cell.owner == CLIENT and short(cell.algorithm) not in known]
     failed = _names(unfound, INCONCLUSIVE)
     hidden = f" Whether {ONE_CLIENT} are hidden in {', '.join(failed)} is open: attacks {_failure(unfound)}."
-    clauses = [f"which still give away all or part of {'; '.join(parts)}"] if parts else []
+    much = "all or part of" if any(cell.leakage.high > level for cell in found) else "no more than the accepted leak of"
+    clauses = [f"which still give away {much} {'; '.join(parts)}"] if parts else []
     if members:
         where = _in(_names(members), len(_names(records)))
         clauses.append(f"from which an attacker can tell, not always rightly, which records took part in {where}")
@@ -126,7 +131,9 @@ def _sums(cells: Iterable[Cell]) -> str:
     if not clauses:
         judged = best or records  # what attacks on the data found counts first
         all_failed = all(cell.verdict.word == INCONCLUSIVE for cell in judged)
-        clause = f"and the attacks on them {_failure(judged)}" if all_failed else "in which no leak was detected"
+        where = " where the attacks worked" if failed else ""
+        quiet = f"in which no leak was detected{where}"
+        clause = f"and the attacks on them {_failure(judged)}" if all_failed else quiet
     return f"{clause}.{hidden if failed else ''}"
 
 

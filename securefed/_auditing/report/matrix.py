@@ -14,7 +14,7 @@ from securefed._auditing.cases.own_setup import head_text
 from securefed._auditing.engine.audit_report import AUDIT, Report, rows_cut
 from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, RECORD, Cell
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE
-from securefed._auditing.report.conclusions import strongest, why
+from securefed._auditing.report.conclusions import ADDED, strongest, why
 from securefed._auditing.report.observers import names_secrets
 from securefed._auditing.report.palette import tone
 from securefed._auditing.report.report_words import (
@@ -129,7 +129,8 @@ def _heat(cell: Cell) -> dict[str, Any]:
         extra = f"one run: {leak_text(cell.highest)}"  # the mean hides why it is a leak
     elif cell.epsilon is not None and not extra:
         extra = f"ε {cell.epsilon}" if cell.epsilon == NOT_COVERED else f"ε = {cell.epsilon:g}"
-    extra = "; ".join(text for text in (runs_text(cell), extra) if text)
+    origin = "found in sums" if cell.note == ADDED else ""
+    extra = "; ".join(text for text in (runs_text(cell), origin, extra) if text)
     return {
         "mean": leak_text(cell.leakage.mean),
         "interval": interval_text(cell.leakage.low, cell.leakage.high),

@@ -64,14 +64,17 @@ def _outcome(report: Report, name: str, level: float, cells: Sequence[Cell]) -> 
         level: leakage that is accepted.
         cells: on one client's data in the views of the server alone.
     """
-    held = remedies(report, name, level)
+    protected = [cell for cell in cells if cell.defense != PLAIN]
+    # unprotected messages hide no more than protected ones
+    bare = not any(cell.verdict.word in FOUND and cell.leakage.high > level for cell in protected)
+    held = [item for item in remedies(report, name, level) if bare or item.defense != PLAIN]
     if any(item.defense == PLAIN for item in held):
         return Outcome(short(name), "safe", tuple(item for item in held if item.defense == PLAIN))
     if held:
         return Outcome(short(name), "held", tuple(held))
-    if fixed := remedies(report, name, level, views=_FIXED):
-        return Outcome(short(name), "fixed", tuple(fixed))
-    protected = [cell for cell in cells if cell.defense != PLAIN]
+    kept = [item for item in remedies(report, name, level, views=_FIXED) if item.defense != PLAIN]
+    if kept:
+        return Outcome(short(name), "fixed", tuple(kept))
     if not protected:
         return None
     return Outcome(short(name), "unknown" if _unknown(protected, level) else "open")
