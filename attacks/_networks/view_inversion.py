@@ -8,16 +8,22 @@ observed sum: closed forms from the first layer's gradient first, then fits (`st
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from securefed._public import Public
 from securefed.algorithms._optimization.method import GradientMethod
 from securefed.algorithms._optimization.model import Model
 from securefed.attacks._base import Reconstruction, Target, View
 from securefed.attacks._gradient_inversion.gradient_rounds import method_of
 from securefed.attacks._requirements import too_long, why_incomplete
 from securefed.errors import ConfigError, TranscriptError
+
+if TYPE_CHECKING:  # these load torch
+    from securefed.attacks._networks.first_round import FirstRoundView
+    from securefed.attacks._networks.gradient_matching import RowPrior
+    from securefed.attacks._networks.staged_inversion import InversionEffort, RecoveredRows, StagedInversion
 
 _VECTORS = 16
 """Vectors of the network's size that a search holds at a time, for the estimate of its memory."""
@@ -81,42 +87,17 @@ class NetworkInversion:
         reason = self.applies(target, observed)
         if reason is not None:
             raise TranscriptError(reason)
-        import torch  # noqa: PLC0415 - loaded when a network is attacked
-
-        from securefed.attacks._networks.first_layer import FirstLayerEvidence  # noqa: PLC0415
-        from securefed.attacks._networks.first_round import read_first_round  # noqa: PLC0415
-        from securefed.attacks._networks.gradient_matching import InversionProblem, RowPrior  # noqa: PLC0415
-        from securefed.attacks._networks.module_inversion import invert_unlabelled  # noqa: PLC0415
-        from securefed.attacks._networks.staged_inversion import InversionEffort, StagedInversion  # noqa: PLC0415
+        from securefed.attacks._networks.first_round import read_first_round  # noqa: PLC0415 - loads torch
+        from securefed.attacks._networks.staged_inversion import StagedInversion  # noqa: PLC0415
 
         first_round, public, problem = read_first_round(observed, target), target.public, method_of(target).problem
-        rows, gradient = sum(first_round.simulation.sizes), first_round.gradient()
-        known_targets = None if _has_labels(problem) else _companions(problem, rows, rng)
-        low = -public.feature_bound if self.low is None else self.low
-        shape = getattr(problem, "image_shape", None)
-        prior = RowPrior(low, public.feature_bound, image=tuple(shape) if shape and len(shape) == 3 else None)
-        effort = InversionEffort(
-            restarts=self.restarts,
-            evaluations=self.evaluations,
-            widths=_WIDTHS,
-            balance=0.0,  # small tensors of the message gain no weight
-            signed_steps=self.signed_steps,
-            fits=self.fits,
-            counts=_COUNTS,
+        known_targets = None if _has_labels(problem) else _companions(problem, sum(first_round.simulation.sizes), rng)
+        effort = self._effort()
+        inversion = StagedInversion(
+            first_round.network, first_round.simulation, public.features, self._prior(problem, public), effort
         )
-        network, point, message = first_round.network, first_round.point, first_round.message
-        inversion = StagedInversion(network, first_round.simulation, public.features, prior, effort)
-        probe = torch.zeros(1, dtype=torch.int64) if known_targets is None else known_targets[:1]
         try:
-            inversion.require_memory(rows)
-            scaled = first_round.scaled()
-            first = FirstLayerEvidence.of(network, point, gradient, probe, rows, public.features, rng, scaled=scaled)
-            if known_targets is None:
-                recovered = invert_unlabelled(
-                    inversion, point, message, gradient, first, rows, public.classes, rng, scaled=scaled
-                )
-            else:
-                recovered = inversion(InversionProblem(point, message, known_targets), rng, first)
+            recovered = _recovered(inversion, first_round, known_targets, public, rng)
         except ConfigError as error:
             raise TranscriptError(str(error)) from error
         value = np.nan_to_num(recovered.rows)
@@ -135,6 +116,64 @@ class NetworkInversion:
                 "seconds": round(recovered.seconds, 3),
             },
         )
+
+    def _prior(self, problem: Any, public: Public) -> RowPrior:
+        """Return what is known of a row before the attack: its range, and its shape if it is an image."""
+        from securefed.attacks._networks.gradient_matching import RowPrior  # noqa: PLC0415
+
+        low = -public.feature_bound if self.low is None else self.low
+        shape = getattr(problem, "image_shape", None)
+        return RowPrior(low, public.feature_bound, image=tuple(shape) if shape and len(shape) == 3 else None)
+
+    def _effort(self) -> InversionEffort:
+        """Return the limits of the search."""
+        from securefed.attacks._networks.staged_inversion import InversionEffort  # noqa: PLC0415
+
+        return InversionEffort(
+            restarts=self.restarts,
+            evaluations=self.evaluations,
+            widths=_WIDTHS,
+            balance=0.0,  # small tensors of the message gain no weight
+            signed_steps=self.signed_steps,
+            fits=self.fits,
+            counts=_COUNTS,
+        )
+
+
+def _recovered(
+    inversion: StagedInversion,
+    first_round: FirstRoundView,
+    known_targets: Any,
+    public: Public,
+    rng: np.random.Generator,
+) -> RecoveredRows:
+    """Invert the first round: closed forms of the first layer, then the search.
+
+    Args:
+        inversion: the search.
+        first_round: the network, the parameters that were broadcast, and the message.
+        known_targets: targets of the rows; `None` where their labels are to be recovered too.
+        public: the public facts.
+        rng: of the search.
+
+    Raises:
+        ConfigError: the search would not fit into memory.
+    """
+    import torch  # noqa: PLC0415
+
+    from securefed.attacks._networks.first_layer import FirstLayerEvidence  # noqa: PLC0415
+    from securefed.attacks._networks.gradient_matching import InversionProblem  # noqa: PLC0415
+    from securefed.attacks._networks.module_inversion import invert_unlabelled  # noqa: PLC0415
+
+    network, point, message = first_round.network, first_round.point, first_round.message
+    rows, gradient, scaled = sum(first_round.simulation.sizes), first_round.gradient(), first_round.scaled()
+    inversion.require_memory(rows)
+    # a valid target, with which `FirstLayerEvidence` looks for the first layer
+    probe = torch.zeros(1, dtype=torch.int64) if known_targets is None else known_targets[:1]
+    first = FirstLayerEvidence.of(network, point, gradient, probe, rows, public.features, rng, scaled=scaled)
+    if known_targets is not None:
+        return inversion(InversionProblem(point, message, known_targets), rng, first)
+    return invert_unlabelled(inversion, point, message, gradient, first, rows, public.classes, rng, scaled=scaled)
 
 
 def _has_labels(problem: Any) -> bool:
