@@ -11,6 +11,7 @@ import pytest
 from securefed import _catalogue as catalogue
 from securefed._persistence import container, sealing
 from securefed._persistence.sealing import Seal
+from securefed._persistence.state_file import StateFile
 from securefed._runtime.federation import Federation
 from securefed._runtime.run_options import RunOptions
 from securefed._transports.in_process import InProcessTransport, LossyTransport
@@ -274,3 +275,24 @@ def test_a_resumed_client_knows_what_it_let_out_and_refuses_another_sum_of_it(tm
             assert [f.transcript.records[0].round for f in (first, again)] == [0, 0]
             sent = first.transcript.contributions[0, 3]
             assert all(np.array_equal(whole[name] - rest[name], sent[name]) for name in sent)
+
+
+def test_a_state_that_could_not_be_read_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "client.state"
+    file = StateFile(path, "state", Seal(KEY))
+    assert file.read() is None
+    file.write(b"first")
+    file.write(b"second")  # positive control: what this object wrote last may be replaced
+    whole = path.read_bytes()
+    for damaged in (whole[:-1], b"x", whole):  # the last one is intact, and read with another key
+        path.write_bytes(damaged)
+        other = StateFile(path, "state", Seal(OTHER if damaged == whole else KEY))
+        with pytest.raises(StorageError):
+            other.read()
+        with pytest.raises(StorageError, match="not as this process left it"):
+            other.write(b"third")
+        assert path.read_bytes() == damaged
+    assert StateFile(path, "state", Seal(KEY)).read() == b"second"
+    path.unlink()  # lost, as the anchor of a seal may show: nothing takes its place unread
+    with pytest.raises(StorageError, match="not as this process left it"):
+        StateFile(path, "state", Seal(KEY)).write(b"third")

@@ -60,7 +60,7 @@ class StateFile:
 
     def __init__(self, path: Path | str, kind: str, seal: Seal | None = None) -> None:
         self._path, self._kind, self._seal = Path(path), kind, seal
-        self._last = b""
+        self._last: bytes | None = None  # digest of the file as last read or written; `None` before a `read` succeeded
 
     def read(self) -> bytes | None:
         """Return the state; `None` where there is no file yet.
@@ -70,14 +70,16 @@ class StateFile:
                 one, and it is gone.
         """
         with self._locked():
-            self._last = self._digest()
-            if not self._last:
+            digest = self._digest()
+            if not digest:
                 if self._seal is not None:
                     self._seal.check_never_written(self._kind, self._path)
+                self._last = digest
                 return None
             _, tensors = container.load(self._path, self._kind, self._seal)
-        if "state" not in tensors:
-            raise StorageError(f"{self._kind} {self._path} holds no state; restore it from a copy")
+            if "state" not in tensors:
+                raise StorageError(f"{self._kind} {self._path} holds no state; restore it from a copy")
+            self._last = digest  # only now: a file that could not be read must not be replaced by `write`
         return tensors["state"].tobytes()
 
     def write(self, state: bytes) -> None:

@@ -22,7 +22,7 @@ def dumbbell(
     Args:
         label: text for readers who cannot see the chart.
         leaks: (mean, low, high) of the earlier and the later audit.
-        known: for each, whether the leakage was measured; `False` where its attacks failed, so that it may be larger.
+        known: for each, whether its verdict is conclusive; if not, the attacks failed or scatter too much.
         look: how the change is coloured.
 
     Returns:

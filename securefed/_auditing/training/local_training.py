@@ -185,7 +185,7 @@ def _check_parameters(model: nn.Module, change: Mapping[str, Array]) -> None:
 
 
 def counted_batches(change: Mapping[str, Array]) -> int | None:
-    """Return into how many batches the step cut the rows, as batch normalisation counts them; `None` where none does.
+    """Return how many batches passed during the step, as layers of batch normalisation count; `None` where none counts.
 
     The server sees this counter as part of the state.
     """
