@@ -98,6 +98,19 @@ def test_clients_that_are_told_different_models_are_not_summed_under_secure_aggr
     assert "clients [0] were told another broadcast" in run.refused
 
 
+def test_an_attack_that_does_not_end_is_stopped_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Endless(TellOneOther):
+        def play(self, situation: Situation, rng: np.random.Generator) -> Iterator[Any]:
+            while True:
+                yield ChosenBroadcast(situation.honest)
+
+    monkeypatch.setattr("securefed._auditing.active.deviating_server._MOST_ROUNDS", 2)
+    data = [Dataset(np.random.default_rng(seed).uniform(size=(3, 5)), np.arange(3) % 2) for seed in range(4)]
+    run = DeviatingServer(FedAvg(learning_rate=0.1), data, chain(), Endless(False)).deceive()
+    assert run.estimate is None
+    assert run.refused == "nothing; the attack had no estimate after 2 rounds"
+
+
 def test_gradient_suppression_reads_the_victim_where_rounds_are_not_bound_and_nothing_where_they_are() -> None:
     """The sums of integers in the clear are those of secure aggregation without its binding."""
     rng = np.random.default_rng(0)

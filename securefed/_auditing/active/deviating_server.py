@@ -45,7 +45,7 @@ from securefed.defenses._chain import Link
 from securefed.errors import DivergenceError, RangeRefused, RoundVoid, TranscriptError
 
 _MOST_ROUNDS: Final = 200
-"""Rounds after which a dialogue that does not end is an error of the attack."""
+"""Rounds after which a dialogue that does not end is stopped, without an estimate."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ActiveRun:
 
     Attributes:
         estimate: of the secret; `None` where clients or protocol refused to go on, or where the attack did not end.
-        refused: why they refused; empty where they did not.
+        refused: why there is no estimate; empty where there is one.
         observed: the rounds that it observed, under the name of the view.
         broadcasts: what it sent to all clients, round by round.
         honest: the broadcast of an honest server's first round.
@@ -160,11 +160,12 @@ class DeviatingServer(Federation):
         self._agree(0)  # tells the clients the schedule: no exchange evaluates the model
         try:
             self._choose(next(self._dialogue))
-            while self._estimate is None and len(self._history) < _MOST_ROUNDS:
+            while self._estimate is None and not refused:
                 self._history.append(self._round())
                 if left := self._told_otherwise_and_dropped():
                     refused = f"clients {left} were told another broadcast than the rest and are not in the sum"
-                    break
+                elif self._estimate is None and len(self._history) >= _MOST_ROUNDS:
+                    refused = f"nothing; the attack had no estimate after {_MOST_ROUNDS} rounds"
         except (RoundVoid, RangeRefused, DivergenceError) as error:
             refused = str(error)
         observed = View(views.ACTIVE_SERVER, self._victim, tuple(self._observed), {})
@@ -185,7 +186,8 @@ class DeviatingServer(Federation):
         """Give the attack the message of a completed round and take what it chooses next.
 
         The base class calls this in place of the algorithm's server step. Of that step only two things remain, which
-        clients check: the numbers of an adaptive defence, and the list of the clients that this sum counted.
+        clients check: the numbers that an adaptive defence learns from a sum (such as its next clip), and the list of
+        the clients that this sum counted.
         """
         record, self._deceived = summed.record, frozenset(self._chosen.to_some)
         see = views.server(self.transcript, self._victim) if self._alone else views.sum_only(self.transcript, None)
