@@ -1,17 +1,18 @@
 """Simulate the local steps of FedPG and FedPE as functions of a client's Gram matrix S, with their derivatives.
 
-FedPG and FedPE are federated PCA by consensus ADMM. `local_steps_fit` (one client) and `joint_fit` (all clients of a
-sum) vary S until these steps lead where the observed ones do. With U the client's iterate, (features, rank), Y and T
-its dual variables, Z the broadcast and eta the step size, a step is
+FedPG and FedPE are federated PCA by consensus ADMM. `local_steps_fit` (for one client's messages) and `joint_fit` (for
+sums over clients) vary S until these steps lead where the observed ones do. With U the client's iterate, (features,
+rank), Y and T its dual variables, Z the broadcast and eta the step size, a step is
 
     FedPG:  U <- QR(U - eta (I - U U^T) [-2 S U + Y - rho Z]),
     FedPE:  U <- U - eta [-4 S U + 2 S U A + 2 U (U^T S U) + Y + rho (U - Z) + U (G + G^T)],
 
 with A = U^T U and G = 2 T*B + 2 rho B*B*B, B = max(0, A - I), entry by entry, rho the penalty parameter, and QR(N) the
-orthonormal factor of N. The derivatives of a (features, rank) matrix by several directions of S are stored as an array
-(features, directions, rank), its tangents. When a whole run is simulated, a round's start and its dual variables depend
-on S as well, so their tangents are arguments. left(M, d) is M d, right(d, R) is d R and crossed(d, V) is d^T V, for all
-tangents d at once; complete(N, dN) returns QR(N) with its tangents; off(U, M) is (I - U U^T) M.
+orthonormal factor of N. FedPG needs no rho U beside -rho Z: I - U U^T maps U to 0. The derivatives of a (features,
+rank) matrix by several directions of S are stored as an array (features, directions, rank), its tangents. When a whole
+run is simulated, a round's start and its dual variables depend on S as well, so their tangents are arguments. left(M,
+d) is M d, right(d, R) is d R and crossed(d, V) is d^T V, for all tangents d at once; complete(N, dN) returns QR(N) with
+its tangents; off(U, M) is (I - U U^T) M.
 """
 
 from __future__ import annotations
@@ -194,7 +195,8 @@ class EuclideanSteps:
         # dB = dA where B > 0, else 0
         dG_dA = np.where(B > 0, 2 * T + 6 * self.rho * B**2, 0.0)
         dG = dG_dA[:, None, :] * dA + 2 * B[:, None, :] * tangents.d_constraint_dual
-        return np.asarray(out + right(dU, G + G.T) + left(U, dG + dG.transpose(2, 1, 0)))
+        d_symmetric = dG + dG.transpose(2, 1, 0)  # d(G + G^T): the directions are the middle axis
+        return np.asarray(out + right(dU, G + G.T) + left(U, d_symmetric))
 
 
 def local_steps_of(algorithm: FedPG | FedPE) -> ConsensusLocalSteps:

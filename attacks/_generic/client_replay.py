@@ -92,7 +92,7 @@ class Replay:
         target: algorithm and public facts.
         labels: all members' labels in order, if the attacker knows them.
         seed: seed of the attacker's random draws, in place of the clients', which it does not know.
-        through: function that maps a contribution and its round to what is summed; `None` clips as the view states.
+        through: the caller's own clip: maps a contribution and its round to what is summed; `None`: as the view states.
         prior: rows like the members' that the attacker has; hypothetical rows are drawn like them.
         budget: time for all client steps together.
     """
@@ -165,7 +165,7 @@ class Replay:
 
     @cached_property
     def units(self) -> MessageUnits:
-        """Units of differences between messages, from the messages alone if the client step fails on all tried rows."""
+        """Units of differences between messages; from the observed alone if the client step fails on the tried rows."""
         rng = np.random.default_rng([self.seed, 7])  # 7: a stream of its own; other numbers below likewise
         try:
             rows = [self.likely(rng) for _ in range(_UNIT_ROWS)]
@@ -235,7 +235,7 @@ class Replay:
                 parts.append(np.zeros(sum(np.size(value) for value in observation.message.values())))
                 continue
             rng = np.random.default_rng([self.seed if seed is None else seed, 17, client, observation.round])
-            with _named():  # the outcome commits the tentative state; `followed` is the broadcast after the round
+            with _named():  # the outcome: this client was counted, and `followed` is the broadcast after the round
                 if state is None:
                     state = algorithm.enroll(data, public, rng)
                 tentative, sent = algorithm.contribute(state, observation.broadcast, rng)
@@ -390,8 +390,8 @@ def _like(sent: Tensors, message: Tensors) -> Array:
     for name, value in message.items():
         if name not in sent or np.shape(sent[name]) != np.shape(value):
             raise TranscriptError(
-                f"on rows that the attacker tried the client step sends no {name!r} of shape {np.shape(value)}: names "
-                "and shapes that follow the rows give them away"
+                f"on rows that the attacker tried the client step sends no {name!r} of shape {np.shape(value)}: its "
+                "names or shapes depend on the rows, which by itself tells something about them"
             )
     return _flat({name: sent[name] for name in message})
 

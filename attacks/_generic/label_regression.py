@@ -5,7 +5,8 @@ Messages of a supervised method often show the classes of a client's rows even w
 and labels like theirs (the prior), simulates clients with such rows by running the clients' code (`Replay`), and learns
 the numbers of rows of each class as a function of the messages, by kernel ridge regression or by the nearest simulated
 message. The attacks on rows get the labels as an input; this attack estimates them. An audit of a user's own algorithm
-(`generic_attacks`) calls `RegressCounts.learn` once a seed, and `attack` of its result on the messages and on nulls.
+(`generic_attacks`) calls `RegressCounts.learn` once a seed, and `attack` of its result on the messages and on others
+that say nothing about the client, to compare with.
 """
 
 from __future__ import annotations
@@ -102,8 +103,9 @@ class LearnedCounts:
 class NearestClient:
     """Predict the values of the simulated client whose message is nearest in one tensor of one round.
 
-    It recovers values that are coded in one number, such as several counts in the digits of one weight, which no
-    quadratic function of that number gives. The audit's self-check plants such a leak.
+    It recovers values that are coded in one number, such as several counts in the digits of one weight; ridge
+    regression cannot, as it fits linear or quadratic functions of the messages. The audit's self-check plants such a
+    leak.
 
     Attributes:
         known: the tensor of each simulated client, (clients, numbers).

@@ -1,10 +1,10 @@
 """Turn a view of a gradient method into equations for the rows and starting points for their search.
 
-The attacks of this folder (`fitting_attack`) call this first. A view holds for every round the broadcast and the sum of
-some clients' messages; these clients are its members. From the recorded rounds this chooses those to fit, and the
-method to simulate: the target's own, or one that sends the same gradients with less to simulate. For instance, the
-changes that SCAFFOLD's clients send add up to gradients at the broadcast models, which clients of FedAvg with a single
-step send at once. `sum_equations` has the equations, `starting_points` the starts.
+The attacks of this folder that fit rows (`SampleFit`) call this first. A view holds for every round the broadcast and
+the sum of some clients' messages; these clients are its members. From the recorded rounds this chooses those to fit,
+and the method to simulate: the target's own, or one that sends the same gradients with less to simulate. For instance,
+the changes that SCAFFOLD's clients send add up to gradients at the broadcast models, which clients of FedAvg with a
+single step send at once. `sum_equations` has the equations, `starting_points` the starts.
 """
 
 from __future__ import annotations

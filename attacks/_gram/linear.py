@@ -32,15 +32,15 @@ from securefed._tensors import Array
 
 Estimator = Literal["minimum-norm", "symmetric", "psd"]
 ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
-"""Names of the estimators of `PowerGram`."""
+"""Names of the estimators that `solve` offers."""
 TAU = 1e-13
 """Singular values of the probes below this share of the largest are round-off of double precision."""
 _FACTORS = (1.0, 1.25, 1.6, 2.0, 3.0)
 """Numbers of directions to try for an S of known rank, in units of that rank. The residual chooses among them."""
 _SIGNAL = 4.0
 """A direction is kept where its column of S U has at least this times the energy of noise alone. It trades signal left
-out against noise let in. Tuned on SSI of digits in float32, float16 and under Gaussian noise, where the errors are
-within a fifth of those of the best truncation.
+out against noise let in. Tuned on subspace iteration of images of digits, in float32, float16 and under Gaussian
+noise, where the errors are within a fifth of those of the best truncation.
 """
 _PRIOR_PAIRS = 4.0
 """Weight of the prior size of the noise, in observed asymmetries: the prior dominates where fewer were observed."""

@@ -141,7 +141,7 @@ class LaplaceLoss(RingLoss):
     scale: float
 
     def __post_init__(self) -> None:
-        _check(self.squares, self.entries, self.scale)
+        _check(self.squares, self.entries, self.scale, "scale")
 
     @property
     def pure(self) -> float:
@@ -197,8 +197,7 @@ def composed_epsilon(parts: tuple[tuple[RingLoss, int], ...], delta: float = DEL
     return max(0.0, float(epsilons.min()))
 
 
-def _check(squares: int, entries: int, variance: float) -> None:
-    if not (squares >= 1 and entries >= 1 and 0 < variance < math.inf):
-        raise ConfigError(
-            f"sensitivity {squares}, entries {entries} and variance {variance} must be positive and finite"
-        )
+def _check(squares: int, entries: int, size: float, name: str = "variance") -> None:
+    """Raise `ConfigError` unless all numbers are positive and `size`, the noise's variance or scale, is finite."""
+    if not (squares >= 1 and entries >= 1 and 0 < size < math.inf):
+        raise ConfigError(f"sensitivity {squares}, entries {entries} and {name} {size} must be positive and finite")

@@ -123,6 +123,9 @@ def two_classes(data: Dataset, last: int) -> Dataset:
 
     Source: LoSAC, sec. 5.4 (Fig. 6): MNIST with `last` 5; HAR with its labels 1..3 against 4..6, which is `last` 2
     here since labels count from 0; ESR is binary already.
+
+    Raises:
+        ConfigError: one of the two classes would be empty.
     """
     labels = data.labels()
     if not (labels.min() <= last < labels.max()):

@@ -217,7 +217,7 @@ class SumClient:
         self, node: ClientNode, pending: PendingUpload, update: Update, weight: Weight, metrics: Mapping[str, float],
         base: Mapping[str, Array] | None,
     ) -> tuple[Any, Tensors] | Exception:  # fmt: skip
-        """Build the contribution; an exception stands for a client that has none, and sits out.
+        """Build the contribution, beside the client's next state; an exception stands for a client that sits out.
 
         For an update x of weight w it holds (w / W) x, or (w / W) (x - base) where differences are summed, beside the
         weight w / W and the metrics; W is the largest weight that the terms allow.
@@ -238,7 +238,7 @@ class SumClient:
             out |= {f"{METRIC}{name}": np.asarray(metrics[name]) for name, _ in self.terms.metrics}
             if self.terms.weighted:
                 out[WEIGHT] = np.asarray(relative)
-            return node.state.committed, out
+            return node.state.committed, out  # the algorithm's state of a client of a sum is empty and stays as it is
         except Exception as error:
             return error
 
@@ -322,7 +322,16 @@ def _number(value: Any, what: str) -> float:
 
 
 class _BaseCheckingNode(ClientNode):
-    """A client that refuses a request whose model is not the one that its update was computed from."""
+    """A client that refuses a request whose model is not the one that its update was computed from.
+
+    A request for the upload names a model by its digest, in its broadcast; where the terms bind none, it holds a number
+    that follows from the round (`no_model`).
+
+    Args:
+        args: as of `ClientNode`.
+        base: returns the digest of the model of the update at hand; `None` where the terms bind none.
+        kwargs: as of `ClientNode`.
+    """
 
     def __init__(self, *args: Any, base: Callable[[], bytes | None], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -330,9 +339,9 @@ class _BaseCheckingNode(ClientNode):
 
     def _accept(self, state: ClientNodeState, message: Message) -> PendingUpload:
         pending = super()._accept(state, message)
-        header, named = pending.state.header, pending.broadcast[BASE].tobytes()
-        assert header is not None
-        own = self._own_base() or no_model(header.round)
+        exchange, named = pending.state.header, pending.broadcast[BASE].tobytes()
+        assert exchange is not None  # an accepted request opened an exchange
+        own = self._own_base() or no_model(exchange.round)
         if own != named:
             raise ContradictionError(
                 SERVER,

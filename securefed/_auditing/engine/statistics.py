@@ -108,14 +108,15 @@ def verdict(leakage: Interval, null: Interval, *, explained: float = math.nan, h
 
     At most 2 % of verdicts may be false where leakage and null follow one distribution. Measured: .5 to 1.5 % at 10
     seeds, on normal, skewed and rare-success distributions. Below 10 seeds the bootstrap is too narrow (7 % at 3, 17 %
-    at 2), so the leakage's interval is widened to Student's; the null's is not, since attacks on meaningless messages
-    fail far below 0. One seed has no spread, so that no rate holds.
+    at 2), so the leakage's interval is widened to Student's. The null's is not: attacks on meaningless messages do much
+    worse than the guess, so the leakage of the null is far below 0. One seed has no spread, so that no rate holds.
 
     Args:
         leakage: of the attack.
         null: of the same attack on messages that say nothing.
         explained: share of the runs whose messages the attack explains; NaN where it cannot tell.
-        highest: largest leakage of a single run that counts as a reconstruction; -inf if none does.
+        highest: largest leakage, of all of the secret or of one of its rows or columns, in a single run that the caller
+            counts as a reconstruction; -inf if there is no such run.
     """
     low, high = leakage.mean - widened(leakage), null.high
     threshold = max(PARTIAL_FROM, high)

@@ -1,8 +1,8 @@
 """Treat the model as the attacks on networks do: its mean loss as a function of parameters and rows.
 
-The attacks' objective is a weighted sum of the rows' losses. A caller's loss is a mean, and cannot weigh rows one by
-one; here all rows weigh alike, and the mean is multiplied by the sum of the weights, 1 where the attacks take a mean.
-`attack_inputs` and `step_probe` wrap the caller's model here; attacks then differentiate the loss by both. Batch
+The attacks expect the sum of weight times loss over the rows. The audited user's loss returns the mean over a batch,
+which cannot weigh rows one by one, so the mean is multiplied by the sum of the weights: right for equal weights only.
+`attack_inputs` and `step_probe` wrap the user's model here; attacks then differentiate the loss by both. Batch
 normalisation is in the mode in which the step used it: in training mode the statistics of the batch are part of the
 function, and no running ones are kept. Dropout is off: the attacker does not know its draws.
 """
@@ -16,6 +16,9 @@ from torch import Tensor, nn
 
 from securefed._auditing.training.local_training import LossFunction, State, TorchTraining
 from securefed.attacks._networks.flat_network import FlatNetwork
+
+_DROPOUT = (nn.modules.dropout._DropoutNd, nn.AlphaDropout, nn.FeatureAlphaDropout)
+"""Layers that stay in evaluation mode, where they pass everything on."""
 
 
 def attacked_network(training: TorchTraining, state: State, row_shape: tuple[int, ...]) -> FlatNetwork:
@@ -32,7 +35,7 @@ def attacked_network(training: TorchTraining, state: State, row_shape: tuple[int
     module, evaluated = training.received(state), training.received(state).eval()
     for name, part in module.named_modules():
         part.training = training.modes.get(name, part.training) and not isinstance(part, _DROPOUT)
-        if isinstance(part, nn.MultiheadAttention | nn.RNNBase):  # they hold no layer of dropout
+        if isinstance(part, nn.MultiheadAttention | nn.RNNBase):  # their dropout is a number, not a layer
             part.dropout = 0.0
     for layer in batch_norms(module, training.modes).values():  # without running statistics a layer uses its batch's
         layer.track_running_stats = False
@@ -43,7 +46,7 @@ def attacked_network(training: TorchTraining, state: State, row_shape: tuple[int
     def output(parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
         try:
             found: Tensor = torch.func.functional_call(module, {**frozen, **parameters}, x)
-        except ValueError:  # one row alone has no batch statistics
+        except ValueError:  # one row alone has no batch statistics: take the running ones
             if len(x) > 1:
                 raise
             found = torch.func.functional_call(evaluated, {**frozen, **parameters}, x)
@@ -56,10 +59,6 @@ def attacked_network(training: TorchTraining, state: State, row_shape: tuple[int
     shapes = {name: tuple(value.shape) for name, value in module.named_parameters() if name in training.parameters}
     dtype = next(value.dtype for name, value in module.named_parameters() if name in training.parameters)
     return FlatNetwork(shapes, objective, dtype)
-
-
-_DROPOUT = (nn.modules.dropout._DropoutNd, nn.AlphaDropout, nn.FeatureAlphaDropout)
-"""Layers that stay in evaluation mode, where they pass everything on."""
 
 
 def mean_loss(loss: LossFunction, output: Tensor, target: Tensor) -> Tensor:

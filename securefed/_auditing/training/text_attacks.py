@@ -62,7 +62,7 @@ def _occurring(inputs: AttackInputs) -> Array:
     table = inputs.observed.state[name]
     references = []
     for number, parity in enumerate(_PARITIES if inputs.facts is not None else ()):
-        rng = inputs.rng(70 + number)
+        rng = inputs.rng(70 + number)  # 70, 71, 72: streams of random numbers of their own
         rows, tokens = inputs.draw(rng, inputs.count), np.arange(parity, len(table), 2)
         drawn = torch.as_tensor(rng.choice(tokens, tuple(rows.x.shape))).to(rows.x.dtype)
         absent = ~np.isin(np.arange(len(table)), drawn.numpy())
@@ -80,31 +80,31 @@ def recover_sequences(inputs: AttackInputs) -> FoundSequences:
     """
     if inputs.facts is not None and not inputs.one_gradient:
         raise TranscriptError(f"span checks need one gradient step, and the step is {inputs.facts.kind}")
-    name = _table_of(inputs)
+    table = _table_of(inputs)
     state, change = inputs.observed.state, inputs.observed.change
     try:
-        found = _occurring(inputs)
-        candidates = np.flatnonzero(found)
+        candidates = np.flatnonzero(_occurring(inputs))
     except TranscriptError:  # movement tells nothing: every token is a candidate
-        candidates = np.arange(len(state[name]))
-    trained = [name for name in inputs.training.parameters if name in change]
+        candidates = np.arange(len(state[table]))
+    trained = [part for part in inputs.training.parameters if part in change]
     rate = inputs.facts.rate if inputs.facts is not None else 1.0
     return find_sequences(
         SpanSites(inputs.training.received(state)),
-        {name: state[name].double().numpy() for name in trained},
-        {name: -change[name] / rate for name in trained},
+        {part: state[part].double().numpy() for part in trained},
+        {part: -change[part] / rate for part in trained},
         rows=inputs.count,
         length=inputs.row_shape[0],
         candidates=candidates,
-        vocabulary=len(state[name]),
+        vocabulary=len(state[table]),
         scale=1.0 / rate,
-        epsilon=float(torch.finfo(state[name].dtype).eps),
+        epsilon=float(torch.finfo(state[table].dtype).eps),
     )
 
 
 def text_rows(inputs: AttackInputs) -> list[Reconstruction]:
     """Recover sequences as an estimate of the rows; it counts as explaining the message where all rows are found."""
     found = recover_sequences(inputs)
+    # allowed: number of sequences whose inputs lie in the spans, of which `rows` are kept
     diagnostics = {"explained": len(found.tokens) == inputs.count, "allowed": found.allowed}
     return [Reconstruction("samples", found.tokens.astype(np.float64), diagnostics=diagnostics)]
 

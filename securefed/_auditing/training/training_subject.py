@@ -1,8 +1,9 @@
 """A torch training loop under audit: an `audit_report.Subject` whose attacks share one limit of time.
 
 A server sees how a client's state dict changed in one round, in the clear (view `server`) or as the mean over all
-clients (`sum only`). `training_audit.audit_training` makes one subject, lets it measure the curve of sizes, and calls
-`audit_seed` for each run: one round and one target, whose change is simulated or read from a recording.
+clients (`sum only`). `training_audit.audit_training` calls `cut_to_budget` if it can run the step, makes one subject,
+lets it measure the curve of sizes (which share of the rows the attacks recover, by rows a client), and calls
+`audit_seed` for each run: one round and one target client, whose change is simulated or read from a recording.
 """
 
 from __future__ import annotations
@@ -136,13 +137,14 @@ class TrainingSubject:
             try:
                 self._attack(seed, view, TimeBudget.of(of_run * share), result)
             except SecureFedError as refusal:
+                # DEFENSES: reports name `server` the view under no defence, `sum only` that under secure aggregation
                 spot = Place(self.name, DEFENSES[view], view, seed, self.runs.target(seed))
                 result.leave_out(spot, "every attack", str(refusal))
             self._left -= time.monotonic() - began
         return result
 
     def measure_sizes(self) -> SizeCurve:
-        """Measure the share of rows recovered over rows a client and repetitions of the step.
+        """Measure the share of rows recovered, for several numbers of rows a client and of local steps.
 
         It comes before the runs, which get the time that it leaves.
         """

@@ -109,7 +109,7 @@ class _Group:
     def __init__(self, model: Model, datasets: Sequence[Dataset], draws: Sequence[BatchDraw], pool: ArrayPool) -> None:
         self._model, self._datasets, self._draws, self._pool = model, datasets, draws, pool
         self._targets = [model.problem.targets(data) for data in datasets]
-        self._stacks: dict[int | None, StackedRows] = {}
+        self._stacks: dict[int | None, StackedRows] = {}  # by step; `None`: all rows
         self._factored: FactoredCohort | None = None
         if isinstance(model.problem, LinearInput) and _factored(model, datasets, draws, range(len(datasets))):
             inner = _unformed(model, model.problem, datasets, draws, range(len(datasets)))
@@ -155,10 +155,12 @@ class _Group:
 def _factored(model: Model, datasets: Sequence[Dataset], draws: Sequence[BatchDraw], members: Sequence[int]) -> bool:
     """Return whether a `FactoredCohort` can compute these clients, and with fewer multiplications for the input weight.
 
-    It cannot for methods that remember a gradient for each block of rows: they write into the remembered vectors, and a
-    vector in factors cannot be written into.
+    It cannot for methods that remember a gradient for each of several blocks of rows. Clients that are at different
+    blocks have their new gradients written into the remembered vectors (`local_steps.put`), and a vector in factors
+    cannot be written into. Where all are at block 0 in all steps, `put` replaces the whole vector.
     """
-    if not isinstance(model.problem, LinearInput) or any(any(draws[i].blocks) for i in members):
+    only_block_0 = all(block == 0 for i in members for block in draws[i].blocks)
+    if not (isinstance(model.problem, LinearInput) and only_block_0):
         return False
     outputs, features = model.layout.specs[0].shape
     first = draws[members[0]]
