@@ -248,11 +248,11 @@ class PrivateFedAvg(FedAvg):
         Gradients are sums over rows here; the division that makes them means is part of the learning rate.
         """
         trained = [value for value in module.parameters() if value.requires_grad]
-        weights = {
+        weights: dict[str, Any] = {
             "params": [value for value in trained if value.ndim >= 2],
             "weight_decay": getattr(self.problem, "l2", 0.0) * expected,
         }
-        biases = {"params": [value for value in trained if value.ndim < 2], "weight_decay": 0.0}
+        biases: dict[str, Any] = {"params": [value for value in trained if value.ndim < 2], "weight_decay": 0.0}
         groups = [group for group in (weights, biases) if group["params"]]
         optimizer = torch.optim.SGD(groups, lr=self.learning_rate / expected)
         rows = torch.utils.data.TensorDataset(x, y)
