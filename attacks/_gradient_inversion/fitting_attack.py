@@ -127,8 +127,8 @@ def reconstruction(
             "coordinates": len(equations.basis),
             "starts": found.starts if found else 0,
             "steps": found.steps if found else 0,
-            "known points": problem.known_points,
-            "full batches assumed": not problem.repeatable,
+            "known points": problem.known_points,  # whether gradients at known parameters were fitted, without steps
+            "full batches assumed": not problem.repeatable,  # in place of the clients' random ones
         },
         open=(SIGN_OPEN,) if mirrored else (),
     )

@@ -4,7 +4,7 @@ A call sums one tensor over all ranks. Its masks are pseudo-random integers, as 
 by AES from a secret with each other rank. They do not depend on the tensor, so they can be ready before it is.
 
 A thread's expansion is one pass of AES and additions over whole buffers, which release the interpreter's lock. It helps
-where a processor is idle then; where none is, it costs nothing that the call itself would not. Buffers are used again:
+where a processor is idle then; where none is, it costs no more than expanding in the call. Buffers are used again:
 on 10^7 words a fresh one costs as much in page faults as the streams in it.
 """
 
@@ -54,7 +54,10 @@ class MaskStore:
         self._spare = list(buffers)
 
     def remove_common(self, words: Array, call: Call) -> None:
-        """Subtract from a sum, in place, the stream that all ranks know and rank 0 added (`_masking`)."""
+        """Subtract the common stream from a sum, in place.
+
+        Rank 0 added it and all ranks know it: so who is no rank and reads the network does not learn the sum.
+        """
         self._masks.remove_common(words, call)
 
     def _buffer(self, call: Call) -> Array | None:

@@ -20,8 +20,11 @@ lambda_1(S), which the first message shows (`client_equations`). The fit goes in
    relative errors of S of 0.9.
 4. If the residual may be rounding or noise of the messages, `noise_weighted_fit` takes it into account.
 
-`equations.parametrisation` writes S as a function of `count` parameters, of which only `determined` directions change
-S: the factor F of S = F F^T is free up to a rotation.
+`equations.parametrisation` writes S as a function of `count` parameters. Where S has full rank these are its entries
+(`SymmetricMatrices`). Where its rank is low they are those of the factor F of S = F F^T; F is free up to a rotation, so
+that only `determined` directions of the parameters change S. A point of the search holds these parameters, then the
+inner counts; `equations.with_counts` appends the counts that the stop rule gives for S. `equations.probes` holds the
+Z_k, one for each round.
 """
 
 from __future__ import annotations
@@ -107,22 +110,22 @@ def fit_client(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, starts: 
         The first fit that is proven, or whose residual looks like noise of the messages; `None` where no start ends at
         one, or S has too many unknowns.
     """
-    count, plan = needed_rounds(algorithm, rounds, rows)
-    if count < FEWEST or plan.determined > limit:
+    count, parametrisation = needed_rounds(algorithm, rounds, rows)
+    if count < FEWEST or parametrisation.determined > limit:
         return None
     scale = largest_eigenvalue(rounds[0], algorithm.beta_scale)
     estimate = near_consensus(evenly_spaced(rounds), algorithm.beta_scale, rows).gram
-    full_rank = isinstance(plan, SymmetricMatrices)
+    full_rank = isinstance(parametrisation, SymmetricMatrices)
     equations = ClientEquations.of(rounds if full_rank else rounds[:count], algorithm, rows, scale)
     guess = equations.reduced(estimate) if full_rank else low_rank_estimate(equations, estimate, rounds)
     proven_below = SINGLE_PROOF if all(is_single_precision(o.message[PRODUCT]) for o in rounds) else PROOF
-    may_be_noised = first_message_noise(rounds[0]) is None or not is_exact(rounds[0])
+    may_be_noised = first_message_noise(rounds[0]) is None or not is_exact(rounds[0])  # `None`: it cannot be measured
     for attempt, start in enumerate(_starts(guess, rows, starts)):
         x = _fit_by_shooting(equations, start) if attempt % 2 else _fit_round_by_round(equations, start, count)
         if x is None:
             continue
         fit = _accepted(equations, x, attempt + 1, proven_below)
-        if may_be_noised and (fit is None or fit.residual >= PROOF):
+        if may_be_noised and (fit is None or fit.residual >= PROOF):  # no proof, or one of float32 messages only
             fit = _noise_weighted(equations, rounds, rows, x, estimate, attempt + 1, proven_below) or fit
         if fit is not None:
             return fit
@@ -141,8 +144,9 @@ def estimate_of_low_rank(rounds: Sequence[RoundView], algorithm: FAPS, rows: int
     Returns:
         The estimate, (features, features); `None` for messages with noise, and where the rank of S may be high.
     """
-    count, plan = needed_rounds(algorithm, rounds, rows)
-    if isinstance(plan, SymmetricMatrices) or plan.determined > limit or not is_exact(rounds[0]):
+    count, parametrisation = needed_rounds(algorithm, rounds, rows)
+    full_rank = isinstance(parametrisation, SymmetricMatrices)
+    if full_rank or parametrisation.determined > limit or not is_exact(rounds[0]):
         return None
     estimate = near_consensus(evenly_spaced(rounds), algorithm.beta_scale, rows)
     equations = ClientEquations.of(rounds[:count], algorithm, rows, estimate.scale)

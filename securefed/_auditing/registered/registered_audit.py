@@ -125,7 +125,9 @@ def audit(
         sizes[0] if len(sizes) == 1 else None, rounds, tuple((settings or {}).items()), standardise, owner_column
     )
     source = load(data, owner=owner_column, label=label_column)
-    count = clients if clients is not None else owners_of(source, owner_column) if owner_column else CLIENTS
+    count = clients
+    if count is None:
+        count = owners_of(source, owner_column) if owner_column else CLIENTS
     under, unavailable = choose(defenses)
     with_attacks = _attacks(attacks)
     noised = any(name in NOISES for name in under)
@@ -133,20 +135,28 @@ def audit(
     shared = {"data": data, "clients": count, "seeds": seeds, "epsilon": epsilon, "delta": delta}
     curve = tuple(sorted(set(epsilons)))
     common = Settings(
-        data, count, under, with_attacks, epsilon, delta, {}, curve, every_seed, survivor_change, active, own,
-        label_column,
+        data, count, under, with_attacks, epsilon, delta, noise={}, epsilons=curve, every_seed=every_seed,
+        survivor_change=survivor_change, active=active, own=own, label=label_column,
     )  # fmt: skip
     subjects, unfit = _fitting(
         _subjects(algorithms, common, sizes), named=bool(algorithms) and list(algorithms or ()) != [ALL]
     )
-    noise = _noise(subjects, (*under, DP) if membership else under, {epsilon, *curve}, delta)
-    subjects = [replace(subject, settings=replace(common, noise=noise)) for subject in subjects]
+    # the noise depends on the subjects' numbers of rounds, so that it is known only now
+    common = replace(common, noise=_noise(subjects, (*under, DP) if membership else under, {epsilon, *curve}, delta))
+    subjects = [replace(subject, settings=common) for subject in subjects]
     tasks = [(subject, seed) for seed in range(seeds) for subject in subjects]
     processes = workers or os.cpu_count() or 1
-    common = replace(common, noise=noise)
     results = _run(tasks, processes, progress, Unfinished(Path(keep), common) if keep is not None else None)
     rows, unplayed = _membership(tasks, processes, progress) if membership else ([], [])
     warnings = [text] if not standardise and (text := scaling_warning(source.data)) else []
+    missing = [
+        Missing(subject.name, defense, "", "", 0, seeds, reason)
+        for subject in subjects
+        for defense, reason in unavailable.items()
+    ]
+    skipped = [f"{name}: {reason}" for name, reason in unfit.items()]
+    skipped += [reason for result in results for reason in result.skipped] + unplayed
+    skipped += unmeasured_canaries() if membership else ()
     return make_report(
         subjects,
         results,
@@ -154,31 +164,12 @@ def audit(
         shared | {"acceptable": acceptable} | ({"warnings": warnings} if warnings else {}),
         covered=COVERED,
         unfit=unfit,
-        command=_command(common, algorithms, seeds, clients, sizes)
-        + (f" --acceptable {acceptable:g}" if acceptable != ACCEPTABLE else "")
-        + " --membership" * membership
-        + " --active" * active,
+        command=_command(common, algorithms, seeds, clients, sizes, acceptable, membership=membership),
         curves=tuple(curves_of(results, {subject.name: subject.case.secret for subject in subjects})),
         tradeoffs=tuple(_tradeoffs(results)),
         membership=tuple(rows),
-        missing=(
-            *(
-                Missing(subject.name, defense, "", "", 0, seeds, reason)
-                for subject in subjects
-                for defense, reason in unavailable.items()
-            ),
-            *_missing_membership(unplayed, seeds),
-        ),
-        skipped=tuple(
-            dict.fromkeys(
-                [
-                    *(f"{name}: {reason}" for name, reason in unfit.items()),
-                    *(reason for result in results for reason in result.skipped),
-                    *unplayed,
-                    *(unmeasured_canaries() if membership else ()),
-                ]
-            )
-        ),
+        missing=(*missing, *_missing_membership(unplayed, seeds)),
+        skipped=tuple(dict.fromkeys(skipped)),
         seconds=time.perf_counter() - start,
     )
 
@@ -294,7 +285,8 @@ def _missing_membership(reasons: Sequence[str], seeds: int) -> Iterator[Missing]
     """List what the membership part left out: an algorithm, under which noise, for how many seeds, and why.
 
     Args:
-        reasons: sentences "ALGORITHM, membership under NOISE: REASON", as `membership_audit.play` writes them.
+        reasons: sentences "ALGORITHM, membership under NOISE: REASON", one for each seed that was left out, as
+            `membership_audit.play` writes them.
         seeds: number of runs.
     """
     groups: dict[str, list[str]] = {}
@@ -303,7 +295,7 @@ def _missing_membership(reasons: Sequence[str], seeds: int) -> Iterator[Missing]
         groups.setdefault(where, []).append(reason)
     for where, group in groups.items():
         algorithm, _, what = where.partition(", ")
-        yield Missing(algorithm, "", what, "", seeds - len(group), seeds, group[0])
+        yield Missing(algorithm, "", what, "", ran=seeds - len(group), asked=seeds, reason=group[0])
 
 
 def _noise(
@@ -360,8 +352,11 @@ def _command(
     seeds: int,
     clients: int | None,
     sizes: Sequence[int | None],
+    acceptable: float,
+    *,
+    membership: bool,
 ) -> str:
-    """Write the shell command that makes the same audit."""
+    """Write the shell command that makes the same audit; `sizes` are the rows a client, else arguments of `audit`."""
     lists = (
         ("algorithms", tuple(algorithms or ()), ()),
         ("defenses", settings.defenses, USUAL),
@@ -379,7 +374,11 @@ def _command(
         parts.append(f"--epsilons {','.join(f'{epsilon:g}' for epsilon in settings.epsilons)}")
     if settings.survivor_change > 1:
         parts.append(f"--survivor-change {settings.survivor_change}")
-    return " ".join(["securefed audit", *parts, *(["--every-seed"] if settings.every_seed else [])])
+    parts += ["--every-seed"] * settings.every_seed
+    if acceptable != ACCEPTABLE:
+        parts.append(f"--acceptable {acceptable:g}")
+    parts += ["--membership"] * membership + ["--active"] * settings.active
+    return " ".join(["securefed audit", *parts])
 
 
 def own_options(own: OwnSetup, label: str) -> list[str]:
