@@ -159,10 +159,10 @@ class LinearModel:
         out = np.empty((len(varied) * width, members, self.size(width)))
         by_weight = out[..., : self.outputs * width].reshape(-1, width, members, self.outputs, width)
         np.multiply(d_slope[..., None], varied[:, None, :, None, :], out=by_weight)  # d r_k x_k^T
-        entries = np.arange(width)
-        # r_k d x_k^T has r_k in column e. NumPy puts the axis of the two index arrays first, so that the left side is
-        # (width, slots, members, outputs), and the right side is the same for every e.
-        by_weight[:, entries, :, :, entries] += slope[:, slots].swapaxes(0, 1)
+        # r_k d x_k^T has r_k in column e. A view, (slots, width, members, outputs), of the places whose column is the e
+        # by which the row is differentiated:
+        column_e = np.einsum("kemoe->kemo", by_weight)
+        column_e += slope[:, slots].swapaxes(0, 1)[:, None]
         if self.bias:
             out[..., -self.outputs :] = d_slope.reshape(len(out), members, -1)
         if isinstance(vector, DualNumber):

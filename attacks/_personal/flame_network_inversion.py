@@ -119,7 +119,7 @@ class FLAMENetworkInversion:
     def _find(
         self, observed: View, target: Target, method: FLAME, states: ADMMStates, rng: np.random.Generator
     ) -> RecoveredRows:
-        """Separate or fit the rows.
+        """Separate the rows in closed form, or fit them with labels that are guessed from the last layer.
 
         Raises:
             ConfigError: the network has no layer that gives the logits.
@@ -149,15 +149,11 @@ class FLAMENetworkInversion:
         weight = torch.cat([part[layer.weight] for part in parts]).numpy()
         bias = None if layer.bias is None else torch.cat([part[layer.bias] for part in parts]).numpy()
         first = FirstLayerEvidence(unpenalised, start, layer, FirstLayerGradient(weight, bias), rows, rng)
+        solved = _DOUBLE if network.dtype == torch.float64 else _SINGLE
         effort = InversionEffort(
-            restarts=1,
-            evaluations=self.evaluations,
-            widths=(),  # no smoothing of ReLUs
-            signed_steps=0,  # and no search by signed Adam
-            fits=self.fits,
-            counts=_COUNTS,
-            solved=_DOUBLE if network.dtype == torch.float64 else _SINGLE,
-        )
+            restarts=1, evaluations=self.evaluations, fits=self.fits, counts=_COUNTS, solved=solved,
+            widths=(), signed_steps=0,  # no smoothing of ReLUs, and no search by signed Adam
+        )  # fmt: skip
         prior = RowPrior(-public.feature_bound, public.feature_bound)
         inversion = StagedInversion(network, simulation, public.features, prior, effort)
         message, labelled = gradients.reshape(-1), first.labelled(public.classes)

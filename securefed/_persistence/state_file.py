@@ -86,7 +86,8 @@ class StateFile:
         """Put the state on disk in place of the last one.
 
         Raises:
-            StorageError: the file cannot be written, or another process has written it or taken it away.
+            StorageError: the file cannot be written, or another process has written it or taken it away, or this object
+                has not read it.
         """
         with self._locked():
             if self._digest() != self._last:

@@ -11,7 +11,7 @@ server, the server with the help of others, or everyone else.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -126,17 +126,26 @@ def observers(report: Report) -> list[Observer]:
             owner: {name: (cell.verdict.word, runs_text(cell)) for name, cell in cells.items()}
             for owner, cells in worst.items()
         }
-        # Of this view: epsilon as a number where noise is in the sums; `NOT_COVERED` where it is added to them later.
         promised = {cell.epsilon for cells in found.values() for cell in cells.values()}
-        noised = view == "sum only" and any(isinstance(epsilon, float) for epsilon in promised)
-        seen = party(view, report.settings[AUDIT]["clients"], early=NOT_COVERED in promised)
-        key = (
-            f"{seen} with noise" if noised else seen,
-            repr([sorted(words[owner].items()) for owner in columns]),
-        )
+        seen = _party_and_noise(view, report.settings[AUDIT]["clients"], promised)
+        key = seen, repr([sorted(words[owner].items()) for owner in columns])
         merged.setdefault(key, []).append("None" if defense == PLAIN else protection(defense))
         shown[key] = tuple(groups(words[owner], seeds) for owner in columns)
     return [Observer(listed(names, "or"), key[0], shown[key]) for key, names in merged.items()]
+
+
+def _party_and_noise(view: str, clients: int, promised: Collection[float | str | None]) -> str:
+    """Name the observer of a view, and say whether noise is in what it sees.
+
+    Args:
+        view: its name in the report.
+        clients: number of clients in the federation.
+        promised: epsilon of the view's cells: a number where noise is in the sums, `NOT_COVERED` where it is added to
+            them after this observer has seen them, `None` without noise.
+    """
+    words = party(view, clients, early=NOT_COVERED in promised)
+    noised = view == "sum only" and any(isinstance(epsilon, float) for epsilon in promised)
+    return f"{words} with noise" if noised else words
 
 
 def _situations(report: Report, columns: Sequence[str]) -> dict[tuple[str, str], dict[str, dict[str, Cell]]]:
