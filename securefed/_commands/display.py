@@ -33,7 +33,7 @@ def show_audit(report: Report) -> None:
     Each line holds the strongest attack on one client's data and on all clients' pooled, or numbers of the reasons why
     none ran. Below stand these reasons, a legend, membership inference if it was tested, and what to do next.
     """
-    from securefed._auditing.cases.own_setup import head_text  # noqa: PLC0415
+    from securefed._auditing.cases.own_setup import head_text, owner_note  # noqa: PLC0415
     from securefed._auditing.engine.audit_report import AUDIT  # noqa: PLC0415
     from securefed._auditing.report.conclusions import strongest  # noqa: PLC0415
     from securefed._auditing.report.headline import headline  # noqa: PLC0415
@@ -48,6 +48,9 @@ def show_audit(report: Report) -> None:
         if sizes := report.settings[name].get("sizes"):
             head = f"[bold]{escape(short(name))}[/]: {escape(head_text(sizes))}"
             console.print(head, soft_wrap=True, highlight=False)
+    for note in dict.fromkeys(owner_note(report.settings[name].get("sizes", {})) for name in report.algorithms):
+        if note:
+            console.print(escape(note), soft_wrap=True, highlight=False)
     best = strongest(report.cells)
     gaps, reasons = _gaps(report)
     console.print(_leak_table(report, best, gaps))
@@ -142,24 +145,27 @@ def _table(title: str, names: Sequence[str]) -> Table:
 
 
 def _show_membership(report: Report) -> None:
-    """Print one line for each noise and adversary: how well records are told from others like them."""
+    """Print one line for each algorithm and noise: how well each adversary tells records from others like them."""
     from securefed._auditing.differential_privacy.membership_audit import RECORD_CANARY  # noqa: PLC0415
-    from securefed._auditing.report.membership_sentence import membership  # noqa: PLC0415
-    from securefed._auditing.report.report_words import protection, short  # noqa: PLC0415
+    from securefed._auditing.report.membership_sentence import ADVERSARIES, by_noise, membership  # noqa: PLC0415
+    from securefed._auditing.report.palette import tone  # noqa: PLC0415
 
-    title = "Who took part: AUC [95 % interval], 1 = certainty, .5 = a coin"
-    table = _table(title, ("algorithm", "noise", "adversary", "AUC", "verdict"))
-    previous = ""
-    for row in report.membership:
+    def shown(row: Mapping[str, Any] | None) -> str:
+        if row is None:
+            return "[dim]did not run[/]"
         value, low, high = row["auc"]
-        auc = f"[{_tone(row['verdict'])}]{value:.2f} \\[{low:.2f},{high:.2f}][/]"
-        name = short(row["algorithm"])
-        table.add_row(
-            name if name != previous else "", protection(row["defense"]), row["adversary"], auc, row["verdict"]
-        )
+        return f"[{_tone(row['verdict'])}]{tone(row['verdict']).mark} {value:.2f} \\[{low:.2f},{high:.2f}][/]"
+
+    title = "Who took part: AUC [95 % interval] of an attacker that ...; 1 = certainty, .5 = a coin"
+    table = _table(title, ("algorithm", "noise", *ADVERSARIES.values()))
+    previous = ""
+    for row in by_noise(report):
+        name = row["algorithm"]
+        table.add_row(name if name != previous else "", row["noise"], *map(shown, row["found"]))
         previous = name
     console.print(table)
     console.print(membership(report), soft_wrap=True, highlight=False)
+    console.print("Canaries, the worst case of each noise, are in the report.", soft_wrap=True, highlight=False)
     for reason in report.skipped:
         if RECORD_CANARY in reason:
             console.print(f"did not run: {escape(reason)}", soft_wrap=True, highlight=False)

@@ -19,7 +19,6 @@ from securefed._auditing.report.actions import actions
 from securefed._auditing.report.audit_page import render
 from securefed._auditing.report.conclusions import remedies
 from securefed._auditing.report.decision import decision
-from securefed._auditing.report.membership_sentence import membership
 from securefed._auditing.report.observers import observers
 from securefed._auditing.report.outcomes import outcomes
 from securefed._auditing.report.sureness import gaps, sureness
@@ -141,31 +140,6 @@ def test_numbers_below_a_guess_are_words_everywhere() -> None:
     assert "up to 0.34" in text(render(report(wide)))
 
 
-def test_membership_is_summed_up_in_a_sentence() -> None:
-    row = {"algorithm": "pca/ssi", "defense": "plain", "adversary": "informed", "epsilon": None, "verdict": PARTIAL}
-    row |= {
-        "auc": [0.9, 0.8, 1.0],
-        "tpr": [0.1, 0, 0.2],
-        "null": [0.3, 0.7],
-        "members": 9,
-        "others": 9,
-        "detectable": 0.1,
-    }
-    quiet = row | {"defense": "local_laplace", "verdict": NOT_DETECTED, "auc": [0.5, 0.4, 0.6]}
-    less = row | {"algorithm": "pca/faps", "auc": [0.8, 0.7, 0.9]}
-    assert membership(replace(SMALL, membership=(less, row, quiet))).startswith(
-        "Who took part: in 2 of 3 tests an attacker can tell (most: SSI under no noise, 90%"
-    )
-    said = membership(replace(SMALL, membership=(row, quiet)))
-    assert said == (
-        "Who took part: in 1 of 2 tests an attacker can tell (most: SSI under no noise, 90% of comparisons right; a "
-        "coin gets 50%)."
-    )
-    assert said in text(render(replace(SMALL, membership=(row, quiet))))
-    assert membership(replace(SMALL, membership=(quiet,))) == "Who took part: no test showed that an attacker can tell."
-    assert membership(SMALL) == ""
-
-
 def setting(defense: str, leak: float, utility: float, **changes: object) -> Setting:
     made = Setting(
         algorithm="pca/ssi",
@@ -221,8 +195,8 @@ def test_an_advice_stands_on_the_first_screen_with_its_plot_its_table_and_what_t
     said = [decision(replace(alone, advice=(one,))).partition("data. ")[2] for one in (advice, none)]
     assert said == [
         "The setting advised below keeps one client's leak at 0.1 or less.",
-        "A protection leaves no more than the accepted leak in this audit, but the search of settings, whose bounds hold "
-        "for all of them together, advises none.",
+        "A protection leaves no more than the accepted leak in this audit, but the search of settings, whose bounds "
+        "hold for all of them together, advises none.",
     ]
 
 
@@ -382,9 +356,7 @@ def test_the_advice_that_is_quoted_is_that_on_the_algorithm_which_leaks() -> Non
     leaks = replace(safe, algorithm="pca/ssi", advised=None)
     assert [item.kind for item in outcomes(made)] == ["open", "safe"]
     assert decision(replace(made, advice=(safe,))).endswith("They still leak under every protection tried here.")
-    assert decision(replace(made, advice=(safe, leaks))).endswith(
-        "No setting that was tried is advised at this size."
-    )
+    assert decision(replace(made, advice=(safe, leaks))).endswith("No setting that was tried is advised at this size.")
 
 
 def test_a_secret_that_leaks_in_two_views_is_named_once_by_the_worse_of_them() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from securefed._auditing.cases import case
-from securefed._auditing.cases.own_setup import OwnSetup, head_text
+from securefed._auditing.cases.own_setup import OwnSetup, head_text, owner_note
 from securefed._auditing.registered.audited_defenses import (
     CKKS,
     DDP,
@@ -117,12 +117,25 @@ def test_the_report_says_the_sizes_the_warning_and_a_command_that_repeats_it(tmp
         ),
         (
             {"clients": 8, "rows of client 0": 8, "rows of the others": [60, 61], "rounds": 9, "batch": None},
-            "8 clients, client 0 8 rows, others 60 to 61, 9 rounds, batch all rows",
+            "8 clients, the attacked client 8 rows, others 60 to 61, 9 rounds, batch all rows",
+        ),
+        (
+            {"clients": 5, "rows of client 0": 97, "rows of the others": [26, 151], "rounds": 9, "owner": "hospital"},
+            "5 clients, the attacked client 97 rows in the first run, others 26 to 151, 9 rounds",
         ),
     ],
 )
 def test_the_head_of_a_matrix_in_one_line(sizes, text) -> None:
     assert head_text(sizes) == text
+
+
+def test_of_owners_of_different_sizes_the_report_says_of_whom_its_figures_are() -> None:
+    sizes = {"clients": 5, "rows of client 0": 97, "rows of the others": [26, 151], "rounds": 9, "owner": "hospital"}
+    assert owner_note(sizes).startswith(
+        "Every run attacks one hospital, drawn at random, so that each figure is a mean"
+    )
+    assert owner_note(sizes | {"rows of client 0": 2, "rows of the others": 2}) == ""
+    assert owner_note({name: value for name, value in sizes.items() if name != "owner"}) == ""
 
 
 def test_distributed_noise_keeps_the_epsilon_and_little_less_noise_does_not() -> None:

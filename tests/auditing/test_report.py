@@ -130,7 +130,7 @@ def test_the_page_shows_what_the_json_says_of_a_cell_a_member_and_a_setting() ->
     made = replace(report(quiet), membership=rows)
     made.settings["pca/ssi"] = SETTING | {"also attacked": "personal/network"}  # type: ignore[index]
     html = render(made)
-    _, _, _, members, (names, values), settings = tables(html)
+    _, _, _, _, members, (names, values), settings = tables(html)
     assert dict(zip(names, values, strict=True))["highest"] == "0.97"
     assert [row[-1] for row in members] == ["would show", "0.75", "none", ""]
     assert dict(zip(*settings, strict=True))["also attacked"] == "personal/network"

@@ -162,17 +162,33 @@ def head_text(sizes: Mapping[str, Any]) -> str:
     """Write what `head` returned in one line; columns and numbers a round stand in `audit.json` alone."""
     values = {name: value for name, value in sizes.items() if name not in ("columns", "numbers a round")}
     own, others = values.pop("rows of client 0", ""), values.pop("rows of the others", "")
+    first = " in the first run" if values.pop("owner", "") else ""
     least, most = others if isinstance(others, list | tuple) else (others, others)
     if least == most == own:
         rows = "1 row each" if own == 1 else f"{own} rows each"
     else:
-        rows = f"client 0 {own} rows, others {least if least == most else f'{least} to {most}'}"
+        rows = f"the attacked client {own} rows{first}, others {least if least == most else f'{least} to {most}'}"
     parts = [f"{values.pop('clients')} clients", rows]
     parts.append(f"{values.pop('rounds')} rounds")
     if "batch" in values and values["batch"] is None:
         values["batch"] = "all rows"
     parts += [f"{word} {value}" for word, value in values.items() if value is not None]
     return ", ".join(parts)
+
+
+def owner_note(sizes: Mapping[str, Any]) -> str:
+    """Say of whom the figures are, where each run attacks another owner of rows; empty elsewhere.
+
+    Args:
+        sizes: what `head` returned, with the name of the owners' column under `owner` where clients are owners.
+    """
+    owner, own, others = sizes.get("owner", ""), sizes.get("rows of client 0"), sizes.get("rows of the others")
+    if not owner or own == others:
+        return ""
+    return (
+        f"Every run attacks one {owner}, drawn at random, so that each figure is a mean over {owner}s of different "
+        "sizes and of no certain one; data of one with fewer rows than the others usually leak more than that mean."
+    )
 
 
 def owners_of(source: LoadedDataset, owner: str) -> int:

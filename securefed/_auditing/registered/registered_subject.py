@@ -56,7 +56,8 @@ class RegisteredSubject:
         prepared = self.prepare(0)
         noise = {name: self._noise(name, prepared) for name in NOISES if name in self.settings.defenses}
         more = {"noise multipliers": noise} if noise else {}
-        return self.case.describe() | {"sizes": head(prepared, self.case)} | more
+        owner = {"owner": self.settings.own.owner} if self.settings.own.owner else {}
+        return self.case.describe() | {"sizes": head(prepared, self.case) | owner} | more
 
     def _noise(self, defense: str, prepared: Prepared) -> float | None:
         """Return the noise multiplier of a defence, the noise's standard deviation over the clipping norm.

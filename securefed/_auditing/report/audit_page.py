@@ -20,6 +20,7 @@ from securefed._auditing.report.algorithm_section import section
 from securefed._auditing.report.first_screen import first_screen
 from securefed._auditing.report.headline import headline
 from securefed._auditing.report.matrix import matrices, sizes
+from securefed._auditing.report.membership_sentence import ADVERSARIES, by_noise, canaries, tested
 from securefed._auditing.report.observers import names_secrets
 from securefed._auditing.report.palette import TONES, style_sheet
 from securefed._auditing.report.plain_sums import with_sums
@@ -100,6 +101,9 @@ def render(report: Report) -> str:
         cores=report.environment["cores"],
         cells=made.cells,  # those that attacks were made for
         membership=report.membership,
+        by_noise=by_noise(report),
+        adversaries=list(ADVERSARIES.values()),
+        members=[*tested(report), *canaries(report)],
         notes=_notes(report),
         skipped=[*map(str, report.missing), *report.skipped],
         glossary=glossary().items(),

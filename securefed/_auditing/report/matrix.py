@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from securefed._auditing.cases.own_setup import head_text
+from securefed._auditing.cases.own_setup import head_text, owner_note
 from securefed._auditing.engine.audit_report import AUDIT, Report, rows_cut
 from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, RECORD, Cell
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE
@@ -75,6 +75,8 @@ def sizes(report: Report) -> list[str]:
         if known := report.settings[name].get("sizes"):
             alike.setdefault(head_text(known), []).append(short(name))
     lines = [f"{listed(names)}: {text}." for text, names in alike.items()]
+    notes = (owner_note(report.settings[name].get("sizes", {})) for name in report.algorithms)
+    lines += [note for note in dict.fromkeys(notes) if note]
     if cut := rows_cut(report.settings[AUDIT]):
         lines.append(f"Every figure is of {cut}.")
     return lines

@@ -1,34 +1,75 @@
-"""Sum up the membership part of an audit in a sentence, for the page and the terminal.
+"""Sum up the membership part of an audit for the page and the terminal: a sentence, and which rows of it to show.
 
 That part (`membership_audit.MembershipRow`) measures whether an attacker can tell which records took part, by the AUC
-of its scores: the share of pairs of a member and another record that it orders rightly.
+of its scores: the share of pairs of a member and another record that it orders rightly. It has a row for each audited
+algorithm, noise and adversary; and rows of canaries, the worst case of each noise, some of them under algorithms that
+were not audited.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
 
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE
 from securefed._auditing.report.conclusions import PLAIN
 from securefed._auditing.report.report_words import protection, short
 
+ADVERSARIES: Final = {"informed": "knows all other rows", "population": "knows only such rows"}
+"""By adversary, what it knows of the attacked client's rows."""
+_ANY: Final = "any"
+"""Algorithm of canaries that are whole contributions."""
+
 
 def membership(report: Report) -> str:
     """Say whether an attacker can tell which records took part; empty where that was not asked."""
-    rows = report.membership
-    if not rows:
+    if not report.membership:
         return ""
+    rows = tested(report)
+    if not rows:
+        return "Who took part was not tested; what did not run says why."
     found = [row for row in rows if row["verdict"] in FOUND]
+    unknown = sum(row["verdict"] == INCONCLUSIVE for row in rows)
+    open_ = f" In {unknown} of {len(rows)} tests the rows were too few to tell." if unknown else ""
     if not found:
-        unknown = sum(row["verdict"] == INCONCLUSIVE for row in rows)
-        open_ = f" In {unknown} of {len(rows)} tests the rows were too few to tell." if unknown else ""
         return f"Who took part: no test showed that an attacker can tell.{open_}"
     most = max(found, key=lambda row: row["auc"][0])
-    where = f"{short(most['algorithm'])} under {_noise(most['defense'])}"
+    where = "without noise" if most["defense"] == PLAIN else f"under {protection(most['defense'])}"
     return (
-        f"Who took part: in {len(found)} of {len(rows)} tests an attacker can tell (most: {where}, "
-        f"{most['auc'][0]:.0%} of comparisons right; a coin gets 50%)."
+        f"Who took part: in {len(found)} of {len(rows)} tests an attacker can tell, best of {short(most['algorithm'])} "
+        f"{where} if it {ADVERSARIES[most['adversary']]}: {most['auc'][0]:.0%} of comparisons are right, where a coin "
+        f"gets 50%.{open_}"
     )
 
 
-def _noise(defense: str) -> str:
-    return "no noise" if defense == PLAIN else protection(defense)
+def tested(report: Report) -> list[Mapping[str, Any]]:
+    """Select the rows of the audited algorithms themselves."""
+    return [row for row in report.membership if row["adversary"] in ADVERSARIES]
+
+
+def canaries(report: Report) -> list[Mapping[str, Any]]:
+    """Select the canaries that say something of the audited algorithms: those of any algorithm, and their own."""
+    audited = {_ANY, *(name.partition(" (")[0] for name in report.algorithms)}  # "ssi (2 rows)" is audited as "ssi"
+    rows = [row for row in report.membership if row["adversary"] not in ADVERSARIES]
+    return [row for row in rows if row["algorithm"] in audited]
+
+
+def by_noise(report: Report) -> list[dict[str, Any]]:
+    """Put the adversaries side by side: a row for each algorithm and noise.
+
+    Returns:
+        `algorithm`, `noise` and `epsilon` in words, and `found`: by adversary of `ADVERSARIES` its row, or `None`.
+    """
+    made: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
+    for row in tested(report):
+        made.setdefault((row["algorithm"], row["defense"]), {})[row["adversary"]] = row
+    return [
+        {
+            "algorithm": short(name),
+            "noise": "none" if noise == PLAIN else protection(noise),
+            "epsilon": next(iter(found.values()))["epsilon"],
+            "found": [found.get(adversary) for adversary in ADVERSARIES],
+        }
+        for (name, noise), found in made.items()
+    ]
