@@ -143,14 +143,14 @@ def test_a_mean_that_is_no_finding_says_what_guessing_gives() -> None:
 def test_advice_is_asked_on_the_same_data_and_settings() -> None:
     made = replace(report(LEAK), command=COMMAND)
     words = shlex.split(advice_command(made, "pca/ssi"))
-    kept = ["--data", "my rows.csv", "--clients", "5", "--set", "a=1", "--standardise"]
+    kept = ["--data", "my rows.csv", "--clients", "5", "--set", "a=1", "--standardise", "--acceptable", "0.1"]
     assert words == ["securefed", "advise", "pca/ssi", *kept]
     assert CliRunner().invoke(app, ["advise", *words[2:], "--help"]).exit_code == 0
     assert actions(made)[-1].steps[0][1] == advice_command(made, "pca/ssi")
     assert advice_command(made, "my own") == "" and advice_command(replace(made, command=""), "pca/ssi") == ""
     sized = replace(made, command=changed(COMMAND, {"--rows-per-client": "1,16"}))
     sized.settings["pca/ssi (16 rows)"] = {**made.settings["pca/ssi"], "sizes": {"rows of client 0": 16}}  # type: ignore[index]
-    assert advice_command(sized, "pca/ssi (16 rows)").endswith("--rows-per-client 16")
+    assert advice_command(sized, "pca/ssi (16 rows)").endswith("--rows-per-client 16 --acceptable 0.1")
 
 
 @pytest.mark.parametrize(("accepted", "asked"), [(0.3, "0.3"), (0.02, "0.06")])

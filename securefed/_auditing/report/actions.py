@@ -94,7 +94,10 @@ def _advice(report: Report) -> list[Action]:
     if report.advice or not command:
         return []
     said = "For another algorithm put its name in place of this one." if len(report.algorithms) > 1 else ""
-    why = "The search tries noise, thresholds, rows and rounds on the same data."
+    why = (
+        "The search tries noise, thresholds, rows and rounds on the same data. The commands that it prints keep your "
+        "settings; where one hides single rows it says what it sets otherwise, and why."
+    )
     what = f"Ask which settings keep the leak of {short(name)} within {report.settings[AUDIT]['acceptable']:g}."
     return [Action(what, why, ((said, command),), "Command to paste")]
 

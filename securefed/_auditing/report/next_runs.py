@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from securefed._auditing.advice.advice_values import LEAST_ACCEPTABLE
-from securefed._auditing.engine.audit_report import ACCEPTABLE, AUDIT, Report
+from securefed._auditing.engine.audit_report import AUDIT, Report
 from securefed._auditing.engine.results import CLIENT, Cell
 from securefed._auditing.engine.statistics import (
     ENOUGH,
@@ -318,9 +318,7 @@ def advice_command(report: Report, algorithm: str) -> str:
     if sizes:  # of several, the one of this row of the report
         rows = str(_rows(report, algorithm)) if "," in sizes else sizes
         options.append(("--rows-per-client", rows))
-    acceptable = report.settings[AUDIT]["acceptable"]
-    if acceptable != ACCEPTABLE:
-        options.append(("--acceptable", f"{max(acceptable, LEAST_ACCEPTABLE):g}"))
+    options.append(("--acceptable", f"{max(report.settings[AUDIT]['acceptable'], LEAST_ACCEPTABLE):g}"))
     return _joined(f"securefed advise {_base(algorithm)}", options)
 
 
