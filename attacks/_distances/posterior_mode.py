@@ -97,12 +97,13 @@ class DistancePrior:
     def point(self, distances: Array) -> Array:
         """Return the most likely (g, a, b) that gives the distances (members, edges).
 
-        Each effect is the mean of its deviations, shrunk by the share that its variance has in the mean's variance;
-        what g and a leave is b.
+        The effect of g is the mean of all deviations from the level, that of a_e the mean of edge e's deviations less
+        the effect of g, each times its prior variance over the variance of that mean (the posterior mean of a random
+        effect); what they leave is the effect of b.
         """
         deviation = distances / self.level - 1
         mean, edge = deviation.mean(), deviation.mean(axis=0)
-        edge_variance = _SHARED**2 + _OWN**2 / self.members  # variance of an edge's mean, the level known
+        edge_variance = _SHARED**2 + _OWN**2 / self.members  # of an edge's mean deviation, given g
         level = mean * _LEVEL**2 / (_LEVEL**2 + edge_variance / self.edges)
         shared = (edge - level) * _SHARED**2 / edge_variance
         of_members = deviation - level - shared

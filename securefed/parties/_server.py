@@ -77,7 +77,7 @@ class SumServer:
         self._pending: PendingSum | None = None
         self._exchange: OpenExchange | None = None
         self._base: dict[str, Array] | None = None
-        self._up = self._down = 0
+        self._up = self._down = 0  # bytes that the log had counted when the open round began
         self._summed: CompletedSum | None = None
         self.result: SumResult | None = None
         """The result of the last round; `None` while a round is being made, and before the first."""

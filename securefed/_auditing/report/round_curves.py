@@ -1,7 +1,8 @@
 """Make charts of attack error against the number of rounds seen, from the traces of an audit.
 
-A trace is one attack on the first rounds of one run, for several numbers of rounds. `registered_audit` calls
-`curves_of` once, and the page draws the curves (`charts.curve`).
+A trace is one attack on the first rounds of one run in the clear: for several numbers of rounds (`rounds`) the relative
+error (`errors`) and the condition number of the attack's system (`conditions`). `registered_audit` calls `curves_of`
+once, and the page draws the curves (`charts.curve`).
 """
 
 from __future__ import annotations
