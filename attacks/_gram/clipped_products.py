@@ -13,10 +13,10 @@ clip factor. Three cases are told apart by the messages' norms:
    and a guess of tr S from the public bound on features.
 3. Sums of several clients, or noise: the estimate of S and the clients' clip factors (`clipped_sums`) alternate.
 
-Clipping to a norm that is known, but of messages whose size is not, makes an estimate of S too small by one factor, its
-scale. `ClippedSums.factors` takes the norms that the estimate predicts without a clip, the observed squared norms with
-their standard deviations, and the estimate's trace. It returns the scale, by which the estimate is then multiplied, and
-by client and round share_i times the clip factor.
+The norm of a clipped message is the clipping norm and says little of the size of S, so an estimate of S may be too
+small by one factor, its scale. `ClippedSums.factors` takes the norms that the estimate predicts without a clip, the
+observed squared norms with their standard deviations, and the estimate's trace. It returns the scale, by which the
+estimate is then multiplied, and by client and round share_i times the clip factor.
 """
 
 from __future__ import annotations

@@ -55,7 +55,9 @@ class DifferenceGram:
     number of rows. Alternating projections on the solutions of the equations and on such matrices begin from two
     starts: the least-squares differences of the Gram matrices that each set of survivors gives by itself, and shares of
     one common matrix in proportion to the public numbers of rows, with the least deviations. The estimate is the mean
-    of the two results.
+    of the two results: the first is nearer where clients hold unlike data (digits sorted by class, the target absent
+    in every second of 30 rounds: relative errors .016 and .071), the second where they hold similar data (shuffled:
+    .020 and .007), and the attacker does not know which.
 
     Sums that a defence clipped, or to which it added noise of known size, tell little about single clients: there the
     estimate is the group's share of the pooled matrix (`clipped_products`) plus a deviation that is zero where the

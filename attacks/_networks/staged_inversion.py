@@ -1,8 +1,8 @@
 """Invert one message of a network in stages: closed forms, then a fit in few coordinates, then descent on all entries.
 
 The input is a gradient or model update (the message), the parameters at which it was computed, and the rows' labels or
-guesses of them; the output is the rows. `module_inversion` calls this for messages of any torch module, and
-`view_inversion` for recorded runs. Stages, from the cheapest:
+guesses of them; the output is the rows. `module_inversion` calls this for messages of any torch module,
+`view_inversion` for recorded runs, and `flame_network_inversion` for FLAME's. Stages, from the cheapest:
 
 1. closed forms from the linear layer that the rows enter, if there is one: the ratio of its weight and bias gradients
    for one row, or the separation of the rows behind ReLUs (`row_separation`);

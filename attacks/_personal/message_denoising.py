@@ -12,8 +12,9 @@ gradients of one client resemble each other. Their prior is normal with mean 0, 
 correlation between rounds. Size and correlation are averaged over a grid, weighted by the likelihood of the messages.
 The posterior mean tends to the message itself for little noise, and to `known` for much.
 
-A clipped message keeps its direction. Its length is estimated from `known` where `known` exceeds the clipping norm, as
-noise in the broadcast makes it do. Elsewhere a clipped message cannot be distinguished from a short one, and stays.
+A clipped message keeps its direction. Its length is estimated where the message that is predicted from `known` and the
+gradients of earlier rounds exceeds the clipping norm, as noise in the broadcast makes it do. Elsewhere a clipped
+message cannot be distinguished from a short one, and stays as it is.
 
 A view shows in each round the sum over its members; everything here is for their mean, which is treated as one client.
 Messages and gradients are vectors of the model's parameters.

@@ -81,7 +81,7 @@ def plan_for(
         The defence, and its plan for one training round: errors, stages, bytes, threshold, epsilon, assumptions.
     """
     entry, name, own = catalogue.algorithms[algorithm], catalogue.defenses[defense].name, defense_settings or {}
-    if entry.audit_case is None or settings:
+    if entry.audit_case is None or settings:  # settings of the user: the federation that they describe
         made = federation(NamedRun(entry.name, settings, name, own, data=data, clients=clients))
         return made.defense, made.plan
     audited = case(entry.name)

@@ -75,7 +75,7 @@ class SupportVectorMachine(MulticlassProblem):
         excess = _excess(z, y)
         slope: Array = (excess > 0).astype(self.dtype) if self.power == 1 else 2.0 * excess
         slope /= z.shape[-1]
-        slope[at(y)] = -slope.sum(axis=-1)  # z_y is in every term, with the other sign
+        slope[at(y)] = -slope.sum(axis=-1)  # at(y): the places of z_y, which is in every term with the other sign
         return slope
 
 
