@@ -114,24 +114,10 @@ class ProbeGram:
         Raises:
             TranscriptError: the messages are not linear in M, or M has too many entries to be probed.
         """
-        if not replay.deterministic:
-            raise TranscriptError("the client step draws at random, so its messages are no function of the rows alone")
-        step = ScaledClientStep.of(replay, rng, None if counted else labels)
-        size = step.width + 1
-        if step.kinds * size * (size + 1) // 2 > _MOST_UNKNOWNS:
-            raise TranscriptError(
-                f"{step.kinds * size * (size + 1) // 2} unknowns, moments of {step.kinds} classes, are more than the "
-                f"{_MOST_UNKNOWNS} that are probed; audit fewer columns or classes"
-            )
-        departure = step.departure(rng)
         tolerance = max(LINEAR, _DEPARTURE_ROUNDING * replay.units.rounding)
-        if not departure <= tolerance:
-            raise TranscriptError(
-                f"the messages are not linear in the rows' moments: off by {departure:.1e} of their size"
-            )
+        step, departure = _linear_step(replay, rng, None if counted else labels, tolerance)
         probes = MomentSystem.of(step, counted=counted)
-        constant, matrix = probes.constant, probes.matrix
-        sent = probes.messages - constant
+        matrix, sent = probes.matrix, probes.messages - probes.constant
         # Of all least-squares solutions that nearest to the guess: m = guess + V diag(1 / s) U^T (sent - L guess), with
         # L = U diag(s) V^T. Directions of m that L does not show keep the guess.
         U, s, Vt = np.linalg.svd(matrix, full_matrices=False)
@@ -197,6 +183,36 @@ class ProbeGram:
             # elsewhere it is the positive semidefinite matrix in any case, and `residual` shows the disagreement.
             return probes.unpacked(current)
         return projected
+
+
+def _linear_step(
+    replay: Replay, rng: np.random.Generator, labels: Array | None, tolerance: float
+) -> tuple[ScaledClientStep, float]:
+    """Return the client step, and the relative departure of its messages from linearity in M.
+
+    Args:
+        replay: runs the step.
+        rng: generator of the rows that are tried.
+        labels: those that rows can have; `None` for the members' own.
+        tolerance: largest departure.
+
+    Raises:
+        TranscriptError: the messages are not linear in M, or M has too many entries to be probed.
+    """
+    if not replay.deterministic:
+        raise TranscriptError("the client step draws at random, so its messages are no function of the rows alone")
+    step = ScaledClientStep.of(replay, rng, labels)
+    size = step.width + 1
+    unknowns = step.kinds * size * (size + 1) // 2
+    if unknowns > _MOST_UNKNOWNS:
+        raise TranscriptError(
+            f"{unknowns} unknowns, moments of {step.kinds} classes, are more than the {_MOST_UNKNOWNS} that are "
+            "probed; audit fewer columns or classes"
+        )
+    departure = step.departure(rng)
+    if not departure <= tolerance:
+        raise TranscriptError(f"the messages are not linear in the rows' moments: off by {departure:.1e} of their size")
+    return step, departure
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ class ClearRows:
     rows is closest. Missing rows are set to the mean of the prior, rows like the clients' that the attacker may have.
     A candidate with more rows than the members have cannot be replayed and is returned whole: nothing in the message
     says which of its rows are theirs. Its score assigns to each true row a row of its own among them (`scores.match`),
-    and so does that of the null, which measures what such a choice gives by chance. What an audit computes from the
-    rows, the Gram matrix and counts of labels, it scales to the members' number of rows.
+    and so does the score on meaningless messages (the null), which measures what such a choice gives by chance. What an
+    audit computes from the rows, the Gram matrix and counts of labels, it scales to the members' number of rows.
     """
 
     name: ClassVar[str] = "generic/clear"

@@ -30,8 +30,8 @@ _TOLERANCES: Final = (1e-3, 4e-3, 1.6e-2, 6e-2)
 """Tolerances that are tried. Two layers of width 128 to 256, 6 and 12 rows of 16 tokens, changes of a model in single
 precision: inputs of the batch are at 4e-5 at most, those behind one wrong token at .01 and more."""
 _NEAR: Final = 0.3
-"""Largest tolerance, as a share of the mean distance of other tokens: the nearest of 40,960 random inputs in 64
-dimensions is at .74 of it from a span of rank 16, at .42 at rank 48 and at .19 at rank 56."""
+"""Largest tolerance, as a share of the mean distance of other tokens' inputs from the span. Of 40,960 random inputs in
+64 dimensions the nearest is at .74 of that mean from a span of rank 16, at .42 of it at rank 48, at .19 at rank 56."""
 _FULL: Final = 0.9
 """Rank, as a share of the width, from which on the span holds nearly everything."""
 
@@ -110,7 +110,11 @@ class SpanSites:
                 hook.remove()
 
     def inputs(self, tokens: Tensor) -> dict[str, Array]:
-        """Return by name of a weight the inputs (rows, length, width) of its map for some tokens (rows, length)."""
+        """Return by name of a weight the inputs (rows, length, width) of its map for some tokens (rows, length).
+
+        Maps whose input has another shape, as behind a mean over positions, are left out; of a map that is called
+        several times the first input counts.
+        """
         seen: dict[str, Array] = {}
         hooks: list[Any] = []
         for name, part in self.module.named_modules():
@@ -145,7 +149,10 @@ class SpanSites:
         return found[0] if found else None
 
     def dependence(self, length: int, vocabulary: int) -> dict[str, tuple[bool, bool]]:
-        """Tell of each map whether its input at a position depends on earlier tokens, and on later ones."""
+        """Tell of each map whether its input at a position depends on earlier tokens, and on later ones.
+
+        The first token of a random row is changed, and the last one; then the inputs at the other end are compared.
+        """
         generator = torch.Generator().manual_seed(0)
         tokens = torch.randint(0, vocabulary, (1, length), generator=generator)
         first, last = tokens.clone(), tokens.clone()

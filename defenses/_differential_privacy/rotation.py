@@ -1,7 +1,8 @@
 """Rotate vectors by a public random rotation, which spreads a vector evenly over its entries without padding.
 
 A client with distributed noise (`distributed`) rotates its contribution before it rounds it, and the server rotates the
-sum back. With entries of about equal size, a ring of few bits holds the sum in fine steps.
+sum back. Sums are made of integers modulo 2^bits. With entries of about equal size, few bits hold the sum in fine
+steps.
 
 H is Sylvester's Hadamard matrix (entries +1 and -1, H H^T = m I), D a diagonal matrix of random signs. A vector x of
 length d becomes H D x / sqrt(m) on its first m = 2^k entries, then the same with fresh signs on the last m, where m is

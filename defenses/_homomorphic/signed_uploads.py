@@ -46,8 +46,8 @@ def context(key: SharedKey, session: Session, stage: str, client: ClientId) -> b
 
     It consists of run, exchange, cohort, plan, exchange context, stage, sender and key. All parts but the run have a
     fixed size, so that different contexts never give the same bytes. The exchange context is a hash of all that a
-    client received before its upload. The server's requests to share holders hold none: a holder checks
-    signatures against its own, and so refuses uploads of clients that were told something else.
+    client received before its upload. The server does not send it to share holders: a holder checks signatures against
+    its own exchange context, and so refuses uploads of clients that were told something else.
 
     Args:
         key: the public part of the threshold keys.

@@ -42,9 +42,9 @@ class SitePolicy:
         ledger: counts the use of this site's data over all runs, and refuses exchanges beyond the site's limits.
         folder: where the state of each sum is kept, so that a SuperNode that was killed answers nothing twice. Without
             one, the state lies in Flower's context.
-        seal: encrypts the files in the folder, which hold secrets. An anchor is a small file that remembers the newest
-            version, so that an older copy is refused; each file gets one of its own, `ANCHOR-FILENAME`, beside the
-            seal's anchor.
+        seal: encrypts the files in the folder, which hold secrets. If it has an anchor (a small file that remembers the
+            newest version of a sealed file, so that an older copy is refused), each file gets its own beside that,
+            called `ANCHOR-FILENAME`.
         announce_errors: whether the server reads that the app failed, so that the round goes on without this client. By
             default the client sits out: the round is repeated, and the server does not learn because of which client.
 
@@ -89,7 +89,7 @@ class SitePolicy:
             party = 0
             identity = "own.identity"          # file: the 32 bytes of new_identity()
             folder = "states"
-            seal = "seal.key"
+            seal = "seal.key"                  # file: the key; such a seal has no anchor
             ledger = "data.ledger"
             [limits]                           # of the ledger: exchanges, epsilon, delta, unit
             exchanges = 2000

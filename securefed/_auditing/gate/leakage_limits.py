@@ -138,8 +138,9 @@ def _seen(detectable: float) -> str:
 def unsearched(report: Report, view: str, secret: Secret) -> str | None:
     """Say why no attack would have seen a leak of a secret in a view; `None` if one would, or if there is none to see.
 
-    Only an attack whose estimate was scored for this very secret has searched for it. Pooled secrets belong to sums,
-    and counts of labels are a secret only where labels are classes that the clients hold in different shares.
+    Only an attack whose estimate was scored for this very secret has searched for it. Pooled secrets, the data of all
+    clients together, are asked of sums only. Counts of labels are a secret only where labels are classes that the
+    clients hold in different shares.
     """
     if (secret == "labels" and not has_label_counts(report)) or (secret in POOLED and view != SUM_ONLY):
         return None

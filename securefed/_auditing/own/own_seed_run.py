@@ -161,6 +161,7 @@ class OwnSeedRun:
             budget: time that is left.
         """
         place = Place(self.name, DEFENSES[observed.view], observed.view, self.seed, secret.target)
+        # `named` puts "pooled" before names in the report where the data are all clients'
         if (reason := secret.nothing_to_leak(observed.members)) is not None:
             self.result.leave_out(place, secret.named("every attack"), reason)
             return

@@ -1,9 +1,9 @@
 """Give an audit of a torch loop the changes of model state that a server sees: simulated, or read from a recording.
 
 One run is one round and one target. In the server's view the change is the target's own; in that of sums it is the mean
-over all clients, which is what exact secure aggregation leaves. The mean weights clients by their numbers of rows; that
-of a recorded loop counts them alike where the loop sums models, or updates without weights. `TrainingSubject` asks a
-source, `SimulatedRuns` or `RecordedRuns`, for the change of each run and view.
+over all clients, which is what exact secure aggregation leaves. Clients weigh in it by their numbers of rows, or all
+alike where a recorded loop summed models, or updates without weights. `TrainingSubject` asks a source, `SimulatedRuns`
+or `RecordedRuns`, for the change of each run and view.
 
 Attacks are repeated on a null, a change that says nothing of the target: it has another client's rows in the target's
 place. What an attack scores there is what chance gives.
