@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from io import StringIO
 
@@ -11,7 +12,8 @@ from rich.console import Console
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.statistics import EXPOSED, NOT_DETECTED, PARTIAL
 from securefed._auditing.report.palette import TONES
-from securefed._commands import display
+from securefed._commands import advising, display
+from tests.auditing.test_advice_values import ADVICE, RECORD, SETTING
 from tests.auditing.test_report import SMALL, cell, report
 
 
@@ -60,3 +62,24 @@ def test_membership_is_printed_where_it_was_asked_for(printed) -> None:
     assert line.split() == ["SSI", "local", "laplace", "◐", "0.81", "[0.59,0.98]", "did", "not", "run"]
     assert "in 1 of 1 tests an attacker can tell" in said
     assert "Who took part" not in printed(SMALL)
+
+
+def test_an_advice_prints_scatter_every_epsilon_its_words_and_what_the_command_changes(monkeypatch) -> None:
+    out = StringIO()
+    monkeypatch.setattr(advising, "console", Console(file=out, width=200))
+    blind = replace(SETTING, defense="noise", leak_upper=1.0, detectable=math.nan, utility_deviation=0.13)
+    absent = replace(blind, leak=math.nan, note="did not run: too few clients")
+    records = (replace(RECORD, changes="Learning rate 0.5 (yours: 0.1)."), replace(RECORD, epsilon=4.0, guess=0.67))
+    advising.show_advice(replace(ADVICE, tried=(SETTING, blind, absent), records=records), seeds=10)
+    said = " ".join(out.getvalue().split())
+    for part in (
+        "0.90±0.13",
+        "`all`: all of the data may leak",
+        "`failed`: the attacks did not explain the messages",
+        "`n/a`: did not run: too few clients.",
+        "`rows`: of the attacked client in the first run",
+        "epsilon of a row right guesses of 100, at most utility usable 1 55 0.88 yes 4 67 0.88 yes",
+        "Learning rate 0.5 (yours: 0.1). securefed run private/fedavg",
+    ):
+        assert part in said
+    assert "`none`" not in said
