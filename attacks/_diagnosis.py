@@ -1,8 +1,8 @@
 """Say in a report's sentences what limited an attack: missing broadcasts, few digits, unexplained messages.
 
-The audit calls `diagnose` after each attack. The inputs are a reconstruction and the view that it was made from. The
-sentences follow from the reconstruction's residual and condition and from the precision of the messages' numbers, so
-that they hold for every attack.
+The audit of a recorded run (`transcript_audit`) calls `diagnose` after each attack. The inputs are a reconstruction
+and the view that it was made from. The sentences follow from the reconstruction's residual and condition and from the
+precision of the messages' numbers, so that they hold for every attack.
 
 An attack's residual is the distance between the messages that its estimate would have caused and the observed ones,
 relative to these. The estimate explains the messages where the residual is no larger than what their rounding alone

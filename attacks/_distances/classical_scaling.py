@@ -2,8 +2,8 @@
 
 D, (vertices, vertices), holds the squared distances between the signals of any two vertices. With J = I - 1 1^T /
 vertices, -1/2 J D J is the Gram matrix of the signals centred over the vertices; its eigenvectors times the roots of
-its eigenvalues are such signals. `distances/fit` recovers D; this shows which signals it determines. Source: Torgerson
-1952, Multidimensional Scaling I.
+its eigenvalues are such signals. The attack `distances/fit` recovers D; users call `embedding` to see which signals it
+determines, and `distance_completion` uses the Gram matrix. Source: Torgerson 1952, Multidimensional Scaling I.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Count the labels of a batch from the gradient of the last layer, whose outputs are the logits of a cross entropy.
 
 Gradient inversion (`module_inversion`) calls this where the labels are not known, and fits rows for the likeliest
-labels first. Row k of a batch of B enters the layer as e_k, has label y_k and predicted probabilities p_kc. The mean
-gradients of bias and weight are, with n_c the number of rows of class c,
+labels first; the audit of a training loop compares the likeliest counts with the true ones. Row k of a batch of B
+enters the layer as e_k, has label y_k and predicted probabilities p_kc. The mean gradients of bias and weight are, with
+n_c the number of rows of class c,
 
     gb_c = mean_k p_kc - n_c / B,    gW_c = mean_k (p_kc - [y_k = c]) e_k.
 

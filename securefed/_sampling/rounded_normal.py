@@ -1,7 +1,7 @@
 """Draw normal deviates rounded to a grid, exactly: noise for mechanisms that are accounted for as Gaussian.
 
-The grid is the multiples of a power of two (`grid_for`); central differential privacy (`gaussian`) calls
-`rounded_normal_draws` for the noise of each released sum.
+The grid is the multiples of a power of two (`grid_for`). Central differential privacy (`gaussian`) calls
+`rounded_normal_draws` for the noise of each released sum, and DP-SGD (`dp_fedavg`) for that of each step.
 
 A sum on the grid plus a rounded normal deviate is the Gaussian mechanism's output rounded to the grid, since rounding
 commutes with adding a multiple of the grid. So the epsilon that an accountant states for the Gaussian mechanism holds

@@ -1,5 +1,7 @@
 """Measure whether record-level privacy keeps its epsilon: canary records go through an algorithm's own code.
 
+Users call `audit_records`, and so does the audit of membership (`membership_audit`).
+
 Record-level privacy hides one row of a client, not the whole client: each row's part of the message is clipped before
 the noise. A canary is one row of a client, or a row of zeros in its place. The adversary sees what epsilon covers: the
 released sum, to which no other client contributes anything; or the upload, if the algorithm itself adds the noise
