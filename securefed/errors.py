@@ -40,15 +40,16 @@ class UnknownNameError(ConfigError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, sorted(known)
-        several = [full for full in self.known if full.rsplit("/", 1)[-1] == name]
-        if len(several) > 1:
-            super().__init__(f"several {kind}s are called {name!r}; say which: {', '.join(several)}")
-            return
-        by_part: dict[str, list[str]] = {}
+        by_part: dict[str, list[str]] = {}  # full names, by themselves and by their last part
         for full in self.known:
             for part in {full, full.rsplit("/", 1)[-1]}:
                 by_part.setdefault(part, []).append(full)
-        near = by_part.get(next(iter(difflib.get_close_matches(name, by_part, n=1, cutoff=0.4)), ""), [])
+        several = by_part.get(name, [])
+        if len(several) > 1:
+            super().__init__(f"several {kind}s are called {name!r}; say which: {', '.join(several)}")
+            return
+        closest = difflib.get_close_matches(name, by_part, n=1, cutoff=0.4)
+        near = by_part[closest[0]] if closest else []
         hint = f"; the nearest known one is {near[0]!r}" if near else ""
         if len(near) > 1:
             hint = f"; the nearest known ones are {', '.join(near)}"
@@ -201,7 +202,8 @@ class SumRefused(MessageRefused):
 class RangeRefused(ProtocolError):
     """A client's values lie outside the range that the plan declares; the client sent none of them.
 
-    The federation voids the round before any unmasking and doubles the declared range.
+    Clients refuse so only where uploads are in the clear; elsewhere they sit out (`ClientOut`). The federation repeats
+    the sum with a doubled range, and raises this error itself when the range was doubled as often as it may be.
 
     What to do: declare a larger bound, or look for the client that diverges.
     """

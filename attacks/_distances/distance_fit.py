@@ -63,8 +63,8 @@ _COMPLETIONS = 3
 _SETTLED = 1e-6
 """Relative change of the distances below which a completion is the last."""
 _QUIET = 0.3
-"""Norm of a round's noise in units of its signal (`GraphSimulation.loudness`, the largest of all rounds), up to which a
-search that ignores the noise is tried."""
+"""Norm of a round's noise in units of its signal (`GraphSimulation.noise_to_signal`, the largest of all rounds), up to
+which a search that ignores the noise is tried."""
 
 
 @dataclass(frozen=True)
@@ -173,14 +173,14 @@ class DistanceFit:
         system = system.first(self.rounds)
         others: tuple[Array, ...] = ()  # further starts
         # at least as many equations as unknowns, and little noise beside what the messages show of the data
-        if system.determined and system.loudness < _QUIET:
+        if system.determined and system.noise_to_signal < _QUIET:
             residual, distances, jacobian = self._search(system, rng)
             if residual <= SOLVED:
                 return self._reconstruction(system, distances, jacobian)
             others = (distances,)
         end = posterior_mode(system, rng, self.steps, others)
         found = self._reconstruction(system, end.distances, system.residual_and_jacobian(end.distances)[1])
-        return replace(found, diagnostics={**found.diagnostics, **(end.report() if system.loudness else {})})
+        return replace(found, diagnostics={**found.diagnostics, **(end.report() if system.noise_to_signal else {})})
 
     def _fit(self, system: GraphSimulation, start: Array) -> tuple[float, Array, Array]:
         """Fit from one start, with more and more rounds fitted together.

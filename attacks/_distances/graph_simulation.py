@@ -263,7 +263,7 @@ class GraphSimulation:
         return sum(round_.total.size for round_ in self.rounds) >= len(self.members) * self.edges
 
     @property
-    def loudness(self) -> float:
+    def noise_to_signal(self) -> float:
         """Return the norm of the noise relative to `signals`, in the round where this is largest."""
         pairs = zip(self.rounds, self.signals, strict=True)
         return max(float(np.linalg.norm(round_.noise)) / unit for round_, unit in pairs)

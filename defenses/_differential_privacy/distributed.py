@@ -300,8 +300,8 @@ def local_laplace(noise_multiplier: float, *, ring: Ring = 32, delta: float = DE
 def _sizes(noise: DistributedNoise, clip: float, reach: float, clients: int, entries: int) -> NoiseSizes:
     """Find the finest power-of-two step for which the sum of all uploads fits the ring.
 
-    With N clients, a rotated and rounded entry of at most `signal` units and noise of at most `tail` units (both but
-    for `log_chance`), a step fits if N (signal + tail) <= 2^(ring - 1) - 1.
+    With N clients it fits if N (signal + tail) <= 2^(ring - 1) - 1. `signal` bounds a rotated and rounded entry and
+    `tail` its noise, both in steps; each is exceeded with probability exp(log_chance) at most.
 
     Args:
         noise: the mechanism.
@@ -329,17 +329,11 @@ def _sizes(noise: DistributedNoise, clip: float, reach: float, clients: int, ent
     # clip would round whole contributions away.
     while clip / step >= 1:
         norm = reach / step
-        largest = squares = rounded_squares(norm, entries)
-        if reach != clip:
-            # The unit is a record, which moves a contribution of norm `reach` by `clip` at most. Rounding is not
-            # conditional (every rounding is within `largest`), so both neighbours may be rounded by the same uniforms:
-            # entries |d| apart are then less than |d| + 1 apart, and divergences are quasi-convex.
-            largest = math.floor((norm + math.sqrt(entries)) ** 2 * (1 + 2**-40))
-            squares = math.floor((clip / step + math.sqrt(entries)) ** 2)
+        largest, squares = _squares_after_rounding(norm, clip / step, entries)
         # h shares have the variance (z sensitivity)^2, rounded up so that floating point takes nothing from it.
         share = math.nextafter(noise.noise_multiplier**2 * squares / honest * (1 + 2**-50), math.inf)
         if share <= distributions.LARGEST_VARIANCE:
-            if share < _SMALLEST_SHARE:
+            if share < _SMALLEST_SHARE:  # larger steps only make it smaller, in squared units
                 break
             largest_entry = math.ceil(norm * peak * (1 + 2**-30)) + 1
             signal = min(math.isqrt(largest), largest_entry)
@@ -351,6 +345,24 @@ def _sizes(noise: DistributedNoise, clip: float, reach: float, clients: int, ent
         f"{noise.distribution}: the sum of {clients} clients does not fit {noise.ring} bits with shares of variance "
         f"{_SMALLEST_SHARE:g} or more; use a wider ring or another noise multiplier"
     )
+
+
+def _squares_after_rounding(norm: float, sensitivity: float, entries: int) -> tuple[int, int]:
+    """Bound the squared L2 norm of a rounded contribution, and its squared L2 sensitivity, all in steps.
+
+    Args:
+        norm: largest L2 norm before rounding.
+        sensitivity: L2 sensitivity before rounding; equal to `norm` where the unit of privacy is a client.
+        entries: number of entries of a contribution.
+    """
+    if sensitivity == norm:
+        squares = rounded_squares(norm, entries)
+        return squares, squares
+    # The unit is a record, which moves a contribution by less than its norm. The first bound holds for every rounding,
+    # so that none is drawn again, and both neighbours may be rounded by the same uniforms: entries |d| apart are then
+    # less than |d| + 1 apart, and divergences are quasi-convex.
+    largest = math.floor((norm + math.sqrt(entries)) ** 2 * (1 + 2**-40))
+    return largest, math.floor((sensitivity + math.sqrt(entries)) ** 2)
 
 
 def _tail_units(distribution: NoiseDistribution, variance: float, log_chance: float) -> int:

@@ -227,6 +227,7 @@ def _say(sentences: list[str]) -> None:
 
 
 def _exchange(folder: Path, terms: Path, state: Path, seal_key_file: Path | None) -> Exchange:
+    """Read what `sum` and `contribute` both need: the terms, and the key of their state."""
     from securefed._commands.party_turns import Exchange  # noqa: PLC0415
     from securefed._persistence.sealing import Seal  # noqa: PLC0415
     from securefed.errors import StorageError  # noqa: PLC0415
@@ -242,6 +243,7 @@ def _exchange(folder: Path, terms: Path, state: Path, seal_key_file: Path | None
 
 
 def _check_no_key_holder(defense: Defense) -> None:
+    """Refuse a defence with parties beside server and clients: they would have to answer messages too."""
     from securefed.errors import ConfigError  # noqa: PLC0415
 
     if defense.aggregation.beside:
@@ -275,12 +277,14 @@ def _defense(name: str, settings: dict[str, object], identity: list[str]) -> Def
 
 
 def _bounds(texts: list[str]) -> float | dict[str, float] | None:
+    """Read `--bound`: one number for all tensors, or NAME=NUMBER for some; `None` where it was not given."""
     if len(texts) == 1 and "=" not in texts[0]:
         return _number(texts[0], "--bound")
     return {name: _number(text, f"--bound {name}") for name, text in _pairs(texts, "--bound").items()} or None
 
 
 def _pairs(texts: list[str], option: str) -> dict[str, str]:
+    """Read NAME=VALUE, each name once; `option` names the option in errors."""
     from securefed.errors import ConfigError  # noqa: PLC0415
 
     pairs: dict[str, str] = {}

@@ -1,7 +1,8 @@
 """Predict the costs of a tree of aggregators: each sums a group, and is itself a client of the level above.
 
 From a defence, a layout, the number of clients and the largest size of a group follow the levels of the tree; each
-level is planned and predicted as one exchange of its largest group (`prediction`).
+level is planned and predicted as one exchange of its largest group (`prediction`). The command `securefed plan` and
+the benchmark of scale call `aggregator_tree`.
 
 The tree is a composition of exchanges, not a protocol of its own. It promises what its exchanges promise: an aggregator
 sees the sum of its own group.
@@ -99,9 +100,9 @@ def level_plan(defense: Defense, layout: Layout, capacity: int, members: int, be
     Args:
         defense: the defence of each exchange.
         layout: the tensors of one contribution.
+        capacity: clients that the whole tree has room for; fixed point is planned for the sum of so many.
         members: number of members of the group.
         below: number of clients whose sum a member brings.
-        capacity: clients that the whole tree has room for; fixed point is planned for the sum of so many.
 
     Raises:
         PlanError: as the defence does, or its noise is sized for one exchange.
@@ -127,7 +128,7 @@ def aggregator_tree(defense: Defense, layout: Layout, clients: int, members: int
         lost: share of the clients that do not upload; aggregators stay.
 
     Raises:
-        PlanError: fewer than 3 members, costs of this defence are not known, or see `level_plan`.
+        PlanError: fewer than 3 members, costs of this defence are not known, or as `level_plan`.
     """
     levels: list[TreeLevel] = []
     sizes = group_sizes(clients, members)

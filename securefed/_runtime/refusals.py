@@ -4,9 +4,10 @@ A client that does not answer a request sends a refusal instead (`refusal_body`)
 (`read_refusal`), records it, and counts the client as dropped out.
 
 Two refusals depend on the client's data: `RangeRefused` (a value is too large for the planned encoding) and
-`DivergenceError` (its training diverged). Only clients that upload in the clear send them, and the server's run ends
-with that error. Under defences that hide uploads such a client uploads random numbers instead. A server that stops in
-the middle of an exchange (`open_exchange`) keeps the error in its file, by `stop_to_json` and `stop_from_json`.
+`DivergenceError` (its training diverged). Only clients that upload in the clear send them; under other defences such a
+client uploads random numbers or zeros instead. The first ends the attempt to make a sum, and the server tries again
+with doubled bounds; the second ends the run. A server that is stopped in the middle of an exchange (`open_exchange`)
+keeps either in its file, by `stop_to_json` and `stop_from_json`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def refusal_body(error: SecureFedError) -> dict[str, Array]:
 
 
 def stop_to_json(stop: RangeRefused | DivergenceError | None) -> list[str] | None:
-    """Write the error that ends the run, if a client has sent one, as JSON values: its name and text."""
+    """Write the error that ends the exchange, if a client has sent one, as JSON values: its name and text."""
     return None if stop is None else [type(stop).__name__, str(stop)]
 
 
@@ -53,8 +54,8 @@ def read_refusal(message: Message) -> SecureFedError:
     """Decode a refusal into the error that the server raises or records.
 
     Returns:
-        `RangeRefused` or `DivergenceError`, which end the run; `MalformedError` for a refusal that cannot be
-        read; `MessageRefused` with the client's name and text for all others.
+        `RangeRefused` or `DivergenceError`, which end the exchange in the clear; `MalformedError` for a refusal that
+        cannot be read; `MessageRefused` with the client's name and text for all others.
     """
     try:
         name, text = (message.body[key].tobytes().decode() for key in ("name", "text"))

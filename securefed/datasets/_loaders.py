@@ -53,7 +53,7 @@ def load(name: str | Path, *, owner: str = "", label: str = "") -> LoadedDataset
         label: name of the column of labels of a file; by default `y` or `label`, where there is one.
 
     Raises:
-        UnknownNameError: neither; names the nearest known set.
+        UnknownNameError: it is neither a known name nor a path; the message names the nearest known set.
         DataError: the file is missing, unusable or of another kind; the message names the folders searched.
         ConfigError: a column of labels was named for a data set that has its own.
     """

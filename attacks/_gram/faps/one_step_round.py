@@ -53,7 +53,7 @@ def one_step_round(
     """Solve a round of one inner step for M.
 
     Args:
-        solved: the subspaces so far, the last one X without its `inside`.
+        solved: the subspaces so far, each with X, G and `inside` = X^T S X; the last one lacks `inside`, which is M.
         observation: the round, with the basis Z and the message Y.
         beta: penalty of the round.
         estimate: an estimate of S, (features, features).
@@ -86,7 +86,8 @@ class _OneStepEquations:
         beta: penalty of the round.
         probes: the subspaces X_j before X, side by side, (features, columns).
         products: the S X_j, which are known, (features, columns).
-        trace: tr M where it is known (of the first subspace), else `None`.
+        trace: tr M, known of the first subspace only: there X is the broadcast basis Z, and clients send tr(Z^T S Z);
+            else `None`.
     """
 
     X: Array

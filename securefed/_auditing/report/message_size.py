@@ -38,7 +38,7 @@ class TooFewNumbers:
 
     @property
     def determined(self) -> int:
-        """Most rows, at least one, that hold no more numbers than the messages."""
+        """Largest number of rows that hold no more numbers than the messages do; 1 where a single row holds more."""
         return max(self.numbers // self.columns, 1)
 
     def words(self) -> str:

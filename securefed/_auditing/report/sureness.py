@@ -25,7 +25,8 @@ from securefed.attacks.views import ACTIVE_SERVER
 def sureness(report: Report) -> list[str]:
     """List what bounds the audit's figures: the runs, what would have been noticed, and what is not known."""
     seeds = report.settings[AUDIT]["seeds"]
-    # an adversary who knows all other rows can confirm a record against any message without noise: it proves little
+    # `confirmation` cells are left out: an adversary who knows all other rows can confirm a record by any message
+    # without noise, so that they prove little
     cells = (cell for cell in report.cells if cell.owner != "confirmation")
     best = list(strongest(cells, by_owner=not names_secrets(report)).values())
     said = (_power(best), _unknown(best), lying(report), runs_sentence(seeds, some_fewer(report)))
@@ -35,7 +36,10 @@ def sureness(report: Report) -> list[str]:
 
 
 def lying(report: Report) -> str:
-    """Say that no server that chooses its broadcasts was tried, and how it is, where the audit can be asked for it."""
+    """Say that the audit tried no server that chooses its broadcasts, and which option does; empty if it did or cannot.
+
+    A report without a command is of an audit that has no such option.
+    """
     if not report.command or any(cell.view == ACTIVE_SERVER for cell in report.cells) or "--active" in report.command:
         return ""
     return "The server was taken to follow the protocol. A server that lies was not tried: add --active to the command."
