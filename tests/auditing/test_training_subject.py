@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
+from securefed import audit_training
 from securefed._auditing.training import training_subject
+from securefed._auditing.training.attack_inputs import AttackInputs, in_two_digits
 from securefed._auditing.training.local_training import TorchTraining, TrainedRows
 from securefed._auditing.training.observed_runs import SimulatedRuns
 from securefed._auditing.training.training_subject import TrainingSubject
 from securefed.attacks import views
+from securefed.attacks._generic import TimeBudget
 
 
 def test_sums_have_their_share_of_the_time_of_every_run(monkeypatch: Any) -> None:
@@ -35,3 +40,42 @@ def test_sums_have_their_share_of_the_time_of_every_run(monkeypatch: Any) -> Non
             subject.audit_seed(seed)
         seconds = {views.SERVER_VIEW: 3.0, views.SUM_ONLY: 1.0}
         assert given == [(seed, view, seconds[view]) for seed in range(2) for view in chosen]
+
+
+def test_what_the_strongest_membership_attack_did_not_see_is_said_beside_the_others(tmp_path: Any) -> None:
+    """No time is left to simulate clients: the other scores say so, and the reason names seconds that would do."""
+
+    def step(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
+        slopes = torch.autograd.grad(nn.functional.cross_entropy(model(x), y), list(model.parameters()))
+        with torch.no_grad():
+            for value, slope in zip(model.parameters(), slopes, strict=True):
+                value.sub_(0.1 * slope)
+
+    torch.manual_seed(0)
+    clients = [(torch.rand(4, 5), torch.arange(4) % 2) for _ in range(3)]
+    known = torch.rand(30, 5), torch.arange(30) % 2
+    given = nn.Linear(5, 2), nn.CrossEntropyLoss(), step, clients
+    short, enough = (audit_training(*given, population=known, seeds=2, seconds=seconds) for seconds in (1e-6, 1e3))
+    for view in (views.SERVER_VIEW, views.SUM_ONLY):
+        left_out, ran = (
+            {c.attack: c for c in made.cells if (c.view, c.secret) == (view, "membership")} for made in (short, enough)
+        )
+        assert set(left_out) == {"membership/loss drop", "membership/gradient alignment"}
+        for found in left_out.values():
+            assert "the strongest attack, membership/shadow, did not run" in found.remarks
+        assert set(ran) == {*left_out, "membership/shadow"} and not any(found.without for found in ran.values())
+        (reason,) = (line for line in short.skipped if line.startswith(f"{view}, membership/shadow"))
+        assert re.search(r"0 s left; allow about `seconds=[1-9]\d*`$", reason)
+    short.save(tmp_path)
+    page = (tmp_path / "audit.html").read_text()
+    assert "membership/shadow, the strongest attack on membership, did not run" in page
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.0, "more `seconds`"), (0.05, "about `seconds=1300`")])
+def test_seconds_that_would_do_are_those_of_the_whole_audit(share: float, said: str) -> None:
+    """A view of a run that has a twentieth of the time: 4 s were spent, and 60 more are needed."""
+    budget = TimeBudget.of(10.0)
+    spent = TimeBudget(10.0, budget.until - 4.0)
+    inputs = AttackInputs(None, None, (), None, 2, None, spent, share)  # type: ignore[arg-type] # time is asked alone
+    assert inputs.more_seconds(60.0) == f"allow {said}"
+    assert [in_two_digits(seconds) for seconds in (0.2, 7.1, 99.5, 123.0, 4000.0)] == [1, 8, 100, 130, 4000]

@@ -236,6 +236,7 @@ class Cell:
         part: a column or row that was read in some run; empty if none, or if all rows were.
         reconstructed: whether some run gave all of the secret away.
         derived: whether the attack sought another secret, from which this one follows.
+        without: name of the strongest attack on the secret, where it did not run in this view; empty if it ran.
     """
 
     algorithm: str
@@ -268,6 +269,7 @@ class Cell:
     part: str = ""
     reconstructed: bool = False
     derived: bool = False
+    without: str = ""
 
     @property
     def owner(self) -> str:
@@ -309,6 +311,8 @@ class Cell:
             remarks.append("one seed: no power" if math.isnan(self.verdict.detectable) else power)
             if min(self.leakage.mean, self.null_leakage.high) >= PARTIAL_FROM:
                 remarks.append(f"guessing gives up to {self.null_leakage.high:.2f}")
+        if self.without:
+            remarks.append(f"the strongest attack, {self.without}, did not run")
         if self.verdict.word == INCONCLUSIVE and not self.explained < SIGHTED and self.leakage.seeds > 1:
             remarks.append("its results, or those of chance, scatter too much for any leak to be noticed")
         if self.leakage.seeds < self.asked:

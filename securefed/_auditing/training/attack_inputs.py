@@ -6,6 +6,7 @@ The change is that of one member, or the mean over several members' changes, wei
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -35,6 +36,7 @@ class AttackInputs:
         classes: number of classes; 0 where targets are no classes.
         facts: what runs of the step on known rows show; `None` where there is no step to run.
         budget: time that is left.
+        share: of the audit's `seconds`, the share that the attacks on one view of one run get; 0 where it is not known.
     """
 
     training: TorchTraining
@@ -44,6 +46,18 @@ class AttackInputs:
     classes: int
     facts: StepFacts | None
     budget: TimeBudget
+    share: float = 0.0
+
+    def more_seconds(self, needed: float) -> str:
+        """Say how many `seconds` of the audit would give an attack time; it is a guess, as steps vary in time.
+
+        Args:
+            needed: seconds that would have to be left, beyond those that the attacks before it spent.
+        """
+        if not self.share:
+            return "allow more `seconds`"
+        spent = self.budget.seconds - self.budget.remaining
+        return f"allow about `seconds={in_two_digits((spent + needed) / self.share)}`"
 
     @property
     def count(self) -> int:
@@ -134,3 +148,9 @@ class AttackInputs:
     def on(self, change: Mapping[str, Array]) -> AttackInputs:
         """Return the same inputs with another message."""
         return replace(self, observed=replace(self.observed, change=change))
+
+
+def in_two_digits(seconds: float) -> int:
+    """Round up to a whole number of which all digits but the first two are 0."""
+    unit = 10 ** max(math.floor(math.log10(max(seconds, 1.0))) - 1, 0)
+    return math.ceil(seconds / unit) * unit

@@ -35,6 +35,9 @@ SCORED: Final = 20
 """Most records that are scored in one run, half of them inside."""
 _SHADOWS: Final = 8
 """Simulated changes with each record, and as many without; half as many leave variances of 3 degrees of freedom."""
+_BEFORE: Final = 3
+"""Factor by which time must grow for a single client's change, since label counts may take .3 of it before, and the
+search for rows half of the rest. Neither is tried on a sum."""
 _ENTRIES: Final = 2**27
 """Most numbers of simulated messages held at a time (1 GiB)."""
 
@@ -144,8 +147,10 @@ def shadow_ratios(inputs: AttackInputs, records: Records, first: int) -> Array:
     count = len(records.inside) + len(records.outside)
     runs = _SHADOWS * (count + 1) * len(inputs.rows)  # with each record and once without; a step for each member
     if runs * facts.seconds > inputs.budget.remaining:
+        more = inputs.more_seconds((_BEFORE if len(inputs.rows) == 1 else 1) * runs * facts.seconds)
         raise TranscriptError(
-            f"{runs} steps of {facts.seconds:.2g} s take longer than the {max(inputs.budget.remaining, 0.0):.0f} s left"
+            f"{runs} steps of {facts.seconds:.2g} s take longer than the {max(inputs.budget.remaining, 0.0):.0f} s "
+            f"left; {more}"
         )
     replay = _Simulation(inputs)
     if 3 * _SHADOWS * replay.messages.size > _ENTRIES:  # with a record, without, and a difference of that size

@@ -162,8 +162,8 @@ def learn_labels(inputs: AttackInputs) -> LabelRegression:
     affordable = int(_LEARNING * inputs.budget.remaining / max(facts.seconds * len(inputs.rows), 1e-6))
     if affordable < _FEWEST:
         raise TranscriptError(
-            f"{_FEWEST} simulated clients at {facts.seconds:.2g} s a step take longer than the time left; allow more "
-            "`seconds`"
+            f"{_FEWEST} simulated clients at {facts.seconds:.2g} s a step take longer than the time left; "
+            f"{inputs.more_seconds(_FEWEST * facts.seconds * len(inputs.rows) / _LEARNING)}"
         )
     features, counts = [], []
     for number in range(min(_SIMULATED, affordable)):

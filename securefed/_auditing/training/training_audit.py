@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -17,13 +18,14 @@ import torch
 from torch import nn
 
 from securefed._auditing.engine.audit_report import ACCEPTABLE, CUT, Report, make_report
-from securefed._auditing.engine.results import RunFacts
+from securefed._auditing.engine.results import Cell, RunFacts
 from securefed._auditing.engine.seed_result import SeedResult, gap_sentences
 from securefed._auditing.own.own_seed_run import DEFENSES
 from securefed._auditing.training.local_training import LocalStep, LossFunction, TorchTraining, TrainedRows
 from securefed._auditing.training.observed_runs import ObservedRuns, RecordedRuns, SimulatedRuns
 from securefed._auditing.training.size_curve import SizeCurve
 from securefed._auditing.training.training_secrets import labels_of
+from securefed._auditing.training.training_seed_run import SHADOW
 from securefed._auditing.training.training_subject import TrainingSubject, cut_to_budget
 from securefed._hyperparameters import check_integer
 from securefed._messages import Transcript
@@ -109,7 +111,7 @@ def audit_training(
     results = [subject.audit_seed(seed) for seed in range(runs.count)]
     for seed, result in enumerate(results):
         _note_costs(result, subject, chosen, seed)
-    return make_report(
+    report = make_report(
         [subject],
         results,
         [DEFENSES[name] for name in VIEWS if name in chosen],
@@ -124,6 +126,20 @@ def audit_training(
         assumptions=subject.assumptions(),
         seconds=time.perf_counter() - began,
     )
+    return _without_shadow(report)
+
+
+def _without_shadow(report: Report) -> Report:
+    """Note beside membership in which views its strongest attack, which simulates clients, did not run in any run."""
+    ran = {cell.view for cell in report.cells if cell.attack == SHADOW}
+
+    def noted(cell: Cell) -> Cell:
+        if cell.secret != "membership" or cell.view in ran:
+            return cell
+        why = f"{SHADOW}, the strongest attack on membership, did not run"
+        return replace(cell, without=SHADOW, note="; ".join(filter(None, (cell.note, why))))
+
+    return replace(report, cells=tuple(noted(cell) for cell in report.cells))
 
 
 def _check_types(model: object, loss: object, local_step: object) -> None:

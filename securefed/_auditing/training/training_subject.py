@@ -19,7 +19,7 @@ import torch
 
 from securefed._auditing.engine.seed_result import Place, SeedResult
 from securefed._auditing.own.own_seed_run import DEFENSES
-from securefed._auditing.training.attack_inputs import AttackInputs
+from securefed._auditing.training.attack_inputs import AttackInputs, in_two_digits
 from securefed._auditing.training.local_training import TorchTraining, TrainedRows
 from securefed._auditing.training.observed_runs import ObservedChange, ObservedRuns
 from securefed._auditing.training.size_curve import SizeCurve, measure_sizes, rows_by_search
@@ -132,10 +132,9 @@ class TrainingSubject:
         result = SeedResult()
         of_run = max(self._left, 0.0) / (self.runs.count - seed)
         for view in self.views:
-            share = (_SUMS_SHARE if view == views.SUM_ONLY else 1 - _SUMS_SHARE) if len(self.views) > 1 else 1.0
             began = time.monotonic()
             try:
-                self._attack(seed, view, TimeBudget.of(of_run * share), result)
+                self._attack(seed, view, TimeBudget.of(of_run * self._share(view)), result)
             except SecureFedError as refusal:
                 # DEFENSES: reports name `server` the view under no defence, `sum only` that under secure aggregation
                 spot = Place(self.name, DEFENSES[view], view, seed, self.runs.target(seed))
@@ -161,13 +160,19 @@ class TrainingSubject:
         self._left -= time.monotonic() - began
         return curve
 
+    def _share(self, view: str) -> float:
+        """Return the share of a run's time that a view gets."""
+        return (_SUMS_SHARE if view == views.SUM_ONLY else 1 - _SUMS_SHARE) if len(self.views) > 1 else 1.0
+
     def _attack(self, seed: int, view: str, budget: TimeBudget, result: SeedResult) -> None:
         """Attack one view of one run, within the budget; the results go into `result`."""
         observed = self.runs.observe(seed, view)
         prior = self._prior(observed.target)
         sizes = tuple(len(self.clients[client]) for client in observed.members)
         facts = self._probe(observed, prior) if self.training.step is not None else None
-        inputs = AttackInputs(self.training, observed, sizes, prior, self.classes, facts, budget)
+        of_runs = 1 if self.training.step is None else 1 - _CURVE_SHARE  # of all seconds; the curve may take the rest
+        share = of_runs * self._share(view) / self.runs.count
+        inputs = AttackInputs(self.training, observed, sizes, prior, self.classes, facts, budget, share)
         # `None`: the rows of all clients together, which a sum may show where it does not show one client's
         for target in (observed.target, None) if view == views.SUM_ONLY else (observed.target,):
             secrets = TrainingSecrets(self.clients, target, seed, self._statistics_of(seed, observed), self.vocabulary)
@@ -240,6 +245,7 @@ def cut_to_budget(
         return clients, []
     note = (
         f"the local step takes {full:.2g} s on {most} rows, too long for {seconds:.0f} s of attacks: every figure is "
-        f"of clients cut to their first {count} rows ({spent:.2g} s); allow more `seconds` to audit all rows"
+        f"of clients cut to their first {count} rows ({spent:.2g} s); allow about "
+        f"`seconds={in_two_digits(2 * full * seeds * _STEPS_A_RUN)}` to audit all rows"
     )
     return [rows.part(slice(0, count)) for rows in clients], [note]
