@@ -129,10 +129,10 @@ class LinearMessages:
             priors: priors to compare.
             summed: (m, unknowns) numbers of rows e.
         """
-        root, data = self._reduced
-        values, axes = np.linalg.eigh((root * summed[:, None]) @ root.T)  # mu and A of each alternative
-        shift = ((summed @ root.T)[:, None] @ axes)[:, 0]  # A^T u
-        scales = 1.0 + np.array([prior.own for prior in priors])[:, None, None] * np.maximum(values, 0.0)
+        R, data = self._reduced
+        values, axes = np.linalg.eigh((R * summed[:, None]) @ R.T)  # mu and A of each alternative
+        shift = ((summed @ R.T)[:, None] @ axes)[:, 0]  # A^T u
+        scales = 1.0 + np.array([prior.own for prior in priors])[:, None, None] * np.maximum(values, 0.0)  # s
         # Shapes: out is (priors, m), the alternatives' k x k matrices and vectors are (m, k, k) and (m, k), scales and
         # weights are (priors, m, k), k being the number of unknowns. What Q projects away from the data is noise under
         # every prior and counts the same.
@@ -170,16 +170,17 @@ class LinearMessages:
     def rows(self, prior: GaussianRowPrior) -> Array:
         """Return (rows, coordinates + 1) the posterior means, and in the last column the posterior deviation.
 
-        The deviation is the square root of the expected squared length minus that of the mean.
+        The deviation is the square root of the expected squared length minus the squared length of the mean.
         """
-        (root, data), out, spread = self._reduced, [], np.zeros(self.coefficients.shape[1])
+        R, data = self._reduced
+        out, spread = [], np.zeros(self.coefficients.shape[1])  # spread: posterior variance, summed over all directions
         covariances = prior.covariance(np.ones(len(spread)), self.features)
         # twice: the coordinate along (1, ..., 1), then all others
         for cov, part, width in zip(covariances, *self._split(data), strict=True):
             # With C the prior covariance: posterior mean C R^T (R C R^T + I)^-1 Q^T data, posterior covariance
             # C - C R^T (R C R^T + I)^-1 R C.
-            gain = cov @ root.T
-            kept = gain @ np.linalg.inv(root @ gain + np.eye(len(root)))
+            gain = cov @ R.T
+            kept = gain @ np.linalg.inv(R @ gain + np.eye(len(R)))
             out.append(kept @ part)
             spread += width * np.diag(cov - kept @ gain.T)
         return np.concatenate([*out, np.sqrt(np.maximum(spread, 0.0))[:, None]], axis=1)
