@@ -67,7 +67,12 @@ RowsPerClient = Annotated[
 ]
 Rounds = Annotated[int | None, typer.Option(help="Training rounds; by default those of each algorithm's audit case.")]
 Standardise = Annotated[
-    bool, typer.Option("--standardise", help="Scale every column to mean 0 and standard deviation 1 over all rows.")
+    bool,
+    typer.Option(
+        "--standardise",
+        help="Scale every column to mean 0 and standard deviation 1 over the rows of all clients together. Between "
+        "real sites these numbers are disclosed to whoever scales by them; the page on advice says how to compute them.",
+    ),
 ]
 OwnerColumn = Annotated[str, typer.Option(help="Column that says whose row it is; each client is then one owner.")]
 LabelColumn = Annotated[str, typer.Option(help="Column of the labels in a file; by default y or label.")]
