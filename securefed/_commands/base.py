@@ -71,7 +71,7 @@ Standardise = Annotated[
     typer.Option(
         "--standardise",
         help="Scale every column to mean 0 and standard deviation 1 over the rows of all clients together. Between "
-        "real sites these numbers are disclosed to whoever scales by them; the page on advice says how to compute them.",
+        "real sites these numbers are themselves disclosed; the page on advice says how to compute them.",
     ),
 ]
 OwnerColumn = Annotated[str, typer.Option(help="Column that says whose row it is; each client is then one owner.")]

@@ -24,12 +24,12 @@ def test_membership_is_summed_up_in_a_sentence() -> None:
     quiet = row | {"defense": "local_laplace", "verdict": NOT_DETECTED, "auc": [0.5, 0.4, 0.6]}
     less = row | {"algorithm": "pca/faps", "auc": [0.8, 0.7, 0.9]}
     assert membership(replace(SMALL, membership=(less, row, quiet))).startswith(
-        "Who took part: in 2 of 3 tests an attacker can tell, best of SSI without noise if it knows all other rows: 90%"
+        "Who took part: in 2 of 3 tests an attacker can tell, most surely in SSI without noise if it knows all other"
     )
     said = membership(replace(SMALL, membership=(row, quiet)))
     assert said == (
-        "Who took part: in 1 of 2 tests an attacker can tell, best of SSI without noise if it knows all other rows: "
-        "90% of comparisons are right, where a coin gets 50%."
+        "Who took part: in 1 of 2 tests an attacker can tell, most surely in SSI without noise if it knows all other "
+        "rows (90% of comparisons right; a coin gets 50%)."
     )
     assert said in text(render(replace(SMALL, membership=(row, quiet))))
     assert membership(replace(SMALL, membership=(quiet,))) == "Who took part: no test showed that an attacker can tell."

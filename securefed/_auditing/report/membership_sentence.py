@@ -37,9 +37,9 @@ def membership(report: Report) -> str:
     most = max(found, key=lambda row: row["auc"][0])
     where = "without noise" if most["defense"] == PLAIN else f"under {protection(most['defense'])}"
     return (
-        f"Who took part: in {len(found)} of {len(rows)} tests an attacker can tell, best of {short(most['algorithm'])} "
-        f"{where} if it {ADVERSARIES[most['adversary']]}: {most['auc'][0]:.0%} of comparisons are right, where a coin "
-        f"gets 50%.{open_}"
+        f"Who took part: in {len(found)} of {len(rows)} tests an attacker can tell, most surely in "
+        f"{short(most['algorithm'])} {where} if it {ADVERSARIES[most['adversary']]} ({most['auc'][0]:.0%} of comparisons "
+        f"right; a coin gets 50%).{open_}"
     )
 
 
