@@ -304,7 +304,7 @@ def _right_by_class(
         known = judged.get(tuple(other))
         log_odds = value - values[0] if known is None else known - judged[tuple(counts)]
         odds[np.argmin(other - counts)] += np.exp(min(log_odds, 0.0))  # the class that loses a row
-    return 1.0 / (1.0 + odds)
+    return np.asarray(1.0 / (1.0 + odds))
 
 
 def _climb(
