@@ -32,7 +32,8 @@ _METADATA: Final = "__metadata__"
 _TYPES: Final = ("U64", "I64", "F64", "F32", "U32", "I32", "F16", "U16", "I16", "I8", "U8", "BOOL")
 """The types of numbers in safetensors' files, in the order in which their tensors stand there."""
 _NUMPY_NAMES: Final = {"U": "u", "I": "i", "F": "f"}
-_PLACES: Final[Mapping[np.dtype[Any], int]] = {  # "U64" is NumPy's "u8": widths there are bits, here bytes
+# By NumPy type, the place of its name in `_TYPES`: "U64" is NumPy's "u8", as it counts bytes and safetensors bits.
+_PLACES: Final[Mapping[np.dtype[Any], int]] = {
     np.dtype(bool if name == "BOOL" else f"{_NUMPY_NAMES[name[0]]}{int(name[1:]) // 8}"): place
     for place, name in enumerate(_TYPES)
 }

@@ -1,4 +1,4 @@
-"""Score recovered rows, after matching them to the true ones: PSNR of images, accuracy of tables.
+"""Score recovered rows, after matching them to the true ones: peak signal-to-noise ratio of images, accuracy of tables.
 
 These are the measures of papers on gradient inversion, for users and benchmarks; audits score by `attacks.scores`.
 """
@@ -15,6 +15,8 @@ from securefed._tensors import Array
 
 def psnr(estimate: Array, truth: Array, *, span: float = 1.0) -> Array:
     """Return the PSNR (m,) of each true image in dB, at most 200, after Hungarian matching.
+
+    A true image without a partner (where k < m) is scored by the estimate nearest to it.
 
     Args:
         estimate: (k, ...) images; entries that are not finite count as 0.

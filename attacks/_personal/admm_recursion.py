@@ -163,7 +163,7 @@ class ADMMRecursion:
         )
 
     def _personal(self, observed: View, target: Target) -> Array:
-        """Return theta_i after the last round, (parameters,)."""
+        """Return theta_i after the last round, (parameters,), from a view without clips and noise."""
         if isinstance(target.algorithm, PFedMe):
             return self._pfedme(target.algorithm, observed, target)
         return np.asarray(states_of_view(observed, target).personal[-1])

@@ -262,13 +262,14 @@ class ClientNode:
         number = counted.check_own(message, header.cohort.index(self.client), followed, committed)
         self._commits.check(state, message, number)
         digest = tensors_digest(broadcast)
-        # `exchange` is the same at all clients that received the same, and enters masks, so that clients which received
-        # other broadcasts or lists are not summed. The source (`upload_context`) is this client's own: it says what the
-        # contribution is computed from, the broadcast and by `known` the state, and the protocol refuses to sum
-        # contributions of one source with two sets of clients. If `known` changed and the state did not, a server could
-        # have one contribution in two sums, and subtract them; in the opposite case, new ones would be refused.
+        # Two digests enter the masks, tags and signatures of an upload. `exchange` covers all that clients receive:
+        # clients that received different things are not summed. The source (in `context`) covers what this contribution
+        # is computed from: the broadcast, and this client's state, for which the exchange that counted it last stands
+        # (`known`). The protocol never sums contributions of one source with two sets of clients. So `known` must
+        # change exactly when the state does: if it changed alone, a server could get one contribution into two sums and
+        # subtract them; if the state changed alone, a new contribution would be taken for the old one and refused.
         exchange = exchange_context(session, header, digest, counted)
-        known = number if has_memory(state.committed) else NEVER  # without memory, no earlier sum matters to it
+        known = number if has_memory(state.committed) else NEVER  # a state without memory never changes
         context = upload_context(exchange, header.kind, digest, known)
         request = replace(message, body=unnest("protocol", message.body))
         protocol = self._defense.aggregation.client_accept(state.protocol, request, context)

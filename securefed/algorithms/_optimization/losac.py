@@ -91,7 +91,8 @@ class LoSAC(BlockMethod):
             scale: Size = work.rows if self.block_scale == "printed" else work.sizes[step]
             fresh = scale * work.gradient(point, step)
             change = fresh - pick(stored, j)  # g_ij - y_ij
-            point = self.moved(point, phi / public.clients + change, public)  # (11), first line
+            # (11), first line: `moved` steps by -eta times the direction
+            point = self.moved(point, phi / public.clients + change, public)
             phi = phi + change  # second line
             stored = put(stored, j, fresh)  # (8)
         return {"dx": point - received["x"], "dphi": phi - received["phi"]}, tuple(stored)
