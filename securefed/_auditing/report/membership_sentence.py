@@ -38,8 +38,8 @@ def membership(report: Report) -> str:
     where = "without noise" if most["defense"] == PLAIN else f"under {protection(most['defense'])}"
     return (
         f"Who took part: in {len(found)} of {len(rows)} tests an attacker can tell, most surely in "
-        f"{short(most['algorithm'])} {where} if it {ADVERSARIES[most['adversary']]} ({most['auc'][0]:.0%} of comparisons "
-        f"right; a coin gets 50%).{open_}"
+        f"{short(most['algorithm'])} {where} if it {ADVERSARIES[most['adversary']]} ({most['auc'][0]:.0%} of "
+        f"comparisons right; a coin gets 50%).{open_}"
     )
 
 
