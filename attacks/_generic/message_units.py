@@ -80,26 +80,22 @@ class MessageUnits:
             The units. A tensor's is the root of the summed squares of its variations, by rows, by draws and by noise;
             by draws alone where it is the same for all rows, or its own size where it does not vary by draws either.
         """
-        unit, digits = np.ones(len(observed)), np.full(len(observed), _EPS)
-        coarsest = _EPS
+        unit, digits, grids = np.ones(len(observed)), np.full(len(observed), _EPS), np.zeros(len(observed))
+        coarsest = _EPS  # relative precision of the tensors that depend on the rows
         for block in blocks:
             size = _rms(observed[block])
-            varies = _rms(
-                np.stack([m[block] for m in messages_of_rows]) - np.mean([m[block] for m in messages_of_rows], axis=0)
-            )
-            noise = _deviation([m[block] for m in messages_of_draws])
-            eps = _digits(one_client[block])
-            # a tensor that varies by no more than round-off of its size counts as constant: it does not depend on the
-            # rows
-            constant = varies <= _CONSTANT * _EPS * size
-            unit[block] = np.hypot(0.0 if constant else np.hypot(varies, _rms(added_noise[block])), noise) or size
-            digits[block] = eps
-            coarsest = coarsest if constant else max(coarsest, eps)  # of those that finite differences change
+            by_rows = _deviation([m[block] for m in messages_of_rows])
+            by_draws = _deviation([m[block] for m in messages_of_draws])
+            digits[block] = _digits(one_client[block])
+            grids[block] = grid(one_client[block]) / np.sqrt(12)  # standard deviation of rounding to this step
+            # a tensor that varies with the rows by no more than round-off of its size does not depend on them
+            if by_rows <= _CONSTANT * _EPS * size:
+                unit[block] = by_draws or size
+            else:
+                unit[block] = np.hypot(np.hypot(by_rows, _rms(added_noise[block])), by_draws)
+                coarsest = max(coarsest, _digits(one_client[block]))
         unit[unit == 0] = float(np.linalg.norm(observed)) or 1.0
         unit *= np.sqrt(len(observed))
-        grids = np.zeros(len(observed))  # standard deviation of rounding to a fixed step: step / sqrt(12)
-        for block in blocks:
-            grids[block] = grid(one_client[block]) / np.sqrt(12)
         rounding = float(np.linalg.norm(np.hypot(digits * np.abs(observed), grids) / unit))
         noise = max(
             (float(np.linalg.norm((m - messages_of_draws[0]) / unit)) for m in messages_of_draws[1:]), default=0.0
