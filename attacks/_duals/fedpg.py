@@ -9,8 +9,8 @@ variable Y follow from its messages M = U + Y / rho (`observed_steps`). Its loca
 with Z the broadcast consensus. With one local step, U and U+ give g, and so (I - U U^T) S U, which is linear in S.
 `elimination` finds the rest of S U, which is U (U^T S U), from many rounds together, as S is symmetric: for two rounds
 k and l, U_k^T S U_l is the transpose of U_l^T S U_k. Then S follows. With several steps, the steps are simulated and S
-is fitted to them. FedPG's messages are the same for S and S + c I, since
-(I - U U^T) c U = 0, so c is chosen by other knowledge: a known trace, a constant diagonal, or least rank.
+is fitted to them. FedPG's messages are the same for S and S + c I, since (I - U U^T) c U = 0. So c follows from a known
+trace or a constant diagonal; else it is the least at which S is positive semidefinite, which gives a low rank.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class FedPGDuals(DualAttack):
     Attributes:
         trace: trace of the Gram matrix (normalised, if the algorithm normalises), if it is publicly known. It fixes
             c in S + c I, on which FedPG's messages do not depend. Without it, an S whose diagonal is constant gets the
-            diagonal of z-scored columns (1 if the algorithm normalises, else the number of rows), and any other S the c
-            of least rank.
+            diagonal of z-scored columns (1 if the algorithm normalises, else the number of rows), and any other S the
+            least c at which it is positive semidefinite.
     """
 
     trace: float | None = None
@@ -88,19 +88,19 @@ class FedPGDuals(DualAttack):
                 left = _rounding(steps, blocks, algorithm.step_size)
                 return replace(found, gram=unit * found.gram, open=(_Z_SCORED,), rounding=left)
         eliminated = eliminate([step.start for step in steps], blocks)
-        solution, _ = solve_shifted(eliminated, rows=rows, trace=self.trace)
+        solution, _ = solve_shifted(eliminated, rows=rows, trace=self.trace)  # the second result is c
         # `solution.rank` is the dimension of the span of all the U; only if it is `features` is the diagonal observed
         standardised = self._looks_standardised(solution.gram / unit) and solution.rank == len(solution.gram)
         if standardised:  # the U span all features, so that a bound on the rank of S adds nothing
             solution, _ = solve_shifted(eliminated, trace=unit * len(solution.gram))
         return GramEstimate(
-            solution.gram,
-            "solved",
-            standardised,
-            eliminated.residual,
-            eliminated.rank,
-            eliminated.unknowns,
-            eliminated.condition,
+            gram=solution.gram,
+            method="solved",
+            standardised=standardised,
+            residual=eliminated.residual,
+            rank=eliminated.rank,
+            unknowns=eliminated.unknowns,
+            condition=eliminated.condition,
             open=self._open(standardised),
             rounding=_rounding(steps, blocks, algorithm.step_size),
         )
@@ -115,15 +115,14 @@ class FedPGDuals(DualAttack):
         # c: without a trace the one that makes the least eigenvalue 0, which gives the least rank
         shift = -float(np.linalg.eigvalsh(gram)[0]) if trace is None else (trace - float(np.trace(gram))) / features
         gram = gram + shift * np.eye(features)
-        method = "fitted" if fit.proven else "fitted, not proven"
         return GramEstimate(
-            gram,
-            method,
-            standardised,
-            fit.residual,
-            fit.rank,
-            fit.unknowns,
-            fit.condition,
+            gram=gram,
+            method="fitted" if fit.proven else "fitted, not proven",
+            standardised=standardised,
+            residual=fit.residual,
+            rank=fit.rank,
+            unknowns=fit.unknowns,
+            condition=fit.condition,
             open=self._open(standardised),
         )
 

@@ -134,7 +134,7 @@ class EntryPosterior:
         # of `observed`, for every prior size: its likelihood decides
         variances = (_SIZES[:, None] * s) ** 2 + noise**2
         size = float(_SIZES[np.argmin(np.sum(np.log(variances) + observed**2 / variances, axis=1))])
-        return cls(s, Vt, observed, noise, size, empty)
+        return cls(singular=s, directions=Vt, observed=observed, noise=noise, size=size, empty=empty)
 
     @property
     def mean(self) -> Array:

@@ -222,7 +222,14 @@ class KernelRidge:
         ]
         squared_error, weights, quadratic = min(models, key=lambda model: model[0])
         variance = float(np.mean((values - centre) ** 2)) or 1.0
-        return cls(weights, scaled, (mean, unit, varies), centre, float(np.sqrt(squared_error / variance)), quadratic)
+        return cls(
+            weights=weights,
+            known=scaled,
+            units=(mean, unit, varies),
+            centre=centre,
+            expected=float(np.sqrt(squared_error / variance)),
+            quadratic=quadratic,
+        )
 
     def __call__(self, message: Array) -> Array:
         """Estimate the values (values,) of one client from its messages (equations,)."""

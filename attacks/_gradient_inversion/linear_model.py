@@ -44,9 +44,9 @@ class LinearModel:
         """Return the target's model, or `None` if it is not linear."""
         match getattr(target.algorithm, "problem", None):
             case LogisticRegression() as problem:
-                return cls(1, problem.bias, problem.l2, True)
+                return cls(1, problem.bias, problem.l2, logistic=True)
             case SoftmaxRegression() as problem:
-                return cls(target.public.classes, problem.bias, problem.l2, False)
+                return cls(target.public.classes, problem.bias, problem.l2, logistic=False)
             case _:
                 return None
 

@@ -61,8 +61,8 @@ class PerturbedSolution:
         residual: ||Y_k - f_k S Z_k|| over all rounds, relative to the products, with f_k the row sums of `parts`.
         noise: standard deviation of the noise in an entry of the products: the stated one, or what asymmetry shows if
             that is larger.
-        explained: whether the residual is no larger than the known noise. It is not for most clipped sums, because
-            clients hold only approximately equal shares of S.
+        explained: whether the residual is at most 1.5 times what the known noise leaves. It is larger for most clipped
+            sums, because the clients' S_i are not exactly shares of S.
     """
 
     gram: Array
@@ -114,12 +114,12 @@ class PerturbedProducts:
         limits = np.array([clip_limit(o, (name,)) for o in rounds] if clipped_apart.any() else limits_together)
         with_traces = [] if clipped_apart.any() else rounds  # traces with other factors are not used
         return cls(
-            np.stack([o.broadcast[BASIS] for o in rounds]),
-            np.stack([o.message[name] for o in rounds]),
-            np.array([float(o.message[CAPTURED]) for o in with_traces]),
-            np.array([o.noise.get(name, 0.0) for o in rounds]),
-            np.array([o.noise.get(CAPTURED, 0.0) for o in with_traces]),
-            ClippedSums.of(limits, [o.members for o in rounds], public),
+            bases=np.stack([o.broadcast[BASIS] for o in rounds]),
+            products=np.stack([o.message[name] for o in rounds]),
+            traces=np.array([float(o.message[CAPTURED]) for o in with_traces]),
+            noise=np.array([o.noise.get(name, 0.0) for o in rounds]),
+            trace_noise=np.array([o.noise.get(CAPTURED, 0.0) for o in with_traces]),
+            clips=ClippedSums.of(limits, [o.members for o in rounds], public),
         )
 
     @cached_property
@@ -157,11 +157,11 @@ class PerturbedProducts:
         trace_noise = self.trace_noise if self.trace_noise.any() else np.full(len(self.traces), noise_level)
         of_traces = factors[: len(self.traces)]  # all of them, or none where the traces are not used
         return NoisyProducts(
-            self.bases,
-            self.products / factors[:, None, None],
-            np.maximum(self.noise, noise_level) / factors,
-            self.traces / of_traces,
-            trace_noise / of_traces,
+            bases=self.bases,
+            products=self.products / factors[:, None, None],
+            errors=np.maximum(self.noise, noise_level) / factors,
+            traces=self.traces / of_traces,
+            trace_errors=trace_noise / of_traces,
         )
 
     def asymmetry(self, factors: Array) -> float:
@@ -262,11 +262,11 @@ class PerturbedProducts:
         from_asymmetry = self.asymmetry(factors) if self.may_be_clipped else 0.0
         noise_part = known_noise * float(np.sqrt(self.products.size)) / size
         return PerturbedSolution(
-            gram,
-            parts,
-            residual,
-            max(known_noise, from_asymmetry),
-            bool(residual <= max(_NOISE_FACTOR * noise_part, EXPLAINED)),
+            gram=gram,
+            parts=parts,
+            residual=residual,
+            noise=max(known_noise, from_asymmetry),
+            explained=bool(residual <= max(_NOISE_FACTOR * noise_part, EXPLAINED)),
         )
 
 

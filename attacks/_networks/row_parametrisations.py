@@ -102,7 +102,7 @@ class MixedColumns:
         """Return scores whose softmax is about these rows."""
         out = np.array(rows, np.float64)
         for group in self.groups:
-            shares = np.maximum(out[:, list(group)], 1e-3)
+            shares = np.maximum(out[:, list(group)], 1e-3)  # scores stay finite, and a search can raise every share
             out[:, list(group)] = np.log(shares / shares.sum(axis=1, keepdims=True))
         return out
 

@@ -108,6 +108,9 @@ class FLAMESimulation:
         """
         sizes = (float(rows),) * self.steps
         # every step uses the given gradient, without blocks of rows whose gradients are remembered
-        work = LocalTraining(gradient, gradient, self.public, float(rows), (0,) * self.steps, sizes)
+        work = LocalTraining(
+            gradient=gradient, anchor=gradient, public=self.public, rows=float(rows), blocks=(0,) * self.steps,
+            sizes=sizes,
+        )  # fmt: skip
         sent, _ = self.local.steps(cast(Any, {"x": self.starts, "anchor": self.anchors}), (), work)
         return cast(Tensor, sent["delta"])

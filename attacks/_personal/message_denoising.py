@@ -202,15 +202,15 @@ class DistortedMessages:
         rounds = observed.rounds
         counts = np.array([[float(len(item.members))] for item in rounds])
         return cls(
-            np.stack([model.vector(part, item.message) for item in rounds]) / counts,
-            np.array([[item.noise.get(name, 0.0) for name in names] for item in rounds]) / counts,
-            tuple(slice(*ends[k : k + 2]) for k in range(len(names))),
-            tuple(bounds[name] or 1.0 for name in names),
-            tuple(
+            messages=np.stack([model.vector(part, item.message) for item in rounds]) / counts,
+            noise=np.array([[item.noise.get(name, 0.0) for name in names] for item in rounds]) / counts,
+            tensors=tuple(slice(*ends[k : k + 2]) for k in range(len(names))),
+            bounds=tuple(bounds[name] or 1.0 for name in names),
+            clips=tuple(
                 tuple(([names.index(name) for name in own], norm) for own, norm in item.clips if {*own} <= {*names})
                 for item in rounds
             ),
-            len(observed.members) == 1,
+            alone=len(observed.members) == 1,
         )
 
     def denoised(self, known: Array, response: Array) -> Array:

@@ -231,7 +231,7 @@ def public_of(transcript: Transcript, *, classes: int | None = None) -> Public:
     bound = meta["feature_bound"]
     if isinstance(bound, bool) or not isinstance(bound, int | float) or not 0 < bound < float("inf"):
         raise TranscriptError(f"the transcript's feature_bound must be a positive number, not {bound!r}")
-    return Public(facts["clients"], facts["cohort"], facts["features"], rows, facts["classes"], float(bound))
+    return Public(**facts, rows=rows, feature_bound=float(bound))
 
 
 def check(transcript: Transcript, public: Public) -> None:

@@ -183,9 +183,9 @@ def audit_from_scores(
         name,
         claimed,
         delta,
-        from_scores(with_it, without, delta, confidence),
-        one_run(guesses, delta, confidence),
-        one_run_f(guesses, delta, confidence),
+        repeated=from_scores(with_it, without, delta, confidence),
+        one_run=one_run(guesses, delta, confidence),
+        one_run_f=one_run_f(guesses, delta, confidence),
         scores=(*with_it[:, 0].tolist(), *without[:, 0].tolist()),
         inside=(*[True] * len(with_it), *[False] * len(without)),
     )
