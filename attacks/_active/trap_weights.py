@@ -181,6 +181,7 @@ class TrapWeights:
         if not known and self.brightness is not None:
             thresholds = _normal_quantiles(count, *self.brightness)
         elif len(known) < _FEWEST:
+            # all values that g x takes for rows within their declared range
             thresholds = np.linspace(-bound, bound, count) * np.abs(direction).sum()
         else:
             projected = np.asarray(known) @ direction

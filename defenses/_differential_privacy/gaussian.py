@@ -262,6 +262,7 @@ def _release(total: Tensors, plan: Plan, draw: Draw) -> dict[str, Array]:
     out = {}
     for tensor in plan.tensors:
         noise = draw(deviation / grid, tensor.size).reshape(tensor.shape)
-        # Both terms are integers below 2^53, so their sum is exact, and so is the product with a power of two.
+        # Both terms are integers below 2^52: the sum by `CentralGaussian.plan`, the noise as its deviation is 2^32 at
+        # most. So their sum is exact in float64, and so is the product with a power of two.
         out[tensor.name] = np.asarray((np.rint(np.asarray(total[tensor.name], np.float64) / grid) + noise) * grid)
     return out
