@@ -174,8 +174,8 @@ def test_an_advice_stands_on_the_first_screen_with_its_plot_its_table_and_what_t
     assert table[1] == [
         "1",
         "noise <1> (advised) 8 clients, 4 rows, 10 rounds",
-        "0.05 at most 0.05",
-        "yes",
+        "0.05 up to 0.05",
+        "yes seen from 0.05",
         "0.85 of 0.90",
         "yes",
         "",

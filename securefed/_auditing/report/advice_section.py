@@ -61,7 +61,7 @@ def advice_block(advice: Advice) -> dict[str, Any]:
 
 
 def _row(index: int, setting: Setting, advice: Advice) -> dict[str, str]:
-    leak, bound, _ = leak_words(setting)
+    leak, bound, seen = leak_words(setting)
     usable = "yes" if setting.usable else f"from {setting.usable_from} clients" if setting.usable_from else "no"
     return {
         "number": str(index),
@@ -69,7 +69,8 @@ def _row(index: int, setting: Setting, advice: Advice) -> dict[str, str]:
         "defense": setting.defense,
         "sizes": f"{setting.clients} clients, {setting.rows_per_client} rows, {setting.rounds} rounds",
         "leak": leak,
-        "upper": "" if math.isnan(setting.leak) else f"at most {bound}",
+        "upper": "" if math.isnan(setting.leak) else f"up to {bound}",
+        "seen": "" if math.isnan(setting.leak) else f"seen from {seen}",
         "holds": "yes" if setting.holds else "no",
         "epsilon": number(setting.epsilon, ".3g"),
         "utility": utility_words(setting),
