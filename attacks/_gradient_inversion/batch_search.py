@@ -239,7 +239,16 @@ class _BatchFit:
 def _alternate(
     equations: SumEquations, labels: Array, point: Array, possible: PossibleDraws, alternations: int, steps: int
 ) -> _BatchFit:
-    """Alternate between draws and rows until they explain the messages or the draws repeat."""
+    """Alternate between draws and rows until they explain the messages or the draws repeat.
+
+    Args:
+        equations: equations of the client, whose draws are unknown.
+        labels: (rows,) classes of the rows.
+        point: (rows, coordinates) the rows to start from.
+        possible: the draws of a round.
+        alternations: largest number of alternations.
+        steps: Jacobians of the fit in each.
+    """
     known = set[bytes]()  # the draws tried so far, of all rounds together
     # in place of a fit, until there is one: infinite residual, 0 steps, and a function that nothing calls
     best = _BatchFit(equations, labels, LeastSquaresFit(point.ravel(), np.inf, 0, lambda p: (p, p)))

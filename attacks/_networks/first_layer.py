@@ -131,6 +131,7 @@ class FirstLayerEvidence:
         bias = parts[name].expand(len(x), -1).clone().requires_grad_()
 
         def value(bias: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+            """Return the loss with this bias in the first layer, one (out,) for each row of x or one for all."""
             return network.objective({**parts, name: bias}, x, y, weights)
 
         with torch.enable_grad():

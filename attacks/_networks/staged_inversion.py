@@ -308,7 +308,11 @@ class StagedInversion:
         width: float = 0.0,
         evaluations: int | None = None,
     ) -> list[BestPoint]:
-        """Run one search from each start (k, unknowns): signed Adam for the cosine distance, else L-BFGS."""
+        """Run one search from each start (k, unknowns): signed Adam for the cosine distance, else L-BFGS.
+
+        `width` is that of the smoothed ReLUs, 0 without smoothing; `evaluations`, at most for each start of L-BFGS, are
+        those of `effort` by default.
+        """
         effort, cosine = self.effort, distance == "cosine"
         prior = replace(self.prior, variation=_VARIATION if cosine else effort.evenness * width**2)
         matching = GradientMatching(
@@ -380,6 +384,7 @@ class StagedInversion:
         parametrisation = ContinuousColumns(rounded, continuous)
         start = parametrisation.unknowns(rounded).reshape(1, -1)
         matching = GradientMatching(self.network, self.simulation, problem, parametrisation, self.prior)
+        # fewer evaluations than a search from a random start
         end = run_searches([lbfgs(start[0], _HISTORY)], start, matching, self.effort.evaluations // 4, 0.0)[0]
         return np.asarray(parametrisation.rows(torch.as_tensor(end.point.reshape(len(rounded), -1))).numpy())
 

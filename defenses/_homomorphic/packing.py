@@ -131,6 +131,13 @@ def unpack_sum(
     makes every plaintext of the sum uniform. So a sum that is out of range means the same as an indicator that is not
     zero: some client was out, or sent what the plan does not allow.
 
+    Args:
+        packing: layout of a contribution.
+        plan: of the exchange.
+        plaintexts: of the sum, as decrypted.
+        count: number of contributions in it.
+        sender: the party that decrypted it, named in errors.
+
     Raises:
         MalformedError: as `Packing.unpack`, where the plan has no indicator.
     """

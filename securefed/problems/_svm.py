@@ -67,7 +67,10 @@ class SupportVectorMachine(MulticlassProblem):
         return self._slope(z, y) / len(z)
 
     def slopes(self, z: Array, y: Array, weights: Array) -> Array:
-        """Compute d (sum over rows of weight * loss) / dz for several clients, z (clients, widest, classes)."""
+        """Compute d (sum over rows of weight * loss) / dz for several clients, z (clients, widest, classes).
+
+        `weights`, (clients, widest), are those of the rows in their client's mean, 0 on padding.
+        """
         return self._slope(z, y) * weights[:, :, None]
 
     def _slope(self, z: Array, y: Array) -> Array:

@@ -149,6 +149,7 @@ def _show(row: bytes, rank: int, ranks: int, add: Sum) -> list[bytes]:
 
 
 def _check_settings(own: AgreedSettings, rank: int, all_settings: Sequence[tuple[object, ...]]) -> None:
+    """Raise `ConfigError` unless all ranks have the settings of this one."""
     for peer, theirs in enumerate(all_settings):
         for name, value, other in zip(("ring", "bound", "headroom", "identities"), astuple(own), theirs, strict=True):
             if value != other:
@@ -159,6 +160,7 @@ def _check_settings(own: AgreedSettings, rank: int, all_settings: Sequence[tuple
 
 
 def _check_identities(rank: int, ranks: int, identities: Identities | None) -> None:
+    """Raise `ConfigError` unless identities, if given, hold every rank's public key and this one's private key."""
     if identities is None:
         return
     for peer in range(ranks):
@@ -177,11 +179,13 @@ def _deal(dealt: bytes, rank: int, ranks: int, session: bytes, agreements: dict[
 
 
 def _open(row: bytes, rank: int, session: bytes, agreement: bytes) -> bytes:
+    """Decrypt the common key that rank 0 sent to this rank; `agreement` is the secret of both."""
     sealed = row[rank * _SEALED : (rank + 1) * _SEALED]
     return decrypt_once(_sealing_key(agreement, rank, session), sealed, session, 0)
 
 
 def _sealing_key(agreement: bytes, receiver: int, session: bytes) -> bytes:
+    """Derive the key under which rank 0 encrypts the common key for one receiver; it serves once."""
     return hkdf(agreement, label("common key", session, receiver))
 
 

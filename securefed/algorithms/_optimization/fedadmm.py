@@ -122,7 +122,13 @@ class CompositeFedADMM(SteppingMethod):
         return server
 
     def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
-        """Return `dv`, the change of v_i in the T steps, and the client's new memory: X_i, pi_i, and the flag."""
+        """Return `dv`, the change of v_i in the T steps, and the client's new memory: X_i, pi_i, and the flag.
+
+        Args:
+            received: Z under the name `x`.
+            memory: X_i, pi_i and the flag, as `memory` describes them.
+            work: gives the mean gradient over the client's rows, and their number n_i.
+        """
         z, (stored, dual, joined) = received["x"], memory
         point = joined * stored + (1.0 - joined) * z  # X_i; Z for a client that has not taken part yet
         before, eta = dual + self.rho * point, self.learning_rate

@@ -93,7 +93,13 @@ class FedADMM(ConsensusADMM):
         return self.initial(model), model.zeros()
 
     def steps(self, received: Vectors, memory: Memory, work: LocalTraining) -> tuple[dict[str, Array], Memory]:
-        """Return `dz`, the change of z_i, and the client's new memory: x_i and pi_i."""
+        """Return `dz`, the change of z_i, and the client's new memory: x_i and pi_i.
+
+        Args:
+            received: w under the name `x`.
+            memory: x_i and pi_i.
+            work: gives the mean gradient over the rows of each local step.
+        """
         w, (old_x_i, old_pi_i), scale = received["x"], memory, self._scale(work.rows, work.public)
         x_i = old_x_i if self.begin == "local" else w
         for step in range(len(work.sizes)):
