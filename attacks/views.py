@@ -250,7 +250,7 @@ def _observation(
     """
     # The distortion records how defences clipped, scaled (`units`) and noised the contributions.
     message, step, distortion = decode(encoded, record.step), record.step, record.distortion
-    if order := transcript.meta.get(ROTATED):
+    if order := transcript.meta.get(ROTATED):  # a rotation mixes the entries: they are no multiples of a step any more
         message, step = _unrotated(message, order, (transcript.run, record.round)), {}
     if distortion.units:
         message = {name: np.asarray(value * distortion.units.get(name, 1.0)) for name, value in message.items()}

@@ -42,7 +42,8 @@ _SPAN_TOLERANCE: Final = 1e-10
 _LEAST_PROGRESS: Final = 1e-4
 """Relative decrease of the objective below which that fit ends."""
 _GEODESIC_CORRECTIONS: Final = 4
-"""Further steps with the same Jacobian, one residual each: they lead back to the floor of a curved valley."""
+"""Further corrections of a step with the same Jacobian, one residual each: where the objective has a narrow, curved
+valley, they lead the step back to its floor."""
 
 
 def has_known_noise(simulation: RoundSimulation) -> bool:

@@ -120,14 +120,14 @@ def workers_pay(bits: int, exponent: int, count: int, cores: int, started: bool)
     """Decide whether worker processes save more time than they cost.
 
     One encryption of zero takes a product modulo n^2 for each digit of its exponent: the powers of h_n by all values of
-    a digit, about 10 bits, are in a table. A product takes
-    about 5 us at 2048 bits and grows like bits^1.6 (measured: `benchmarks.peers.paillier`).
+    a digit, about 10 bits, are in a table. A product takes about 5 us at 2048 bits and grows like bits^1.6 (measured:
+    `benchmarks.peers.paillier`).
 
     Args:
         bits: length of n.
         exponent: length of the exponents, in bits.
         count: how many encryptions of zero are wanted.
-        cores: number of processes.
+        cores: number of processes; they take 1 / `cores` of the time of one.
         started: whether they run already; if not, their start takes `_START_SECONDS`.
     """
     seconds = count * (exponent / 10) * 5e-6 * (bits / 2048) ** 1.6

@@ -110,7 +110,7 @@ def _solve_subspaces(
     Z = first.broadcast[BASIS]
     beta = float(np.vdot(Z, first.message[PRODUCT])) / Z.shape[1]  # Z^T Y = beta I
     solved = [SolvedSubspace(Z, off(Z, first.message[PRODUCT]), trace=float(first.message[CAPTURED]))]
-    distance = 0.0  # of X from Z when rule (25) last looked
+    distance = 0.0  # of X from Z when rule (25) was last applied
     for k, observation in enumerate(rounds[1:], start=1):
         try:
             pair = solve_round(solved, observation, beta, estimate)
@@ -139,11 +139,11 @@ def _eliminated(solved: Sequence[SolvedSubspace]) -> EliminatedProducts:
 def _inner(subspace: SolvedSubspace) -> InnerEquations:
     """Return equations for what is known of X^T S X: all of it, its trace, or nothing.
 
-    Equation e reads sum_q theta_q images[q, e] = right[e], theta_q the coordinates of X^T S X in `symmetric_basis`.
+    They have the form sum_q theta_q images[q] = right, with theta_q the coordinates of X^T S X in `symmetric_basis`.
     """
-    basis = symmetric_basis(subspace.X.shape[1])
-    if subspace.inside is not None:
+    basis = symmetric_basis(subspace.X.shape[1])  # (coordinates, rank, rank)
+    if subspace.inside is not None:  # one equation for each entry of X^T S X
         return InnerEquations(basis, subspace.inside)
     if subspace.trace is not None:
-        return InnerEquations(np.trace(basis, axis1=1, axis2=2), np.full(1, subspace.trace))
-    return InnerEquations(basis[:, 0, :0], np.zeros(0))
+        return InnerEquations(np.trace(basis, axis1=1, axis2=2)[:, None], np.full(1, subspace.trace))
+    return InnerEquations(np.zeros((len(basis), 0)), np.zeros(0))  # no equation

@@ -153,7 +153,9 @@ class OwnSubject:
     def describe(self) -> Mapping[str, Any]:
         """Say what the algorithm ran with; `also attacked` lists the secrets beside the rows."""
         own = fields(self.algorithm) if is_dataclass(self.algorithm) else ()
-        also = ["membership", "pooled data", *["counts of labels"] * self.label_counts]
+        also = ["membership", "pooled data"]
+        if self.label_counts:
+            also.append("counts of labels")
         return {
             "hyper-parameters": {field.name: str(getattr(self.algorithm, field.name)) for field in own},
             "data": "the caller's rows",

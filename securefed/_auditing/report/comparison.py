@@ -1,7 +1,9 @@
 """Compare two audits: which leaks grew, which shrank, and what that cost.
 
+The command `securefed compare` calls it, for its page and for its gate (`grown_leaks`), which fails where leaks grew.
 Both audits are the JSON values of their `audit.json`. A cell is one attack on one secret in one view (what an attacker
-sees), over all runs. A leak changed if the two 95 % intervals do not overlap; `change_of` states the rule.
+sees), over all runs. A leak changed if the two 95 % intervals do not overlap; `change_of` states the rule, and which
+value of `Change` says what.
 """
 
 from __future__ import annotations
@@ -30,12 +32,12 @@ Change = Literal[
     "only before",
 ]
 GREW: Final = "grew"
-LOST: Final = "no longer known"
+LOST: Final = "no longer known"  # the later audit's attacks failed
 SHRANK: Final = "shrank"
-SETTLED: Final = "known now"
+SETTLED: Final = "known now"  # the earlier audit's attacks failed
 SAME: Final = "within the intervals"
 UNKNOWN: Final = "unknown in both"
-ADDED: Final = "only after"
+ADDED: Final = "only after"  # the earlier audit has no such cell
 GONE: Final = "only before"
 QUIET: Final = (SAME, UNKNOWN)
 """Values of `Compared.change` that mean no change."""

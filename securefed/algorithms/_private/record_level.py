@@ -213,12 +213,12 @@ def _check_derived(algorithm: Any) -> None:
 def _sensitivities(algorithm: Algorithm[Any, Any], public: Public, norm: float) -> dict[str, float]:
     """Return the proven bound of each tensor, with room for the rounding of float64 sums over all records."""
     rows = max(public.rows)
-    if isinstance(algorithm, SSI):
+    if isinstance(algorithm, SSI):  # LocalPower too, a subclass
         # a sum over n records and d features is rounded by about (n + d) eps of itself, on both sides of the difference
         rounding = 4 * (rows + public.features + 8) * rows * math.sqrt(algorithm.rank) * _EPS
         squares = norm**2 * (SLACK + rounding)
         return {PRODUCT: squares, CAPTURED: squares}
-    assert isinstance(algorithm, GraphFedAvg)
+    assert isinstance(algorithm, GraphFedAvg)  # or its subclass GraphFedProx
     steps, rate = algorithm.local_steps, algorithm.step_size
     if steps > 1:
         curvature = algorithm.problem(public).smoothness(0.0) + algorithm.pull  # L
