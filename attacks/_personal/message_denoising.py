@@ -284,7 +284,7 @@ def posterior_mean(observed: Array, response: Array, noise: Array, most: float) 
     if not noise.all():  # rounds without noise are exact
         return observed
     white, entries = observed / noise[:, None], observed.shape[1]
-    sizes = _SIZES * most * np.sqrt(np.mean(noise**-2.0))
+    sizes = _SIZES * most * np.sqrt(np.mean(noise**-2.0))  # in units of the noise
     logs, means = [], []
     for correlation in _CORRELATIONS:
         prior = (1 - correlation) * np.eye(len(observed)) + correlation
