@@ -5,7 +5,7 @@ arrays in messages (`nest`, `unnest`). Nothing is encrypted here.
 
 A state is a frozen dataclass whose fields are arrays, numbers (integers within int64), strings, bytes, `None`,
 tuples of those, or dicts of those keyed by `int` or by `str` without '/' and ':'. A field marked `local()` (a
-client's data, a session) is never packed: the owner makes the state anew and `restore` lays the packed fields
+client's data, its model) is never packed: the owner makes the state anew and `restore` lays the packed fields
 over it.
 
 A field called `x` becomes the array `x:KIND`, where KIND is one letter: a array, b bool, i integer, f float, s string,
