@@ -88,7 +88,8 @@ def apportion(rows: int, weights: Sequence[float] | Array) -> list[int]:
     while lacking := rows - int(sizes.sum()):
         step = 1 if lacking > 0 else -1
         due = np.where((sizes > 1) | (step > 0), (quota - sizes) * step, -np.inf)
-        sizes[np.argsort(-due, kind="stable")[: min(abs(lacking), int(np.isfinite(due).sum()))]] += step
+        first_due = np.argsort(-due, kind="stable")[: np.isfinite(due).sum()]
+        sizes[first_due[: abs(lacking)]] += step
     return [int(size) for size in sizes]
 
 

@@ -103,7 +103,7 @@ def owners(report: Report) -> list[str]:
 def names_secrets(report: Report) -> bool:
     """Whether the report is about one algorithm and tells its secrets apart: rows, counts of labels, and so on.
 
-    An audit of registered algorithms does not: there a cell's secret has the name of its owner.
+    An audit of registered algorithms does not: it calls them `client` and `federation`, after whose data they are.
     """
     told = any(cell.secret not in (CLIENT, FEDERATION) and cell.owner == CLIENT for cell in report.cells)
     return told and len(report.algorithms) == 1
