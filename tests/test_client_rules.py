@@ -22,6 +22,7 @@ from securefed._runtime.ledger import Ledger, Limits
 from securefed._runtime.ledger_entries import DataUsage
 from securefed._runtime.refusals import refusal_body
 from securefed._runtime.run_options import RunOptions
+from securefed._runtime.server import Server
 from securefed._runtime.terms import Terms
 from securefed._transports.in_process import InProcessTransport
 from securefed.algorithms._pca.ssi import SSI
@@ -155,6 +156,28 @@ def test_a_resumed_run_goes_on_above_every_number_that_was_used(tmp_path: Path) 
     for name, value in whole.output.items():  # draws follow from round and attempt, not from the exchange's number
         np.testing.assert_array_equal(resumed.output[name], value)
     assert min(entry.exchange for entry in resumed.history[3:]) > 3
+
+
+def test_a_resumed_run_gives_no_exchange_the_number_of_the_last_commit(tmp_path: Path) -> None:
+    """Clients elsewhere live on; they have seen that number, and would refuse the exchange as a replay."""
+    terms = Terms.of(METHOD, Public.of(DATA), chain(Quantise()))
+    transport = InProcessTransport({client: terms.node(client, "run", rows) for client, rows in enumerate(DATA)})
+    kept: dict[str, Any] = {"run": "run", "options": RunOptions(checkpoint=tmp_path / "run")}
+    Server(terms, transport, **kept).run(2)
+    resumed = Server(terms, transport, **kept).run(4)
+    assert [(entry.exchange, entry.void) for entry in resumed.history] == [(0, ()), (1, ()), (3, ()), (4, ())]
+    again = Server(terms, transport, **kept)
+    again.run(5)
+    assert [entry.exchange for entry in again.run(6).history[-2:]] == [6, 8]  # the same server goes on as a resumed one
+
+
+def test_a_number_outside_an_exchange_is_reserved_on_disk_too(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    federation = Federation(METHOD, DATA, chain(Quantise()), options=RunOptions(checkpoint=path, checkpoint_every=100))
+    for _ in range(70):
+        federation._ask("reveal", {})
+    meta, _ = container.load(path, "checkpoint")
+    assert meta["loop"]["exchanges"] >= 70
 
 
 def test_a_kill_without_a_clean_end_reserves_numbers_on_disk(tmp_path: Path) -> None:

@@ -281,7 +281,7 @@ class RoundEngine:
             raise RangeRefused(f"{error}, though it was doubled {MAX_DOUBLINGS} times") from error
 
     def _take_number(self) -> int:
-        """Take the next exchange's number and charge the budget; both are on disk before the number is used.
+        """Take an exchange's number and charge the budget; both are on disk before the number is used.
 
         Raises:
             BudgetSpent: the privacy budget allows no further exchange.
@@ -291,10 +291,18 @@ class RoundEngine:
                 self._budget = self._budget.spend(1)
             except BudgetSpent as error:
                 raise BudgetSpent(f"after {len(self._history)} rounds: {error}") from error
+        self._sums += 1
+        return self._next_number(write=self._budget is not None)
+
+    def _next_number(self, *, write: bool = False) -> int:
+        """Take the next number, of an exchange or of messages outside one; it is on disk before it is used.
+
+        Args:
+            write: whether to write the checkpoint even where it reserves the number already.
+        """
         number = self._exchanges
         self._exchanges += 1
-        self._sums += 1
-        if self._checkpoint is not None and (self._budget is not None or number >= self._reserved):
+        if self._checkpoint is not None and (write or number >= self._reserved):
             self._reserved = number + _RESERVED
             self._save(self._checkpoint)
         return number

@@ -132,9 +132,8 @@ class Server(RoundEngine):
                     progress(entry)
         finally:
             if self._checkpoint is not None:
-                # So that a resumed run goes on with the next number and skips none. `_result` may still use it for
-                # COMMIT, see `_ask`.
-                self._reserved = 0
+                # A resumed run skips no number but the next one, which `_result` uses for COMMIT.
+                self._reserved = self._exchanges + 1
                 self._save(self._checkpoint)
         return self._result(stopped)
 
@@ -222,16 +221,8 @@ class Server(RoundEngine):
         return by_revealed(chooser, self._ask(REVEAL, bodies), size, round)
 
     def _ask(self, stage: str, bodies: Mapping[ClientId, Tensors]) -> dict[ClientId, Tensors]:
-        """Send messages outside any exchange, under a number of their own.
-
-        The number is not reserved in the checkpoint, so that a resumed run may give it to an exchange. That is safe:
-        no mask, key or privacy cost follows from the number of such a message, only the draws by which clients compute
-        revealed scalars. Clients in this process go on from the same checkpoint, where they have not seen the number.
-        Clients elsewhere that have seen it refuse that exchange as a replay; if too few are left, it is void, and is
-        repeated under the next number (with `max_void=1` the resumed run stops instead).
-        """
-        number, self._exchanges = self._exchanges, self._exchanges + 1
-        return self._coordinator.ask(self.transcript.run, number, stage, bodies)
+        """Send messages outside any exchange, under a number of their own: clients answer no number twice."""
+        return self._coordinator.ask(self.transcript.run, self._next_number(), stage, bodies)
 
     def _record(self, summed: ExchangeResult) -> None:
         """Keep the simulated clients' encoded contributions, for collusion views and scoring."""
