@@ -54,15 +54,16 @@ class Said:
 
 def combinations() -> Iterator[Report]:
     """Yield a report for each combination of findings in the clear, in sums, in noised sums and by a lying server."""
-    for plain, sums, noised, changing, active, advised in itertools.product(
+    for plain, sums, noised, changing, active, bare, advised in itertools.product(
         (*FINDINGS, ""), (*FINDINGS, ""), ("partial", "little", "quiet", "failed", ""), ("partial", ""),
-        ("partial", "quiet", "failed", ""), (None, True, False),
+        ("partial", "quiet", "failed", ""), ("exposed", ""), (None, True, False),
     ):  # fmt: skip
-        if not plain + sums + noised + changing:
+        if not plain + sums + noised + changing or (bare and not plain):
             continue
         where = (
             (plain, "plain", "server"), (sums, "secure_aggregation", "sum only"), (noised, "ddp", "sum only"),
             (changing, "secure_aggregation", "changing survivors"), (active, "secure_aggregation", "active server"),
+            (bare, "plain", "active server"),
         )  # fmt: skip
         audit = report(*(made(*one) for one in where if one[0]))
         if advised is not None:
@@ -101,6 +102,9 @@ def contradictions(said: Said) -> Iterator[str]:
         yield "They leak, of data that no sentence says leak"
     if "no protection was needed" in whole and known_leak and "no more than the accepted one" not in said.decision:
         yield "a leak that needs no protection, without that it is accepted"
+    lied = next((cells for (name, who), cells in said.rows.items() if "None" in name and "that lies" in who), [[""]])
+    if lied[0][0].startswith("exposed") and not known_leak and "A server that lies computes" not in said.decision:
+        yield "unprotected messages not known to leak, which a server that lies reads"
     order = [look.words for look in TONES.values()]
     verdicts = {key: order.index(cells[0][0].split(":")[0]) for key, cells in said.rows.items() if cells and cells[0]}
     bare = min((rank for (name, who), rank in verdicts.items() if "None" in name), default=None)
@@ -113,7 +117,7 @@ def contradictions(said: Said) -> Iterator[str]:
 
 def test_no_two_sentences_of_the_first_screen_contradict_each_other() -> None:
     audits = list(combinations())
-    assert len(audits) > 3000
+    assert len(audits) > 7000
     found: dict[str, list[str]] = {}
     for audit in audits:
         for what in contradictions(Said.of(audit)):

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from securefed._auditing.engine.audit_report import AUDIT, Report, rows_cut
-from securefed._auditing.engine.results import CLIENT
+from securefed._auditing.engine.results import CLIENT, Cell
 from securefed._auditing.engine.statistics import ENOUGH, EXPOSED, FOUND, INCONCLUSIVE, PARTIAL
 from securefed._auditing.report.conclusions import ALONE, PLAIN, strongest, worst
 from securefed._auditing.report.message_size import too_few_numbers
@@ -58,19 +58,45 @@ def decision(report: Report) -> str:
 
 
 def _lied(report: Report) -> str:
-    """Say what a server that chooses its broadcasts reads in spite of protections; empty where none was tried."""
-    best = strongest((c for c in report.cells if c.owner == CLIENT and c.view == ACTIVE_SERVER), by_owner=True).values()
-    tried = [cell for cell in best if cell.defense != PLAIN]
+    """Say what a server that chooses its broadcasts reads in spite of protections; empty where none was tried.
+
+    Where it reads more from unprotected messages than a server that follows the protocol, that comes first.
+    """
+    tried = [cell for cell in _lying_cells(report) if cell.defense != PLAIN]
     found = [cell for cell in tried if cell.verdict.word in FOUND]
+    bare = lied_in_the_clear(report)
     if not found and any(cell.verdict.word == INCONCLUSIVE for cell in tried):
-        return "Whether a server that lies reads more is not known."
+        return f"{bare} Whether a server that lies reads more under a protection is not known.".strip()
     if not found:
-        return "A server that lies read nothing more under the protections where it was tried." if tried else ""
+        said = "A server that lies read nothing more under the protections where it was tried." if tried else ""
+        return f"{bare} {said}".strip()
     under = listed([in_sentence(name) for name in dict.fromkeys(cell.defense for cell in found)])
+    return f"A server that lies computes {_what(report, found)} in spite of {under}."
+
+
+def lied_in_the_clear(report: Report) -> str:
+    """Say what a server that lies reads from unprotected messages where an honest one reads less; else empty."""
+    found = []
+    for cell in _lying_cells(report):
+        honest = worst(report, cell.algorithm, PLAIN, CLIENT)
+        known = honest is not None and honest.verdict.word in (EXPOSED, cell.verdict.word)
+        if cell.defense == PLAIN and cell.verdict.word in FOUND and not known:
+            found.append(cell)
+    return f"A server that lies computes {_what(report, found)} from unprotected messages." if found else ""
+
+
+def _lying_cells(report: Report) -> list[Cell]:
+    """Select the strongest attack on one client of a server that lies, by algorithm and defence."""
+    cells = (cell for cell in report.cells if cell.owner == CLIENT and cell.view == ACTIVE_SERVER)
+    return list(strongest(cells, by_owner=True).values())
+
+
+def _what(report: Report, found: Sequence[Cell]) -> str:
+    """Say what was found of one client's data, and in which algorithms."""
     names = list(dict.fromkeys(short(cell.algorithm) for cell in found))
     part = "" if any(cell.verdict.word == EXPOSED for cell in found) else "a part of "
     where = "" if len(report.algorithms) == 1 else f" in {_names(names, len(report.algorithms))}"
-    return f"A server that lies computes {part}a client's data{where} in spite of {under}."
+    return f"{part}a client's data{where}"
 
 
 def _few(seeds: int) -> str:

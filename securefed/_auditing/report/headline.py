@@ -20,6 +20,7 @@ from securefed._auditing.engine.results import CLIENT, FEDERATION, RECORD, Cell
 from securefed._auditing.engine.statistics import EXPOSED, FOUND, INCONCLUSIVE, PARTIAL, SIGHTED
 from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
 from securefed._auditing.report.conclusions import ALL_CLIENTS, ALONE, ONE_CLIENT, strongest
+from securefed._auditing.report.decision import lied_in_the_clear
 from securefed._auditing.report.report_words import short
 from securefed.attacks.views import RELEASED
 
@@ -37,7 +38,8 @@ def headline(report: Report) -> list[str]:
     cells = [c for c in report.cells if c.owner in (CLIENT, FEDERATION, RECORD)]
     clear = [c for c in cells if (c.view, c.defense, c.owner) == ("server", "plain", CLIENT)]
     # of one view, one defence and one owner, so that one cell is left for each algorithm
-    texts = [_in_the_clear(list(strongest(clear, by_owner=True).values()))]
+    first = _in_the_clear(list(strongest(clear, by_owner=True).values()))
+    texts = [f"{first} {lied_in_the_clear(report)}".strip()]
     level = report.settings[AUDIT]["acceptable"]
     defended = [c for c in cells if c.defense == "secure_aggregation" and c.view in ALONE]
     if defended:
