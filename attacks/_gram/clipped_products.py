@@ -63,6 +63,7 @@ class PerturbedSolution:
             that is larger.
         explained: whether the residual is at most 1.5 times what the known noise leaves. It is larger for most clipped
             sums, because the clients' S_i are not exactly shares of S.
+        scale_open: whether the messages determine S up to one factor only, which is estimated.
     """
 
     gram: Array
@@ -70,6 +71,7 @@ class PerturbedSolution:
     residual: float
     noise: float
     explained: bool
+    scale_open: bool = False
 
 
 @dataclass(frozen=True)
@@ -222,7 +224,7 @@ class PerturbedProducts:
             # at least 1, since no factor f_k is above 1
             scale = max(self.clips.factors(sizes, norms**2, errors, float(np.trace(gram)))[0], 1.0)
             gram, factors = scale * gram, factors / scale
-        return self._with_residual(gram, factors[:, None])
+        return replace(self._with_residual(gram, factors[:, None]), scale_open=not unclipped.any())
 
     def _alternating(self, rows: int) -> PerturbedSolution:
         """Alternate between S given the clip factors and the clip factors given S.

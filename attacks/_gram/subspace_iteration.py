@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -37,6 +37,12 @@ from securefed.attacks._gram.observed_rounds import (
 )
 from securefed.attacks._requirements import MEMORY, why_incomplete
 from securefed.errors import TranscriptError
+
+SCALE_OPEN: Final = (
+    "the size of the Gram matrix, one factor, since every message was clipped (guessed from the clipping norms and the "
+    "declared range of the data)"
+)
+"""`Reconstruction.open` where all messages of one client were clipped, for the reader of a report."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +133,7 @@ class PowerGram:
             condition=solution.condition,
             diagnostics=diagnostics,
             members=members,
+            open=(SCALE_OPEN,) if corrected is not None and corrected.scale_open else (),
         )
 
     def _private(

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from securefed import audit_transcript
 from securefed._public import Public
 from securefed._runtime.federation import Federation
 from securefed._runtime.run_options import RunOptions
@@ -14,6 +15,7 @@ from securefed.attacks._base import Target
 from securefed.attacks._gram import ConsensusGram, DifferenceGram, PowerGram
 from securefed.attacks._gram.clipped_products import clip_ratios
 from securefed.attacks._gram.shrinkage import NoisyProducts, ProductLikelihood, shrunk
+from securefed.attacks._gram.subspace_iteration import SCALE_OPEN
 from securefed.attacks.scores import relative_error
 from securefed.datasets._base import Dataset
 from securefed.defenses._chain import chain
@@ -59,7 +61,7 @@ def test_one_clipped_client_is_exact_where_a_round_was_not_clipped(norm):
     observed, truth = views.server(transcript, 0), gram(clients()[:1])
     found = attacked(observed, target)
     assert relative_error(found.value, truth) < 1e-9 and found.residual < 1e-9
-    assert found.diagnostics["clipped to"] < 0.9 and found.diagnostics["explained"]
+    assert found.diagnostics["clipped to"] < 0.9 and found.diagnostics["explained"] and found.open == ()
     assert relative_error(attacked(told_nothing(observed), target).value, truth) > 0.05
 
 
@@ -69,6 +71,10 @@ def test_always_clipped_only_the_size_of_one_client_is_open():
     best = np.vdot(found.value, truth) / np.vdot(found.value, found.value)
     assert relative_error(best * found.value, truth) < 1e-9
     assert 0.1 < best < 10
+    assert found.open == (SCALE_OPEN,)
+    audited = audit_transcript(transcript, target.algorithm, attacks=["gram/power"])
+    (finding,) = (one for one in audited.findings if one.view == views.SERVER_VIEW)
+    assert SCALE_OPEN in finding.open and f"left open: {SCALE_OPEN}" in str(audited)
 
 
 def test_a_clip_that_did_nothing_changes_nothing():

@@ -91,6 +91,15 @@ def scores(leaks, explained):
     return attempts(leaks, [0.0] * len(leaks), explained, [False] * len(leaks))
 
 
+def test_what_stays_open_is_said_where_an_attack_explains_the_messages_and_finds_nothing() -> None:
+    facts = [RunFacts("pca/ssi", "plain", seed, 1.0, 1.0, 1.0, 1) for seed in range(10)]
+    said = "the rest may be known: the messages leave open its scale"
+    for leak, explained, named in ((-0.5, True, True), (1.0, True, False), (-0.5, False, False)):
+        found = [replace(one, open="its scale") for one in scores([leak] * 10, [explained] * 10)]
+        (cell,) = gather(found, facts, {})
+        assert (said in cell.remarks) is named and ("gram/power leaves open its scale" in cell.note) is named
+
+
 @pytest.mark.parametrize(
     ("leaks", "explained", "word", "mean"),
     [

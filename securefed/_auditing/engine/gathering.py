@@ -17,7 +17,7 @@ from statistics import median
 
 from securefed._auditing.engine.explained_messages import fall_back_on_guess
 from securefed._auditing.engine.results import FEDERATION, NOT_COVERED, Attempt, Cell, RunFacts, owner
-from securefed._auditing.engine.statistics import EXPOSED_FROM, RECONSTRUCTED, interval, verdict
+from securefed._auditing.engine.statistics import EXPOSED_FROM, FOUND, RECONSTRUCTED, SIGHTED, interval, verdict
 
 
 def gather(
@@ -76,6 +76,10 @@ def _cell(
     if first.defense in covered:
         epsilon = runs[0].epsilon if first.view in covered[first.defense] else NOT_COVERED
     real = [run for run in runs if run.real]
+    judged = verdict(leak, null, explained=explained, highest=reconstruction)
+    left_open = next((a.open for a in group if a.open), "")
+    if judged.word in FOUND or not explained >= SIGHTED:
+        left_open = ""
     return Cell(
         algorithm=first.algorithm,
         defense=first.defense,
@@ -87,7 +91,7 @@ def _cell(
         error=_mean([a.error for a in group]),
         error_median=median(a.error for a in group),
         baseline_error=_mean([a.baseline for a in group]),
-        verdict=verdict(leak, null, explained=explained, highest=reconstruction),
+        verdict=judged,
         utility=_mean([run.utility for run in runs]),
         bytes_per_client_round=_mean([run.bytes_per_client_round for run in real]),
         seconds_per_round=_mean([run.seconds_per_round for run in real]),
@@ -98,7 +102,7 @@ def _cell(
         rank=_mean([float(a.rank) for a in group]),
         unknowns=first.unknowns,
         condition=_mean([a.condition for a in group]),
-        note=_note(runs, real),
+        note="; ".join(filter(None, (_note(runs, real), left_open and f"{first.attack} leaves open {left_open}"))),
         explained=explained,
         highest=max(leaks),
         tpr=_mean([a.tpr for a in group]),
@@ -107,6 +111,7 @@ def _cell(
         part=part,
         reconstructed=bool(whole),
         derived=all(a.derived for a in group),
+        open=left_open,
     )
 
 

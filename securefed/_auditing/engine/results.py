@@ -106,6 +106,7 @@ class Attempt:
         part: the column or row that the estimate knows best, such as "column 3"; empty where none was scored.
         part_leakage: of that column or row.
         derived: whether the attack sought another secret, from which this estimate was computed.
+        open: what the messages cannot determine of the secret (`Reconstruction.open`); empty if nothing is known of it.
     """
 
     algorithm: str
@@ -130,6 +131,7 @@ class Attempt:
     part: str = ""
     part_leakage: float = -math.inf
     derived: bool = False
+    open: str = ""
 
     @property
     def reconstructs(self) -> bool:
@@ -236,6 +238,8 @@ class Cell:
         part: a column or row that was read in some run; empty if none, or if all rows were.
         reconstructed: whether some run gave all of the secret away.
         derived: whether the attack sought another secret, from which this one follows.
+        open: what the messages cannot determine of the secret, where the attack explains them and nothing was found;
+            the rest of the secret may be known. Empty elsewhere.
         without: name of the strongest attack on the secret, where it did not run in this view; empty if it ran.
     """
 
@@ -269,6 +273,7 @@ class Cell:
     part: str = ""
     reconstructed: bool = False
     derived: bool = False
+    open: str = ""
     without: str = ""
 
     @property
@@ -311,6 +316,8 @@ class Cell:
             remarks.append("one seed: no power" if math.isnan(self.verdict.detectable) else power)
             if min(self.leakage.mean, self.null_leakage.high) >= PARTIAL_FROM:
                 remarks.append(f"guessing gives up to {self.null_leakage.high:.2f}")
+        if self.open:
+            remarks.append(f"the rest may be known: the messages leave open {self.open}")
         if self.without:
             remarks.append(f"the strongest attack, {self.without}, did not run")
         if self.verdict.word == INCONCLUSIVE and not self.explained < SIGHTED and self.leakage.seeds > 1:

@@ -226,6 +226,7 @@ class SeedResult:
                         part=judged.part,
                         part_leakage=judged.part_leakage,
                         derived=index > 0,
+                        open="; ".join(estimate.open),
                     )
                 )
                 judgements.append(judged)
