@@ -7,7 +7,7 @@ attack of its own should be audited by that one too.
 
 from __future__ import annotations
 
-from securefed.attacks._generic.client_replay import Differentiable, Replay, TimeBudget
+from securefed.attacks._generic.client_replay import Differentiable, Replay
 from securefed.attacks._generic.label_regression import LearnedCounts, RegressCounts
 from securefed.attacks._generic.low_digits import LowDigits
 from securefed.attacks._generic.moment_map import uses_labels
@@ -16,6 +16,7 @@ from securefed.attacks._generic.raw_bits import RawBits
 from securefed.attacks._generic.readable_rows import ClearRows
 from securefed.attacks._generic.row_fit import FitRows
 from securefed.attacks._generic.row_regression import LearnedGram, LearnedRows, RegressRows
+from securefed.attacks._generic.time_budget import TimeBudget
 
 __all__ = [
     "ClearRows",

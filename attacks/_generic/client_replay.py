@@ -9,7 +9,6 @@ is one number of one observed message.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,8 +20,9 @@ import numpy as np
 from securefed._messages import ClientId
 from securefed._tensors import Array, Tensors
 from securefed.algorithms._base import RoundOutcome
-from securefed.attacks._base import Target, View
+from securefed.attacks._base import RoundView, Target, View
 from securefed.attacks._generic.message_units import MessageUnits
+from securefed.attacks._generic.time_budget import TimeBudget
 from securefed.datasets._base import Dataset
 from securefed.defenses._differential_privacy.clip import clipped
 from securefed.errors import SecureFedError, TranscriptError
@@ -42,43 +42,14 @@ class Differentiable(Protocol):
     """Optional interface of an algorithm: its (stateless) client step on torch tensors, for exact derivatives."""
 
     def torch_messages(self, rows: Any, labels: Array | None, broadcast: Tensors) -> Mapping[str, Any]:
-        """Return the contribution of `rows`, a (rows, features) float64 torch tensor, as torch tensors."""
-        ...
+        """Return one client's contribution as torch tensors.
 
-
-@dataclass(frozen=True)
-class TimeBudget:
-    """Wall-clock time that an attack may take; a client step may be slow without computing anything.
-
-    Attributes:
-        seconds: total time in seconds.
-        until: time at which it ends, on the clock of `time.monotonic`.
-    """
-
-    seconds: float
-    until: float
-
-    @classmethod
-    def of(cls, seconds: float) -> TimeBudget:
-        """Start a budget of so many seconds now."""
-        return cls(seconds, time.monotonic() + seconds)
-
-    @property
-    def remaining(self) -> float:
-        """Seconds that remain; negative if the budget is spent."""
-        return self.until - time.monotonic()
-
-    def check(self) -> None:
-        """Check that there is time left.
-
-        Raises:
-            TranscriptError: the budget is spent.
+        Args:
+            rows: the client's rows, a (rows, features) float64 torch tensor.
+            labels: (rows,), or `None` where the client has none.
+            broadcast: what the server sent, NumPy arrays by name.
         """
-        if self.remaining < 0:
-            raise TranscriptError(
-                f"its {self.seconds:.0f} s were not enough for its client steps; allow more `seconds`, or audit fewer "
-                "or smaller clients"
-            )
+        ...
 
 
 @dataclass(frozen=True)
@@ -240,14 +211,18 @@ class Replay:
                     state = algorithm.enroll(data, public, rng)
                 tentative, sent = algorithm.contribute(state, observation.broadcast, rng)
                 state = algorithm.commit(tentative, RoundOutcome(True, observation.followed or None))
-                clipped_message = sent if self.through is None else self.through(sent, observation.round)
-                for names, norm in observation.clips if self.through is None else ():
-                    clipped_message = {
-                        **clipped_message,
-                        **clipped({name: clipped_message[name] for name in names if name in clipped_message}, norm),
-                    }
-            parts.append(_like(clipped_message, observation.message))
+                summed = self._clipped(sent, observation)
+            parts.append(_like(summed, observation.message))
         return np.concatenate(parts)
+
+    def _clipped(self, sent: Tensors, observation: RoundView) -> Tensors:
+        """Clip a contribution as the caller says (`through`), or as the view says: some tensors together, to a norm."""
+        if self.through is not None:
+            return self.through(sent, observation.round)
+        out = dict(sent)
+        for names, norm in observation.clips:
+            out |= clipped({name: out[name] for name in names if name in out}, norm)
+        return out
 
     @property
     def calls(self) -> int:
@@ -274,8 +249,8 @@ class Replay:
     def additive(self) -> bool:
         """True if the clients' random draws are added to their messages, as noise is.
 
-        The difference between the messages of two data sets is then the same under all draws. A sketch along random
-        directions, or a random half of the rows, does not.
+        The difference between the messages of two data sets is then the same under all draws. It is not where clients
+        send a sketch along random directions, or use a random half of their rows.
         """
         rng = np.random.default_rng([self.seed, 9])
         some, others = self.likely(rng), self.likely(rng)
@@ -344,12 +319,13 @@ class Replay:
         return np.stack(columns, axis=1)
 
     def _autodiff(self, algorithm: Differentiable, rows: Array) -> Array:
+        """Return the Jacobian by torch: d(sums of the members' messages) / d rows, (equations, rows * features)."""
         import torch  # noqa: PLC0415 - only for algorithms written in it
 
         bounds = np.cumsum((0, *self.sizes))
         places = {client: slice(bounds[i], bounds[i + 1]) for i, client in enumerate(self.members)}
 
-        def messages(point: Any) -> Any:
+        def messages(point: Any) -> Any:  # of all rows (rows, features): the entries of every observed sum, in order
             parts = []
             for observation in self.observed.rounds:
                 sums: dict[str, Any] = {}
