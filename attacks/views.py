@@ -1,9 +1,10 @@
 """Derive what each kind of attacker observes (its view) from the recorded transcript of a run.
 
-An attacker is a server, a server that sees sums only, colluding clients, or an outside observer. Its view holds, for
-every training exchange, the broadcast and one message: the sum over the smallest set of clients around the target that
-this attacker can isolate, in real units. Collusion views subtract the colluders' own contributions; none reads the
-target's contribution unless the attacker received it.
+Audits call these functions before each attack, users on transcripts of their own. An attacker is a server, a server
+that sees sums only, colluding clients, or an outside observer. Its view holds, for every training exchange, the
+broadcast and one message: the sum over the smallest set of clients around the target that this attacker can isolate, in
+real units. Collusion views subtract the colluders' own contributions; none reads the target's contribution unless the
+attacker received it.
 
 A transcript holds one record for each exchange. An exchange is one round trip: a broadcast, the uploads of the clients,
 and their sum; survivors are the clients whose uploads were summed. A contribution is what the algorithm computes, and

@@ -135,6 +135,7 @@ def _simulate(
 
 
 def _arrays(index: int, update: Mapping[str, Any]) -> dict[str, Array]:
+    """Return the update of client `index` as NumPy arrays of real numbers; raise `DataError` where it is none."""
     try:
         return {name: real_array(value, f"update {index}: {name!r}") for name, value in update.items()}
     except (TypeError, ValueError, AttributeError) as error:
@@ -144,6 +145,7 @@ def _arrays(index: int, update: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def _weights(weights: Sequence[float] | None, count: int) -> Array:
+    """Return the weights of `count` updates, 1 for each by default; refuse wrong numbers of them and bad values."""
     try:
         given = np.ones(count) if weights is None else np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError) as error:

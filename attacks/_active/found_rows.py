@@ -74,7 +74,7 @@ class FoundRows:
         A message whose vectors are all equal is an exception: it shows nothing but the mean of all rows, which recurs.
         """
         self.earlier += self.newest
-        self.newest = list(rows) or self.newest
+        self.newest = list(rows) or self.newest  # a message whose bins are all empty leaves them
         several = any(not same(rows[0], other) for other in rows[1:])
         for row in rows if several else ():
             if any(same(row, other, RECURS) for other in self.earlier):

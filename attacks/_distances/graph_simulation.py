@@ -244,6 +244,7 @@ class GraphSimulation:
         jacobian = []
         for index, unit in enumerate(units):
             values = [sent[index] for sent in sent_by_block]
+            # a message that does not depend on distances has no axis of directions: it gets one, of zeros
             derivatives = np.concatenate(
                 [np.broadcast_to(v.imag, (len(block), *v.shape[1:])) for v, block in zip(values, blocks, strict=True)]
             )

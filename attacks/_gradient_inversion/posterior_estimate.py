@@ -93,8 +93,9 @@ class PosteriorEstimate:
         tried = [counts]
         if sure[counts > 0].min() > _CERTAIN:
             tried += [one for one in further_counts[:_FURTHER_COUNTS] if not np.array_equal(one, counts)]
+        # for each: log likelihood, prior, coordinates of the rows, counts
         found = [(*ridge(equations, np.repeat(every, one)), one) for one in tried]
-        # `ridge` takes the labels in one order; counts that many orders give are likelier by their number
+        # `ridge` takes the labels in one order; the likelihood of counts is the sum over all orders that have them
         _, prior, coordinates, counts = max(found, key=lambda item: item[0] + log_orderings(item[-1]))
         labels = np.repeat(every, counts)
         weights = sure[labels][:, None] if counts is tried[0] else np.ones((len(labels), 1))

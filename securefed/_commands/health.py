@@ -1,7 +1,8 @@
 """Examine an installation: packages and extras, the random source, ciphers, keys, clocks, memory order, files.
 
-Each check runs the primitive that the library uses, against a published vector or a property that must hold. A check
-that passes does not prove that a generator is good; one that fails shows that something is broken.
+The command `securefed doctor` prints what `examine` finds. Each check runs the primitive that the library uses, against
+a published vector or a property that must hold. A check that passes does not prove that a generator is good; one that
+fails shows that something is broken.
 """
 
 from __future__ import annotations

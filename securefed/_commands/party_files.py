@@ -1,7 +1,8 @@
 """Read and write the files of `securefed party`: updates, message files with their names, identities and states.
 
-Sites make a secure sum by files in a folder that people carry or share. A round takes one exchange, or several where an
-attempt is repeated; an exchange goes in stages, with one request file and one reply file for each client.
+The commands (`party`) and their turns (`party_turns`) call it. Sites make a secure sum by files in a folder that people
+carry or share. A round takes one exchange, or several where an attempt is repeated; an exchange goes in stages, with
+one request file and one reply file for each client.
 """
 
 from __future__ import annotations
@@ -129,6 +130,7 @@ def npz_bytes(arrays: Mapping[str, Array]) -> bytes:
 
 
 def _read_npz(data: bytes) -> dict[str, Any]:
+    """Read NumPy arrays by name; nothing is unpickled."""
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
@@ -137,6 +139,7 @@ def _read_npz(data: bytes) -> dict[str, Any]:
 
 
 def _read_safetensors(data: bytes) -> dict[str, Any]:
+    """Read torch tensors by name."""
     from safetensors import SafetensorError  # noqa: PLC0415 - only for files of this kind
     from safetensors.torch import load  # noqa: PLC0415 - NumPy has no bfloat16
 
@@ -147,6 +150,7 @@ def _read_safetensors(data: bytes) -> dict[str, Any]:
 
 
 def _read_csv(data: bytes) -> dict[str, Any]:
+    """Read columns by the names in the first line; a single line of numbers gives scalars."""
     try:
         rows = [row for row in csv.reader(io.StringIO(data.decode("utf-8-sig"), newline="")) if row]
     except (UnicodeDecodeError, csv.Error) as error:
@@ -193,7 +197,7 @@ def read_public_identity(text: str) -> bytes:
     """Read a public identity: 64 hexadecimal digits, or the path of a file that holds them.
 
     Raises:
-        ConfigError: neither.
+        ConfigError: it is neither.
     """
     try:
         digits = text if re.fullmatch(r"[0-9a-fA-F]{64}", text) else Path(text).read_text().strip()

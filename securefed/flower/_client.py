@@ -134,6 +134,12 @@ class _PartyApp:
         return EnrolmentReply(party)
 
     def _enrol(self, invitation: Invitation, party: PartyId, context: Context) -> None:
+        """Check the invitation against this party's own terms, and store its first state in Flower's context.
+
+        Raises:
+            ConfigError: the terms differ, or the run has no use for this party.
+            ContradictionError: the party takes part in another run already.
+        """
         terms = self.terms(context)
         begun = _progress(context)
         if begun is not None and (invitation.run, invitation.terms) == (begun.run, terms.digest):
@@ -183,6 +189,7 @@ class _PartyApp:
             raise RuntimeError("this party cannot answer; its own log gives the reason") from None
 
     def _answer(self, message: Message, context: Context) -> Inner:
+        """Restore this party's state, let it answer, and store the new state before the reply leaves."""
         data, standing = from_content(message.content, SERVER), _progress(context)
         if standing is None:
             raise ContradictionError(SERVER, "this party has not enrolled in the run of this message; enrol it first")

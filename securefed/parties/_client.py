@@ -2,8 +2,9 @@
 
 A round makes one sum of the clients' updates. It takes one attempt (an exchange), or several where attempts are void;
 each goes in stages, such as keys, shares, upload and unmasking, with one request and reply for each client. Only the
-request for the upload needs the update. `ClientNode` does the protocol; this class reads updates, weights and the base
-(the model that the update was computed from), and keeps the state in a file.
+request for the upload needs the update. A user's training loop holds one `SumClient` at each client and passes it every
+request that comes. `ClientNode` does the protocol; this class reads updates, weights and the base (the model that the
+update was computed from), and keeps the state in a file.
 """
 
 from __future__ import annotations
@@ -196,6 +197,7 @@ class SumClient:
         self, node: ClientNode, message: Message, update: Update | None, weight: Weight, metrics: Mapping[str, float],
         base: Mapping[str, Any] | None,
     ) -> Message:  # fmt: skip
+        """Answer the request for the upload; what the caller gave is checked before the request is accepted."""
         if update is None:
             raise ConfigError("this request asks for the contribution; give the update: receive(request, update, ...)")
         for name, value in (("update", update), ("base", base)):
@@ -298,6 +300,7 @@ class SumClient:
             self._file.write(self.freeze())
 
     def _restore(self, frozen: bytes) -> None:
+        """Take the state that `freeze` returned; raise `StorageError` where it is not one of this client."""
         try:
             tensors, values = decode(frozen)
             if self._own_ledger and values["book"]:

@@ -141,12 +141,12 @@ class _OneStepEquations:
 
     def guessed(self, rng: np.random.Generator) -> Array:
         """Return the coordinates of a random positive semidefinite matrix of the expected trace."""
-        basis = symmetric_basis(self.X.shape[1])
+        rank = self.X.shape[1]
         trace = float(np.trace(self.matrix(self.expected())))
         # eigenvalues in proportion to numbers between e^-4 and 1, with random eigenvectors
-        vectors, values = orth(rng.normal(size=self.X.shape[1:] * 2)), np.exp(rng.uniform(-4, 0, self.X.shape[1]))
+        vectors, values = orth(rng.normal(size=(rank, rank))), np.exp(rng.uniform(-4, 0, rank))
         M = (vectors * (values / values.sum() * trace)) @ vectors.T
-        return np.asarray(np.tensordot(basis, M, 2) / self.beta)
+        return np.asarray(np.tensordot(symmetric_basis(rank), M, 2) / self.beta)
 
     def next(self, M: Array) -> tuple[Array, Array]:
         """Return X+ = orth(X M + beta Z Z^T X) and G+ = (I - X+ X+^T) Y (X+^T Z)^-1."""

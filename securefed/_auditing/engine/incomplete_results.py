@@ -98,7 +98,7 @@ def missing(
 def _missing_of(
     place: tuple[str, str], seeds: int, attempts: Sequence[Attempt], gaps: Sequence[Gap]
 ) -> Iterator[Missing]:
-    """List the gaps of one algorithm under one defence: of the whole run, of views, of attacks on some seeds.
+    """List the gaps of one algorithm under one defence: of whole runs, then view by view.
 
     Args:
         place: algorithm and defence.
@@ -114,21 +114,35 @@ def _missing_of(
         reasons = [f"{gap.attack}: {gap.reason}" for gap in gaps if gap.attack and gap.seed == gaps[0].seed]
         yield Missing(*place, "", "", 0, seeds, "; ".join(dict.fromkeys(reasons)) or UNTRIED)
         return
+    completed = set(range(seeds)) - set(ended)
     for view in dict.fromkeys([*(a.view for a in attempts), *(gap.view for gap in gaps if gap.view)]):
         ran: dict[str, set[int]] = {}  # by attack, the seeds in which it ran on this view
         for attempt in attempts:
             if attempt.view == view:
                 ran.setdefault(attempt.attack, set()).add(attempt.seed)
-        attacked = set().union(*ran.values())  # seeds in which some attack ran on this view
-        expected = set(range(seeds)) - set(ended)
-        reported = [gap for gap in gaps if gap.view == view]
-        if not expected <= attacked:  # in some seed that ran no attack looked at this view
-            first = min(expected - attacked)
-            reasons = [f"{gap.attack}: {gap.reason}" for gap in reported if gap.seed == first]
-            why = f"no attack applies ({'; '.join(reasons) or UNTRIED})"
-            yield Missing(*place, view, "", len(attacked), seeds, why)
-        for attack, own in ran.items():
-            if not attacked <= own:  # in some seed others ran on this view and this attack did not
-                first = min(attacked - own)
-                why = next((gap.reason for gap in reported if (gap.attack, gap.seed) == (attack, first)), UNTRIED)
-                yield Missing(*place, view, attack, len(own), seeds, why)
+        yield from _missing_in_view((*place, view), seeds, completed, ran, [gap for gap in gaps if gap.view == view])
+
+
+def _missing_in_view(
+    place: tuple[str, str, str], seeds: int, completed: set[int], ran: Mapping[str, set[int]], gaps: Sequence[Gap]
+) -> Iterator[Missing]:
+    """List the gaps of one view: first that of seeds in which no attack ran on it, then those of single attacks.
+
+    Args:
+        place: algorithm, defence and view.
+        seeds: number of runs.
+        completed: seeds whose run did not end early.
+        ran: by attack, the seeds in which it ran on this view.
+        gaps: what is reported as not run on this view.
+    """
+    attacked = set().union(*ran.values())
+    if not completed <= attacked:
+        first = min(completed - attacked)
+        reasons = [f"{gap.attack}: {gap.reason}" for gap in gaps if gap.seed == first]
+        why = f"no attack applies ({'; '.join(reasons) or UNTRIED})"
+        yield Missing(*place, "", len(attacked), seeds, why)
+    for attack, own in ran.items():
+        if not attacked <= own:  # in some seed other attacks ran on this view and this one did not
+            first = min(attacked - own)
+            why = next((gap.reason for gap in gaps if (gap.attack, gap.seed) == (attack, first)), UNTRIED)
+            yield Missing(*place, attack, len(own), seeds, why)

@@ -2,7 +2,8 @@
 
 A leakage is 1 for an exact estimate and 0 for one no better than the guess. Its null is the leakage of the same attack
 on messages that say nothing, which is what chance gives. An audit has one value of each for every seed, that is for
-every repetition of the run. `interval` bounds each mean, and `verdict` compares the two.
+every repetition of the run. `interval` bounds each mean, and `verdict` compares the two; `gathering` calls both for
+each cell of the report.
 """
 
 from __future__ import annotations

@@ -243,6 +243,7 @@ def _datasets(clients: Iterable[Dataset | Array]) -> list[Dataset]:
 
 
 def _dataset(index: int, item: Any) -> Dataset:
+    """Return one client's rows as a `Dataset`; errors name the client by its `index`."""
     if isinstance(item, Dataset):
         return item
     if isinstance(item, tuple):

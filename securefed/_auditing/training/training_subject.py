@@ -105,7 +105,7 @@ class TrainingSubject:
             "secret": "samples",
             "also attacked": "counts of labels, batch statistics, tokens, membership, pooled data",
             "clip": "none",
-            "utility": "utility",
+            "utility": "utility",  # head of a column that stays empty: the model's utility is not measured
         }
 
     def assumptions(self) -> tuple[str, ...]:
