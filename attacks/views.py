@@ -209,14 +209,14 @@ def eavesdropper(transcript: Transcript, target: ClientId | None) -> View:
 def shuffled(observed: View, rng: np.random.Generator) -> View:
     """Shuffle a view for a null test: the same numbers without structure.
 
-    Every message takes the place of another round's, and the entries of its tensors are permuted at random, so that
-    neither the pairing with a broadcast nor the structure of one message is left.
+    Every message takes the place of another round's (where there are several rounds), and the entries of its tensors
+    are permuted at random, so that neither the pairing with a broadcast nor the structure of one message is left.
     """
     count = len(observed.rounds)
     order = rng.permutation(count)
     # Round order[k] gets the message of round order[k - 1].
     partner = np.empty(count, dtype=np.int64)
-    partner[order] = np.roll(order, 1)  # one cycle: no message keeps its round
+    partner[order] = np.roll(order, 1)  # one cycle: of several rounds no message keeps its own
     rounds = tuple(
         replace(observation, message=_permuted(observed.rounds[other].message, rng))
         for observation, other in zip(observed.rounds, partner, strict=True)

@@ -109,6 +109,7 @@ def level_plan(defense: Defense, layout: Layout, capacity: int, members: int, be
     """
     if defense.plan(layout, members).noised:
         raise PlanError(f"{defense.name}: noise is planned for one exchange, not for a tree of them")
+    # Plan the transforms (clip, fixed point) for the whole tree, then the aggregation for this group alone.
     whole = Defense(defense.transforms, Plain()).plan(layout, capacity)
     tensors = tuple(t if t.bound is None else replace(t, bound=below * t.bound) for t in whole.tensors)
     start = replace(whole, clients=members, tensors=tensors, stages=(), upload_bytes=0, open_to="", assumptions=())

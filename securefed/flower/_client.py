@@ -170,7 +170,10 @@ class _PartyApp:
         node = terms.node(party, invitation.run, rows)
         check_stateless_clients(terms.defense, node.state.committed)
         folder = self._folder(terms, party, context)
-        self._save(node, folder, recall(folder, node, invitation.run, invitation.resumes), context)
+        progress = recall(
+            folder, node, invitation.run, invitation.resumes
+        )  # loads what earlier runs left in the folder
+        self._save(node, folder, progress, context)
 
     def answer(self, message: Message, context: Context) -> bytes:
         """Return the reply to one message of the protocol.
@@ -195,6 +198,7 @@ class _PartyApp:
             raise ContradictionError(SERVER, "this party has not enrolled in the run of this message; enrol it first")
         inner, terms, party = Inner.decode(data, claimed_sender=SERVER), self.terms(context), self.party(context)
         frozen = from_record(context.state.array_records.get(_STATE))
+        # `standing` is the progress so far; `standing.next` counts the answer that this call gives
         if party < 0:
             helper = terms.defense.aggregation.helper(terms.public.cohort, frozen)
             assert helper is not None
@@ -249,6 +253,7 @@ class _PartyApp:
             raise DataError("this party's rows cannot be read") from error
 
     def _folder(self, terms: Terms, party: PartyId, context: Context) -> ClientFolder | None:
+        """Return this client's file for these terms; `None` where the app was given no folder."""
         if self.folder is None:
             return None
         path = Path(self.folder(context)) / f"client-{party}-{terms.digest[:16]}.state"
@@ -262,5 +267,6 @@ def _progress(context: Context) -> RunProgress | None:
 
 
 def _keep(context: Context, frozen: bytes, standing: RunProgress) -> None:
+    """Store a party's state and progress in Flower's context."""
     context.state[_STATE] = to_record(frozen)
     context.state[_RUN] = ConfigRecord(dict(standing.fields()))

@@ -99,13 +99,15 @@ def verdict(leakage: Interval, null: Interval, *, explained: float = math.nan, h
     """Judge a leakage against its null, with threshold = max(.05, null.high) and low = mean - `widened(leakage)`.
 
     - `exposed`: low >= .9 and low > null.high.
-    - `partial`: low > threshold, of two seeds or more; or a single run was reconstructed to a thousandth of the guess's
-      error (leakage .999, as leakage is 1 - error / error of the guess), which is also more than null.high.
-    - `inconclusive`: neither, and silence means nothing: fewer than 8 in 10 runs are explained, so that the search
-      failed in the others; or no mean leakage would have been noticed (`detectable` >= 1); or low > threshold in one
-      seed, which chance may have made.
-    - `not detected`: neither, with `detectable` = threshold + (mean - low) + .84 deviation / sqrt(seeds). The summand
-      mean - low lifts the interval over the threshold; .84 standard errors make that likely in 8 of 10 repetitions.
+    - `partial`: not exposed, and low > threshold over two seeds or more; or one run was reconstructed: `highest` is at
+      least .999 (leakage is 1 - error / error of the guess) and at least null.high.
+    - `inconclusive`: neither, which says nothing for one of three reasons: fewer than 8 in 10 runs are explained, so
+      that the search failed in the others; no mean leakage would have been noticed (`detectable` >= 1); or there is one
+      seed only and its leakage lies above the threshold, which may be chance.
+    - `not detected`: none of these.
+
+    `detectable` = threshold + (mean - low) + .84 deviation / sqrt(seeds). The summand mean - low lifts the interval
+    over the threshold; .84 standard errors make that likely in 8 of 10 repetitions.
 
     At most 2 % of verdicts may be false where leakage and null follow one distribution. Measured: .5 to 1.5 % at 10
     seeds, on normal, skewed and rare-success distributions. Below 10 seeds the bootstrap is too narrow (7 % at 3, 17 %
