@@ -222,10 +222,10 @@ def _unobserved_factor(probe_span: ProbeSpan, rows: int) -> Array:
     if not factor.size:
         return np.zeros((len(probe_span.basis), 0))
     prior = np.median(values[significant]) / len(probe_span.spread)
-    precision = (
-        1 / np.maximum(probe_span.spread, np.finfo(float).eps * float(np.linalg.norm(probe_span.image)))[:, None]
-    )
-    # ridge regression of each row of G: minimise ||precision (F_Q g - observed)||^2 + ||g||^2 / prior
+    round_off = np.finfo(float).eps * float(np.linalg.norm(probe_span.image))
+    precision = 1 / np.maximum(probe_span.spread, round_off)[:, None]
+    # Ridge regression of each row g of G: minimise ||precision (F_Q g - observed)||^2 + ||g||^2 / prior. With u, d, vt
+    # the decomposition of precision F_Q, g = vt^T diag(d / (d^2 + 1 / prior)) u^T (precision observed).
     u, d, vt = np.linalg.svd(precision * factor, full_matrices=False)
     gain = d / (d**2 + 1 / prior)
     return np.asarray(((vt.T * gain) @ (u.T @ (precision * probe_span.outer.T))).T)
@@ -249,7 +249,9 @@ def _noise(W: Array, s: Array, errors_known: bool) -> tuple[float, Array]:
     squares = np.triu((W - W.T) ** 2 / (s**-2 + s[:, None] ** -2), 1)
     pairs, prior = len(s) * (len(s) - 1) / 2, _PRIOR_PAIRS if errors_known else 0.0
     unit = np.sqrt((prior + squares.sum()) / (prior + pairs)) if prior + pairs else 0.0
-    return float(unit), np.sqrt((_PRIOR_PAIRS * unit**2 + squares.sum(axis=0)) / (_PRIOR_PAIRS + np.arange(len(s))))
+    # direction j stands in the j pairs (i, j), i < j; where they are few, the overall estimate dominates
+    own = (_PRIOR_PAIRS * unit**2 + squares.sum(axis=0)) / (_PRIOR_PAIRS + np.arange(len(s)))
+    return float(unit), np.sqrt(own)
 
 
 def _likelier_errors(probes: Array, products: Array, errors: Array) -> Array:

@@ -170,9 +170,8 @@ class _PartyApp:
         node = terms.node(party, invitation.run, rows)
         check_stateless_clients(terms.defense, node.state.committed)
         folder = self._folder(terms, party, context)
-        progress = recall(
-            folder, node, invitation.run, invitation.resumes
-        )  # loads what earlier runs left in the folder
+        # the node takes over what earlier runs left in the folder
+        progress = recall(folder, node, invitation.run, invitation.resumes)
         self._save(node, folder, progress, context)
 
     def answer(self, message: Message, context: Context) -> bytes:

@@ -3,9 +3,10 @@
 `first_screen` shows what `sureness` and `gaps` return on the report's first page, and the terminal's summary
 (`_commands.display`) shows `runs_sentence` and `lying`. A run, also called a seed, is one repetition of the training.
 
-A situation is an algorithm under a defence, a view (what an attacker sees) and a secret; the secrets of one owner (a
-client, all clients) count as one where the report does not name them. The cell of the strongest attack counts for it.
-`detectable` of its verdict is the smallest mean leakage that would have been noticed in 8 of 10 repetitions.
+A cell of the report is one attack on one secret in one view (what an attacker sees), over all runs. Cells of one
+algorithm, defence, view and secret make a situation, for which the cell of the strongest attack counts. The secrets of
+one owner (a client, all clients) count as one secret where the report does not name them. `detectable` of a verdict is
+the smallest mean leakage that would have been noticed in 8 of 10 repetitions.
 """
 
 from __future__ import annotations
