@@ -31,7 +31,7 @@ counts as proven, if its Jacobian has full rank.
 _FULL_RANK = 1e-11
 """Singular values below this share of the largest, columns scaled to unit length, count as zero."""
 _PATIENCE = StallLimit(1e-8, far=10, close=None)
-"""A fit ends when ten Jacobians have not halved its residual while that is above 1e-8."""
+"""A fit ends when ten Jacobians have not halved its residual while that is above 1e-8; below, it goes on to `GOAL`."""
 _EQUAL_CLIENT_JACOBIANS = 40
 """Largest number of Jacobians for the fit of equal clients. It only gives a start and need not be accurate."""
 
@@ -135,7 +135,7 @@ def fit_jointly(
             goal=GOAL,
             residual=problem.residual,
             patience=_PATIENCE,
-            stepper=GeodesicAcceleration(problem.residual),
+            stepper=GeodesicAcceleration(problem.residual),  # second-order steps, which follow curved valleys
         )
         best = min(best, fit, key=lambda fit: fit.norm)
         starts_tried += 1
@@ -196,6 +196,6 @@ def _equal_clients(senders: Sequence[MemberSimulation], observed: Array, scale: 
         steps=_EQUAL_CLIENT_JACOBIANS,
         goal=GOAL,
         residual=mean_client.residual,
-        patience=StallLimit(0.0, far=5),
+        patience=StallLimit(0.0, far=5),  # ends when five Jacobians have not halved the residual
     )
     return fit.point if np.isfinite(fit.norm) else first

@@ -1,6 +1,6 @@
 """Compare the numbers that a client's messages hold with the numbers of its rows.
 
-Where the rows are more, the messages' equations alone do not determine them, so that a search that fits rows to the
+Where the rows hold more, the messages' equations alone do not determine them, so that a search that fits rows to the
 messages cannot succeed, however long it runs. It is no proof of safety: an attacker who knows what rows look like may
 still come near, and single rows may be recognised. `decision` and `next_runs` say so where an attack failed.
 """
