@@ -98,6 +98,8 @@ def test_where_nothing_is_advised_the_nearest_setting_and_what_it_leaves_are_nam
     assert none.nearest == leaky and ADVICE.nearest is None and nearest_sentence(ADVICE) == ""
     said = nearest_sentence(none)
     assert "a leak of up to 0.30 is not excluded;" in said
+    ruined = replace(none, tried=(replace(leaky, utility_deviation=0.2),))
+    assert "its utility is 0.950 on average (standard deviation of single runs 0.200), " in nearest_sentence(ruined)
     assert "From 128 clients on, noise of epsilon 8 in 6 rounds keeps 90%" in said
     held = replace(none, tried=(leakier, leaky, replace(SETTING, usable=False)))
     assert held.nearest is not None and held.nearest.holds
@@ -112,6 +114,10 @@ def test_of_noise_that_hides_single_rows_the_strongest_usable_promise_is_said() 
     said = record_sentence(replace(ADVICE, records=(strong, RECORD, weak)))
     assert "private/fedavg with epsilon 1 (delta 1e-05) for a row has a utility of 0.880, 0.020 less than in" in said
     assert "in at most 55 of 100 cases" in said
+    scattered = replace(RECORD, utility_deviation=0.0312)
+    assert "of 0.880 on average (standard deviation of single runs 0.031), 0.020 less" in record_sentence(
+        replace(ADVICE, records=(scattered,))
+    )
     none = record_sentence(replace(ADVICE, records=(strong,)))
     assert "at epsilon 0.5 for a row, does not keep 90% of the utility" in none
     assert record_sentence(replace(ADVICE, records_note="Not tried: pca.")) == "Not tried: pca."

@@ -89,8 +89,8 @@ def sentences(
     best = max(holding, key=lambda one: one.utility)
     first = (
         f"With {best.clients} clients {len(holding)} of {len(tried)} settings keep the leak at {acceptable:g} or less, "
-        f"but none keeps {keep:.0%} of the utility: the best, {best.defense}, has {best.utility:.3f} where messages in "
-        f"the clear reach {best.utility_clear:.3f}."
+        f"but none keeps {keep:.0%} of the utility: the best, {best.defense}, has {best.utility:.3f}{_scatter(best)} "
+        f"where messages in the clear reach {best.utility_clear:.3f}."
     )
     if needed is not None:
         which = min((one for one in holding if one.usable_from == needed), key=lambda one: one.epsilon or 0.0)
@@ -109,7 +109,7 @@ def nearest_sentence(advice: Advice) -> str:
     if not one.detectable <= advice.acceptable:
         smallest = "of any size" if math.isnan(one.detectable) else f"below {min(one.detectable, 1.0):.2f}"
         said += f", and the attacks might have missed a leak {smallest}"
-    said += f"; its utility is {one.utility:.3f}, {one.utility_clear:.3f} in the clear."
+    said += f"; its utility is {one.utility:.3f}{_scatter(one)}, {one.utility_clear:.3f} in the clear."
     larger = [s for s in advice.tried if s.usable_from is not None and s.epsilon is not None]
     if larger and not any(s.holds for s in advice.tried):
         first = min(larger, key=lambda s: (s.usable_from or 0, s.epsilon or 0.0, s.rounds))
@@ -119,6 +119,12 @@ def nearest_sentence(advice: Advice) -> str:
             "its leak there was not measured."
         )
     return said
+
+
+def _scatter(one: Setting | RecordSetting) -> str:
+    """Say how much the utility of single runs scatters; empty where that is not known."""
+    deviation = one.utility_deviation
+    return "" if math.isnan(deviation) else f" on average (standard deviation of single runs {deviation:.3f})"
 
 
 def _simulation(one: Setting) -> str:
@@ -135,9 +141,9 @@ def record_sentence(advice: Advice) -> str:
         kept = f"{lost:.3f} less than" if round(lost, 3) > 0 else "no less than"
         return (
             f"If it is enough to hide each single row (a patient) and not a whole client: {one.algorithm} with epsilon "
-            f"{one.epsilon:g} (delta {one.delta:g}) for a row has a utility of {one.utility:.3f}, {kept} in the "
-            "clear. An attacker who knows all other rows and sees every message then tells whether a row was there in "
-            f"at most {_of_100(one.guess)} of 100 cases; a coin is right in 50. What a client's rows have in common "
+            f"{one.epsilon:g} (delta {one.delta:g}) for a row has a utility of {one.utility:.3f}{_scatter(one)}, "
+            f"{kept} in the clear. An attacker who knows all other rows and sees every message then tells whether a row was "
+            f"there in at most {_of_100(one.guess)} of 100 cases; a coin is right in 50. What a client's rows have in common "
             "is not hidden. The table of single rows has the other epsilons."
         )
     if not advice.records:
@@ -175,9 +181,7 @@ def _do(advised: Setting) -> str:
 def _costs(advised: Setting, tried: Sequence[Setting]) -> str:
     """Say what the advised setting costs: utility, bytes beside those of the first setting (no defence), and time."""
     lost = advised.utility_clear - advised.utility
-    deviation = advised.utility_deviation
-    scatter = "" if math.isnan(deviation) else f" on average (standard deviation of single runs {deviation:.3f})"
-    utility = f"The utility is {advised.utility:.3f}{scatter}"
+    utility = f"The utility is {advised.utility:.3f}{_scatter(advised)}"
     utility += f", {lost:.3f} less than in the clear" if round(lost, 3) > 0 else ", no less than in the clear"
     plain = tried[0]
     times = f" ({advised.bytes_up / plain.bytes_up:.1f} times)" if plain.bytes_up > 0 else ""
