@@ -142,9 +142,9 @@ def record_sentence(advice: Advice) -> str:
         return (
             f"If it is enough to hide each single row (a patient) and not a whole client: {one.algorithm} with epsilon "
             f"{one.epsilon:g} (delta {one.delta:g}) for a row has a utility of {one.utility:.3f}{_scatter(one)}, "
-            f"{kept} in the clear. An attacker who knows all other rows and sees every message then tells whether a row was "
-            f"there in at most {_of_100(one.guess)} of 100 cases; a coin is right in 50. What a client's rows have in common "
-            "is not hidden. The table of single rows has the other epsilons."
+            f"{kept} in the clear. An attacker who knows all other rows and sees every message then tells whether a "
+            f"row was there in at most {_of_100(one.guess)} of 100 cases; a coin is right in 50. What a client's rows "
+            "have in common is not hidden. The table of single rows has the other epsilons."
         )
     if not advice.records:
         return advice.records_note
