@@ -36,7 +36,8 @@ class AttackInputs:
         classes: number of classes; 0 where targets are no classes.
         facts: what runs of the step on known rows show; `None` where there is no step to run.
         budget: time that is left.
-        share: of the audit's `seconds`, the share that the attacks on one view of one run get; 0 where it is not known.
+        share: of the audit's `seconds`, the share that the attacks on one view of one run get, less where more seconds
+            would have the audit take slower steps; 0 where it is not known.
     """
 
     training: TorchTraining
@@ -152,5 +153,5 @@ class AttackInputs:
 
 def in_two_digits(seconds: float) -> int:
     """Round up to a whole number of which all digits but the first two are 0."""
-    unit = 10 ** max(math.floor(math.log10(max(seconds, 1.0))) - 1, 0)
+    unit: int = 10 ** max(math.floor(math.log10(max(seconds, 1.0))) - 1, 0)
     return math.ceil(seconds / unit) * unit

@@ -97,16 +97,17 @@ def audit_training(
     _check_shapes(rows, held_out)
     training = TorchTraining(model, loss, local_step)
     _check_model(training, rows[0])
-    notes: list[str] = []
+    notes, slower = list[str](), 1.0
     held = max(len(own) for own in rows)
     if local_step is not None and recording is None:
-        rows, notes = cut_to_budget(training, rows, seeds, seconds)
+        rows, notes, slower = cut_to_budget(training, rows, seeds, seconds)
     runs: ObservedRuns = (
         SimulatedRuns(training, rows, seeds)
         if recording is None
         else RecordedRuns(recording, training, _recorded_rows(recording, rows), seeds)
     )
-    subject = TrainingSubject(training, runs, rows, held_out, _classes(training, rows, classes), chosen, seconds)
+    named = _classes(training, rows, classes)
+    subject = TrainingSubject(training, runs, rows, held_out, named, chosen, seconds, slower)
     curve = subject.measure_sizes() if local_step is not None else SizeCurve()
     results = [subject.audit_seed(seed) for seed in range(runs.count)]
     for seed, result in enumerate(results):

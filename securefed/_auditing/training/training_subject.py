@@ -55,6 +55,7 @@ class TrainingSubject:
         classes: number of classes; 0 where the rows' targets (y) are no classes.
         views: that are attacked.
         seconds: for all attacks together.
+        slower: by how much longer a step takes on all rows, where clients were cut to fewer; 1 where they were not.
         facts: what the first probe of the step showed; `None` before it, and where there is no step to run.
     """
 
@@ -65,6 +66,7 @@ class TrainingSubject:
     classes: int
     views: Sequence[str]
     seconds: float
+    slower: float = 1.0
     facts: StepFacts | None = None
     _statistics: dict[int, list[Array]] = field(default_factory=dict)
 
@@ -171,7 +173,7 @@ class TrainingSubject:
         sizes = tuple(len(self.clients[client]) for client in observed.members)
         facts = self._probe(observed, prior) if self.training.step is not None else None
         of_runs = 1 if self.training.step is None else 1 - _CURVE_SHARE  # of all seconds; the curve may take the rest
-        share = of_runs * self._share(view) / self.runs.count
+        share = of_runs * self._share(view) / (self.runs.count * self.slower)
         inputs = AttackInputs(self.training, observed, sizes, prior, self.classes, facts, budget, share)
         # `None`: the rows of all clients together, which a sum may show where it does not show one client's
         for target in (observed.target, None) if view == views.SUM_ONLY else (observed.target,):
@@ -215,7 +217,7 @@ class TrainingSubject:
 
 def cut_to_budget(
     training: TorchTraining, clients: list[TrainedRows], seeds: int, seconds: float
-) -> tuple[list[TrainedRows], list[str]]:
+) -> tuple[list[TrainedRows], list[str], float]:
     """Leave each client as many rows as the audit has time for.
 
     Args:
@@ -225,7 +227,7 @@ def cut_to_budget(
         seconds: for all attacks together.
 
     Returns:
-        The clients, and a sentence where rows were left out.
+        The clients, a sentence where rows were left out, and how many times longer the step takes on all rows.
     """
     most = max(len(rows) for rows in clients)
     # half of the time is for local steps, of which a run's attacks take about `_STEPS_A_RUN`
@@ -242,10 +244,10 @@ def cut_to_budget(
             break
         count = max(count // 2, _FEWEST)
     if count == most:
-        return clients, []
+        return clients, [], 1.0
     note = (
         f"the local step takes {full:.2g} s on {most} rows, too long for {seconds:.0f} s of attacks: every figure is "
         f"of clients cut to their first {count} rows ({spent:.2g} s); allow about "
         f"`seconds={in_two_digits(2 * full * seeds * _STEPS_A_RUN)}` to audit all rows"
     )
-    return [rows.part(slice(0, count)) for rows in clients], [note]
+    return [rows.part(slice(0, count)) for rows in clients], [note], max(full / spent, 1.0)
