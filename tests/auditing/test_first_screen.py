@@ -277,6 +277,8 @@ def test_a_server_that_lies_is_named_and_warned_of_where_it_gets_past_a_protecti
     why = next(action.why for action in actions(report(honest, lying, quiet)) if "cannot send" in action.what)
     assert why.endswith("in spite of secure aggregation. Under Distributed DP it found nothing.")
     assert "A server that lies read nothing more under the protections" in decision(report(honest, quiet))
+    weak = replace(quiet, verdict=Verdict(NOT_DETECTED, 0.75))
+    assert "Whether a server that lies reads more under a protection is not known." in decision(report(honest, weak))
     assert "A server that lies" not in decision(report(honest))
 
 

@@ -133,10 +133,13 @@ def test_a_stronger_observer_never_has_a_milder_verdict() -> None:
 
 def test_a_mean_that_is_no_finding_says_what_guessing_gives() -> None:
     wide = replace(scattered(0.1), leakage=Interval(0.51, 0.2, 0.8, 10, 0.4))
+    quiet = replace(wide.verdict, word=NOT_DETECTED)
     near = replace(wide, null_leakage=Interval(0.3, 0.1, 0.6, 10, 0.3))
     assert chance_text(replace(near, verdict=verdict(near.leakage, near.null_leakage))) == ""  # nothing would show
     assert chance_text(replace(near, verdict=replace(near.verdict, word=NOT_DETECTED))) == "guessing gives up to 0.60"
-    assert chance_text(replace(wide, verdict=replace(wide.verdict, word=NOT_DETECTED))) == "not clear of 0.05"
+    assert chance_text(replace(wide, leakage=replace(wide.leakage, low=0.01), verdict=quiet)) == "not clear of 0.05"
+    few = replace(wide, leakage=replace(wide.leakage, seeds=3), verdict=quiet)
+    assert chance_text(few) == "not clear of 0.05, with the interval widened for 3 runs"
     assert chance_text(LEAK) == ""
 
 

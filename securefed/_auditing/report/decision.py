@@ -65,7 +65,10 @@ def _lied(report: Report) -> str:
     tried = [cell for cell in _lying_cells(report) if cell.defense != PLAIN]
     found = [cell for cell in tried if cell.verdict.word in FOUND]
     bare = lied_in_the_clear(report)
-    if not found and any(cell.verdict.word == INCONCLUSIVE for cell in tried):
+    level = report.settings[AUDIT]["acceptable"]
+    # an inconclusive one may miss any leak; a quiet one those below what it would have noticed
+    blind = any(cell.verdict.word == INCONCLUSIVE or not cell.verdict.detectable <= level for cell in tried)
+    if not found and blind:
         return f"{bare} Whether a server that lies reads more under a protection is not known.".strip()
     if not found:
         said = "A server that lies read nothing more under the protections where it was tried." if tried else ""

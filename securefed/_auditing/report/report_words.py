@@ -188,7 +188,9 @@ def chance_text(cell: Cell) -> str:
         return ""
     if cell.null_leakage.high > PARTIAL_FROM:
         return f"guessing gives up to {leak_text(cell.null_leakage.high)}"
-    return f"not clear of {PARTIAL_FROM:g}"
+    # of few runs the verdict rests on a wider interval than the one that is shown
+    widened = f", with the interval widened for {cell.leakage.seeds} runs" if cell.leakage.low > PARTIAL_FROM else ""
+    return f"not clear of {PARTIAL_FROM:g}{widened}"
 
 
 @cache
