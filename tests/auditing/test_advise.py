@@ -95,6 +95,10 @@ def test_the_advised_setting_holds_is_usable_and_is_the_best_of_those() -> None:
     assert promised[1].startswith("The utility is 0.925 on average (standard deviation of single runs 0.021), ")
     nothing = sentences([leaky], None, None, 0.1, 0.9, 512)
     assert "none is shown to keep the leak at 0.1 or less" in nothing[0]
+    weak = replace(leaky, leak_upper=0.08, detectable=0.14)
+    assert sentences([weak], None, None, 0.1, 0.9, 512)[0].endswith(
+        "the lowest bound is 0.08, but the attacks might have missed a leak below 0.14."
+    )
 
 
 def cohort(clients: int, utility: float) -> CohortUtility:

@@ -79,7 +79,10 @@ def sentences(
     holding = [one for one in tried if one.holds]
     lowest = min((one for one in tried if not math.isnan(one.leak_upper)), key=lambda one: one.leak_upper, default=None)
     if not holding:
-        known = "none of them could be measured" if lowest is None else f"the lowest bound is {lowest.leak_upper:.2f}"
+        known = "none of them could be measured"
+        if lowest is not None:
+            known = f"the lowest bound is {lowest.leak_upper:.2f}"
+            known += f", but {_missed(lowest)}" if lowest.leak_upper <= acceptable else ""
         first = f"Of {len(tried)} settings none is shown to keep the leak at {acceptable:g} or less: {known}."
         return (
             first,
@@ -107,8 +110,7 @@ def nearest_sentence(advice: Advice) -> str:
     sizes = f"{one.clients} clients, {rows}, {one.rounds} round{'s' * (one.rounds != 1)}"
     said = f"Nearest is {one.defense} with {sizes}: a leak of up to {one.leak_upper:.2f} is not excluded"
     if not one.detectable <= advice.acceptable:
-        smallest = "of any size" if math.isnan(one.detectable) else f"below {min(one.detectable, 1.0):.2f}"
-        said += f", and the attacks might have missed a leak {smallest}"
+        said += f", and {_missed(one)}"
     said += f"; its utility is {one.utility:.3f}{_scatter(one)}, {one.utility_clear:.3f} in the clear."
     larger = [s for s in advice.tried if s.usable_from is not None and s.epsilon is not None]
     if larger and not any(s.holds for s in advice.tried):
@@ -119,6 +121,12 @@ def nearest_sentence(advice: Advice) -> str:
             "its leak there was not measured."
         )
     return said
+
+
+def _missed(one: Setting) -> str:
+    """Say which leaks the attacks on a setting might have missed."""
+    smaller = "of any size" if math.isnan(one.detectable) else f"below {min(one.detectable, 1.0):.2f}"
+    return f"the attacks might have missed a leak {smaller}"
 
 
 def _scatter(one: Setting | RecordSetting) -> str:
