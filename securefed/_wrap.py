@@ -61,7 +61,7 @@ def secure_mean(
         The mean, in the updates' own types, dtypes and devices; integer tensors (counters) rounded to nearest.
         In the clear exact to float64 rounding. An exact defence sums integers, so that the sum of updates and the sum
         of weights are rounded, and the mean divides one by the other: it is then within 6 times `TensorPlan.error` of
-        the mean in the clear. (Weights are summed over the largest one rounded up to a power of two, so that their sum
+        the mean in the clear. (Weights are divided by the largest one rounded up to a power of two, so that their sum
         is at least 1/2; their own rounding counts for at most twice that of the updates: 6 = 2 (1 + 2).) Under a clip
         or noise, the sum of the clipped updates and the noise over the number of clients.
 

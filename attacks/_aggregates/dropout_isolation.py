@@ -26,7 +26,8 @@ class IsolationResult:
     Attributes:
         lost: clients whose uploads the server discarded.
         refused: error message of the defence, empty if it opened the sum.
-        error: relative distance of the opened sum from the victim's message; NaN if the defence refused.
+        error: relative distance of the opened sum from the victim's message, large where others are in the sum; NaN if
+            the defence refused.
     """
 
     lost: tuple[ClientId, ...]

@@ -41,6 +41,8 @@ def show_audit(report: Report) -> None:
     from securefed._auditing.report.plain_sums import added, with_sums  # noqa: PLC0415
     from securefed._auditing.report.report_words import COUNTS, chance_text, short, short_defense  # noqa: PLC0415
 
+    # What an attack found in exact sums counts for unprotected messages too, which the server can add itself: such cells
+    # are added where single messages told less, and named below (`added`). The report on disk keeps what was measured.
     report = with_sums(report)
     for warning in report.settings[AUDIT].get("warnings", ()):
         console.print(f"[bold yellow]warning[/]: {escape(warning)}", soft_wrap=True, highlight=False)
@@ -216,7 +218,7 @@ def _tone(word: str) -> str:
 
 
 def show_registry(title: str, registry: Any) -> None:
-    """Print every entry with its source and public facts."""
+    """Print every entry with its source and its properties, such as what a method needs of the server."""
     console.print(f"[bold underline]{title}[/] ({len(registry)})\n")
     for entry in registry:
         console.print(f"[bold]{escape(entry.name)}[/]  {escape(entry.summary)}", highlight=False)

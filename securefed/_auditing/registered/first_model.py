@@ -26,8 +26,8 @@ def begun_as(transcript: Transcript, algorithm: Algorithm[Any, Any], public: Pub
     """Return the algorithm with w^0 from the first training broadcast.
 
     It is the algorithm itself where w^0 is no hyper-parameter, where the broadcast is unknown or of other tensors, and
-    where it holds the algorithm's own w^0. The attacks that it is given to then follow the run from its true start; a
-    hyper-parameter that is wrong shows as before.
+    where it holds the algorithm's own w^0. The attacks that it is given to then follow the run from its true start. Any
+    other hyper-parameter that is wrong still makes the simulated messages disagree with the recorded ones.
 
     Args:
         transcript: of the recorded run.
@@ -62,7 +62,7 @@ def beginning_at(algorithm: KnownStart, begun: Array) -> KnownStart:
             return begun
 
         def start(self, public: Public, rng: np.random.Generator) -> ModelServer:
-            server: ModelServer = super().start(public, rng)
+            server: ModelServer = super().start(public, rng)  # its x, which is w, comes from the problem by default
             return replace(server, vectors={**server.vectors, "x": begun.copy()})
 
     Begun.__name__, Begun.__qualname__ = kind.__name__, kind.__qualname__

@@ -141,6 +141,9 @@ def check_regulariser(value: Any) -> None:
 def reach(regulariser: Regulariser, problem: Problem, public: Public) -> float:
     """Return the largest change of an entry by a proximal step of size 1, in units of the smallest gradient bound.
 
+    Local steps add such changes to those of gradients, so that methods widen the bounds of their messages by it
+    (`proximal_steps`). The smallest gradient bound makes it enough for every tensor.
+
     Raises:
         ConfigError: the regulariser does not fit the problem's parameters.
     """
