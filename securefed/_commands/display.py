@@ -41,8 +41,8 @@ def show_audit(report: Report) -> None:
     from securefed._auditing.report.plain_sums import added, with_sums  # noqa: PLC0415
     from securefed._auditing.report.report_words import COUNTS, chance_text, short, short_defense  # noqa: PLC0415
 
-    # What an attack found in exact sums counts for unprotected messages too, which the server can add itself: such cells
-    # are added where single messages told less, and named below (`added`). The report on disk keeps what was measured.
+    # What an attack found in exact sums counts for unprotected messages too, which a server can add: such cells are
+    # added where single messages told less, and named below (`added`). The report on disk keeps what was measured.
     report = with_sums(report)
     for warning in report.settings[AUDIT].get("warnings", ()):
         console.print(f"[bold yellow]warning[/]: {escape(warning)}", soft_wrap=True, highlight=False)
