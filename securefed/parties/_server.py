@@ -241,9 +241,10 @@ class SumServer:
         """Restore a server from `freeze`, with the same terms.
 
         Replies that arrived after `freeze` are lost: their senders answer no request twice, so they count as dropped
-        out of the attempt, which is repeated if too few are left. Without identities, a sum that was opened after
-        `freeze` may then be made again over fewer clients. The server could subtract the two sums and learn the
-        contribution of a client that is only in one; `file` prevents that.
+        out of the attempt, which is repeated if too few are left. With identities a client remembers which
+        clients were in a sum with its contribution, and signs no other clients for the same contribution. Without them,
+        a sum that was opened after `freeze` may be made again over fewer clients. The server could subtract the two
+        sums and learn the contribution of a client that is only in one; `file` prevents that.
 
         Raises:
             StorageError: these bytes are no state of a server of these terms.
@@ -253,15 +254,15 @@ class SumServer:
         return server
 
     def _make(self, run: str | None) -> RoundEngine:
-        # The accountant of some noises assumes a cohort that the engine draws at random. "full" is that of the others:
-        # then the caller may choose the cohort.
+        # The caller may choose the cohort unless epsilon rests on a random one, drawn by the engine as the accountant
+        # assumes (`sampler_of`; "full" if it assumes none) or by each client for itself (`samples_clients`).
         caller_chooses = sampler_of(self.terms.defense) == "full" and not samples_clients(self.terms.defense)
         options = RunOptions(
             schedule=(lambda round: self._draw()) if caller_chooses else None,
             max_void=self.terms.max_void,
             budget=self.terms.budget(),
         ).with_defaults(checkpoint_every=1, keep_transcript=self._keep)
-        return RoundEngine(self.terms.core, run, options, {})
+        return RoundEngine(self.terms.core, run, options, {})  # no clients are simulated in this process
 
     def _draw(self) -> tuple[ClientId, ...]:
         """Return the cohort of the caller's choice; without one, a uniform draw from seed 0, which is public."""
@@ -359,6 +360,8 @@ class SumServer:
         except (KeyError, TypeError, ValueError, DataError) as error:
             raise StorageError(f"these bytes are no state of a server: {error!r}") from error
         self._pending, self._exchange = thaw_engine(self._engine, engine)
+        # The last replies were saved, and the server ended before it opened the sum. Where replies are missing it waits
+        # for them: the upload settled who is in the sum, so that further replies open the same one.
         if self._exchange is not None and self._exchange.opens and self._exchange.complete_stage:
             try:
                 self._close_stage(self._exchange)

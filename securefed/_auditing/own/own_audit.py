@@ -76,10 +76,11 @@ def audit_algorithm(
             `seconds`.
 
     Returns:
-        A report with one cell for each view, secret and attack. The leakage of a cell compares the attack's estimate
-        with a guess: of a client's rows the mean row of all clients (or the estimate itself, if it fits rows that took
-        no part better than their mean does), of its Gram matrix that of all clients scaled to its number of rows. For
-        all clients together, in sums, the guess knows each column's mean and standard deviation.
+        A report with one cell for each view, secret and attack. Leakage is 1 - error of the attack's estimate / error
+        of a guess: of a client's rows the mean row of all clients, of its Gram matrix that of all clients scaled to its
+        number of rows. For all clients together, in sums, the guess knows each column's mean and standard deviation.
+        Estimated rows are also compared with rows that had no part in the messages. If they come closer to these than
+        the mean row does, by a factor, the guess's error is multiplied by it, as no message taught them that.
 
     Raises:
         ConfigError: arguments contradict each other, or a function cannot be called.

@@ -3,7 +3,8 @@
 The audit of a user's torch loop (`training_seed_run`, `size_curve`) calls `recover_rows` for each run. Its argument
 `AttackInputs` holds the observed change, the numbers of rows of the clients whose changes are summed in it (`rows`, in
 all `count`), the caller's local step, rows like the clients' that the attacker knows (`prior`), and what two trial runs
-of the step on such rows showed (`facts`).
+of the step on such rows showed (`facts`). `one_gradient` says that the change is a multiple of one gradient, which
+`gradient()` returns, and `rows_count_alike` that a sum weights clients by their rows.
 
 The gradient of a linear first layer is a sum of (output gradient) x (input row), so that inputs can be separated from
 it where each row activates outputs of its own (`FirstLayerEvidence`). A search looks for rows x that minimise the
@@ -77,8 +78,8 @@ class ReadRows:
         stage: closed form or search that found them.
         residual: relative difference of the message that they would send; NaN where it was not computed.
         explained: whether the attacker may trust the rows: their residual is small, and a second search, where one was
-            needed, ended at the same rows. The closed form of a single row is exact and needs no check.
-        evaluations: that the search was allowed for each start; 0 where a closed form gave the rows.
+            needed, ended at the same rows. The closed form of a single row is exact, and checked where labels allow it.
+        evaluations: of each start of the search at most, all widths together; 0 where a closed form gave the rows.
     """
 
     rows: Array
@@ -120,8 +121,9 @@ def recover_rows(inputs: AttackInputs, seconds: float, *, evaluations: int | Non
 
     Args:
         inputs: of the attack.
-        seconds: that a search may take.
-        evaluations: of a search for each start, in place of as many as the seconds allow; 0 leaves the search out.
+        seconds: from which the number of evaluations of a search follows. The choice of label counts comes on top, so
+            that a search may take longer.
+        evaluations: of each start, in place of as many as the seconds allow; 0 leaves the search out.
 
     Returns:
         The rows of the first method that explains the message: closed form, then search. Where the step cannot be
@@ -135,11 +137,15 @@ def recover_rows(inputs: AttackInputs, seconds: float, *, evaluations: int | Non
     steps = None if inputs.one_gradient else stand_in(inputs)
     simulation = OneGradient() if inputs.one_gradient or steps is None else steps
     message = inputs.gradient() if inputs.one_gradient else inputs.message
+    # Without a simulation of several steps the whole change is read as one gradient. Closed forms divide one part of it
+    # by another, so that its scale does not matter, and hold nearly where the steps change the gradients little.
     gradient = mean_gradient(simulation, message)
+    # starts that are computed together would share the statistics of batch normalisation
     effort = replace(EFFORT, batched=False) if _has_batch_norm(inputs) else EFFORT
     prior = RowPrior(*inputs.bounds, image=_image(inputs.row_shape))
     features = int(np.prod(inputs.row_shape))
     inversion = StagedInversion(inputs.network, simulation, features, prior, effort)
+    # a target of any row serves: it only shows which layer the rows enter
     first = FirstLayerEvidence.of(
         inputs.network, inputs.point, gradient, inputs.prior.y[:1], inputs.count, features, inputs.rng(32)
     )
@@ -230,7 +236,7 @@ def _search(
         explained = found.residual <= _SOLVED
         if explained and found.stage != _OF_RELU:
             again = inversion.with_unknown_labels(hypotheses, inputs.rng(35), first)
-            explained = _largest_distance(again.rows, found.rows) <= SMALL
+            explained = _largest_distance(again.rows, found.rows) <= SMALL  # 5 %
     except ConfigError as error:
         raise TranscriptError(str(error)) from error
     low, high = inputs.bounds
@@ -247,7 +253,7 @@ def _largest_distance(again: Array, found: Array) -> float:
 
 
 def _affordable(inputs: AttackInputs, inversion: StagedInversion, problem: InversionProblem, seconds: float) -> int:
-    """Return how many evaluations fit into the time, at most those of the effort; refuse too few."""
+    """Return how many evaluations of one start fit into the time, at most those of the effort; refuse too few."""
     x = torch.rand(inputs.count, inversion.features, dtype=inputs.network.dtype).requires_grad_()
     for _ in range(2):  # the first run also loads code
         began = time.perf_counter()
