@@ -97,7 +97,8 @@ class AdaptiveClip(AdaptiveTransform):
         # Each of the groups of tensors has norm 1 at most, and its bit is w / 2 or -w / 2.
         squared_norm = len(clips) * (1 + self.weight**2 / 4)
         own = tuple(replace(tensor, bound=1.0, sensitivity=None) for tensor in plan.tensors)
-        # one bit for each clip; later links of the chain set ring and step
+        # one bit for each clip, summed in a ring of 32 bits; later links of the chain set ring and step, and lower the
+        # number of clients
         bits = TensorPlan(BELOW, (len(clips),), bound=self.weight / 2, ring=0, step=0.0, max_clients=2**31, error=0.0)
         adapted = replace(
             plan,
@@ -116,7 +117,7 @@ class AdaptiveClip(AdaptiveTransform):
         )
 
     def encode(self, contribution: Tensors, plan: Plan) -> dict[str, Array]:
-        """Clip in units of C and add the bits; a contribution that is not finite counts as zeros, as does its bit."""
+        """Clip in units of C and add the bits; a contribution that is not finite counts as zeros, which lie below."""
         out: dict[str, Array] = {}
         below = []
         for names, clip in self._groups(plan):
