@@ -68,6 +68,10 @@ def test_a_party_that_sees_sums_before_the_noise_is_said_to() -> None:
     ]
     shares = report(cell("pca/ssi", "ddp", "sum only", 0.0, epsilon=8.0))
     assert [row.party for row in observers(shares)] == ["the server, which reads only sums with noise"]
+    lying = report(cell("pca/ssi", "ddp", "active server", 0.0, epsilon=NOT_COVERED))
+    assert [row.party for row in observers(lying)] == [
+        "a server that lies, and chooses what it sends, and sees sums with noise"
+    ]
     assert [group.words for row in observers(early) for group in row.cells[0]] == ["no leak found", "exposed"]
 
 

@@ -130,14 +130,14 @@ def observers(report: Report) -> list[Observer]:
             for owner, cells in worst.items()
         }
         promised = {cell.epsilon for cells in found.values() for cell in cells.values()}
-        seen = _party_and_noise(view, report.settings[AUDIT]["clients"], promised)
+        seen = _party_and_noise(view, report.settings[AUDIT]["clients"], promised, by_clients=defense == "ddp")
         key = seen, repr([sorted(words[owner].items()) for owner in columns])
         merged.setdefault(key, []).append("None" if defense == PLAIN else protection(defense))
         shown[key] = tuple(groups(words[owner], seeds) for owner in columns)
     return [Observer(listed(names, "or"), key[0], shown[key]) for key, names in merged.items()]
 
 
-def _party_and_noise(view: str, clients: int, promised: Collection[float | str | None]) -> str:
+def _party_and_noise(view: str, clients: int, promised: Collection[float | str | None], *, by_clients: bool) -> str:
     """Name the observer of a view, and say whether noise is in what it sees.
 
     Args:
@@ -145,10 +145,14 @@ def _party_and_noise(view: str, clients: int, promised: Collection[float | str |
         clients: number of clients in the federation.
         promised: epsilon of the view's cells: a number where noise is in the sums, `NOT_COVERED` where it is added to
             them after this observer has seen them, `None` without noise.
+        by_clients: whether clients add the noise, so that it is in all that any server sees. `NOT_COVERED` then says
+            that a server that lies may ask for more rounds than epsilon was computed for.
     """
-    words = party(view, clients, early=NOT_COVERED in promised)
-    noised = view == "sum only" and any(isinstance(epsilon, float) for epsilon in promised)
-    return f"{words} with noise" if noised else words
+    words = party(view, clients, early=NOT_COVERED in promised and not by_clients)
+    noised = by_clients or (view == "sum only" and any(isinstance(epsilon, float) for epsilon in promised))
+    if not noised:
+        return words
+    return f"{words}, and sees sums with noise" if view == "active server" else f"{words} with noise"
 
 
 def _situations(report: Report, columns: Sequence[str]) -> dict[tuple[str, str], dict[str, dict[str, Cell]]]:
