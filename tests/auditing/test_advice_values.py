@@ -17,6 +17,7 @@ from securefed._auditing.advice.advised_words import (
     explained_words,
     leak_words,
     nearest_sentence,
+    noise_words,
     record_rows,
     record_sentence,
     utility_words,
@@ -104,6 +105,10 @@ def test_where_nothing_is_advised_the_nearest_setting_and_what_it_leaves_are_nam
     held = replace(none, tried=(leakier, leaky, replace(SETTING, usable=False)))
     assert held.nearest is not None and held.nearest.holds
     assert "From 128" not in nearest_sentence(held)
+    shorter = replace(leaky, rounds=1, leak_upper=0.2)
+    assert "8 clients, 16 rows, 1 round in place of your 6: a leak" in nearest_sentence(
+        replace(none, tried=(leaky, shorter))
+    )
     blind = replace(none, tried=(replace(leaky, detectable=math.nan),))
     assert "might have missed a leak of any size" in nearest_sentence(blind)
     assert replace(none, tried=(replace(leaky, paste=""),)).nearest is None
@@ -129,13 +134,23 @@ def test_a_table_has_one_word_for_each_thing_that_is_no_figure_and_explains_thos
     absent = replace(SETTING, leak=math.nan, leak_upper=math.nan, detectable=math.nan, utility=math.nan)
     assert leak_words(SETTING) == ("0.01", "0.04", "0.09")
     assert leak_words(scattered) == ("0.00", ALL, NONE)
-    assert leak_words(failed) == ("0.01", "0.04", FAILED)
+    assert leak_words(failed) == (FAILED, FAILED, FAILED)  # a small figure would look like safety
+    assert leak_words(replace(failed, leak=0.3, leak_upper=0.4)) == ("0.30", "0.40", FAILED)
+    assert leak_words(replace(failed, leak_upper=1.0)) == (FAILED, ALL, FAILED)
     assert leak_words(absent) == (UNKNOWN,) * 3
     assert [utility_words(one) for one in (SETTING, failed, absent)] == ["0.90", "0.90±0.13", UNKNOWN]
     assert explained_words([SETTING]) == ""
     for one, words in ((scattered, (ALL, NONE)), (failed, (FAILED,)), (absent, (UNKNOWN,))):
         said = explained_words([SETTING, one])
         assert [word for word in (ALL, NONE, FAILED, UNKNOWN) if f"`{word}`: " in said] == list(words)
+
+
+def test_a_noised_setting_that_is_not_shown_to_hold_is_not_said_to_leak() -> None:
+    noised = replace(SETTING, epsilon=8.0, holds=False, detectable=0.4)
+    said = noise_words(replace(ADVICE, tried=(SETTING, noised)), "`-`")
+    assert said.startswith("Under noise epsilon holds whatever the attacks show: `-` there means that")
+    assert said.endswith("not that it leaks, unless the leak itself is above 0.1.")
+    assert noise_words(ADVICE, "`-`") == noise_words(replace(ADVICE, tried=(replace(noised, holds=True),)), "`-`") == ""
 
 
 def test_every_epsilon_of_noise_for_single_rows_has_its_utility_and_scatter() -> None:

@@ -89,6 +89,13 @@ def test_the_advised_setting_holds_is_usable_and_is_the_best_of_those() -> None:
     assert done[0].startswith(
         "Use secure aggregation with 8 clients, 16 rows at the attacked one, 6 rounds: a leak of 0.01"
     )
+    shorter = replace(SETTING, rounds=1, rows_per_client=64)
+    assert (
+        "8 clients, 64 rows at the attacked one in place of your 16, 1 round in place of your 6: a leak"
+        in (sentences([leaky, shorter], shorter, None, 0.1, 0.9, 512)[0])
+    )
+    absent = replace(leaky, rows_per_client=0)  # it did not run, so that its rows are not known
+    assert "place of" not in sentences([absent, SETTING], SETTING, None, 0.1, 0.9, 512)[0]
     noised = replace(SETTING, epsilon=8.0, delta=1e-5, utility=0.925, utility_deviation=0.0214)
     promised = sentences([leaky, noised], noised, None, 0.1, 0.9, 512)
     assert promised[0].endswith("epsilon 8 (delta 1e-05) holds against the server.")

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from securefed._auditing.advice.advice_values import Advice, RecordSetting, Setting
+from securefed._auditing.engine.statistics import PARTIAL_FROM
 
 ALL, NONE, FAILED, UNKNOWN = "all", "none", "failed", "n/a"
 WORDS: Final = {
@@ -26,12 +27,16 @@ WORDS: Final = {
 
 
 def leak_words(one: Setting) -> tuple[str, str, str]:
-    """Write the leak of a setting, its upper bound, and the smallest leak that would have shown, for a table."""
+    """Write the leak of a setting, its upper bound, and the smallest leak that would have shown, for a table.
+
+    Where the attacks failed and found nothing, none of them is a figure: a small one would look like safety.
+    """
     if math.isnan(one.leak):
         return UNKNOWN, UNKNOWN, UNKNOWN
-    bound = ALL if not one.leak_upper < 1 else f"{one.leak_upper:.2f}"
+    nothing = math.isnan(one.detectable) and one.leak < PARTIAL_FROM
+    bound = ALL if not one.leak_upper < 1 else FAILED if nothing else f"{one.leak_upper:.2f}"
     seen = FAILED if math.isnan(one.detectable) else NONE if one.detectable > 1 else f"{one.detectable:.2f}"
-    return f"{one.leak:.2f}", bound, seen
+    return FAILED if nothing else f"{one.leak:.2f}", bound, seen
 
 
 def utility_words(one: Setting | RecordSetting) -> str:
@@ -46,6 +51,21 @@ def explained_words(tried: Sequence[Setting]) -> str:
     """Explain those of `WORDS` that the table of some settings has, in a sentence each."""
     used = {word for one in tried for word in (*leak_words(one), utility_words(one))}
     return " ".join(f"`{word}`: {meaning}." for word, meaning in WORDS.items() if word in used)
+
+
+def noise_words(advice: Advice, mark: str) -> str:
+    """Say what a noised setting that is not shown to hold means; empty without one.
+
+    Args:
+        advice: of which the settings stand in a table.
+        mark: what stands in the table where a setting is not shown to hold.
+    """
+    if not any(one.epsilon is not None and not one.holds for one in advice.tried):
+        return ""
+    return (
+        f"Under noise epsilon holds whatever the attacks show: {mark} there means that the attacks could not show that "
+        f"the setting holds, not that it leaks, unless the leak itself is above {advice.acceptable:g}."
+    )
 
 
 def record_rows(advice: Advice) -> list[tuple[str, str, str, str]]:
@@ -75,7 +95,7 @@ def sentences(
         largest: the largest cohort that was simulated; 0 for none.
     """
     if advised is not None:
-        return _do(advised), _costs(advised, tried)
+        return _do(advised, tried[0]), _costs(advised, tried)
     holding = [one for one in tried if one.holds]
     lowest = min((one for one in tried if not math.isnan(one.leak_upper)), key=lambda one: one.leak_upper, default=None)
     if not holding:
@@ -106,9 +126,8 @@ def nearest_sentence(advice: Advice) -> str:
     one = advice.nearest
     if one is None:
         return ""
-    rows = "1 row" if one.rows_per_client == 1 else f"{one.rows_per_client} rows"
-    sizes = f"{one.clients} clients, {rows}, {one.rounds} round{'s' * (one.rounds != 1)}"
-    said = f"Nearest is {one.defense} with {sizes}: a leak of up to {one.leak_upper:.2f} is not excluded"
+    said = f"Nearest is {one.defense} with {_sizes(one, advice.tried[0])}: "
+    said += f"a leak of up to {one.leak_upper:.2f} is not excluded"
     if not one.detectable <= advice.acceptable:
         said += f", and {_missed(one)}"
     said += f"; its utility is {one.utility:.3f}{_scatter(one)}, {one.utility_clear:.3f} in the clear."
@@ -170,15 +189,32 @@ def _of_100(chance: float) -> int:
     return math.ceil(100 * chance - 1e-9)
 
 
-def _do(advised: Setting) -> str:
-    """Name the advised setting, its leak and its epsilon."""
+def _sizes(one: Setting, asked: Setting, where: str = "") -> str:
+    """Say the clients, rows and rounds of a setting, and beside each that differs what the user asked for.
+
+    Args:
+        one: the setting.
+        asked: the first setting of the search, which has the user's own sizes; a size of 0 is not known.
+        where: whose rows they are, after their number.
+    """
+    sizes = (
+        (one.clients, asked.clients, "client", ""),
+        (one.rows_per_client, asked.rows_per_client, "row", where),
+        (one.rounds, asked.rounds, "round", ""),
+    )
+    return ", ".join(
+        f"{used} {word}{'s' * (used != 1)}{end}{f' in place of your {planned}' if planned not in (used, 0) else ''}"
+        for used, planned, word, end in sizes
+    )
+
+
+def _do(advised: Setting, asked: Setting) -> str:
+    """Name the advised setting, its leak and its epsilon; `asked` is the setting of the user's own sizes."""
     if math.isnan(advised.leak):
         leak = "no leak measured"
     else:
         leak = f"a leak of {advised.leak:.2f} was measured, {advised.leak_upper:.2f} at most with 95 % confidence"
-    rows = "1 row" if advised.rows_per_client == 1 else f"{advised.rows_per_client} rows"
-    rounds = "1 round" if advised.rounds == 1 else f"{advised.rounds} rounds"
-    sizes = f"{advised.clients} clients, {rows} at the attacked one, {rounds}"
+    sizes = _sizes(advised, asked, " at the attacked one")
     promise = ""
     if advised.epsilon is not None:
         of = "" if advised.delta is None else f" (delta {advised.delta:g})"

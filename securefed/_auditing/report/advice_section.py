@@ -15,9 +15,12 @@ from markupsafe import Markup
 
 from securefed._auditing.advice.advice_values import Advice, Setting
 from securefed._auditing.advice.advised_words import (
+    FAILED,
+    UNKNOWN,
     explained_words,
     leak_words,
     nearest_sentence,
+    noise_words,
     record_rows,
     record_sentence,
     utility_words,
@@ -55,7 +58,7 @@ def advice_block(advice: Advice) -> dict[str, Any]:
         "view": advice.view,
         "acceptable": f"{advice.acceptable:g}",
         "keep": f"{advice.keep:.0%}",
-        "explained": explained_words(shown).replace("`", ""),
+        "explained": f"{noise_words(advice, '“no”')} {explained_words(shown).replace('`', '')}".strip(),
         "notes": [f"{note[0].upper()}{note[1:].removesuffix('.')}." for note in dict.fromkeys(notes) if note],
     }
 
@@ -69,8 +72,8 @@ def _row(index: int, setting: Setting, advice: Advice) -> dict[str, str]:
         "defense": setting.defense,
         "sizes": f"{setting.clients} clients, {setting.rows_per_client} rows, {setting.rounds} rounds",
         "leak": leak,
-        "upper": "" if math.isnan(setting.leak) else f"up to {bound}",
-        "seen": "" if math.isnan(setting.leak) else f"seen from {seen}",
+        "upper": "" if bound in (UNKNOWN, FAILED) else f"up to {bound}",
+        "seen": "" if leak in (UNKNOWN, FAILED) else f"seen from {seen}",
         "holds": "yes" if setting.holds else "no",
         "epsilon": number(setting.epsilon, ".3g"),
         "utility": utility_words(setting),
