@@ -199,14 +199,22 @@ def _order(report: Report) -> Callable[[tuple[str, str, str]], tuple[int, int, i
 
 
 def _leakage(cell: Cell) -> str:
-    """Write a cell's mean leakage and 95 % interval, with the mark and colour of its verdict."""
+    """Write a cell's mean leakage and 95 % interval, or that its attacks failed, with its verdict's mark and colour."""
     from securefed._auditing.report.palette import tone  # noqa: PLC0415
-    from securefed._auditing.report.report_words import interval_text, leak_text  # noqa: PLC0415
+    from securefed._auditing.report.report_words import (  # noqa: PLC0415
+        ATTACKS_FAILED,
+        interval_text,
+        leak_text,
+        search_failed,
+    )
 
+    start = f"[{_tone(cell.verdict.word)}]{tone(cell.verdict.word).mark}"
+    if search_failed(cell):
+        return f"{start} {ATTACKS_FAILED}[/]"
     mean = leak_text(cell.leakage.mean).partition(" ")[0]  # "worse", which the legend says in full
     ends = interval_text(cell.leakage.low, cell.leakage.high)  # "0.12 to 0.34", "up to 0.34" or nothing
     shown = ends if ends.startswith("up") or not ends else f"\\[{ends.replace(' to ', ',')}]"
-    return f"[{_tone(cell.verdict.word)}]{tone(cell.verdict.word).mark} {mean:>5} {shown}[/]"
+    return f"{start} {mean:>5} {shown}[/]"
 
 
 def _tone(word: str) -> str:

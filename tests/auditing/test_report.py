@@ -164,7 +164,7 @@ def test_a_search_that_failed_is_no_safety_in_any_sentence() -> None:
     assert remedy(report(stuck), "pca/faps", 0.1) is None
     assert headline(report(stuck))[0].endswith("gives a client's data away is not known: the attacks failed.")
     html = render(report(stuck))
-    assert re.search(r'<td [^>]*class="cell unsure"[^>]*><b>worse than a guess</b>', html)
+    assert re.search(r'<td [^>]*class="cell unsure"[^>]*><b>attacks failed</b><span></span>', html)
     assert re.search(r'<span class="word unsure">not known</span>', html)  # on the first screen
     defence = next(row for row in tables(html)[2] if row[0] == "Plain")
     assert defence[1] == "inconclusive, residual 0.3"

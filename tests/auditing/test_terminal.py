@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from securefed._auditing.engine.audit_report import Report
-from securefed._auditing.engine.statistics import EXPOSED, NOT_DETECTED, PARTIAL
+from securefed._auditing.engine.statistics import EXPOSED, INCONCLUSIVE, NOT_DETECTED, PARTIAL
 from securefed._auditing.report.palette import TONES
 from securefed._commands import advising, display
 from tests.auditing.test_advice_values import ADVICE, RECORD, SETTING
@@ -39,6 +39,13 @@ def test_a_leak_below_a_guess_is_a_word_and_only_the_upper_end_of_its_interval_c
     assert "worse up to 0.04" in said
     assert "-0.3" not in said and "-2.28" not in said
     assert "worse than a guess" in said
+
+
+def test_a_cell_whose_attacks_failed_has_no_figure(printed) -> None:
+    stuck = cell("pca/faps", "plain", "server", -0.3, explained=0.0)
+    stuck = replace(stuck, leakage=replace(stuck.leakage, high=0.02))
+    line = next(line for line in printed(report(stuck)).splitlines() if line.strip().startswith("Plain"))
+    assert line.split() == ["Plain", "server", TONES[INCONCLUSIVE].mark, "attacks", "failed"]
 
 
 def test_the_verdicts_have_the_pages_marks_and_colours(printed) -> None:

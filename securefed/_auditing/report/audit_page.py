@@ -15,7 +15,6 @@ from markupsafe import Markup
 
 from securefed._auditing.engine.audit_report import AUDIT, Report
 from securefed._auditing.engine.results import Cell
-from securefed._auditing.engine.statistics import INCONCLUSIVE, SIGHTED
 from securefed._auditing.report.algorithm_section import section
 from securefed._auditing.report.first_screen import first_screen
 from securefed._auditing.report.headline import headline
@@ -33,6 +32,7 @@ from securefed._auditing.report.report_words import (
     leak_text,
     protection,
     ranged,
+    search_failed,
     secret_title,
     short,
     style,
@@ -115,12 +115,8 @@ def render(report: Report) -> str:
 
 
 def _detectable(cell: Cell) -> str:
-    """Format the smallest leakage that would have been seen; empty if the search failed or there is one seed.
-
-    It failed if its estimates explain the messages of too few runs (a share below `SIGHTED`).
-    """
-    failed = cell.verdict.word == INCONCLUSIVE and cell.explained < SIGHTED
-    return "" if failed else figure(cell.verdict.detectable, ".2f")
+    """Format the smallest leakage that would have been seen; empty if the search failed or there is one seed."""
+    return "" if search_failed(cell) else figure(cell.verdict.detectable, ".2f")
 
 
 def _auc_shown(leak: float | None) -> str:

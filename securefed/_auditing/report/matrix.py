@@ -18,12 +18,14 @@ from securefed._auditing.report.conclusions import ADDED, strongest, why
 from securefed._auditing.report.observers import names_secrets
 from securefed._auditing.report.palette import tone
 from securefed._auditing.report.report_words import (
+    ATTACKS_FAILED,
     chance_text,
     interval_text,
     leak_text,
     listed,
     protection,
     runs_text,
+    search_failed,
     secret_title,
     secret_words,
     short,
@@ -125,7 +127,7 @@ def _heat(cell: Cell) -> dict[str, Any]:
 
     `css`, `mark` and `share` say how it looks: style class, character, and length of its bar in hundredths.
     """
-    look, unsure = tone(cell.verdict.word), cell.verdict.word == INCONCLUSIVE
+    look, unsure, failed = tone(cell.verdict.word), cell.verdict.word == INCONCLUSIVE, search_failed(cell)
     extra = chance_text(cell)
     if cell.verdict.word in FOUND and cell.leakage.mean < 0:
         extra = f"one run: {leak_text(cell.highest)}"  # the mean hides why it is a leak
@@ -134,13 +136,13 @@ def _heat(cell: Cell) -> dict[str, Any]:
     origin = "found in sums" if cell.note == ADDED else ""
     extra = "; ".join(text for text in (runs_text(cell), origin, extra) if text)
     return {
-        "mean": leak_text(cell.leakage.mean),
-        "interval": interval_text(cell.leakage.low, cell.leakage.high),
+        "mean": ATTACKS_FAILED if failed else leak_text(cell.leakage.mean),
+        "interval": "" if failed else interval_text(cell.leakage.low, cell.leakage.high),
         "verdict": cell.verdict.word,
         "mark": look.mark,
         "extra": extra,
         "css": look.name,
-        "share": round(100 * min(max(cell.leakage.mean, 0.0), 1.0)),
+        "share": 0 if failed else round(100 * min(max(cell.leakage.mean, 0.0), 1.0)),
         "title": f"{cell.attack}; error {cell.error_median:.2g} (median) against {cell.baseline_error:.2g}; "
         f"null {leak_text(cell.null_leakage.mean)}; {cell.exposed_seeds} of {cell.leakage.seeds} seeds leak .9 or more."
         f"{f' Inconclusive: {why(cell)}.' if unsure else ''}",

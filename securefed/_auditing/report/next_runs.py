@@ -31,14 +31,13 @@ from securefed._auditing.engine.statistics import (
     INCONCLUSIVE,
     NOT_DETECTED,
     PARTIAL_FROM,
-    SIGHTED,
     seeds_for,
 )
 from securefed._auditing.report.conclusions import ALONE, PLAIN, strongest
 from securefed._auditing.report.message_size import too_few_numbers
 from securefed._auditing.report.observers import names_secrets
 from securefed._auditing.report.outcomes import outcomes
-from securefed._auditing.report.report_words import listed, short
+from securefed._auditing.report.report_words import listed, search_failed, short
 from securefed._catalogue import algorithms
 
 MOST_SEEDS: Final = 200
@@ -81,7 +80,7 @@ def open_runs(report: Report) -> list[NextRun]:
     do not help, but a smaller case has less to search for.
     """
     cells = _open(report)
-    failed = [cell for cell in cells if cell.verdict.word == INCONCLUSIVE and cell.explained < SIGHTED]
+    failed = [cell for cell in cells if search_failed(cell)]
     scattered = [cell for cell in cells if cell not in failed]
     return [*_more_seeds(report, scattered), *_smaller(report, failed)]
 

@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Final
 
 from securefed._auditing.engine.results import Cell
-from securefed._auditing.engine.statistics import NOT_DETECTED, PARTIAL_FROM
+from securefed._auditing.engine.statistics import INCONCLUSIVE, NOT_DETECTED, PARTIAL_FROM, SIGHTED
 from securefed._auditing.report.palette import tone
 
 DEFENSE_TITLES: Final = {
@@ -30,6 +30,8 @@ DEFENSE_TITLES: Final = {
 """By defence, its title in a table."""
 WORSE: Final = "worse than a guess"
 """A leakage below 0, in words."""
+ATTACKS_FAILED: Final = "attacks failed"
+"""Stands in a cell instead of its leakage where the search failed: any figure there would look like a finding."""
 COUNTS: Final = (
     "Not the mean decides whether something leaks, but whether the interval's lower end is above .05 and above what "
     "guessing gives: .51 with a wide interval is no finding where .31 with a narrow one is."
@@ -172,6 +174,11 @@ def interval_text(low: float | None, high: float | None) -> str:
     if low is None or high is None or math.isnan(low) or math.isnan(high) or round(high, 2) < 0:
         return ""
     return f"up to {leak_text(high)}" if round(low, 2) < 0 else f"{leak_text(low)} to {leak_text(high)}"
+
+
+def search_failed(cell: Cell) -> bool:
+    """Whether a cell is inconclusive since its attack explained the messages of too few runs."""
+    return cell.verdict.word == INCONCLUSIVE and cell.explained < SIGHTED
 
 
 def runs_text(cell: Cell) -> str:
