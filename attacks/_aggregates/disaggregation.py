@@ -41,13 +41,17 @@ class Disaggregation:
     """Estimate of the target's messages.
 
     Attributes:
-        rounds: rounds with the target, in order; the first ones are left out if that improves the fit of the rest.
-        messages: (rounds, entries) estimates, entries in the order of the sorted names.
+        rounds: numbers of the rounds that hold the target, in order. The first quarter or half of the observed rounds
+            is left out where that improves the fit of the rest.
+        messages: (rounds, entries) estimates: line k is the message of round `rounds[k]`. A line holds the tensors of
+            the message one after the other, in the order of their sorted names, each flattened in C order.
         members: the target and the clients that are always in the same rounds; `messages` is their sum.
         components: number of principal components used.
-        absences: number of observed rounds without the target; without any, it shows in no difference of sums.
-        noise: factor by which independent noise of the sums is amplified in the target's message, if messages do not
-            change over the rounds (`ParticipationMatrix.noise`).
+        absences: number of observed rounds, of the whole view, whose sum does not hold the target; without any, it
+            shows in no difference of sums.
+        noise: factor by which the standard deviation of independent noise of the sums is multiplied in the target's
+            message, if messages do not change over the rounds (`ParticipationMatrix.noise`); infinite where no
+            combination of sums is the target's alone. Of the whole view, and no estimate of the noise itself.
         residual: leave-one-out residual, relative to the sums.
     """
 
@@ -63,9 +67,20 @@ class Disaggregation:
 def disaggregate(observed: View, *, components: int = 6) -> Disaggregation:
     """Fit all clients' messages jointly to all sums, and return the target's.
 
+        found = disaggregate(views.sum_only(result.transcript, target=0))
+        last = found.messages[-1]  # of round found.rounds[-1]
+        product = last[1:].reshape(features, rank)  # SSI sends `captured`, one number, and `product`
+
     Args:
         observed: a view of sums, with one client as its target.
         components: largest number of principal components of the broadcasts.
+
+    Returns:
+        The estimate. `messages` (rounds, entries) holds a line for each round of `rounds`, the rounds that hold the
+        target: the tensors of its message, sorted by name, each flattened in C order. `members` are the clients whose
+        sum it is: the target, and those that no sum separates from it. `absences` counts the observed rounds without
+        the target. `noise` is the factor by which noise of the sums is amplified. `residual` is the leave-one-out
+        residual, relative to the sums, and `components` the number of principal components used.
 
     Raises:
         TranscriptError: the view has no target, no sum holds it, all sums have the same members, or a message is not
