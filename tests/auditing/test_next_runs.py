@@ -77,9 +77,14 @@ def test_many_runs_are_asked_for_with_their_time_and_what_fewer_would_show() -> 
     (own,) = open_runs(replace(made, command="", seconds=6.0))  # its attacks share `seconds`
     pace, share = f"in about {runs * 0.6:.0f} seconds at the pace of this audit", "all runs share `seconds`"
     assert f"{pace}: {share}, so give {runs / 10:.0f} times as many." in own.why and own.command == f"seeds={runs}"
-    (coarse,) = open_runs(report(LEAK, scattered(0.6)))
+    (coarse,) = open_runs(replace(report(LEAK, scattered(0.6)), command=COMMAND))
     level = seeds_for(scattered(0.6).leakage, scattered(0.6).null_leakage, 0.5)
-    assert "would show a leak of 0.2" in coarse.why and f" {level} would show a leak of 0.5." in coarse.why
+    assert (
+        "would show a leak of 0.2" in coarse.why and f"Run {level} first: they would show a leak of 0.5." in coarse.why
+    )
+    assert coarse.command.endswith(f"--seeds {level} --out audit-seeds-{level}")  # the one that the sentence recommends
+    (own,) = open_runs(replace(report(LEAK, scattered(0.6)), command=""))
+    assert own.command == f"seeds={level}" and "(all runs share `seconds`, so give " in own.why
 
 
 def test_the_command_is_the_audits_own_for_what_is_open_alone() -> None:
@@ -201,5 +206,9 @@ def test_messages_of_fewer_numbers_than_the_rows_are_not_asked_for_more_runs() -
     assert "since the messages hold fewer numbers than a client's rows" in decision(made)
     asked = open_runs(replace(made, command=f"{COMMAND} --membership"))
     assert [dict(parsed(run.command))["--rows-per-client"] for run in asked] == ["20"]
+    both = replace(made, cells=(*made.cells, scattered(0.15)))
+    assert len(open_runs(replace(both, seconds=60.0))) == 3
+    assert "too much" in open_runs(replace(both, seconds=60.0))[-1].why  # many runs come last, ...
+    assert len(open_runs(replace(both, seconds=6000.0))) == 2  # ... or not at all where they take hours
     made.settings[name]["sizes"]["numbers a round"] = 420  # type: ignore[index]
     assert "fewer numbers" not in decision(made) and "has fewer unknowns" in open_runs(made)[0].why

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -44,6 +44,8 @@ MOST_SEEDS: Final = 200
 """Most runs that are suggested; ten runs of the default audit take some minutes."""
 _MANY: Final = 40
 """Runs above which a suggestion also says how long they take and what would do with fewer."""
+_LONGEST: Final = 3600.0
+"""Seconds above which more runs are not suggested for an algorithm that has another suggestion."""
 _LEVELS: Final = (0.1, 0.2, 0.3, 0.5, 0.9)
 """Where `MOST_SEEDS` runs would not show a leak of the accepted size, the smallest of these sizes that they would show
 is suggested instead."""
@@ -77,12 +79,12 @@ def open_runs(report: Report) -> list[NextRun]:
     """List what to run next for all that is not known: one command for each cause.
 
     Two causes exist. Results scatter too much: more runs narrow the interval. The search of an attack failed: more runs
-    do not help, but a smaller case has less to search for.
+    do not help, but a smaller case has less to search for. The latter comes first, since it takes less time.
     """
     cells = _open(report)
     failed = [cell for cell in cells if search_failed(cell)]
     scattered = [cell for cell in cells if cell not in failed]
-    return [*_more_seeds(report, scattered), *_smaller(report, failed)]
+    return [*_smaller(report, failed), *_more_seeds(report, scattered, {cell.algorithm for cell in failed})]
 
 
 def _open(report: Report) -> list[Cell]:
@@ -111,12 +113,14 @@ def _open(report: Report) -> list[Cell]:
     return [cell for cell in best if cell.verdict.word == INCONCLUSIVE or weak(cell)]
 
 
-def _more_seeds(report: Report, cells: Sequence[Cell]) -> list[NextRun]:
+def _more_seeds(report: Report, cells: Sequence[Cell], served: Collection[str]) -> list[NextRun]:
     """Suggest more runs, one command for all cells that need as many.
 
     They are as many as would show the accepted leak; where that is too many, the smallest leak of `_LEVELS` that
-    `MOST_SEEDS` would show. Below `ENOUGH` runs no interval can be trusted, so that number is suggested first. An audit
-    of a recording has one run for each recorded upload, and cannot have more.
+    `MOST_SEEDS` would show. Where that is still many, the command runs the fewer that show a larger leak. Runs of more
+    than `_LONGEST` are left out for algorithms in `served`, which have another suggestion. Below `ENOUGH` runs no
+    interval can be trusted, so that number is suggested first. An audit of a recording has one run for each recorded
+    upload, and cannot have more.
     """
     if not cells:
         return []
@@ -139,32 +143,49 @@ def _more_seeds(report: Report, cells: Sequence[Cell]) -> list[NextRun]:
         # Without a recording runs can be repeated at will. A recording that has uploads left (recorded > done) is
         # audited on as many as are needed, or on all; where none are left, there is no command.
         recorded = report.settings[AUDIT].get("recorded", runs)
+        seeds = min(runs, recorded)
         if recorded < runs:
             why += f". The recording holds {recorded} uploads; record more rounds"
         elif runs > _MANY:
-            why += _instead_of_many(report, same, runs, level)
-        out.append(NextRun(f"{why}.", _command(report, same, seeds=min(runs, recorded)) if recorded > done else ""))
+            fewer = _fewer(same, level)
+            seeds = fewer[0] if fewer and fewer[0] > done else runs
+            why += _instead_of_many(report, same, runs, fewer)
+        if report.seconds * seeds / done > _LONGEST and all(cell.algorithm in served for cell in same):
+            continue
+        out.append(NextRun(f"{why}.", _command(report, same, seeds=seeds) if recorded > done else ""))
     return out
 
 
-def _instead_of_many(report: Report, cells: Sequence[Cell], runs: int, level: float) -> str:
-    """Continue the sentence on `runs` runs, which would show a leak of size `level`: their time, and what needs fewer.
+def _fewer(cells: Sequence[Cell], level: float) -> tuple[int, float] | None:
+    """Return how many runs, at most `_MANY`, show which leak larger than `level`; `None` where none do."""
+    for larger in (one for one in _LEVELS if one > level):
+        needed = [seeds_for(cell.leakage, cell.null_leakage, larger) for cell in cells]
+        most = max(math.inf if one is None else one for one in needed)
+        if most <= _MANY:
+            return int(most), larger
+    return None
 
-    The attacks of an audit without a command share its argument `seconds`, whatever the number of runs.
+
+def _instead_of_many(report: Report, cells: Sequence[Cell], runs: int, fewer: tuple[int, float] | None) -> str:
+    """Continue the sentence on `runs` runs: their time, and `fewer` runs with the larger leak that these would show.
+
+    The command runs the fewer ones, unless the audit has as many already. The attacks of an audit without a command
+    share its argument `seconds`, whatever the number of runs.
     """
     done = report.settings[AUDIT]["seeds"]
     seconds = report.seconds * runs / done
     unit = next((pair for pair in ((3600, "hours"), (60, "minutes")) if seconds >= 2 * pair[0]), (1, "seconds"))
     said = f", in about {seconds / unit[0]:.0f} {unit[1]} at the pace of this audit" if seconds else ""
-    if not report.command:
-        said += f": all runs share `seconds`, so give {runs / done:.0f} times as many"
-    for larger in (one for one in _LEVELS if one > level):
-        needed = [seeds_for(cell.leakage, cell.null_leakage, larger) for cell in cells]
-        fewer = max(math.inf if one is None else one for one in needed)
-        if fewer <= _MANY:
-            said += f". {f'These {done}' if fewer <= done else fewer} would show a leak of {larger:g}"
-            said += " already" if fewer <= done else ""
-            break
+    first = fewer is not None and fewer[0] > done
+    shared = (fewer[0] if fewer is not None and first else runs) / done
+    share = "" if report.command else f"all runs share `seconds`, so give {shared:.0f} times as many"
+    if share and not first:
+        said += f": {share}"
+    if fewer is not None:
+        start, end = (
+            (f"Run {fewer[0]} first: they", f" ({share})" if share else "") if first else (f"These {done}", " already")
+        )
+        said += f". {start} would show a leak of {fewer[1]:g}{end}"
     other = _more_rows(report, cells)
     return f"{said}. {other[0].upper()}{other[1:]}"
 
