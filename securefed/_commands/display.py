@@ -158,7 +158,7 @@ def _show_membership(report: Report) -> None:
         value, low, high = row["auc"]
         return f"[{_tone(row['verdict'])}]{tone(row['verdict']).mark} {value:.2f} \\[{low:.2f},{high:.2f}][/]"
 
-    title = "Who took part: AUC [95 % interval], 1 = certainty, .5 = a coin"
+    title = "Which rows were in the data: AUC [95 % interval], 1 = certainty, .5 = a coin"
     table = _table(title, ("algorithm", "noise", *ADVERSARIES.values()))
     previous = ""
     for row in by_noise(report):

@@ -192,7 +192,7 @@ def test_members_are_compared_by_their_intervals() -> None:
     changes = [item.change for item in comparison.compare_members(before, after)]
     assert changes == [comparison.GREW, comparison.SAME]
     assert comparison.compare_members(after, before)[0].change == comparison.SHRANK
-    assert "partial → exposed" in sections(render(before, after))["Who was there"]
+    assert "partial → exposed" in sections(render(before, after))["Which rows were in the data"]
 
 
 def test_the_page_needs_nothing_from_elsewhere_and_is_readable_without_eyes() -> None:

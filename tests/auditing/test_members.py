@@ -227,10 +227,10 @@ def test_the_audit_has_the_rows_only_where_they_are_asked_for(monkeypatch) -> No
     }
     assert "--membership" in with_it.command
     page = render(with_it)
-    assert "Who was there" in page
+    assert "Which rows were in the data" in page
     without = audit(**small)
     assert without.membership == ()
-    assert "Who was there" not in render(without)
+    assert "Which rows were in the data" not in render(without)
     assert "--membership" not in without.command
 
 

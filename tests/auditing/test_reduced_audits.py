@@ -44,7 +44,7 @@ def test_a_figure_of_fewer_runs_is_named_and_membership_in_sums_is_a_leak() -> N
     made = report(cell("step", "plain", "server", 1.0, "samples"), *quiet, few)
     assert headline(made)[1] == (
         "Under secure aggregation the server sees only sums, from which an attacker can tell, not always rightly, "
-        "which records took part in step."
+        "which rows were in the data of step."
     )
     assert "no leak was detected" not in text(render(made))
     words = [group.words for row in observers(made) for group in row.cells[-1]]

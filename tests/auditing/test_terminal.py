@@ -68,7 +68,7 @@ def test_membership_is_printed_where_it_was_asked_for(printed) -> None:
     (line,) = (line for line in said.splitlines() if "local laplace" in line and "SSI" in line and "[" in line)
     assert line.split() == ["SSI", "local", "laplace", "◐", "0.81", "[0.59,0.98]", "did", "not", "run"]
     assert "in 1 of 1 tests an attacker can tell" in said
-    assert "Who took part" not in printed(SMALL)
+    assert "Which rows were in the data" not in printed(SMALL)
 
 
 def test_an_advice_prints_scatter_every_epsilon_its_words_and_what_the_command_changes(monkeypatch) -> None:

@@ -2,9 +2,10 @@
 
 The texts stand below the page's first screen. A cell is one attack on one secret in one view (what an attacker sees),
 over all runs. A cell's owner says whose data it is about: `CLIENT` one client's, `FEDERATION` all clients' together,
-`RECORD` whether a record took part. A situation is an algorithm, a defence, a view and an owner; of the attacks tried
-on it, `strongest(cells, by_owner=True)` keeps the one cell that found most, with the situation as its key. The views in
-`ALONE` are those of a server that no client helps, `RELEASED` is that of parties who get the noised sums.
+`RECORD` whether a given row was in the data. A situation is an algorithm, a defence, a view and an owner; of the
+attacks tried on it, `strongest(cells, by_owner=True)` keeps the one cell that found most, with the situation as its
+key. The views in `ALONE` are those of a server that no client helps, `RELEASED` is that of parties who get the noised
+sums.
 
 A cell's verdict is one of four words: `EXPOSED` (data computed to nine tenths or better) and `PARTIAL` (a part of them)
 are `FOUND`; else no leak was detected, or it is `INCONCLUSIVE`, since the attack failed or its results scatter. Of
@@ -128,7 +129,7 @@ def _sums(cells: Iterable[Cell], level: float) -> str:
     clauses = [f"which still give away {much} {'; '.join(parts)}"] if parts else []
     if members:
         where = _in(_names(members), len(_names(records)))
-        clauses.append(f"from which an attacker can tell, not always rightly, which records took part in {where}")
+        clauses.append(f"from which an attacker can tell, not always rightly, which rows were in the data of {where}")
     clause = ", and ".join(clauses)
     if not clauses:
         judged = best or records  # what attacks on the data found counts first

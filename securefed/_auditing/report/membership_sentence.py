@@ -23,21 +23,21 @@ _ANY: Final = "any"
 
 
 def membership(report: Report) -> str:
-    """Say whether an attacker can tell which records took part; empty where that was not asked."""
+    """Say whether an attacker can tell which rows were in the data; empty where that was not asked."""
     if not report.membership:
         return ""
     rows = tested(report)
     if not rows:
-        return "Who took part was not tested; what did not run says why."
+        return "Which rows were in the data was not tested; what did not run says why."
     found = [row for row in rows if row["verdict"] in FOUND]
     unknown = sum(row["verdict"] == INCONCLUSIVE for row in rows)
     open_ = f" In {unknown} of {len(rows)} tests the rows were too few to tell." if unknown else ""
     if not found:
-        return f"Who took part: no test showed that an attacker can tell.{open_}"
+        return f"Which rows were in the data: no test showed that an attacker can tell.{open_}"
     most = max(found, key=lambda row: row["auc"][0])
     where = "without noise" if most["defense"] == PLAIN else f"under {protection(most['defense'])}"
     return (
-        f"Who took part: in {len(found)} of {len(rows)} tests an attacker can tell, most surely in "
+        f"Which rows were in the data: in {len(found)} of {len(rows)} tests an attacker can tell, most surely in "
         f"{short(most['algorithm'])} {where} if it {ADVERSARIES[most['adversary']]} ({most['auc'][0]:.0%} of "
         f"comparisons right; a coin gets 50%).{open_}"
     )

@@ -27,7 +27,7 @@ from securefed.attacks.views import RELEASED
 OWNERS: Final = {
     CLIENT: "One client's data",
     FEDERATION: "All clients' data together",
-    RECORD: "Whether a record took part",
+    RECORD: "Whether a given row was in the data",
 }
 """By whose data a secret is, the head of its column."""
 NAMED: Final = 4
