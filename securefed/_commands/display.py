@@ -35,11 +35,11 @@ def show_audit(report: Report) -> None:
     """
     from securefed._auditing.cases.own_setup import head_text, owner_note  # noqa: PLC0415
     from securefed._auditing.engine.audit_report import AUDIT  # noqa: PLC0415
-    from securefed._auditing.report.conclusions import strongest  # noqa: PLC0415
-    from securefed._auditing.report.headline import headline  # noqa: PLC0415
+    from securefed._auditing.report.decision import decision  # noqa: PLC0415
     from securefed._auditing.report.palette import TONES  # noqa: PLC0415
     from securefed._auditing.report.plain_sums import added, with_sums  # noqa: PLC0415
     from securefed._auditing.report.report_words import COUNTS, chance_text, short, short_defense  # noqa: PLC0415
+    from securefed._auditing.report.selections import strongest  # noqa: PLC0415
 
     # What an attack found in exact sums counts for unprotected messages too, which a server can add: such cells are
     # added where single messages told less, and named below (`added`). The report on disk keeps what was measured.
@@ -75,8 +75,7 @@ def show_audit(report: Report) -> None:
     if report.membership:
         console.print()
         _show_membership(report)
-    for line in headline(report):
-        console.print(f"\n{line}", soft_wrap=True)
+    console.print(f"\n[bold]{escape(decision(report))}[/]", soft_wrap=True, highlight=False)
     _show_next(report)
 
 
@@ -127,8 +126,6 @@ def _show_next(report: Report) -> None:
     if seeds < ENOUGH:
         console.print(f"\n{runs_sentence(seeds, some_fewer(report))}\n  {enough_seeds(report)}", **plain)
     for action in actions(report):
-        if not action.steps:
-            continue
         console.print(f"\n{action.what} {action.why}", **plain)
         for said, text in action.steps:
             for line in (said, *(f"  {one}" for one in text.splitlines())):

@@ -17,10 +17,10 @@ from securefed._auditing.engine.statistics import NOT_DETECTED, PARTIAL, Verdict
 from securefed._auditing.report import charts
 from securefed._auditing.report.actions import actions
 from securefed._auditing.report.audit_page import render
-from securefed._auditing.report.conclusions import remedies
 from securefed._auditing.report.decision import decision
 from securefed._auditing.report.observers import observers
 from securefed._auditing.report.outcomes import outcomes
+from securefed._auditing.report.selections import remedies
 from securefed._auditing.report.sureness import gaps, sureness
 from tests.auditing.page import sections, tables, text
 from tests.auditing.test_report import SMALL, cell, report

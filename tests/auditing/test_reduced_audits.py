@@ -8,7 +8,6 @@ from securefed._auditing.engine.audit_report import AUDIT, CUT, Report
 from securefed._auditing.report.audit_page import render
 from securefed._auditing.report.decision import decision
 from securefed._auditing.report.first_screen import setup
-from securefed._auditing.report.headline import headline
 from securefed._auditing.report.observers import observers
 from securefed._auditing.report.sureness import sureness
 from tests.auditing.page import text
@@ -24,7 +23,6 @@ def cut(made: Report) -> Report:
 def test_rows_that_were_cut_stand_in_every_conclusion_and_beside_the_figures() -> None:
     made = cut(report(cell("step", "plain", "server", 1.0, "samples"), cell("step", "plain", "server", 1.0, "labels")))
     assert decision(made).startswith(f"With {WORDS}: without protection, the server can compute a client's samples")
-    assert all(line.startswith(f"With {WORDS}: ") for line in headline(made))
     assert sureness(made)[0].startswith(f"Every figure is of {WORDS}, since the local step is too slow")
     assert f"8 {WORDS}, each run 10 times" in setup(made)
     assert f", {WORDS}; 1 = exact" in str(made).splitlines()[0]
@@ -42,10 +40,6 @@ def test_a_figure_of_fewer_runs_is_named_and_membership_in_sums_is_a_leak() -> N
     member = replace(cell("step", "secure_aggregation", "sum only", 0.5, "membership"), asked=10)
     few = replace(member, leakage=replace(member.leakage, seeds=1))
     made = report(cell("step", "plain", "server", 1.0, "samples"), *quiet, few)
-    assert headline(made)[1] == (
-        "Under secure aggregation the server sees only sums, from which an attacker can tell, not always rightly, "
-        "which rows were in the data of step."
-    )
     assert "no leak was detected" not in text(render(made))
     words = [group.words for row in observers(made) for group in row.cells[-1]]
     assert words == ["partly exposed (1 of 10 runs)"]

@@ -14,9 +14,10 @@ from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, Cell
 from securefed._auditing.engine.statistics import INCONCLUSIVE, NOT_DETECTED, Interval, Verdict, verdict
 from securefed._auditing.report import charts, comparison
+from securefed._auditing.report.actions import actions, algorithm_actions
 from securefed._auditing.report.algorithm_section import section
-from securefed._auditing.report.audit_page import headline, render
-from securefed._auditing.report.conclusions import finding, remedy, strongest, worst
+from securefed._auditing.report.audit_page import render
+from securefed._auditing.report.selections import Remedy, remedies, strongest, worst
 from securefed.errors import DataError
 from tests.auditing.page import sections, tables, text
 
@@ -74,6 +75,11 @@ def report(*cells: Cell) -> Report:
     )
 
 
+def remedy(made: Report, algorithm: str, level: float) -> Remedy | None:
+    """Return the cheapest defence that holds."""
+    return next(iter(remedies(made, algorithm, level)), None)
+
+
 SMALL = report(
     cell("pca/faps", "plain", "server", 0.4),
     cell("pca/faps", "secure_aggregation", "sum only", 0.03, bytes_per_client_round=150.0),
@@ -105,12 +111,13 @@ def test_every_cell_stands_under_its_own_defence_and_view() -> None:
     assert ssi[columns.index(("DP on secure aggregation", "sum only"))] == "worse than a guess not detected"
 
 
-def test_each_algorithm_has_its_section_with_finding_messages_and_costs() -> None:
+def test_each_algorithm_has_its_section_with_actions_messages_and_costs() -> None:
     series = {"rounds": [1, 2], "middle": [1.0, 0.1], "low": [0.9, 0.05], "high": [1.1, 0.2]}
     curve = {"algorithm": "pca/ssi", "title": "Error by rounds", "note": "Falls.", "series": {"power": series}}
     shown = sections(render(replace(SMALL, curves=(curve,))))
     for name, title in (("pca/ssi", "SSI"), ("pca/faps", "FAPS")):
-        assert finding(SMALL, name) in shown[title]
+        (said,) = algorithm_actions(SMALL, name)
+        assert said in shown[title] and said.startswith("Use ")
         assert "A client sends" in shown[title]
         assert "bytes per client and round" in shown[title]
     assert "Error by rounds" in shown["SSI"] and "Error by rounds" not in shown["FAPS"]
@@ -137,32 +144,10 @@ def test_the_page_shows_what_the_json_says_of_a_cell_a_member_and_a_setting() ->
     assert "epsilon 8, delta 1e-05 for all rounds" in text(html)
 
 
-def test_the_finding_names_what_plain_messages_give_away_and_what_defences_change() -> None:
-    text = finding(SMALL, "pca/ssi")
-    assert text.startswith("Whoever runs the server of SSI can compute all second moments")
-    hiding = (
-        "Under secure aggregation, the server still comes 62% of the way to one client's data from sums over different"
-    )
-    assert f"{hiding} sets of clients and all clients' pooled data can still be computed." in text
-    assert "learnt nothing of one client's data, at the price of captured variance: 0.50 and not 0.90." in text
-    other = [replace(c, defense="paillier") for c in SMALL.cells if c.defense == "secure_aggregation"]
-    assert "Under secure aggregation and Paillier, " in finding(report(*SMALL.cells, *other), "pca/ssi")
-    open_ = [cell("pca/ssi", "dp", "sum only", 1.0, secret) for secret in (CLIENT, FEDERATION)]
-    both = "one client's data and all clients' pooled data can still be computed."
-    assert finding(report(*open_), "pca/ssi").endswith(f"Under DP on secure aggregation, {both}")
-    assert finding(SMALL, "pca/faps").startswith("From 10 rounds of plain messages of FAPS the server comes 40%")
-    hidden = report(cell("pca/faps", "plain", "server", 0.0))
-    assert "a leak of 6% would have been noticed" in finding(hidden, "pca/faps")
-
-
 def test_a_search_that_failed_is_no_safety_in_any_sentence() -> None:
     stuck = cell("pca/faps", "plain", "server", -0.4, explained=0.0, residual=0.3)
-    text = finding(report(stuck), "pca/faps")
-    assert "the attack did not fit the messages, with a residual of 0.3, which says nothing about whether" in text
-    assert "hidden" not in text
-    assert "guessed" not in text
+    assert algorithm_actions(report(stuck), "pca/faps") == []  # no protection was attacked
     assert remedy(report(stuck), "pca/faps", 0.1) is None
-    assert headline(report(stuck))[0].endswith("gives a client's data away is not known: the attacks failed.")
     html = render(report(stuck))
     assert re.search(r'<td [^>]*class="cell unsure"[^>]*><b>attacks failed</b><span></span>', html)
     assert re.search(r'<span class="word unsure">not known</span>', html)  # on the first screen
@@ -189,6 +174,34 @@ def test_the_remedy_is_the_cheapest_defence_that_holds_in_every_view_of_the_serv
     generous = remedy(SMALL, "pca/ssi", 2.0)
     assert generous is not None
     assert generous.defense == "plain"
+
+
+def test_what_to_do_says_why_nothing_is_known_of_a_protection() -> None:
+    """Each cause alone: a failed search, scatter, a leak too small to be noticed. A leak that was found is none."""
+    plain = cell("pca/faps", "plain", "server", 1.0)
+    quiet = cell("pca/faps", "ddp", "sum only", 0.0)
+    missed = replace(quiet, verdict=Verdict(NOT_DETECTED, 0.43))
+    wide = replace(quiet, verdict=Verdict(INCONCLUSIVE, 3.0))
+    for one, why in (
+        (replace(wide, explained=0.0), "Under Distributed DP the attacks on FAPS failed."),
+        (wide, "Under Distributed DP the results of FAPS scatter too much to tell."),
+        (missed, "Under Distributed DP no leak of FAPS was found, but one below 0.43 could have been missed."),
+    ):
+        leaking = cell("pca/faps", "secure_aggregation", "sum only", 0.9)
+        (said,) = algorithm_actions(report(plain, leaking, one), "pca/faps")
+        assert said == f"Do not rely on a protection of FAPS yet. {why} That is no sign of safety."
+    told = replace(plain, secret="membership", verdict=Verdict("exposed", 0.1))
+    (said,) = algorithm_actions(report(plain, told, quiet), "pca/faps")
+    assert "Not all that plain messages give away was looked for under a protection." in said
+
+
+def test_the_section_and_the_first_screen_say_the_same_of_an_algorithm() -> None:
+    """One cause of an earlier contradiction: a protection that holds only while the same clients take part."""
+    alone = report(*SMALL.of("pca/ssi")[:-1])
+    (said,) = algorithm_actions(alone, "pca/ssi")
+    assert said.startswith("Use secure aggregation for SSI and keep the same clients in every round.")
+    assert said in [f"{one.what} {one.why}" for one in actions(alone)]
+    assert text(render(alone)).count(said) == 2
 
 
 def test_attacks_that_would_not_have_noticed_the_leak_show_no_remedy() -> None:
@@ -223,64 +236,6 @@ def test_a_collusion_does_not_count_against_a_remedy_for_the_server_alone() -> N
     assert found is not None
     assert found.defense == "secure_aggregation"
     assert worst(held, "pca/faps", "secure_aggregation", CLIENT) == held.cells[1]
-
-
-def test_the_headline_counts_what_is_exposed() -> None:
-    assert headline(SMALL)[:2] == [
-        "In the clear, the server can compute a client's data in 1 of 2 algorithms (SSI), and a part of it in 1 more "
-        "(FAPS).",
-        "Under secure aggregation the server sees only sums, which still give away all or part of all clients' "
-        "pooled data in SSI; where clients come and go, one client's data in SSI.",
-    ]
-    many = [cell(f"pca/{name}", "plain", "server", 1.0) for name in ("ssi", "faps", "fedpg")]
-    assert headline(report(*many)) == ["In the clear, the server can compute a client's data in all 3 algorithms."]
-    quiet = cell("pca/ssi", "secure_aggregation", "sum only", 0.0)
-    assert headline(report(quiet)) == [
-        "Messages in the clear were not attacked.",
-        "Under secure aggregation the server sees only sums, in which no leak was detected.",
-    ]
-    stuck = cell("pca/ssi", "secure_aggregation", "sum only", 0.0, explained=0.0)
-    assert headline(report(stuck))[1].endswith(
-        "and the attacks on them failed. Whether one client's data are hidden in SSI is open: attacks failed."
-    )
-    pooled = cell("pca/ssi", "secure_aggregation", "sum only", 0.5, FEDERATION)
-    said = headline(report(stuck, pooled))[1]
-    assert "pooled data in SSI. Whether one client's data are hidden in SSI is open" in said
-    assert len(strongest(SMALL.cells)) == len(SMALL.cells)
-
-
-def test_the_headline_calls_attacks_on_records_failed_only_where_they_are() -> None:
-    quiet = cell("pca/ssi", "secure_aggregation", "sum only", 0.0, "membership")
-    assert quiet.verdict.word == NOT_DETECTED
-    assert headline(report(quiet))[1].endswith("sums, in which no leak was detected.")
-    stuck = replace(quiet, explained=0.0, verdict=Verdict(INCONCLUSIVE, 3.0))
-    assert headline(report(stuck))[1].endswith("sums, and the attacks on them failed.")
-    guess = cell("pca/ssi", "secure_aggregation", "sum only", 1.0, "confirmation")  # works on all sums without noise
-    assert headline(report(guess)) == ["Messages in the clear were not attacked."]
-    assert headline(report(guess, quiet)) == headline(report(quiet))
-
-
-def test_the_headline_tells_who_is_held_off_by_differential_privacy_and_only_where_it_was_audited() -> None:
-    read = cell("optimization/dsgd", "dp", "sum only", 1.0)
-    hidden = cell("optimization/dsgd", "dp", "released", -0.6)
-    alone = cell("pca/fedpg", "dp", "sum only", 0.0, explained=0.0)
-    assert headline(report(read, hidden, alone))[1:] == [
-        "Differential privacy adds noise to what the server hands on: the server itself sees sums without it, which "
-        "still give away all or part of one client's data in DSGD. Whether one client's data are hidden in FedPG is "
-        "open: attacks failed. All others see sums with the noise, in which no leak was detected. FedPG was not "
-        "attacked there."
-    ]
-    pooled = cell("pca/ssi", "dp", "released", 0.2, FEDERATION)
-    assert headline(report(hidden, pooled))[1] == (
-        "All others see sums with the noise, which still give away all or part of all clients' pooled data in SSI."
-    )
-    wide = replace(hidden, verdict=Verdict(INCONCLUSIVE, 3.0))  # explained, but no leak would have been noticed
-    assert headline(report(wide))[1].endswith("is open: attacks failed or scatter too much to tell.")
-    assert not [
-        line for line in headline(report(*[c for c in SMALL.cells if c.defense != "dp"])) if "ifferential" in line
-    ]
-    page = render(report(read, hidden))
-    assert "All others see sums with the noise, in which no leak was detected." in page
 
 
 def test_every_note_says_of_which_views_it_is() -> None:
@@ -334,16 +289,6 @@ def test_an_audit_of_a_later_format_is_refused_with_what_to_do(tmp_path, written
     for values in (SMALL.to_json(), {key: v for key, v in SMALL.to_json().items() if key != "format"}):
         path.write_text(json.dumps(values))
         assert len(comparison.read(path)["cells"]) == len(SMALL.cells)
-
-
-def test_a_finding_under_noise_says_that_the_server_sees_the_sums_before_it() -> None:
-    cells = cell("pca/ssi", "plain", "server", 1.0), cell("pca/ssi", "dp", "sum only", 1.0, epsilon=NOT_COVERED)
-    said = finding(report(*cells), "pca/ssi")
-    assert said.endswith(
-        "Under DP on secure aggregation, where the server sees the sums before the noise, one client's data can still "
-        "be computed."
-    )
-    assert "before the noise" not in finding(report(cells[0], replace(cells[1], epsilon=8.0)), "pca/ssi")
 
 
 def test_the_costs_name_epsilon_also_where_no_attack_reads_what_it_covers() -> None:

@@ -26,8 +26,8 @@ from securefed._auditing.report.comparison import (
     fell,
     members_of,
 )
-from securefed._auditing.report.conclusions import strongest
 from securefed._auditing.report.report_words import leak_text, short, short_defense
+from securefed._auditing.report.selections import strongest
 
 NEW: Final = "new"
 DID_NOT_RUN: Final = "did not run"

@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.results import POOLED, Cell, Secret
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE, seeds_for
-from securefed._auditing.report.conclusions import strongest, why
+from securefed._auditing.report.report_words import why_inconclusive
+from securefed._auditing.report.selections import strongest
 from securefed.attacks.views import SUM_ONLY
 from securefed.errors import ConfigError
 
@@ -85,7 +86,7 @@ def reasons(report: Report, limit: float) -> list[Reason]:
         if not cell.leakage.high <= limit
     ]
     unknown = [
-        Reason("unknown", _where(cell), why(cell))
+        Reason("unknown", _where(cell), why_inconclusive(cell))
         for cell in strongest(report.cells).values()
         if cell.verdict.word == INCONCLUSIVE
     ]

@@ -27,12 +27,13 @@ from typing import Final
 from securefed._auditing.engine.audit_report import AUDIT, Report
 from securefed._auditing.engine.results import CLIENT, FEDERATION
 from securefed._auditing.engine.statistics import FOUND, NOT_DETECTED
-from securefed._auditing.report.conclusions import ALONE, PLAIN, strongest
+from securefed._auditing.report.doubts import doubts
 from securefed._auditing.report.held_settings import to_paste
 from securefed._auditing.report.next_runs import advised_first, open_runs
 from securefed._auditing.report.outcomes import Outcome, outcomes
 from securefed._auditing.report.plain_sums import as_attacked
 from securefed._auditing.report.report_words import in_sentence, leak_text, listed, short
+from securefed._auditing.report.selections import ALONE, PLAIN, strongest
 
 ACTIVE: Final = "active server"
 """View of a server that chooses its broadcasts."""
@@ -61,31 +62,56 @@ class Action:
 
 def actions(report: Report) -> list[Action]:
     """List what to do, the most important first; an algorithm with an advice is not told to use something else."""
+    steps = tuple((run.why, run.command) for run in open_runs(as_attacked(report)))
+    out = _protect(report, _without_advice(report), steps)
+    return [*out, *_active_server(report), *_pooled(report), *_separation(report), *_advice(report)]
+
+
+def algorithm_actions(report: Report, algorithm: str) -> list[str]:
+    """Say how to protect one client's data in one algorithm, in the words of `actions`.
+
+    Returns:
+        Sentences; none where no protection was attacked, or where the report's advice names a setting.
+    """
+    found = [item for item in _without_advice(report) if item.name == short(algorithm)]
+    return [f"{one.what} {one.why}" for one in _protect(report, found)]
+
+
+def _without_advice(report: Report) -> list[Outcome]:
+    """Select the algorithms whose protection the report's advice does not settle.
+
+    An advice that names a setting says all on protection; one that names none leaves only what is wrong with it.
+    """
     advised = {short(one.algorithm): one.advised is not None for one in report.advice}
-    # An advice that names a setting says all on protection; one that names none leaves only what is wrong with it.
-    found = [
+    return [
         item for item in outcomes(report)
         if item.name not in advised or (not advised[item.name] and item.kind in ("open", "unknown"))
     ]  # fmt: skip
+
+
+def _protect(report: Report, found: Sequence[Outcome], steps: tuple[tuple[str, str], ...] = ()) -> list[Action]:
+    """List what to do to protect one client's data, by the kind of outcome.
+
+    Args:
+        report: of the audit.
+        found: the algorithms to speak of.
+        steps: (sentence, command) pairs that would settle what is not known.
+    """
     level, clients = report.settings[AUDIT]["acceptable"], report.settings[AUDIT]["clients"]
     out = [_use(report, same, level) for kind in ("held", "fixed") for same in _alike(found, kind)]
     open_, unknown, safe = ([item.name for item in found if item.kind == kind] for kind in ("open", "unknown", "safe"))
     if open_:
         why = f"With {clients} clients no protection tried here keeps the leak of one client's data within {level:g}."
         out.append(Action(f"Treat the messages of {_named(open_, report)} like the data themselves.", why))
-    steps = tuple((run.why, run.command) for run in open_runs(as_attacked(report)))
     if unknown:
-        why = (
-            f"Attacks failed, scatter too much to notice a leak of {level:g}, or did not look for all that leaks, "
-            "which is no sign of safety."
-        )
+        why = f"{doubts(report, unknown)} That is no sign of safety."
         out.append(Action(f"Do not rely on a protection of {_named(unknown, report)} yet.", why, steps))
     elif steps:
         out.append(Action("Settle what is not known.", "It is no sign of safety.", steps))
     if safe:
         why = f"Plain messages gave at most {level:g} of one client's data away. Other attacks may find more."
         out.append(Action(f"{listed(safe)}: no protection was needed against these attacks.", why))
-    return [*out, *_active_server(report), *_pooled(report), *_separation(report), *_advice(report)]
+    return out
 
 
 def _advice(report: Report) -> list[Action]:

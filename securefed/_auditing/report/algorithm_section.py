@@ -1,16 +1,15 @@
-"""The page's section on one algorithm: conclusions, what was recovered and from which messages, and costs.
+"""The page's section on one algorithm: what to do, what was recovered and from which messages, and costs.
 
 `audit_page.render` calls `section` for each algorithm of a report, and its template shows the values. A cell of the
 report is one attack on one secret in one view (what an attacker sees), over all runs. A cell's owner is whose data the
-secret is: `CLIENT` one client's, `FEDERATION` all clients' together. A server has help where a client or a key holder
-shares its secrets with it; the sentences on defences are about a server without (the views `conclusions.ALONE`). A
+secret is: `CLIENT` one client's, `FEDERATION` all clients' together. The table of defences is about a server without
+help: no client or key holder shares its secrets with it (the views `selections.ALONE`). A
 cell's `epsilon` is a number where differential privacy covers what the attack reads, `NOT_COVERED` where the noise
 comes after that, and `None` without noise.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any, Final
 
 from markupsafe import Markup
@@ -20,19 +19,12 @@ from securefed._auditing.engine.audit_report import AUDIT, Report
 from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, Cell
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE
 from securefed._auditing.report import charts
-from securefed._auditing.report.conclusions import (
-    ALL_CLIENTS,
-    ONE_CLIENT,
-    PLAIN,
-    Remedy,
-    finding,
-    remedy,
-    worst,
-)
+from securefed._auditing.report.actions import algorithm_actions
 from securefed._auditing.report.matrix import anchor
 from securefed._auditing.report.palette import tone
 from securefed._auditing.report.recovered import recovered, strongest_artifact
 from securefed._auditing.report.report_words import chance_text, figure, leak_text, protection, short
+from securefed._auditing.report.selections import PLAIN, worst
 
 _FIGURES: Final = ("bytes per client and round", "times plain's", "seconds per round", "epsilon")
 """Columns of the table of costs after utility; the second is the bytes over those of plain messages."""
@@ -51,8 +43,7 @@ def section(report: Report, algorithm: str) -> dict[str, Any]:
         "anchor": anchor(algorithm),
         "title": short(algorithm),
         "source": f"{entry.summary}; {entry.source}" if entry else "An algorithm of the caller's own.",
-        "finding": finding(report, algorithm),
-        "remedies": _remedies(report, algorithm),
+        "actions": algorithm_actions(report, algorithm),
         "transmits": entry.details.get("transmits", "") if entry else "",
         "carried": _carried(report, algorithm),
         "recovered": recovered(report, algorithm),
@@ -64,28 +55,6 @@ def section(report: Report, algorithm: str) -> dict[str, Any]:
             for index, name in enumerate((report.settings[algorithm]["utility"], *_FIGURES))
         ],
     }
-
-
-def _remedies(report: Report, algorithm: str) -> list[str]:
-    """Name the cheapest defence that keeps one client's data, then also all clients', below the accepted leakage."""
-    level = report.settings[AUDIT]["acceptable"]
-    out: list[str] = []
-    both = f"both that and the leakage of {ALL_CLIENTS}"
-    for whose, owners in ((f"the leakage of {ONE_CLIENT}", (CLIENT,)), (both, (CLIENT, FEDERATION))):
-        found = remedy(report, algorithm, level, owners)
-        if found is None:
-            missed = f"No audited defence is shown to keep {whose} at {level:g} or less"
-            return [*out, f"{missed}, even where the server has no help."]
-        out.append(f"To keep {whose} at {level:g} or less, where the server has no help: {_named(found)}.")
-    return out
-
-
-def _named(found: Remedy) -> str:
-    if found.defense == PLAIN:
-        return "plain messages do, against the attacks here"
-    cost = "" if math.isnan(found.bytes) else f", at {found.bytes:.2f} times the bytes of plain messages"
-    cost += "" if math.isnan(found.lost) else f" and {max(found.lost, 0.0):.2f} less utility"
-    return f"{protection(found.defense)} (leaves at most {leak_text(max(found.leakage, 0.0))}{cost})"
 
 
 def _carried(report: Report, algorithm: str) -> list[str]:

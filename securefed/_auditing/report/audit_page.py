@@ -17,10 +17,8 @@ from securefed._auditing.engine.audit_report import AUDIT, Report
 from securefed._auditing.engine.results import Cell
 from securefed._auditing.report.algorithm_section import section
 from securefed._auditing.report.first_screen import first_screen
-from securefed._auditing.report.headline import headline
 from securefed._auditing.report.matrix import matrices, sizes
 from securefed._auditing.report.membership_sentence import ADVERSARIES, by_noise, canaries, tested
-from securefed._auditing.report.observers import names_secrets
 from securefed._auditing.report.palette import TONES, style_sheet
 from securefed._auditing.report.plain_sums import with_sums
 from securefed._auditing.report.report_words import (
@@ -82,16 +80,11 @@ def render(report: Report) -> str:
     """Write the page as HTML."""
     made, report = report, with_sums(report)
     shared, algorithms = report.settings[AUDIT], report.algorithms
-    sentences = headline(report)
-    if names_secrets(report):
-        # one algorithm with several secrets: the first screen names each; the headline's first sentence does not
-        sentences = sentences[1:]
     return template_page(
         "report.html.j2",
         ["report.css"],
         title=f"{shared['data']}, {shared['clients']} clients",
         first=first_screen(report),
-        headline=sentences,
         matrices=matrices(report),
         counts=COUNTS,
         sizes=sizes(report),

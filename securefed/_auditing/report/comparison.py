@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 from securefed._auditing.engine.audit_report import AUDIT, FORMAT
 from securefed._auditing.engine.results import Cell
 from securefed._auditing.engine.statistics import INCONCLUSIVE, Interval, Verdict, widened
-from securefed._auditing.report.conclusions import strongest
+from securefed._auditing.report.selections import strongest
 from securefed.errors import DataError
 
 Change = Literal[
@@ -87,7 +87,7 @@ class Compared:
 
     @property
     def situation(self) -> tuple[str, str, str, str]:
-        """Where the cell stands, as `conclusions.strongest` counts it."""
+        """Where the cell stands, as `selections.strongest` counts it."""
         return self.algorithm, self.defense, self.view, self.secret
 
     @property

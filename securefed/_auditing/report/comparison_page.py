@@ -24,7 +24,6 @@ from securefed._auditing.gate.grown_leaks import growth
 from securefed._auditing.report import comparison as compared
 from securefed._auditing.report.audit_page import template_page
 from securefed._auditing.report.comparison import ADDED, GONE, GREW, LOST, SAME, SETTLED, SHRANK, UNKNOWN, Compared
-from securefed._auditing.report.conclusions import ALL_CLIENTS, ONE_CLIENT, PLAIN
 from securefed._auditing.report.dumbbell import dumbbell
 from securefed._auditing.report.report_words import (
     glossary,
@@ -35,6 +34,7 @@ from securefed._auditing.report.report_words import (
     short,
     style,
 )
+from securefed._auditing.report.selections import ALL_CLIENTS, ONE_CLIENT, PLAIN
 from securefed.errors import StorageError
 
 Look = Literal["worse", "better", "same"]

@@ -21,11 +21,11 @@ from typing import Final
 from securefed._auditing.engine.audit_report import AUDIT, Report, rows_cut
 from securefed._auditing.engine.results import CLIENT, Cell
 from securefed._auditing.engine.statistics import ENOUGH, EXPOSED, FOUND, INCONCLUSIVE, PARTIAL
-from securefed._auditing.report.conclusions import ALONE, PLAIN, strongest, worst
 from securefed._auditing.report.message_size import too_few_numbers
 from securefed._auditing.report.observers import FEWEST, NAMED, names_secrets
 from securefed._auditing.report.outcomes import Outcome, outcomes
 from securefed._auditing.report.report_words import in_sentence, listed, secret_title, short
+from securefed._auditing.report.selections import ALONE, PLAIN, strongest, worst
 from securefed.attacks.views import ACTIVE_SERVER
 
 _ONLY: Final = {
@@ -64,7 +64,7 @@ def _lied(report: Report) -> str:
     """
     tried = [cell for cell in _lying_cells(report) if cell.defense != PLAIN]
     found = [cell for cell in tried if cell.verdict.word in FOUND]
-    bare = lied_in_the_clear(report)
+    bare = _lied_in_the_clear(report)
     level = report.settings[AUDIT]["acceptable"]
     # an inconclusive one may miss any leak; a quiet one those below what it would have noticed
     blind = any(cell.verdict.word == INCONCLUSIVE or not cell.verdict.detectable <= level for cell in tried)
@@ -77,7 +77,7 @@ def _lied(report: Report) -> str:
     return f"A server that lies computes {_what(report, found)} in spite of {under}."
 
 
-def lied_in_the_clear(report: Report) -> str:
+def _lied_in_the_clear(report: Report) -> str:
     """Say what a server that lies reads from unprotected messages where an honest one reads less; else empty."""
     found = []
     for cell in _lying_cells(report):
@@ -154,7 +154,8 @@ def _unprotected(report: Report, words: dict[str, str]) -> str:
     named = {word: [name for name, one in words.items() if one == word] for word in words.values()}
     open_, part = named.get(EXPOSED, []), named.get(PARTIAL, [])
     if len(open_) == len(words):
-        where = f" in all {len(words)} algorithms" if several else ""
+        count = "both" if len(words) == 2 else f"all {len(words)}"
+        where = f" in {count} algorithms" if several else ""
         return f"Without protection, the server can compute a client's data{where}."
     if open_ or part:
         parts = [f"a client's data in {_names(open_, len(words))}"] if open_ else []

@@ -14,7 +14,6 @@ from securefed._auditing.cases.own_setup import head_text, owner_note
 from securefed._auditing.engine.audit_report import AUDIT, Report, rows_cut
 from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, RECORD, Cell
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE
-from securefed._auditing.report.conclusions import ADDED, strongest, why
 from securefed._auditing.report.observers import names_secrets
 from securefed._auditing.report.palette import tone
 from securefed._auditing.report.report_words import (
@@ -29,7 +28,9 @@ from securefed._auditing.report.report_words import (
     secret_title,
     secret_words,
     short,
+    why_inconclusive,
 )
+from securefed._auditing.report.selections import ADDED, strongest
 
 
 def matrices(report: Report) -> list[dict[str, Any]]:
@@ -145,5 +146,5 @@ def _heat(cell: Cell) -> dict[str, Any]:
         "share": 0 if failed else round(100 * min(max(cell.leakage.mean, 0.0), 1.0)),
         "title": f"{cell.attack}; error {cell.error_median:.2g} (median) against {cell.baseline_error:.2g}; "
         f"null {leak_text(cell.null_leakage.mean)}; {cell.exposed_seeds} of {cell.leakage.seeds} seeds leak .9 or more."
-        f"{f' Inconclusive: {why(cell)}.' if unsure else ''}",
+        f"{f' Inconclusive: {why_inconclusive(cell)}.' if unsure else ''}",
     }

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE
-from securefed._auditing.report.conclusions import PLAIN
 from securefed._auditing.report.report_words import protection, short
+from securefed._auditing.report.selections import PLAIN
 
 ADVERSARIES: Final = {"informed": "knows all other rows", "population": "knows only such rows"}
 """By adversary, what it knows of the attacked client's rows."""

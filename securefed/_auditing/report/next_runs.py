@@ -33,11 +33,11 @@ from securefed._auditing.engine.statistics import (
     PARTIAL_FROM,
     seeds_for,
 )
-from securefed._auditing.report.conclusions import ALONE, PLAIN, strongest
 from securefed._auditing.report.message_size import too_few_numbers
 from securefed._auditing.report.observers import names_secrets
 from securefed._auditing.report.outcomes import outcomes
 from securefed._auditing.report.report_words import listed, search_failed, short
+from securefed._auditing.report.selections import ALONE, PLAIN, strongest
 from securefed._catalogue import algorithms
 
 MOST_SEEDS: Final = 200

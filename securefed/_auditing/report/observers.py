@@ -19,9 +19,9 @@ from securefed._auditing.engine.audit_report import AUDIT, Report
 from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, RECORD, Cell
 from securefed._auditing.engine.statistics import ENOUGH
 from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
-from securefed._auditing.report.conclusions import PLAIN, strongest
 from securefed._auditing.report.palette import TONES, Tone
 from securefed._auditing.report.report_words import listed, protection, runs_text, secret_title, short
+from securefed._auditing.report.selections import PLAIN, strongest
 from securefed.attacks.views import RELEASED
 
 OWNERS: Final = {

@@ -1,7 +1,7 @@
 """Sort the algorithms of a report by what protects one client's data from a server without help.
 
 `decision`, `actions` and `next_runs` write their sentences by it. A cell is one attack on one secret in one view (what
-an attacker sees), over all runs; a server without help sees the views `conclusions.ALONE`. `conclusions.remedies` lists
+an attacker sees), over all runs; a server without help sees the views `selections.ALONE`. `selections.remedies` lists
 the defences, plain messages among them, that hold: no interval of leakage reaches above the acceptable level, and the
 attacks would have noticed such a leak.
 """
@@ -16,8 +16,8 @@ from securefed._auditing.engine.audit_report import AUDIT, Report
 from securefed._auditing.engine.results import CLIENT, Cell
 from securefed._auditing.engine.statistics import FOUND
 from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
-from securefed._auditing.report.conclusions import ALONE, PLAIN, Remedy, remedies
 from securefed._auditing.report.report_words import short
+from securefed._auditing.report.selections import ALONE, PLAIN, Remedy, remedies
 
 _FIXED: Final = tuple(view for view in ALONE if view != CHANGING_SURVIVORS)
 """Views of the server alone where the same clients take part in every round."""

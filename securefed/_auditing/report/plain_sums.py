@@ -17,7 +17,7 @@ from typing import Final
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.results import Cell
 from securefed._auditing.engine.statistics import FOUND
-from securefed._auditing.report.conclusions import ADDED, PLAIN, strongest, weight
+from securefed._auditing.report.selections import ADDED, PLAIN, strongest, weight
 from securefed.attacks.views import ACTIVE_SERVER, SUM_ONLY
 
 _EXACT: Final = ("quantise", "secure_aggregation", "paillier", "paillier_threshold", "ckks")

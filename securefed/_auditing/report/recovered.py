@@ -3,7 +3,7 @@
 `algorithm_section` shows those of one algorithm (`recovered`), `first_screen` those of the whole report (`examples`).
 A cell is the result of one attack on one secret (rows, a Gram matrix) under one defence, in one view (what an attacker
 sees), over all runs. Its artifact is the secret of its first run, `truth`, with the attack's estimate; not every
-cell has one. `conclusions.weight` ranks cells: first those whose verdict states a leak (`FOUND`: exposed or partial),
+cell has one. `selections.weight` ranks cells: first those whose verdict states a leak (`FOUND`: exposed or partial),
 then those with none; each by mean leakage.
 """
 
@@ -15,9 +15,9 @@ from typing import Any, Final
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.results import CLIENT, FEDERATION, Artifact, Cell
 from securefed._auditing.engine.statistics import FOUND
-from securefed._auditing.report.conclusions import ALONE, PLAIN, weight
 from securefed._auditing.report.pictures import evidence
 from securefed._auditing.report.report_words import in_sentence, leak_text, protection, short
+from securefed._auditing.report.selections import ALONE, PLAIN, weight
 
 _EXAMPLES: Final = 3
 """Largest number of pictures of an example on the first screen, so that two examples fit beside each other."""

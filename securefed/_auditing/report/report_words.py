@@ -33,8 +33,8 @@ WORSE: Final = "worse than a guess"
 ATTACKS_FAILED: Final = "attacks failed"
 """Stands in a cell instead of its leakage where the search failed: any figure there would look like a finding."""
 COUNTS: Final = (
-    "Not the mean decides whether something leaks, but whether the interval's lower end is above .05 and above what "
-    "guessing gives: .51 with a wide interval is no finding where .31 with a narrow one is."
+    "A leak is stated where the interval's lower end is above .05 and above what guessing gives; a high mean with a "
+    "wide interval is no finding."
 )
 """How a mean leakage becomes a verdict, for the page and the terminal."""
 SHORT_DEFENSES: Final = {
@@ -206,3 +206,11 @@ def glossary() -> Mapping[str, str]:
     text = (files("securefed._auditing.report") / "glossary.tsv").read_text(encoding="utf-8")
     lines = [line.partition("\t") for line in text.splitlines() if not line.startswith("#")]
     return {word: meaning for word, _, meaning in lines}
+
+
+def why_inconclusive(cell: Cell) -> str:
+    """Say why a cell is inconclusive."""
+    if not cell.explained < SIGHTED:
+        return "the results, or those of chance, scatter so much that no leak would have been noticed"
+    where = "" if cell.explained == 0 else f" in {1 - cell.explained:.0%} of the runs"
+    return f"the attack did not fit the messages{where}, with a residual of {cell.residual:.1g}"

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from securefed._auditing.engine.audit_report import AUDIT, Report, rows_cut
 from securefed._auditing.engine.results import Cell
 from securefed._auditing.engine.statistics import ENOUGH, INCONCLUSIVE, NOT_DETECTED
-from securefed._auditing.report.conclusions import strongest
 from securefed._auditing.report.observers import FEWEST, names_secrets
 from securefed._auditing.report.report_words import leak_text
+from securefed._auditing.report.selections import strongest
 from securefed.attacks.views import ACTIVE_SERVER
 
 
