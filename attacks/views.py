@@ -8,8 +8,8 @@ attacker received it.
 
 A transcript holds one record for each exchange. An exchange is one round trip: a broadcast, the uploads of the clients,
 and their sum; survivors are the clients whose uploads were summed. A contribution is what the algorithm computes, and
-its encoded form is what defences make of it before it is masked or encrypted (for instance fixed-point integers). Views
-undo the encoding by facts that the attacker knows too.
+its encoded form is what defences make of it before it is masked or encrypted (for instance fixed-point integers). The
+transcript holds contributions and sums in this form. Views undo the encoding by facts that the attacker knows too.
 """
 
 from __future__ import annotations

@@ -42,7 +42,8 @@ class TensorPlan:
     Attributes:
         name: its name in the layout.
         shape: its shape in the layout.
-        bound: largest absolute entry that a client may send; a client beyond it refuses with `RangeRefused`.
+        bound: largest absolute entry that a client may send. A client beyond it sits out where the plan has the
+            indicator, and refuses with `RangeRefused` elsewhere.
         ring: width in bits of the integers of the sum, 0 where the sum is made in floating point.
         step: value of one integer unit (a power of two), 0 where nothing is quantised.
         max_clients: largest number of clients whose sum cannot wrap around the ring.
@@ -228,10 +229,11 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 def plan_digest(plan: Plan) -> bytes:
     """Compute the SHA-256 of every number of a plan that changes what a client sends or what is made of it.
 
-    Text and the exchange's number do not enter it. When a server opens an exchange, it sends each client how often the
-    range was doubled and what was learned. Clients that received different plans must not be summed: a client whose
-    step or clip is a million times the others' is alone in the sum. So protocols against a server that deviates bind
-    what they mask, sign and open to this digest.
+    Assumptions and the exchange's number do not enter it, nor do numbers that follow from those in it (`declared`, the
+    range before a client's own noise, follows from bound and noise). When a server opens an exchange, it sends each
+    client how often the range was doubled and what was learned. Clients that received different plans must not be
+    summed: a client whose step or clip is a million times the others' is alone in the sum. So protocols against a
+    server that deviates bind what they mask, sign and open to this digest.
     """
     return plan._digest
 
@@ -240,8 +242,8 @@ def with_indicator(plan: Plan) -> Plan:
     """Add the tensor `INDICATOR`: 64 bits of integers, or a float where sums are not made of integers (CKKS).
 
     There are two integers of 32 bits where some tensor has this ring, so that encryptions pack them beside its entries;
-    else one of 64. A client that is out adds uniform ones, so that their sum is 0 by chance with a probability of
-    2^-64.
+    else one of 64. A client that is out adds uniformly random integers, whose sum is 0 by chance with a probability
+    of 2^-64.
     """
     rings = {tensor.ring for tensor in plan.tensors if tensor.step}
     ring: Ring = 32 if 32 in rings else 64
@@ -283,6 +285,7 @@ def without_indicator(plan: Plan) -> Plan:
     """Remove the indicator: the plan of the tensors that transforms work on."""
     if not has_indicator(plan):
         return plan
+    # `added` keeps the name, so that `has_indicator` stays true: clients upload it beside the transforms' tensors.
     return replace(plan, tensors=tuple(tensor for tensor in plan.tensors if tensor.name != INDICATOR))
 
 

@@ -14,7 +14,7 @@ from securefed.errors import TranscriptError
 
 @dataclass(frozen=True)
 class TimeBudget:
-    """Wall-clock time that an attack may take; a client step may be slow without computing anything.
+    """Wall-clock time that an attack may take; a client step may also be slow because it waits.
 
     Attributes:
         seconds: total time in seconds.

@@ -1,6 +1,6 @@
 """Draw safe primes for threshold keys: p = 2 q + 1 with q prime, so that squares other than 1 have the order q mod p.
 
-The dealer of the keys calls it twice, once in the life of a key (`key_set`).
+The dealer draws two of them when a key is made (`key_set`), which happens once in the life of a key.
 """
 
 from __future__ import annotations

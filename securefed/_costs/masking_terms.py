@@ -3,7 +3,8 @@
 An exchange makes one sum. Each client advertises two public keys, deals Shamir shares of its secrets to `holders`
 clients (encrypted, relayed by the server), and uploads its contribution plus one mask for each of these; the server
 rebuilds the masks of lost clients from `shares` shares each (Bonawitz et al., 2017; with fewer holders than clients,
-Bell et al., 2020). An exchange is resumed if the one before it has already agreed its keys and shares.
+Bell et al., 2020). An exchange is resumed if the one before it has agreed its keys and shares, and if it does the same
+for the next one.
 
 A predicted quantity, such as the server's CPU time, is a sum of terms: a count, times a constant that was fitted to
 measured exchanges. `TERMS` has for each quantity the counts, as functions of `MaskingCounts`, by name; `figures.json`
@@ -38,7 +39,7 @@ class MaskingCounts:
         clients: number of clients, n.
         holders: number of shares that a client deals, h.
         shares: number of shares that reconstruct a secret, t.
-        threshold: number of survivors that the exchange needs, hence of signatures of a quorum.
+        threshold: number of survivors that the exchange needs; where clients sign, so many must confirm a survivor set.
         sparse: whether each client masks with some of the others only.
         entries: number of entries of a contribution, d.
         upload_bytes: bytes of a masked upload.

@@ -25,8 +25,8 @@ class DetectionSplit:
     """Training and test rows of an anomaly detection task.
 
     Attributes:
-        train: normal rows, `y` all 0.
-        test: other normal rows and all anomalies, `y` 0 (normal) or 1.
+        train: normal rows, `y` all `NORMAL`.
+        test: other normal rows, and anomalies, whose labels are other integers.
 
     Raises:
         DataError: an anomaly among the training rows, or test rows of one kind only.
@@ -39,7 +39,8 @@ class DetectionSplit:
         """Check the kinds of rows on both sides."""
         if self.train.labels().any():
             raise DataError("training rows of a detector must all be normal (label 0); move anomalies to the test rows")
-        if self.test.labels().min() == self.test.labels().max():
+        normal = self.test.labels() == NORMAL
+        if normal.all() or not normal.any():
             raise DataError(
                 "test rows of a detector must be of both kinds, normal and anomalous; these are of one kind"
             )
@@ -64,6 +65,7 @@ def hold_out(data: Dataset, normal: int, rng: np.random.Generator) -> DetectionS
 
     Raises:
         ConfigError: no normal row would be left on one side.
+        DataError: the data hold no anomaly.
     """
     rows = rng.permutation(np.flatnonzero(data.labels() == NORMAL))
     check_integer("normal", normal, 1, len(rows) - 1, note=f"(of {len(rows)} normal rows one must be left)")

@@ -1,4 +1,4 @@
-"""Keep which client each SuperNode is: the server numbers them, or asks the sites where the terms pin identities.
+"""Remember which client number each SuperNode has: the server numbers them, or asks the sites for their numbers.
 
 Flower gives each SuperNode a large random id. A secure sum needs clients numbered 0 to N - 1; its terms, on which
 server and clients agreed before the run, state N. Where the clients sign with identities, a client's key belongs to its

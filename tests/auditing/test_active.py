@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from securefed import Dataset, DeviatingServer, audit, audit_algorithm, chain
+from securefed import Dataset, DeviatingServer, RunOptions, audit, audit_algorithm, chain
 from securefed._auditing.active.active_views import ActiveAudit, _expected_refusals
 from securefed._auditing.cases import case
 from securefed._auditing.engine.seed_result import SeedResult
@@ -108,7 +108,27 @@ def test_an_attack_that_does_not_end_is_stopped_with_a_reason(monkeypatch: pytes
     data = [Dataset(np.random.default_rng(seed).uniform(size=(3, 5)), np.arange(3) % 2) for seed in range(4)]
     run = DeviatingServer(FedAvg(learning_rate=0.1), data, chain(), Endless(False)).deceive()
     assert run.estimate is None
-    assert run.refused == "nothing; the attack had no estimate after 2 rounds"
+    assert run.refused == "no estimate after 2 rounds"
+
+
+def test_a_round_without_the_victim_gives_the_attack_no_message_of_an_earlier_round() -> None:
+    """The victim takes part in all rounds but the third."""
+
+    class Patient(TellOneOther):
+        def play(self, situation: Situation, rng: np.random.Generator) -> Iterator[Any]:
+            rounds = []
+            for _ in range(8):
+                rounds.append((yield ChosenBroadcast(situation.honest)).round)
+            return Reconstruction("samples", np.array(rounds))
+
+    data = [Dataset(np.random.default_rng(seed).uniform(size=(3, 5)), np.arange(3) % 2) for seed in range(4)]
+    method = FedAvg(learning_rate=0.1)
+    absent = RunOptions(schedule=lambda number: range(number == 2, 4))
+    run = DeviatingServer(method, data, None, Patient(False), alone=True, options=absent).deceive()
+    assert run.estimate is None
+    assert run.refused == "the attack reads messages of client 0, which took no part in round 2"
+    whole = DeviatingServer(method, data, None, Patient(False), alone=True).deceive()  # positive control
+    assert whole.estimate is not None and len(set(whole.estimate.value.tolist())) == 8
 
 
 def test_gradient_suppression_reads_the_victim_where_rounds_are_not_bound_and_nothing_where_they_are() -> None:

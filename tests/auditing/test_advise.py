@@ -100,6 +100,8 @@ def test_the_advised_setting_holds_is_usable_and_is_the_best_of_those() -> None:
     promised = sentences([leaky, noised], noised, None, 0.1, 0.9, 512)
     assert promised[0].endswith("epsilon 8 (delta 1e-05) holds against the server.")
     assert promised[1].startswith("The utility is 0.925 on average (standard deviation of single runs 0.021), ")
+    assert sentences([leaky, useless], None, None, 0.1, 0.9, 512)[1].startswith("No cohort of up to 512 clients")
+    assert sentences([leaky, useless], None, None, 0.1, 0.9, 0)[1].endswith("were not simulated.")
     nothing = sentences([leaky], None, None, 0.1, 0.9, 512)
     assert "none is shown to keep the leak at 0.1 or less" in nothing[0]
     weak = replace(leaky, leak_upper=0.08, detectable=0.14)

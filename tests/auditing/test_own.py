@@ -103,6 +103,7 @@ def test_the_gate_passes_safety_and_fails_leaks_and_weak_audits() -> None:
         ({"algorithm": SSI(rank=2), "start": START}, ConfigError, "belong to a function"),
         ({"algorithm": product, "start": START, "seeds": 0}, ConfigError, "at least one"),
         ({"algorithm": product, "start": START, "view": ["eavesdropper"]}, ConfigError, "views are"),
+        ({"algorithm": product, "start": START, "view": []}, ConfigError, "views are"),
         ({"algorithm": product, "start": START, "backend": "jax"}, ConfigError, "backend"),
         ({"algorithm": noise, "start": START, "backend": "torch"}, ConfigError, "rng"),
         ({"algorithm": lambda rows, b: rows, "start": START}, DataError, "tensors by name"),
@@ -319,8 +320,8 @@ def test_the_report_of_an_own_algorithm_is_saved_as_that_of_a_registered_one(tmp
     saved = comparison.read(tmp_path / "audit.json")
     assert [cell.verdict.word for cell in comparison.cells_of(saved)] == [cell.verdict.word for cell in found.cells]
     page = text((tmp_path / "audit.html").read_text())
-    assert "Whoever runs the server of SSI can compute all second moments" in page
-    assert "sums, which still give away all or part of all clients' pooled data in SSI" in page
+    assert "Without protection, the server can compute" in page
+    assert "Decide whether the server may know all clients' data together." in page
     assert "nan" not in page.split()
     assert not growth(saved, saved)
     assert {item.secret for item in found.artifacts} >= {"gram", "samples", "pooled gram"}

@@ -36,6 +36,8 @@ def test_anomalies_are_never_learned_from(data):
         anomalies.official(source(data, groups={"role": np.arange(10) % 2}))
     with pytest.raises(DataError, match="of one kind"):
         anomalies.DetectionSplit(data.take(data.y == 0), data.take(data.y == 0))
+    with pytest.raises(DataError, match="of one kind"):  # two kinds of anomalies, and no normal row
+        anomalies.DetectionSplit(data.take(data.y == 0), Dataset(data.x[:2], np.array([1, 2])))
 
 
 def test_a_drawn_split_holds_all_anomalies_and_the_wanted_normal_rows(data):

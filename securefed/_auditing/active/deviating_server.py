@@ -165,7 +165,7 @@ class DeviatingServer(Federation):
                 if left := self._told_otherwise_and_dropped():
                     refused = f"clients {left} were told another broadcast than the rest and are not in the sum"
                 elif self._estimate is None and len(self._history) >= _MOST_ROUNDS:
-                    refused = f"nothing; the attack had no estimate after {_MOST_ROUNDS} rounds"
+                    refused = f"no estimate after {_MOST_ROUNDS} rounds"
         except (RoundVoid, RangeRefused, DivergenceError) as error:
             refused = str(error)
         observed = View(views.ACTIVE_SERVER, self._victim, tuple(self._observed), {})
@@ -187,9 +187,16 @@ class DeviatingServer(Federation):
 
         The base class calls this in place of the algorithm's server step. Of that step only two things remain, which
         clients check: the numbers that an adaptive defence learns from a sum (such as its next clip), and the list of
-        the clients that this sum counted.
+        the clients that this sum counted, with the broadcast that followed from it.
+
+        Raises:
+            RoundVoid: the server reads single messages, and the victim sent none in this round.
         """
         record, self._deceived = summed.record, frozenset(self._chosen.to_some)
+        if self._alone and self._victim not in record.survivors:
+            raise RoundVoid(
+                f"the attack reads messages of client {self._victim}, which took no part in round {record.round}"
+            )
         see = views.server(self.transcript, self._victim) if self._alone else views.sum_only(self.transcript, None)
         observed = see.rounds[-1]
         self._observed.append(observed)
@@ -200,6 +207,8 @@ class DeviatingServer(Federation):
             self._choose(self._dialogue.send(observed))
         except StopIteration as end:
             self._estimate = end.value
+        # After `_choose`: the broadcast that followed from this sum is the one that the attack sends next. Where the
+        # attack has ended, no client is told of it any more.
         self._counted.count(record.round, record.survivors, self._chosen.to_all, summed.announced)
 
     def _tell(self, endpoints: Mapping[PartyId, Any]) -> Transport:

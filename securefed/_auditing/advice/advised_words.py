@@ -1,10 +1,10 @@
-"""Say an advice in two sentences: what to do, and what it costs.
+"""Put an advice into two sentences: what to do, and what it costs.
 
 A setting is a defence at one size of federation. Its leak is 1 for exact data and 0 for a guess; `leak_upper` is the
 end of its interval, and `detectable` the smallest leak that the attacks would have shown. It holds if both are
-acceptable, and it is usable if it keeps enough of the utility in the clear; `usable_from` is the smallest cohort at
-which it was, in a simulation. `search` writes `sentences` into the advice; page and terminal call `nearest_sentence`
-and `record_sentence`, and take the words of their tables from here.
+acceptable, and it is usable if it keeps enough of the utility that messages in the clear reach; `usable_from` is the
+smallest cohort at which it was, in a simulation. `search` writes `sentences` into the advice; page and terminal call
+`nearest_sentence` and `record_sentence`, and take the words of their tables from here.
 """
 
 from __future__ import annotations
@@ -118,6 +118,8 @@ def sentences(
     if needed is not None:
         which = min((one for one in holding if one.usable_from == needed), key=lambda one: one.epsilon or 0.0)
         return first, f"From {needed} clients on {which.defense} is usable{_simulation(which)}."
+    if not largest:
+        return first, "Larger cohorts, in which noise costs less, were not simulated."
     return first, f"No cohort of up to {largest} clients that was simulated makes one usable."
 
 
@@ -195,7 +197,7 @@ def _sizes(one: Setting, asked: Setting, where: str = "") -> str:
     Args:
         one: the setting.
         asked: the first setting of the search, which has the user's own sizes; a size of 0 is not known.
-        where: whose rows they are, after their number.
+        where: words after the number of rows that say whose rows these are, such as " at the attacked one".
     """
     sizes = (
         (one.clients, asked.clients, "client", ""),

@@ -68,13 +68,14 @@ def missing(
     gaps: Iterable[Gap],
     unfit: Mapping[str, str],
 ) -> tuple[Missing, ...]:
-    """List every gap of an audit, the larger ones first and without those that follow from them.
+    """List every gap of an audit, those of one algorithm and defence from the largest to the smallest.
 
-    Where a whole run is missing its views are not listed, and where a view was not attacked its attacks are not. An
+    Gaps that follow from a larger one are left out: where a whole run is missing its views are not listed, and where a
+    view was not attacked its attacks are not. An
     attack that ran on a view in no seed is not listed either: it is taken not to apply there.
 
     Args:
-        algorithms: that were to run.
+        algorithms: that were to run, without the unfit ones.
         defenses: under which each of them was to run.
         seeds: number of runs of each algorithm and defence, numbered from 0.
         attempts: attacks that ran.
@@ -108,12 +109,14 @@ def _missing_of(
     """
     # a gap without a view is a run that ended early; of several for one seed the first reason is kept
     ended = {gap.seed: gap.reason for gap in reversed(gaps) if not gap.view}
-    if ended:
-        yield Missing(*place, "", "", seeds - len(ended), seeds, ended[min(ended)])
-    elif not attempts:  # no attack ran: say why not in the first seed that has a gap
-        reasons = [f"{gap.attack}: {gap.reason}" for gap in gaps if gap.attack and gap.seed == gaps[0].seed]
+    if not attempts:  # say why the first run ended, and why no attack ran in the first seed that has such a gap
+        tried = [gap for gap in gaps if gap.attack]
+        reasons = [ended[min(ended)]] if ended else []
+        reasons += [f"{gap.attack}: {gap.reason}" for gap in tried if gap.seed == tried[0].seed]
         yield Missing(*place, "", "", 0, seeds, "; ".join(dict.fromkeys(reasons)) or UNTRIED)
         return
+    if ended:
+        yield Missing(*place, "", "", seeds - len(ended), seeds, ended[min(ended)])
     completed = set(range(seeds)) - set(ended)
     for view in dict.fromkeys([*(a.view for a in attempts), *(gap.view for gap in gaps if gap.view)]):
         ran: dict[str, set[int]] = {}  # by attack, the seeds in which it ran on this view

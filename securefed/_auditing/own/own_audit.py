@@ -79,8 +79,9 @@ def audit_algorithm(
         A report with one cell for each view, secret and attack. Leakage is 1 - error of the attack's estimate / error
         of a guess: of a client's rows the mean row of all clients, of its Gram matrix that of all clients scaled to its
         number of rows. For all clients together, in sums, the guess knows each column's mean and standard deviation.
-        Estimated rows are also compared with rows that had no part in the messages. If they come closer to these than
-        the mean row does, by a factor, the guess's error is multiplied by it, as no message taught them that.
+        Estimated rows are also compared with rows that had no part in the messages. Where they come closer to these
+        than the mean row does (say, to half its error), the guess's error is lowered as much, since no message taught
+        the attack that.
 
     Raises:
         ConfigError: arguments contradict each other, or a function cannot be called.
@@ -92,10 +93,10 @@ def audit_algorithm(
         raise ConfigError(f"an audit needs at least one seed and one round, not {seeds} and {rounds}")
     if not seconds > 0:
         raise ConfigError(f"seconds must be positive, not {seconds}")
-    chosen = (view,) if isinstance(view, str) else tuple(view)
+    chosen = (view,) if isinstance(view, str) else tuple(dict.fromkeys(view))
     unknown = sorted(set(chosen) - set(VIEWS))
-    if unknown:
-        raise ConfigError(f'views are "server" and "sum only", not {unknown[0]!r}')
+    if unknown or not chosen:
+        raise ConfigError(f'views are "server" and "sum only", not {unknown[0] if unknown else ()!r}')
     is_instance = _is_instance(algorithm, start, combine)
     draw: Any = clients if callable(clients) else lambda _, given=list(clients): given
     if active and not is_instance:
@@ -223,7 +224,7 @@ def _is_instance(algorithm: Any, start: Tensors | None, combine: Combine | None)
             f"{type(algorithm).__name__} is neither a function nor a securefed.Algorithm: it lacks {lacks}"
         )
     if start is None:
-        raise ConfigError("a function needs its first broadcast as `start`; an Algorithm lacks it here")
+        raise ConfigError("a function needs its first broadcast: give it as `start`")
     return False
 
 

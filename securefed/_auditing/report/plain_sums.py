@@ -1,4 +1,4 @@
-"""Count what an attack on sums found for unprotected messages too, since who reads single messages can add them.
+"""Count leaks found in sums also as leaks of unprotected messages, since a reader of single messages can add them.
 
 The page (`audit_page.render`) and the terminal (`_commands.display.show_audit`) draw their conclusions from
 `with_sums(report)`. Else a report whose attack on single messages failed, and whose attack on their sums did not, would

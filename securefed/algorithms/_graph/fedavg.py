@@ -1,4 +1,6 @@
-"""FedAvg on graphs: one global graph from all clients' signals (ppgl eq. 28; McMahan et al. 2017, Algorithm 1).
+"""FedAvg on graphs: one global graph from all clients' signals (McMahan et al. 2017, Algorithm 1).
+
+Equation numbers are those of the PPGL paper, which has this method as a baseline (28).
 
 Client i has N_i signals (rows) on d vertices. A graph is the vector w (edges,) of its d (d - 1) / 2 edge weights, and
 g_i(w) is the client's objective: small where its signals vary little over heavy edges. `GraphMethod` (method.py) runs
