@@ -59,11 +59,16 @@ def description(folder: Path) -> str:
 
 
 def module_graph() -> dict[str, set[str]]:
-    """Return, for each module of the package, the modules that it imports at its top."""
+    """Return, for each module of the package, the modules that it imports, at its top, in functions or for types.
+
+    The `__init__` of a package counts by its top only: it names what is exported, for lazy imports.
+    """
     files = {_dotted(path): path for folder in folders() for path in folder.glob("*.py")}
     graph: dict[str, set[str]] = {}
     for module, path in files.items():
-        found = {name for node in ast.parse(path.read_text()).body for name in _imports(node)}
+        tree = ast.parse(path.read_text())
+        nodes = tree.body if path.stem == "__init__" else ast.walk(tree)
+        found = {name for node in nodes for name in _imports(node)}
         graph[module] = {name if name in files else name.rpartition(".")[0] for name in found} & set(files) - {module}
     return graph
 
@@ -74,7 +79,7 @@ def _dotted(path: Path) -> str:
     return ".".join(parts if parts[0] == "securefed" else ("securefed", *parts))
 
 
-def _imports(node: ast.stmt) -> Iterator[str]:
+def _imports(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("securefed"):
         yield from (f"{node.module}.{alias.name}" for alias in node.names)
 

@@ -58,7 +58,6 @@ def test_no_public_class_name_stands_twice() -> None:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    """By the imports at a module's top; those inside functions run later."""
     assert circles(house.module_graph()) == []
 
 

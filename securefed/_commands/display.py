@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from securefed._auditing.engine.audit_report import Report
+    from securefed._auditing.engine.audit_result import AuditResult
     from securefed._auditing.engine.results import Cell
     from securefed._auditing.report.comparison import Compared
 
@@ -27,14 +27,14 @@ _LONGEST_REASON = 200
 """Largest number of characters of a reason; `audit.json` holds the whole text."""
 
 
-def show_audit(report: Report) -> None:
+def show_audit(report: AuditResult) -> None:
     """Print a report: a table with one line for each algorithm, defence and view, and what follows from it.
 
     Each line holds the strongest attack on one client's data and on all clients' pooled, or numbers of the reasons why
     none ran. Below stand these reasons, a legend, membership inference if it was tested, and what to do next.
     """
     from securefed._auditing.cases.own_setup import head_text, owner_note  # noqa: PLC0415
-    from securefed._auditing.engine.audit_report import AUDIT  # noqa: PLC0415
+    from securefed._auditing.engine.audit_result import AUDIT  # noqa: PLC0415
     from securefed._auditing.report.decision import decision  # noqa: PLC0415
     from securefed._auditing.report.palette import TONES  # noqa: PLC0415
     from securefed._auditing.report.plain_sums import added, with_sums  # noqa: PLC0415
@@ -80,7 +80,9 @@ def show_audit(report: Report) -> None:
 
 
 def _leak_table(
-    report: Report, best: Mapping[tuple[str, str, str, str], Cell], gaps: Mapping[tuple[str, str, str], Sequence[int]]
+    report: AuditResult,
+    best: Mapping[tuple[str, str, str, str], Cell],
+    gaps: Mapping[tuple[str, str, str], Sequence[int]],
 ) -> Table:
     """Lay out the strongest cells, one line for each algorithm, defence and view.
 
@@ -113,9 +115,9 @@ def _leak_table(
     return table
 
 
-def _show_next(report: Report) -> None:
+def _show_next(report: AuditResult) -> None:
     """Print how sure the audit is where it has few runs, the settings that held, and what was not tried."""
-    from securefed._auditing.engine.audit_report import AUDIT  # noqa: PLC0415
+    from securefed._auditing.engine.audit_result import AUDIT  # noqa: PLC0415
     from securefed._auditing.engine.statistics import ENOUGH  # noqa: PLC0415
     from securefed._auditing.report.actions import actions  # noqa: PLC0415
     from securefed._auditing.report.next_runs import enough_seeds  # noqa: PLC0415
@@ -143,7 +145,7 @@ def _table(title: str, names: Sequence[str]) -> Table:
     return table
 
 
-def _show_membership(report: Report) -> None:
+def _show_membership(report: AuditResult) -> None:
     """Print one line for each algorithm and noise: how well each adversary tells records from others like them."""
     from securefed._auditing.differential_privacy.membership_audit import RECORD_CANARY  # noqa: PLC0415
     from securefed._auditing.report.membership_sentence import ADVERSARIES, by_noise, membership  # noqa: PLC0415
@@ -170,7 +172,7 @@ def _show_membership(report: Report) -> None:
             console.print(f"did not run: {escape(reason)}", soft_wrap=True, highlight=False)
 
 
-def _gaps(report: Report) -> tuple[dict[tuple[str, str, str], list[int]], list[str]]:
+def _gaps(report: AuditResult) -> tuple[dict[tuple[str, str, str], list[int]], list[str]]:
     """Return the numbers of the reasons by algorithm, defence and view, and the reasons, each once."""
     numbers: dict[str, int] = {}
     gaps: dict[tuple[str, str, str], list[int]] = {}
@@ -186,7 +188,7 @@ def _cut(reason: str) -> str:
     return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}... (audit.json says it all)"
 
 
-def _order(report: Report) -> Callable[[tuple[str, str, str]], tuple[int, int, int]]:
+def _order(report: AuditResult) -> Callable[[tuple[str, str, str]], tuple[int, int, int]]:
     """Return the sort key: algorithms and defences as reported, those without a cell last; views by strength."""
     from securefed._auditing.report.observers import strength  # noqa: PLC0415
 

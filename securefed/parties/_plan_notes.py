@@ -6,12 +6,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from securefed.defenses._base import Plan
-
-if TYPE_CHECKING:
-    from securefed.parties._terms import SumTerms
 
 BATCH_NORM: Final = (
     ". Of batch norm keep local=('*running_*', '*num_batches_tracked'), and evaluate with each client's own, or train "
@@ -22,25 +19,30 @@ _DROWNED: Final = 1.0
 """Length of the mean's noise, in clips, from which on the plan says so: the noise is then longer than any update."""
 
 
-def noted(terms: SumTerms, plan: Plan) -> Plan:
-    """Add to a plan what the tensors' errors do not show."""
-    for note in (_weights(terms, plan), _noise(plan)):
+def noted(plan: Plan, largest_weight: float | None) -> Plan:
+    """Add to a plan what the tensors' errors do not show.
+
+    Args:
+        plan: of the sum.
+        largest_weight: that a client may have; `None` for a sum without weights.
+    """
+    for note in (_weights(plan, largest_weight), _noise(plan)):
         if note:
             plan = plan.assume(note)
     return plan
 
 
-def _weights(terms: SumTerms, plan: Plan) -> str:
+def _weights(plan: Plan, largest_weight: float | None) -> str:
     """Say the rounding error of a mean whose weights are all 1.
 
     Weighted updates are divided by `largest_weight`, so that the plan's error e of the sum is in units of it. The mean,
     sum of w_i u_i over sum of w_i, is off by largest_weight e / sum of w_i: most where the weights are small.
     """
-    if not terms.weighted:
+    if largest_weight is None:
         return ""
-    error = max(tensor.error for tensor in plan.tensors) * terms.largest_weight / terms.cohort
+    error = max(tensor.error for tensor in plan.tensors) * largest_weight / plan.clients
     return (
-        f"Errors of the sum are in units of the largest weight, {terms.largest_weight:g}: a mean is off by at most "
+        f"Errors of the sum are in units of the largest weight, {largest_weight:g}: a mean is off by at most "
         f"{error:.2g} where every client's weight is 1, and by less in proportion to larger weights."
     )
 

@@ -248,7 +248,8 @@ class SumTerms:
     @cached_property
     def plan(self) -> Plan:
         """The defence's plan for one round: tensors with their errors, stages, bytes, threshold, assumptions."""
-        plan = noted(self, self.defense.plan(self.core.schema.layouts[TRAIN], self.cohort))
+        plan = self.defense.plan(self.core.schema.layouts[TRAIN], self.cohort)
+        plan = noted(plan, self.largest_weight if self.weighted else None)
         if self.base:
             return plan
         return plan.assume("No model is bound to a sum: a server that hands out different models is not noticed.")

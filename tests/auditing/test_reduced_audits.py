@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from securefed._auditing.engine.audit_report import AUDIT, CUT, Report
+from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.engine.audit_result import AUDIT, CUT
 from securefed._auditing.report.audit_page import render
 from securefed._auditing.report.decision import decision
 from securefed._auditing.report.first_screen import setup

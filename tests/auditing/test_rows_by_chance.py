@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from securefed._auditing.cases.case import Prepared
+from securefed._auditing.cases.prepared_data import Prepared
 from securefed._auditing.engine.results import CLIENT
 from securefed._auditing.own.client_secrets import SecretData
 from securefed._auditing.registered.scoring import assess

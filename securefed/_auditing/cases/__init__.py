@@ -2,8 +2,6 @@
 
 from securefed._auditing.cases.case import (
     Case,
-    Preparation,
-    Prepared,
     WideCase,
     case,
     case_names,
@@ -11,5 +9,6 @@ from securefed._auditing.cases.case import (
     every,
     require_clients,
 )
+from securefed._auditing.cases.prepared_data import Preparation, Prepared
 
 __all__ = ["Case", "Preparation", "Prepared", "WideCase", "case", "case_names", "defaults", "every", "require_clients"]

@@ -11,37 +11,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from securefed._auditing.cases.data_splits import preparation, words
+from securefed._auditing.cases.prepared_data import Preparation
+from securefed._auditing.cases.utilities import utility
 from securefed._catalogue import algorithms
-from securefed._public import Public
 from securefed._tensors import Tensors
 from securefed.algorithms._base import Algorithm
 from securefed.datasets._base import Dataset
-from securefed.datasets._loaders import LoadedDataset
 from securefed.errors import ConfigError, UnknownNameError
 
 Setting = Mapping[str, Any]
 """Hyper-parameters by name."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """The data of one seed's federation.
-
-    Attributes:
-        clients: one data set each; client 0 is the target, which attacks aim at.
-        test: held-out rows, on which utility is measured.
-        public: facts that every party knows: numbers of clients, rows, features and classes, and the range of the data.
-        image_shape: (height, width) of rows that are images; `None` otherwise.
-    """
-
-    clients: tuple[Dataset, ...]
-    test: Dataset
-    public: Public
-    image_shape: tuple[int, int] | None
-
-
-Preparation = Callable[[LoadedDataset, int, int], Prepared]
-"""(source, clients, seed) -> the data of one run: the source's rows split over so many clients."""
 
 
 @dataclass(frozen=True)
@@ -140,9 +120,6 @@ def case(name: str) -> Case:
         UnknownNameError: there is no such algorithm.
         ConfigError: it has no audit case, or its audit case names a split or a utility that does not exist.
     """
-    from securefed._auditing.cases.data_splits import preparation, words  # noqa: PLC0415 - it imports the classes above
-    from securefed._auditing.cases.utilities import utility  # noqa: PLC0415
-
     entry = algorithms[name]
     data = entry.audit_case
     if data is None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from securefed._auditing.cases.case import Preparation, Prepared
+from securefed._auditing.cases.prepared_data import Preparation, Prepared
 from securefed._public import Public
 from securefed._tensors import Array
 from securefed.datasets import partition

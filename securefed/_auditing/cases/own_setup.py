@@ -21,8 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from securefed._auditing.cases.case import Case, Preparation, Prepared
+from securefed._auditing.cases.case import Case
 from securefed._auditing.cases.data_splits import by_owner, rows_each, standardised
+from securefed._auditing.cases.prepared_data import Preparation, Prepared
 from securefed._auditing.cases.utilities import utility
 from securefed._hyperparameters import check_integer
 from securefed.algorithms._base import Algorithm, algorithms

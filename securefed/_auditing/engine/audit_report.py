@@ -17,20 +17,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from securefed._auditing.advice.advice_values import Advice
+from securefed._auditing.engine.audit_result import AUDIT, FORMAT, AuditResult, rows_cut
 from securefed._auditing.engine.gathering import gather
-from securefed._auditing.engine.incomplete_results import Missing, missing
-from securefed._auditing.engine.results import Artifact, Cell, RunFacts, finite_or_none
+from securefed._auditing.engine.incomplete_results import missing
+from securefed._auditing.engine.results import finite_or_none
 from securefed._auditing.engine.seed_result import SeedResult
-from securefed.errors import ConfigError, StorageError
+from securefed.errors import StorageError
 
-AUDIT: Final = "audit"
-"""Key of `Report.settings` that holds what all algorithms share, beside one key for each algorithm."""
-CUT: Final = "rows cut"
-"""Key, among what all algorithms share, of [rows that each client kept, rows that the largest client holds]; it is
-there only if clients were cut for lack of time."""
-FORMAT: Final = 2
-"""Format of `audit.json`. Format 1 had no number and no advice; `comparison.read` reads both and refuses later ones."""
 ACCEPTABLE: Final = 0.1
 """Leakage up to which a defence counts as a remedy by default: a tenth of the way from a guess to the data."""
 
@@ -55,59 +48,8 @@ class Subject(Protocol):
 
 
 @dataclass(frozen=True)
-class Report:
-    """A whole audit.
-
-    Attributes:
-        version: of this package.
-        command: shell command that reproduces the audit; empty for an audit of a user's own algorithm.
-        environment: versions of Python and of the libraries, and the machine.
-        settings: what each algorithm ran with, and under `AUDIT` what all of them share.
-        cells: the results.
-        facts: costs of the runs.
-        curves: errors against the number of rounds seen, as `round_curves` makes them.
-        tradeoffs: leakage and utility against epsilon, by algorithm.
-        membership: rates of record and client membership, where they were asked for.
-        skipped: what was not run, and why.
-        missing: what was asked for and did not run, or ran for some seeds only.
-        assumptions: what the attackers are given.
-        seconds: wall-clock time of the audit.
-        artifacts: secrets and estimates for pictures; they are in the page, and not in the JSON.
-        advice: what to do about the leaks, one for each algorithm for which settings were searched.
-    """
-
-    version: str
-    command: str
-    environment: Mapping[str, str]
-    settings: Mapping[str, Mapping[str, Any]]
-    cells: tuple[Cell, ...]
-    facts: tuple[RunFacts, ...]
-    curves: tuple[Mapping[str, Any], ...] = ()
-    tradeoffs: tuple[Mapping[str, Any], ...] = ()
-    membership: tuple[Mapping[str, Any], ...] = ()
-    skipped: tuple[str, ...] = ()
-    missing: tuple[Missing, ...] = ()
-    assumptions: tuple[str, ...] = ()
-    seconds: float = 0.0
-    artifacts: tuple[Artifact, ...] = ()
-    advice: tuple[Advice, ...] = ()
-
-    @property
-    def algorithms(self) -> tuple[str, ...]:
-        """Names of the audited algorithms, in order."""
-        return tuple(name for name in self.settings if name != AUDIT)
-
-    @property
-    def worst(self) -> Cell:
-        """The cell of highest mean leakage, `confirmation` aside; raises `ConfigError` where no attack ran."""
-        cells = [cell for cell in self.cells if cell.secret != "confirmation"]
-        if not cells:
-            raise ConfigError(f"no attack applied to {', '.join(self.algorithms)}: {'; '.join(self.skipped)}")
-        return max(cells, key=lambda cell: cell.leakage.mean)
-
-    def of(self, algorithm: str) -> tuple[Cell, ...]:
-        """Select the cells of one algorithm."""
-        return tuple(cell for cell in self.cells if cell.algorithm == algorithm)
+class Report(AuditResult):
+    """A whole audit, which prints as a table and is saved as JSON and as a page."""
 
     def __str__(self) -> str:
         lines = []
@@ -192,14 +134,6 @@ def make_report(
         missing=missing(names, defenses, shared["seeds"], attempts, gaps, unfit) + more.pop("missing", ()),
         **more,
     )
-
-
-def rows_cut(shared: Mapping[str, Any]) -> str:
-    """Say to how many rows clients were cut for lack of time, by what all algorithms share; empty if they were not."""
-    if CUT not in shared:
-        return ""
-    rows, held = shared[CUT]
-    return f"clients cut to their first {rows} rows (yours hold {held})"
 
 
 def environment() -> dict[str, str]:

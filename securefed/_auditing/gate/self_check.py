@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from securefed._auditing.differential_privacy.noise_audit import NoiseAudit
-from securefed._auditing.engine.audit_report import AUDIT, Report
+from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.engine.audit_result import AUDIT
 from securefed._auditing.engine.gathering import gather
 from securefed._auditing.engine.incomplete_results import missing
 from securefed._auditing.engine.results import CLIENT, GATED, Attempt, Cell, RunFacts

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from securefed._auditing.engine.audit_report import AUDIT, Report
+from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 from securefed._auditing.engine.results import CLIENT, FEDERATION
 from securefed._auditing.engine.statistics import FOUND, NOT_DETECTED
 from securefed._auditing.report.doubts import doubts
@@ -60,14 +60,14 @@ class Action:
     link: str = "What to run next"
 
 
-def actions(report: Report) -> list[Action]:
+def actions(report: AuditResult) -> list[Action]:
     """List what to do, the most important first; an algorithm with an advice is not told to use something else."""
     steps = tuple((run.why, run.command) for run in open_runs(as_attacked(report)))
     out = _protect(report, _without_advice(report), steps)
     return [*out, *_active_server(report), *_pooled(report), *_separation(report), *_advice(report)]
 
 
-def algorithm_actions(report: Report, algorithm: str) -> list[str]:
+def algorithm_actions(report: AuditResult, algorithm: str) -> list[str]:
     """Say how to protect one client's data in one algorithm, in the words of `actions`.
 
     Returns:
@@ -77,7 +77,7 @@ def algorithm_actions(report: Report, algorithm: str) -> list[str]:
     return [f"{one.what} {one.why}" for one in _protect(report, found)]
 
 
-def _without_advice(report: Report) -> list[Outcome]:
+def _without_advice(report: AuditResult) -> list[Outcome]:
     """Select the algorithms whose protection the report's advice does not settle.
 
     An advice that names a setting says all on protection; one that names none leaves only what is wrong with it.
@@ -89,7 +89,7 @@ def _without_advice(report: Report) -> list[Outcome]:
     ]  # fmt: skip
 
 
-def _protect(report: Report, found: Sequence[Outcome], steps: tuple[tuple[str, str], ...] = ()) -> list[Action]:
+def _protect(report: AuditResult, found: Sequence[Outcome], steps: tuple[tuple[str, str], ...] = ()) -> list[Action]:
     """List what to do to protect one client's data, by the kind of outcome.
 
     Args:
@@ -114,7 +114,7 @@ def _protect(report: Report, found: Sequence[Outcome], steps: tuple[tuple[str, s
     return out
 
 
-def _advice(report: Report) -> list[Action]:
+def _advice(report: AuditResult) -> list[Action]:
     """Say how to search settings for the same data, where the report holds no advice."""
     name, command = advised_first(report)
     if report.advice or not command:
@@ -128,7 +128,7 @@ def _advice(report: Report) -> list[Action]:
     return [Action(what, why, ((said, command),), "Command to paste")]
 
 
-def _named(names: Sequence[str], report: Report) -> str:
+def _named(names: Sequence[str], report: AuditResult) -> str:
     """Name algorithms, or count them where their names would fill the screen; their sections name them."""
     return listed(names) if len(names) <= _MOST else f"{len(names)} of the {len(report.algorithms)} algorithms"
 
@@ -155,7 +155,7 @@ def _shared(same: Sequence[Outcome]) -> list[str]:
     return [one.defense for one in same[0].remedies if all(one.defense in names for names in sets)]
 
 
-def _use(report: Report, same: Sequence[Outcome], level: float) -> Action:
+def _use(report: AuditResult, same: Sequence[Outcome], level: float) -> Action:
     """Name the defences that hold, with the leak that the weakest leaves, and what the cheapest costs at most."""
     defenses = _shared(same)
     used = [one for item in same for one in item.remedies if one.defense in defenses]
@@ -175,7 +175,7 @@ def _use(report: Report, same: Sequence[Outcome], level: float) -> Action:
     return Action(what, f"{why}.", tuple(_settings(report, same, defenses[0])), "Settings to paste")
 
 
-def _settings(report: Report, same: Sequence[Outcome], defense: str) -> Iterator[tuple[str, str]]:
+def _settings(report: AuditResult, same: Sequence[Outcome], defense: str) -> Iterator[tuple[str, str]]:
     """Yield (sentence, settings to paste) of a defence that held, once for all algorithms with the same settings."""
     alike: dict[str, list[str]] = {}  # by settings, the algorithms
     for item in same:
@@ -188,7 +188,7 @@ def _settings(report: Report, same: Sequence[Outcome], defense: str) -> Iterator
             yield f"Options of securefed run{whose}, and the same in Python:", text
 
 
-def _active_server(report: Report) -> list[Action]:
+def _active_server(report: AuditResult) -> list[Action]:
     """Warn where a server that chooses its broadcasts finds what a protection hides from an honest one."""
     best = strongest((c for c in report.cells if c.owner == CLIENT and c.view == ACTIVE), by_owner=True).values()
     found = [cell for cell in best if cell.verdict.word in FOUND and cell.defense != PLAIN]
@@ -205,7 +205,7 @@ def _active_server(report: Report) -> list[Action]:
     return [Action(f"Make sure that the server of {names} cannot send what it likes.", why)]
 
 
-def _pooled(report: Report) -> list[Action]:
+def _pooled(report: AuditResult) -> list[Action]:
     """Say where sums give all clients' data together away, which no protection of single clients changes."""
     best = strongest((c for c in report.cells if c.owner == FEDERATION and c.view in ALONE), by_owner=True).values()
     leaking: dict[str, list[str]] = {}  # by defence, the algorithms
@@ -222,14 +222,14 @@ def _pooled(report: Report) -> list[Action]:
     return [Action("Decide whether the server may know all clients' data together.", why)]
 
 
-def _where(names: Sequence[str], report: Report) -> str:
+def _where(names: Sequence[str], report: AuditResult) -> str:
     """Say in which algorithms something holds; all are not named."""
     if len(names) == len(report.algorithms):
         return "here" if len(names) == 1 else "in every algorithm"
     return f"in {_named(names, report)}"
 
 
-def _separation(report: Report) -> list[Action]:
+def _separation(report: AuditResult) -> list[Action]:
     """Warn of helpers: parties with whose help the server reads single clients in spite of a protection."""
     best = strongest((c for c in report.cells if c.owner == CLIENT), by_owner=True).values()
     leaking = [cell for cell in best if cell.verdict.word in FOUND and cell.defense != PLAIN]

@@ -15,7 +15,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from securefed import _catalogue as catalogue
-from securefed._auditing.engine.audit_report import AUDIT, Report
+from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, Cell
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE
 from securefed._auditing.report import charts
@@ -30,7 +30,7 @@ _FIGURES: Final = ("bytes per client and round", "times plain's", "seconds per r
 """Columns of the table of costs after utility; the second is the bytes over those of plain messages."""
 
 
-def section(report: Report, algorithm: str) -> dict[str, Any]:
+def section(report: AuditResult, algorithm: str) -> dict[str, Any]:
     """Collect what the template shows of one algorithm, by the names that the template uses.
 
     Args:
@@ -57,7 +57,7 @@ def section(report: Report, algorithm: str) -> dict[str, Any]:
     }
 
 
-def _carried(report: Report, algorithm: str) -> list[str]:
+def _carried(report: AuditResult, algorithm: str) -> list[str]:
     """Say of each attack that found something what it does, which messages it reads, and in which views."""
     found = [cell for cell in report.of(algorithm) if cell.verdict.word in FOUND]
     names = dict.fromkeys(cell.attack for cell in sorted(found, key=lambda cell: -cell.leakage.mean))
@@ -73,7 +73,7 @@ def _carried(report: Report, algorithm: str) -> list[str]:
     return out
 
 
-def _charts(report: Report, algorithm: str) -> list[str]:
+def _charts(report: AuditResult, algorithm: str) -> list[str]:
     """Draw the spectrum of a Gram matrix, errors by rounds, and leakage by epsilon, as far as they are known."""
     out = []
     settings = report.settings[algorithm]
@@ -93,12 +93,12 @@ def _charts(report: Report, algorithm: str) -> list[str]:
     return out
 
 
-def _not_run(report: Report, algorithm: str) -> list[str]:
+def _not_run(report: AuditResult, algorithm: str) -> list[str]:
     """List what was asked for of this algorithm and did not run, or not in full."""
     return [str(item) for item in report.missing if item.algorithm == algorithm]
 
 
-def _costs(report: Report, algorithm: str) -> list[dict[str, Any]]:
+def _costs(report: AuditResult, algorithm: str) -> list[dict[str, Any]]:
     """Make a row for each defence: what it leaves open to the server alone, and what it costs."""
     first: dict[str, Cell] = {}
     for cell in report.of(algorithm):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from securefed._auditing.engine.audit_report import AUDIT, Report
+from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 from securefed._auditing.engine.results import Cell
 from securefed._auditing.report.algorithm_section import section
 from securefed._auditing.report.first_screen import first_screen
@@ -76,7 +76,7 @@ def _environment() -> Environment:
     return environment
 
 
-def render(report: Report) -> str:
+def render(report: AuditResult) -> str:
     """Write the page as HTML."""
     made, report = report, with_sums(report)
     shared, algorithms = report.settings[AUDIT], report.algorithms
@@ -117,7 +117,7 @@ def _auc_shown(leak: float | None) -> str:
     return "none" if leak is not None and leak >= 1 else figure(None if leak is None else (1 + leak) / 2, ".2f")
 
 
-def _notes(report: Report) -> list[str]:
+def _notes(report: AuditResult) -> list[str]:
     """List how the runs were made where not all of them are the defence itself, and which attacks returned nothing."""
     noted: dict[tuple[str, str], dict[str, None]] = {}
     for cell in report.cells:

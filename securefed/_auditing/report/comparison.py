@@ -15,7 +15,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from securefed._auditing.engine.audit_report import AUDIT, FORMAT
+from securefed._auditing.engine.audit_result import AUDIT, FORMAT
 from securefed._auditing.engine.results import Cell
 from securefed._auditing.engine.statistics import INCONCLUSIVE, Interval, Verdict, widened
 from securefed._auditing.report.selections import strongest

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 from markupsafe import Markup
 
-from securefed._auditing.engine.audit_report import AUDIT
+from securefed._auditing.engine.audit_result import AUDIT
 from securefed._auditing.engine.results import CLIENT, NOT_COVERED, owner
 from securefed._auditing.engine.statistics import ENOUGH, FOUND, INCONCLUSIVE
 from securefed._auditing.gate.grown_leaks import growth
@@ -65,11 +65,11 @@ GROUPS: Final = (
 WORDS: Final = ("leakage", "exposed", "partial", "not detected", "inconclusive", "interval", "client, federation")
 LARGE: Final = 0.1
 """Change of a mean that the page points out although the intervals overlap."""
-Report = Mapping[str, Any]
+AuditResult = Mapping[str, Any]
 """The JSON values of an `audit.json`."""
 
 
-def save(folder: Path, before: Report, after: Report) -> None:
+def save(folder: Path, before: AuditResult, after: AuditResult) -> None:
     """Write `comparison.html` and `comparison.json` into `folder`, which is created where there is none.
 
     Raises:
@@ -84,7 +84,7 @@ def save(folder: Path, before: Report, after: Report) -> None:
         raise StorageError(f"cannot write into {folder}: {error.strerror}; choose another folder with --out") from error
 
 
-def to_json(before: Report, after: Report) -> dict[str, Any]:
+def to_json(before: AuditResult, after: AuditResult) -> dict[str, Any]:
     """Convert everything on the page to JSON values.
 
     `views` has the strongest attack of each audit, `cells` every attack, `growth` what `--fail-on-growth` fails for.
@@ -102,7 +102,7 @@ def to_json(before: Report, after: Report) -> dict[str, Any]:
     }
 
 
-def render(before: Report, after: Report) -> str:
+def render(before: AuditResult, after: AuditResult) -> str:
     """Write the page as HTML."""
     views = compared.compare_views(before, after)
     both = [row for row in views if row.change not in (ADDED, GONE)]
@@ -139,12 +139,12 @@ def render(before: Report, after: Report) -> str:
     )
 
 
-def summary(before: Report, after: Report) -> str:
+def summary(before: AuditResult, after: AuditResult) -> str:
     """Say, for a reader who knows no cryptography, what changed, what is new, and whether the audits ran alike."""
     return " ".join(_sentences(before, after))
 
 
-def _sentences(before: Report, after: Report) -> list[str]:
+def _sentences(before: AuditResult, after: AuditResult) -> list[str]:
     views = compared.compare_views(before, after)
     both = [row for row in views if row.change not in (ADDED, GONE)]
     sentences = [_changes(both), _new([row for row in views if row.change == ADDED]), _fairness(before, after)]
@@ -213,7 +213,7 @@ def _counted(count: int) -> str:
     return f"{count or 'none'} {'give' if count > 1 else 'gives'}"
 
 
-def _fairness(before: Report, after: Report) -> str:
+def _fairness(before: AuditResult, after: AuditResult) -> str:
     """Say whether the two audits ran alike."""
     found = compared.differences(before, after)
     settings = list(dict.fromkeys(item.what for item in found if item.where))  # `where` is empty for versions
@@ -306,7 +306,7 @@ def _only_one(views: Sequence[Compared]) -> list[dict[str, Any]]:
     return out
 
 
-def _few(before: Report, after: Report) -> str:
+def _few(before: AuditResult, after: AuditResult) -> str:
     """Warn where either audit has few seeds; empty otherwise."""
     least = min(
         (cell.leakage.seeds for report in (before, after) for cell in compared.cells_of(report)), default=ENOUGH
@@ -321,14 +321,14 @@ def _few(before: Report, after: Report) -> str:
     )
 
 
-def _machines(before: Report, after: Report) -> list[str]:
+def _machines(before: AuditResult, after: AuditResult) -> list[str]:
     """List libraries and machines that differ, on which seconds and last digits depend."""
     old, new = (report.get("environment", {}) for report in (before, after))
     names = [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]
     return [f"{name} {old.get(name, 'none')} → {new.get(name, 'none')}" for name in names]
 
 
-def _made(report: Report) -> dict[str, str]:
+def _made(report: AuditResult) -> dict[str, str]:
     shared = report.get("settings", {}).get(AUDIT, {})
     seeds, version = shared.get("seeds", "?"), report.get("version", "?")
     facts = f"{len(report['cells'])} cells, {seeds} seeds each, securefed {version}"

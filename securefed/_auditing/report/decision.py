@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from securefed._auditing.engine.audit_report import AUDIT, Report, rows_cut
+from securefed._auditing.engine.audit_result import AUDIT, AuditResult, rows_cut
 from securefed._auditing.engine.results import CLIENT, Cell
 from securefed._auditing.engine.statistics import ENOUGH, EXPOSED, FOUND, INCONCLUSIVE, PARTIAL
 from securefed._auditing.report.message_size import too_few_numbers
@@ -43,7 +43,7 @@ _OPEN_ALL_THE_SAME: Final = (
 """The same, where all protections leak and no attack on unprotected messages found a leak."""
 
 
-def decision(report: Report) -> str:
+def decision(report: AuditResult) -> str:
     """Conclude in two sentences: what unprotected messages give away, and whether a protection holds.
 
     Both are about one client's data and a server without help; a report of other secrets only says what was found.
@@ -57,7 +57,7 @@ def decision(report: Report) -> str:
     return " ".join(part for part in (said, _lied(report), _few(shared["seeds"])) if part)
 
 
-def _lied(report: Report) -> str:
+def _lied(report: AuditResult) -> str:
     """Say what a server that chooses its broadcasts reads in spite of protections; empty where none was tried.
 
     Where it reads more from unprotected messages than a server that follows the protocol, that comes first.
@@ -77,7 +77,7 @@ def _lied(report: Report) -> str:
     return f"A server that lies computes {_what(report, found)} in spite of {under}."
 
 
-def _lied_in_the_clear(report: Report) -> str:
+def _lied_in_the_clear(report: AuditResult) -> str:
     """Say what a server that lies reads from unprotected messages where an honest one reads less; else empty."""
     found = []
     for cell in _lying_cells(report):
@@ -88,13 +88,13 @@ def _lied_in_the_clear(report: Report) -> str:
     return f"A server that lies computes {_what(report, found)} from unprotected messages." if found else ""
 
 
-def _lying_cells(report: Report) -> list[Cell]:
+def _lying_cells(report: AuditResult) -> list[Cell]:
     """Select the strongest attack on one client of a server that lies, by algorithm and defence."""
     cells = (cell for cell in report.cells if cell.owner == CLIENT and cell.view == ACTIVE_SERVER)
     return list(strongest(cells, by_owner=True).values())
 
 
-def _what(report: Report, found: Sequence[Cell]) -> str:
+def _what(report: AuditResult, found: Sequence[Cell]) -> str:
     """Say what was found of one client's data, and in which algorithms."""
     names = list(dict.fromkeys(short(cell.algorithm) for cell in found))
     part = "" if any(cell.verdict.word == EXPOSED for cell in found) else "a part of "
@@ -109,7 +109,7 @@ def _few(seeds: int) -> str:
     return f"That rests on {seeds} runs; {ENOUGH} are the fewest to rely on." if seeds < ENOUGH else ""
 
 
-def _concluded(report: Report) -> str:
+def _concluded(report: AuditResult) -> str:
     """Say what unprotected messages give away, and whether a protection holds.
 
     A report of one algorithm whose cells name parts of a client's data (rows, counts of labels) names them too
@@ -128,7 +128,7 @@ def _concluded(report: Report) -> str:
     return f"{_unprotected(report, words)} {_protected(report)}".strip()
 
 
-def _secrets(report: Report) -> str:
+def _secrets(report: AuditResult) -> str:
     """Name the secrets of one client that unprotected messages of the only algorithm give away; empty for none."""
     cells = [cell for cell in report.cells if cell.defense == PLAIN and cell.owner == CLIENT and cell.view in ALONE]
     best = strongest(cells).values()  # several where the secret was attacked in several views: the worst of them counts
@@ -143,7 +143,7 @@ def _secrets(report: Report) -> str:
     return f"Without protection, the server can compute {listed(parts)}."
 
 
-def _unprotected(report: Report, words: dict[str, str]) -> str:
+def _unprotected(report: AuditResult, words: dict[str, str]) -> str:
     """Say what unprotected messages give away of one client's data.
 
     Args:
@@ -172,7 +172,7 @@ def _unprotected(report: Report, words: dict[str, str]) -> str:
     return "No attack here learnt a client's data even from unprotected messages."
 
 
-def _protected(report: Report) -> str:
+def _protected(report: AuditResult) -> str:
     """Say in which algorithms a protection keeps one client's leak to a server without help at the accepted level."""
     # Algorithms that are safe without protection need none; `outcomes` leaves out those where none was attacked.
     every = outcomes(report)
@@ -183,13 +183,13 @@ def _protected(report: Report) -> str:
     return f"{accepted} {_needed(report, found)}".strip()
 
 
-def _leaking(report: Report) -> set[str]:
+def _leaking(report: AuditResult) -> set[str]:
     """Name the algorithms of which unprotected messages give one client's data away, in part at least."""
     found = ((name, worst(report, name, PLAIN, CLIENT)) for name in report.algorithms)
     return {short(name) for name, cell in found if cell is not None and cell.verdict.word in FOUND}
 
 
-def _needed(report: Report, found: Sequence[Outcome]) -> str:
+def _needed(report: AuditResult, found: Sequence[Outcome]) -> str:
     """Say what the protections do for the algorithms that need one; empty where none does."""
     left = {kind: [item.name for item in found if item.kind == kind] for kind in ("held", "fixed", "open", "unknown")}
     if not found:
@@ -213,7 +213,7 @@ def _needed(report: Report, found: Sequence[Outcome]) -> str:
     return f"With protection {'; '.join(parts)}."
 
 
-def _advised(report: Report, outcome: Outcome) -> str:
+def _advised(report: AuditResult, outcome: Outcome) -> str:
     """Say whether the advice on an algorithm names a setting; empty where there is no advice on it."""
     advice = next((item for item in report.advice if short(item.algorithm) == outcome.name), None)
     if advice is None:

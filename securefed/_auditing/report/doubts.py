@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from securefed._auditing.engine.audit_report import AUDIT, Report
+from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 from securefed._auditing.engine.results import CLIENT, Cell
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE
 from securefed._auditing.report.report_words import in_sentence, leak_text, listed, search_failed, short
@@ -24,7 +24,7 @@ _CAUSES: Final = {
 """Clauses by cause; `size` is the largest leak that one of the attacks could have missed."""
 
 
-def doubts(report: Report, names: Collection[str]) -> str:
+def doubts(report: AuditResult, names: Collection[str]) -> str:
     """Say under which protections nothing was found of one client's data, and why this is no sign of safety.
 
     Protections under which a leak above the accepted level was found are left out.

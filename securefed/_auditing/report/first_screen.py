@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from securefed._auditing.engine.audit_report import AUDIT, Report, rows_cut
+from securefed._auditing.engine.audit_result import AUDIT, AuditResult, rows_cut
 from securefed._auditing.engine.statistics import ENOUGH
 from securefed._auditing.report.actions import actions
 from securefed._auditing.report.advice_section import advice_block
@@ -31,7 +31,7 @@ _MEANINGS: Final = {
 """By defence, what it is, in the fewest words."""
 
 
-def first_screen(report: Report) -> dict[str, Any]:
+def first_screen(report: AuditResult) -> dict[str, Any]:
     """Collect what the template shows on the first screen, by the names that the template uses."""
     return {
         "decision": decision(report),  # the conclusion, in a few sentences
@@ -54,7 +54,7 @@ def first_screen(report: Report) -> dict[str, Any]:
     }
 
 
-def setup(report: Report) -> str:
+def setup(report: AuditResult) -> str:
     """Say in a line what ran, and what the attackers were given."""
     shared = report.settings[AUDIT]
     count = len(report.algorithms)

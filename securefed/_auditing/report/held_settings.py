@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from securefed._auditing.engine.audit_report import AUDIT, Report
+from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 
 _CODE: Final[Mapping[str, str]] = {
     "secure_aggregation": "chain(secure_aggregation(threshold={threshold}))",
@@ -27,7 +27,7 @@ _DIGITS: Final = 1e5
 """Noise multipliers are printed to a hundred-thousandth."""
 
 
-def settings_of(report: Report, algorithm: str, defense: str, *, fixed: bool) -> dict[str, Any]:
+def settings_of(report: AuditResult, algorithm: str, defense: str, *, fixed: bool) -> dict[str, Any]:
     """Return a defence's settings in the audit, by their names for `--defense-set`.
 
     Args:
@@ -50,7 +50,7 @@ def settings_of(report: Report, algorithm: str, defense: str, *, fixed: bool) ->
     return own if defense == "dp" else threshold | own
 
 
-def to_paste(report: Report, algorithm: str, defense: str, *, fixed: bool = False) -> str:
+def to_paste(report: AuditResult, algorithm: str, defense: str, *, fixed: bool = False) -> str:
     """Write two lines to paste: options of `securefed run`, and Python; empty where one is unknown."""
     own = settings_of(report, algorithm, defense, fixed=fixed)
     if defense not in _CODE or None in own.values():

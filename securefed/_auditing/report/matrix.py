@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from securefed._auditing.cases.own_setup import head_text, owner_note
-from securefed._auditing.engine.audit_report import AUDIT, Report, rows_cut
+from securefed._auditing.engine.audit_result import AUDIT, AuditResult, rows_cut
 from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, RECORD, Cell
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE
 from securefed._auditing.report.observers import names_secrets
@@ -33,7 +33,7 @@ from securefed._auditing.report.report_words import (
 from securefed._auditing.report.selections import ADDED, strongest
 
 
-def matrices(report: Report) -> list[dict[str, Any]]:
+def matrices(report: AuditResult) -> list[dict[str, Any]]:
     """Make one table for each owner of a secret that was attacked: a client, all clients, a record.
 
     Returns:
@@ -68,7 +68,7 @@ def matrices(report: Report) -> list[dict[str, Any]]:
     return [matrix for matrix in made if matrix["groups"]]
 
 
-def sizes(report: Report) -> list[str]:
+def sizes(report: AuditResult) -> list[str]:
     """Say at which sizes the algorithms ran, those of one size in one line; empty where the report states none.
 
     Where clients were cut to fewer rows than they hold, a line says so.
@@ -90,7 +90,7 @@ def anchor(algorithm: str) -> str:
     return algorithm.replace("/", "-")
 
 
-def _matrix(report: Report, owner: str) -> dict[str, Any]:
+def _matrix(report: AuditResult, owner: str) -> dict[str, Any]:
     """Make one table of the strongest attack of each cell.
 
     A row is an algorithm or, in the report of one algorithm with several secrets, a secret. A column is a defence and

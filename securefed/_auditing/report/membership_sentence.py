@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.engine.audit_result import AuditResult
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE
 from securefed._auditing.report.report_words import protection, short
 from securefed._auditing.report.selections import PLAIN
@@ -22,7 +22,7 @@ _ANY: Final = "any"
 """Algorithm of canaries that are whole contributions."""
 
 
-def membership(report: Report) -> str:
+def membership(report: AuditResult) -> str:
     """Say whether an attacker can tell which rows were in the data; empty where that was not asked."""
     if not report.membership:
         return ""
@@ -43,19 +43,19 @@ def membership(report: Report) -> str:
     )
 
 
-def tested(report: Report) -> list[Mapping[str, Any]]:
+def tested(report: AuditResult) -> list[Mapping[str, Any]]:
     """Select the rows of the audited algorithms themselves."""
     return [row for row in report.membership if row["adversary"] in ADVERSARIES]
 
 
-def canaries(report: Report) -> list[Mapping[str, Any]]:
+def canaries(report: AuditResult) -> list[Mapping[str, Any]]:
     """Select the canaries that say something of the audited algorithms: those of any algorithm, and their own."""
     audited = {_ANY, *(name.partition(" (")[0] for name in report.algorithms)}  # "ssi (2 rows)" is audited as "ssi"
     rows = [row for row in report.membership if row["adversary"] not in ADVERSARIES]
     return [row for row in rows if row["algorithm"] in audited]
 
 
-def by_noise(report: Report) -> list[dict[str, Any]]:
+def by_noise(report: AuditResult) -> list[dict[str, Any]]:
     """Put the adversaries side by side: a row for each algorithm and noise.
 
     Returns:

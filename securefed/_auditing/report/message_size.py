@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.engine.audit_result import AuditResult
 
 ROWS = "samples"
 """Kind of secret that is a client's rows."""
@@ -49,7 +49,7 @@ class TooFewNumbers:
         )
 
 
-def too_few_numbers(report: Report, algorithm: str) -> TooFewNumbers | None:
+def too_few_numbers(report: AuditResult, algorithm: str) -> TooFewNumbers | None:
     """Compare the messages of the attacked client with its rows; `None` where they are enough, or nothing is known."""
     settings = report.settings[algorithm]
     sizes = settings.get("sizes", {})

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from securefed._auditing.advice.advice_values import LEAST_ACCEPTABLE
-from securefed._auditing.engine.audit_report import AUDIT, Report
+from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 from securefed._auditing.engine.results import CLIENT, Cell
 from securefed._auditing.engine.statistics import (
     ENOUGH,
@@ -75,7 +75,7 @@ class NextRun:
     command: str
 
 
-def open_runs(report: Report) -> list[NextRun]:
+def open_runs(report: AuditResult) -> list[NextRun]:
     """List what to run next for all that is not known: one command for each cause.
 
     Two causes exist. Results scatter too much: more runs narrow the interval. The search of an attack failed: more runs
@@ -87,7 +87,7 @@ def open_runs(report: Report) -> list[NextRun]:
     return [*_smaller(report, failed), *_more_seeds(report, scattered, {cell.algorithm for cell in failed})]
 
 
-def _open(report: Report) -> list[Cell]:
+def _open(report: AuditResult) -> list[Cell]:
     """Select the cells that leave a question open: inconclusive ones, and quiet ones without the power to settle it.
 
     Of the attacks on one secret in one view only the strongest counts. A protection holds if the upper end of the
@@ -113,7 +113,7 @@ def _open(report: Report) -> list[Cell]:
     return [cell for cell in best if cell.verdict.word == INCONCLUSIVE or weak(cell)]
 
 
-def _more_seeds(report: Report, cells: Sequence[Cell], served: Collection[str]) -> list[NextRun]:
+def _more_seeds(report: AuditResult, cells: Sequence[Cell], served: Collection[str]) -> list[NextRun]:
     """Suggest more runs, one command for all cells that need as many.
 
     They are as many as would show the accepted leak; where that is too many, the smallest leak of `_LEVELS` that
@@ -166,7 +166,7 @@ def _fewer(cells: Sequence[Cell], level: float) -> tuple[int, float] | None:
     return None
 
 
-def _instead_of_many(report: Report, cells: Sequence[Cell], runs: int, fewer: tuple[int, float] | None) -> str:
+def _instead_of_many(report: AuditResult, cells: Sequence[Cell], runs: int, fewer: tuple[int, float] | None) -> str:
     """Continue the sentence on `runs` runs: their time, and `fewer` runs with the larger leak that these would show.
 
     The command runs the fewer ones, unless the audit has as many already. The attacks of an audit without a command
@@ -199,7 +199,7 @@ def _shown_leak(cell: Cell, acceptable: float) -> float | None:
     return None
 
 
-def _more_rows(report: Report, cells: Sequence[Cell]) -> str:
+def _more_rows(report: AuditResult, cells: Sequence[Cell]) -> str:
     """Say what would help where no number of runs tells: rows that are harder to guess, or results that scatter less.
 
     Chance is too high where it is above `PARTIAL_FROM`, the leakage from which data count as exposed in part.
@@ -210,7 +210,7 @@ def _more_rows(report: Report, cells: Sequence[Cell]) -> str:
     return "a setting that leaks less, with more rows a client or more noise, would scatter less"
 
 
-def _smaller(report: Report, cells: Sequence[Cell]) -> list[NextRun]:
+def _smaller(report: AuditResult, cells: Sequence[Cell]) -> list[NextRun]:
     """Suggest a smaller case where the search of an attack did not explain the messages.
 
     Where the messages hold fewer numbers than the rows, no search can succeed, and other questions are suggested.
@@ -233,7 +233,7 @@ def _smaller(report: Report, cells: Sequence[Cell]) -> list[NextRun]:
     return out
 
 
-def _undetermined(report: Report, cells: Sequence[Cell]) -> list[NextRun]:
+def _undetermined(report: AuditResult, cells: Sequence[Cell]) -> list[NextRun]:
     """Suggest other questions where the messages of an algorithm hold fewer numbers than the rows."""
     found = too_few_numbers(report, cells[0].algorithm)
     assert found is not None
@@ -245,7 +245,7 @@ def _undetermined(report: Report, cells: Sequence[Cell]) -> list[NextRun]:
     return out if "--membership" in report.command else [NextRun(why, _command(report, cells, membership="")), *out]
 
 
-def _less(report: Report, cell: Cell) -> tuple[str, str, Any]:
+def _less(report: AuditResult, cell: Cell) -> tuple[str, str, Any]:
     """Choose what to make smaller: the clients of a sum, else rows, steps or rounds; in words and as an option."""
     settings = report.settings[cell.algorithm]
     clients, rounds = report.settings[AUDIT]["clients"], settings["rounds"]
@@ -262,7 +262,7 @@ def _less(report: Report, cell: Cell) -> tuple[str, str, Any]:
     return "", "", None
 
 
-def _rows(report: Report, algorithm: str) -> int | None:
+def _rows(report: AuditResult, algorithm: str) -> int | None:
     rows = report.settings[algorithm].get("sizes", {}).get("rows of client 0")
     return None if rows is None else int(rows)
 
@@ -271,7 +271,7 @@ def _names(cells: Iterable[Cell]) -> str:
     return listed(list(dict.fromkeys(short(cell.algorithm) for cell in cells)))
 
 
-def _command(report: Report, cells: Sequence[Cell], **changes: Any) -> str:
+def _command(report: AuditResult, cells: Sequence[Cell], **changes: Any) -> str:
     """Write the audit's command with changes, for the algorithms and defences of some cells alone.
 
     The folder of its results is named after the changes, so that this report stays.
@@ -319,14 +319,14 @@ def _joined(start: str, options: Iterable[tuple[str, str]]) -> str:
     return " ".join([start, *(f"{name} {shlex.quote(value)}" if value else name for name, value in options)])
 
 
-def enough_seeds(report: Report) -> str:
+def enough_seeds(report: AuditResult) -> str:
     """Write the command of the same audit with enough runs; of an audit without a command the argument."""
     if not report.command:
         return f"seeds={ENOUGH}"
     return changed(report.command, {"--seeds": str(ENOUGH), "--out": _folder({"seeds": ENOUGH})})
 
 
-def advice_command(report: Report, algorithm: str) -> str:
+def advice_command(report: AuditResult, algorithm: str) -> str:
     """Write `securefed advise` for one algorithm, with the audit's data and settings; empty for the caller's own.
 
     Where the audit accepts less than `securefed advise` can search for, the command asks for the least that it can.
@@ -342,7 +342,7 @@ def advice_command(report: Report, algorithm: str) -> str:
     return _joined(f"securefed advise {_base(algorithm)}", options)
 
 
-def advised_first(report: Report) -> tuple[str, str]:
+def advised_first(report: AuditResult) -> tuple[str, str]:
     """Choose the algorithm to ask advice on first: one without a protection that holds; return name and command.
 
     The kinds of `Outcome`, in the order in which advice is needed, the first name of a kind first:

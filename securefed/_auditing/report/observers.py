@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from securefed._auditing.engine.audit_report import AUDIT, Report
+from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, RECORD, Cell
 from securefed._auditing.engine.statistics import ENOUGH
 from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
@@ -94,13 +94,13 @@ def party(view: str, clients: int, *, early: bool = False) -> str:
     return f"{words}, before the noise" if early else words
 
 
-def owners(report: Report) -> list[str]:
+def owners(report: AuditResult) -> list[str]:
     """List whose data the report's cells are about, in the order of `OWNERS`."""
     found = {cell.owner for cell in report.cells}
     return [owner for owner in OWNERS if owner in found]
 
 
-def names_secrets(report: Report) -> bool:
+def names_secrets(report: AuditResult) -> bool:
     """Whether the report is about one algorithm and tells its secrets apart: rows, counts of labels, and so on.
 
     An audit of registered algorithms does not: it calls them `client` and `federation`, after whose data they are.
@@ -109,7 +109,7 @@ def names_secrets(report: Report) -> bool:
     return told and len(report.algorithms) == 1
 
 
-def observers(report: Report) -> list[Observer]:
+def observers(report: AuditResult) -> list[Observer]:
     """Make the rows: each party that was simulated under each protection, with what it finds.
 
     A party has one row for all protections under which it finds the same. The page (`first_screen`) draws them.
@@ -155,7 +155,7 @@ def _party_and_noise(view: str, clients: int, promised: Collection[float | str |
     return f"{words}, and sees sums with noise" if view == "active server" else f"{words} with noise"
 
 
-def _situations(report: Report, columns: Sequence[str]) -> dict[tuple[str, str], dict[str, dict[str, Cell]]]:
+def _situations(report: AuditResult, columns: Sequence[str]) -> dict[tuple[str, str], dict[str, dict[str, Cell]]]:
     """Sort the strongest cells: by (defence, view), then by whose data (`columns`), then by the name in the table.
 
     The name is the secret's in a report that tells the secrets of one algorithm apart, else the algorithm's. It is

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from securefed._auditing.engine.audit_report import AUDIT, Report
+from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 from securefed._auditing.engine.results import CLIENT, Cell
 from securefed._auditing.engine.statistics import FOUND
 from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
@@ -40,7 +40,7 @@ class Outcome:
     remedies: tuple[Remedy, ...] = ()
 
 
-def outcomes(report: Report) -> list[Outcome]:
+def outcomes(report: AuditResult) -> list[Outcome]:
     """Sort the algorithms; those of which one client's data were not attacked are left out.
 
     A protection holds if the upper end of every interval is at most the audit's acceptable leakage. Where plain
@@ -55,7 +55,7 @@ def outcomes(report: Report) -> list[Outcome]:
     return out
 
 
-def _outcome(report: Report, name: str, level: float, cells: Sequence[Cell]) -> Outcome | None:
+def _outcome(report: AuditResult, name: str, level: float, cells: Sequence[Cell]) -> Outcome | None:
     """Sort one algorithm; `None` where plain messages leak and no protection was attacked.
 
     Args:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.engine.audit_result import AuditResult
 from securefed._auditing.engine.results import Cell
 from securefed._auditing.engine.statistics import FOUND
 from securefed._auditing.report.selections import ADDED, PLAIN, strongest, weight
@@ -26,7 +26,7 @@ _READS: Final[Mapping[str, str]] = {SUM_ONLY: "server", ACTIVE_SERVER: ACTIVE_SE
 """By view of a server under such a defence, the view of the same server without it."""
 
 
-def with_sums(report: Report) -> Report:
+def with_sums(report: AuditResult) -> AuditResult:
     """Add a cell for each secret of which sums are known to give away more than unprotected messages are.
 
     Secrets that were not attacked in unprotected messages are left out.
@@ -52,12 +52,12 @@ def with_sums(report: Report) -> Report:
     return replace(report, cells=(*report.cells, *more.values())) if more else report
 
 
-def added(report: Report) -> tuple[Cell, ...]:
+def added(report: AuditResult) -> tuple[Cell, ...]:
     """Select the cells that `with_sums` added."""
     return tuple(cell for cell in report.cells if cell.note == ADDED)
 
 
-def as_attacked(report: Report) -> Report:
+def as_attacked(report: AuditResult) -> AuditResult:
     """Return the report without the cells that `with_sums` added."""
     extra = added(report)
     return replace(report, cells=tuple(cell for cell in report.cells if cell not in extra)) if extra else report

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.engine.audit_result import AuditResult
 from securefed._auditing.engine.results import CLIENT, FEDERATION, Artifact, Cell
 from securefed._auditing.engine.statistics import FOUND
 from securefed._auditing.report.pictures import evidence
@@ -25,7 +25,7 @@ _OWNERS: Final = {CLIENT: "one client's rows", FEDERATION: "rows of all clients"
 """By owner of a secret, the words for it."""
 
 
-def recovered(report: Report, algorithm: str) -> list[dict[str, Any]]:
+def recovered(report: AuditResult, algorithm: str) -> list[dict[str, Any]]:
     """Describe an algorithm's strongest cell on one client's data and, if it states a leak, that on all clients' data.
 
     Returns:
@@ -39,7 +39,7 @@ def recovered(report: Report, algorithm: str) -> list[dict[str, Any]]:
     return out
 
 
-def examples(report: Report) -> list[dict[str, Any]]:
+def examples(report: AuditResult) -> list[dict[str, Any]]:
     """Select reconstructions for the first screen: the best without a defence, and the best from sums alone.
 
     Sums alone are what the server sees under a defence, without the help of a client or key holder (`ALONE`).
@@ -59,7 +59,7 @@ def examples(report: Report) -> list[dict[str, Any]]:
     return out
 
 
-def _best(report: Report, chosen: Callable[[Cell], bool]) -> tuple[Cell, Artifact] | None:
+def _best(report: AuditResult, chosen: Callable[[Cell], bool]) -> tuple[Cell, Artifact] | None:
     """Select a leak among the chosen cells: rows before square matrices, images before numbers, then by leakage."""
     known = {(a.algorithm, a.defense, a.view, a.attack, a.secret): a for a in report.artifacts}
     candidates = []
@@ -72,7 +72,7 @@ def _best(report: Report, chosen: Callable[[Cell], bool]) -> tuple[Cell, Artifac
     return max(candidates, key=lambda item: item[:4])[4] if candidates else None  # of equals the first
 
 
-def strongest_artifact(report: Report, algorithm: str, owner: str) -> tuple[Cell, Artifact] | None:
+def strongest_artifact(report: AuditResult, algorithm: str, owner: str) -> tuple[Cell, Artifact] | None:
     """Select an algorithm's strongest cell with an artifact.
 
     Of cells whose leakage is equal to two digits it is the first one in the report.
@@ -86,7 +86,7 @@ def strongest_artifact(report: Report, algorithm: str, owner: str) -> tuple[Cell
     return None
 
 
-def _shown(report: Report, cell: Cell, artifact: Artifact) -> dict[str, Any]:
+def _shown(report: AuditResult, cell: Cell, artifact: Artifact) -> dict[str, Any]:
     """Return a sentence about a cell as `text`, and its artifact for the template as `evidence`."""
     text = (
         f"{protection(cell.defense)}, view “{cell.view}”, attack {cell.attack}: {cell.verdict.word}, "

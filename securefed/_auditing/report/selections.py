@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.engine.audit_result import AuditResult
 from securefed._auditing.engine.results import CLIENT, RECORD, Cell
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE, NOT_DETECTED, SIGHTED
 from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
@@ -80,7 +80,7 @@ def weight(cell: Cell) -> tuple[int, float]:
     return 0 if math.isnan(cell.explained) else 2, cell.leakage.mean
 
 
-def worst(report: Report, algorithm: str, defense: str, owner: str) -> Cell | None:
+def worst(report: AuditResult, algorithm: str, defense: str, owner: str) -> Cell | None:
     """Select the cell that leaks most to the server alone; `None` if nothing was attacked.
 
     Of several views in which nothing was found, an inconclusive one counts as the worst.
@@ -93,7 +93,7 @@ def worst(report: Report, algorithm: str, defense: str, owner: str) -> Cell | No
     )
 
 
-def remedies(report: Report, algorithm: str, level: float, views: Sequence[str] = ALONE) -> list[Remedy]:
+def remedies(report: AuditResult, algorithm: str, level: float, views: Sequence[str] = ALONE) -> list[Remedy]:
     """Find the defences under which one client's data leak at most `level` to the server alone.
 
     Every attack on one of `views` counts with the upper end of its interval, and so does membership that was found.
@@ -139,7 +139,7 @@ def _blind(cell: Cell, level: float) -> bool:
     return quiet or cell.verdict.word == INCONCLUSIVE or cell.explained < SIGHTED
 
 
-def _remedy(report: Report, cell: Cell, leak: float) -> Remedy:
+def _remedy(report: AuditResult, cell: Cell, leak: float) -> Remedy:
     plain = next((c for c in report.of(cell.algorithm) if c.defense == PLAIN), None)
     more = cell.bytes_per_client_round / plain.bytes_per_client_round if plain else math.nan
     lost = plain.utility - cell.utility if plain else math.nan

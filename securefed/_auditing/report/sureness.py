@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from securefed._auditing.engine.audit_report import AUDIT, Report, rows_cut
+from securefed._auditing.engine.audit_result import AUDIT, AuditResult, rows_cut
 from securefed._auditing.engine.results import Cell
 from securefed._auditing.engine.statistics import ENOUGH, INCONCLUSIVE, NOT_DETECTED
 from securefed._auditing.report.observers import FEWEST, names_secrets
@@ -23,7 +23,7 @@ from securefed._auditing.report.selections import strongest
 from securefed.attacks.views import ACTIVE_SERVER
 
 
-def sureness(report: Report) -> list[str]:
+def sureness(report: AuditResult) -> list[str]:
     """List what bounds the audit's figures: the runs, what would have been noticed, and what is not known."""
     seeds = report.settings[AUDIT]["seeds"]
     # `confirmation` cells are left out: an adversary who knows all other rows can confirm a record by any message
@@ -36,7 +36,7 @@ def sureness(report: Report) -> list[str]:
     return [sentence for sentence in (_cut(report), *ordered) if sentence]
 
 
-def lying(report: Report) -> str:
+def lying(report: AuditResult) -> str:
     """Say that the audit tried no server that chooses its broadcasts, and which option does; empty if it did or cannot.
 
     A report without a command is of an audit that has no such option.
@@ -46,13 +46,13 @@ def lying(report: Report) -> str:
     return "The server was taken to follow the protocol. A server that lies was not tried: add --active to the command."
 
 
-def gaps(report: Report) -> str:
+def gaps(report: AuditResult) -> str:
     """Count what was asked for and did not run, or for some seeds only; empty if everything ran."""
     count = len(report.missing)
     return f"{count} part{'s' * (count > 1)} of the audit did not run, or not in full" if count else ""
 
 
-def some_fewer(report: Report) -> bool:
+def some_fewer(report: AuditResult) -> bool:
     """Whether some situation rests on fewer runs than the audit has."""
     return any(cell.leakage.seeds < cell.asked for cell in strongest(report.cells).values())
 
@@ -78,7 +78,7 @@ def runs_sentence(seeds: int, some_fewer: bool = False) -> str:
     return f"Every figure is the mean of {runs} with other random draws, with a 95 % interval{named}.{few}"
 
 
-def _cut(report: Report) -> str:
+def _cut(report: AuditResult) -> str:
     """Say that clients were cut to fewer rows, and what that does to verdicts; empty if they were not."""
     cut = rows_cut(report.settings[AUDIT])
     if not cut:

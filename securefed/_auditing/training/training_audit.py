@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from securefed._auditing.engine.audit_report import ACCEPTABLE, CUT, Report, make_report
+from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_report
+from securefed._auditing.engine.audit_result import CUT
 from securefed._auditing.engine.results import Cell, RunFacts
 from securefed._auditing.engine.seed_result import SeedResult, gap_sentences
 from securefed._auditing.own.own_seed_run import DEFENSES

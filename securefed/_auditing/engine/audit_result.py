@@ -1,0 +1,87 @@
+"""The values of an audit, from which the page, the terminal and the gate draw their sentences.
+
+An audit returns them as a `Report` (`audit_report`), which can also be printed and saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from securefed._auditing.advice.advice_values import Advice
+from securefed._auditing.engine.incomplete_results import Missing
+from securefed._auditing.engine.results import Artifact, Cell, RunFacts
+from securefed.errors import ConfigError
+
+AUDIT: Final = "audit"
+"""Key of `AuditResult.settings` that holds what all algorithms share, beside one key for each algorithm."""
+FORMAT: Final = 2
+"""Format of `audit.json`. Format 1 had no number and no advice; `comparison.read` reads both and refuses later ones."""
+CUT: Final = "rows cut"
+"""Key, among what all algorithms share, of [rows that each client kept, rows that the largest client holds]; it is
+there only if clients were cut for lack of time."""
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """What an audit measured, with what it ran.
+
+    Attributes:
+        version: of this package.
+        command: shell command that reproduces the audit; empty for an audit of a user's own algorithm.
+        environment: versions of Python and of the libraries, and the machine.
+        settings: what each algorithm ran with, and under `AUDIT` what all of them share.
+        cells: the results.
+        facts: costs of the runs.
+        curves: errors against the number of rounds seen, as `round_curves` makes them.
+        tradeoffs: leakage and utility against epsilon, by algorithm.
+        membership: rates of record and client membership, where they were asked for.
+        skipped: what was not run, and why.
+        missing: what was asked for and did not run, or ran for some seeds only.
+        assumptions: what the attackers are given.
+        seconds: wall-clock time of the audit.
+        artifacts: secrets and estimates for pictures; they are in the page, and not in the JSON.
+        advice: what to do about the leaks, one for each algorithm for which settings were searched.
+    """
+
+    version: str
+    command: str
+    environment: Mapping[str, str]
+    settings: Mapping[str, Mapping[str, Any]]
+    cells: tuple[Cell, ...]
+    facts: tuple[RunFacts, ...]
+    curves: tuple[Mapping[str, Any], ...] = ()
+    tradeoffs: tuple[Mapping[str, Any], ...] = ()
+    membership: tuple[Mapping[str, Any], ...] = ()
+    skipped: tuple[str, ...] = ()
+    missing: tuple[Missing, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    seconds: float = 0.0
+    artifacts: tuple[Artifact, ...] = ()
+    advice: tuple[Advice, ...] = ()
+
+    @property
+    def algorithms(self) -> tuple[str, ...]:
+        """Names of the audited algorithms, in order."""
+        return tuple(name for name in self.settings if name != AUDIT)
+
+    @property
+    def worst(self) -> Cell:
+        """The cell of highest mean leakage, `confirmation` aside; raises `ConfigError` where no attack ran."""
+        cells = [cell for cell in self.cells if cell.secret != "confirmation"]
+        if not cells:
+            raise ConfigError(f"no attack applied to {', '.join(self.algorithms)}: {'; '.join(self.skipped)}")
+        return max(cells, key=lambda cell: cell.leakage.mean)
+
+    def of(self, algorithm: str) -> tuple[Cell, ...]:
+        """Select the cells of one algorithm."""
+        return tuple(cell for cell in self.cells if cell.algorithm == algorithm)
+
+
+def rows_cut(shared: Mapping[str, Any]) -> str:
+    """Say to how many rows clients were cut for lack of time, by what all algorithms share; empty if they were not."""
+    if CUT not in shared:
+        return ""
+    rows, held = shared[CUT]
+    return f"clients cut to their first {rows} rows (yours hold {held})"
