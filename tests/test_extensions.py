@@ -274,6 +274,7 @@ def install(folder: Path, name: str, source: str, point: str) -> None:
     (folder / f"{name}-1.0.dist-info" / "entry_points.txt").write_text(f"[securefed.algorithms]\n{name} = {point}\n")
 
 
+@pytest.mark.exhaustive
 def test_an_installed_package_brings_its_algorithm_by_an_entry_point(tmp_path: Path) -> None:
     """The list shows it, and the audit runs it in other processes too; without the entry point neither knows it."""
     template = (ROOT / "extension_templates" / "algorithm.py").read_text()

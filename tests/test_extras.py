@@ -166,6 +166,7 @@ for name, extra in ("paillier", "paillier"), ("paillier_threshold", "paillier"),
     )
 
 
+@pytest.mark.exhaustive
 def test_membership_under_the_extra_audit_alone_names_the_canary_that_it_does_not_measure(tmp_path: Path) -> None:
     run(
         f"""

@@ -12,6 +12,7 @@ from securefed.attacks._networks.flat_network import FlatNetwork
 from securefed.attacks._networks.last_layer_labels import plausible_label_counts
 from securefed.attacks._networks.row_separation import FirstLayerGradient, ratio, row_space, separate
 from securefed.attacks.scores import sample_error
+from tests.combinations import first_ones
 
 
 def slopes(rows: int, outputs: int, rng: np.random.Generator, active: float) -> np.ndarray:
@@ -124,7 +125,7 @@ def test_rows_found_by_the_last_start_count_though_the_search_is_not_sure(monkey
     assert separate(seen, 9, np.random.default_rng(0), starts=1) is None  # 32 starts: not all rows yet
 
 
-@pytest.mark.parametrize("rows", [16, 20])
+@pytest.mark.parametrize("rows", first_ones([16, 20]))
 def test_larger_batches_are_separated_behind_wide_layers(rows: int) -> None:
     """Random sets of outputs, the search before this one, found none of these."""
     seen, x = entering(rows, 1024, seed=rows)

@@ -112,6 +112,7 @@ def settings(epsilon: float, algorithm: str) -> Settings:
     return Settings("digits", 4, ("plain",), (), epsilon, 1e-5, noise, (), False)
 
 
+@pytest.mark.exhaustive
 def test_rows_of_ssi_are_told_apart_in_the_clear_and_not_under_noise() -> None:
     plays, skipped = zip(*(play("pca/ssi", seed, settings(0.5, "pca/ssi")) for seed in range(3)), strict=True)
     assert not any(skipped)

@@ -129,6 +129,7 @@ def test_members_without_a_partner_of_their_class_are_left_out() -> None:
     assert (inside.tolist(), outside.tolist()) == ([0, 1], [0, 1])  # targets that are no classes
 
 
+@pytest.mark.exhaustive
 def test_an_audit_scores_members_against_other_rows_of_their_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The population holds copies of every client's rows, and other rows that are mostly of one class."""
     seen: list[Records] = []

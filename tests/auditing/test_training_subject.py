@@ -42,6 +42,7 @@ def test_sums_have_their_share_of_the_time_of_every_run(monkeypatch: Any) -> Non
         assert given == [(seed, view, seconds[view]) for seed in range(2) for view in chosen]
 
 
+@pytest.mark.exhaustive
 def test_what_the_strongest_membership_attack_did_not_see_is_said_beside_the_others(tmp_path: Any) -> None:
     """No time is left to simulate clients: the other scores say so, and the reason names seconds that would do."""
 

@@ -139,6 +139,7 @@ def test_more_survivors_than_sized_for_only_add_noise():
     assert all_ == pytest.approx(10 / 6, rel=0.07)
 
 
+@pytest.mark.exhaustive
 def test_one_clients_presence_is_as_hard_to_tell_as_planned():
     # Two survivors of three, sized for two: the best test is right with Phi(1 / (2 z)). 9000 trials: standard error
     # .0049; six of them are allowed, 2/3 and 3/2 of the noise are off by .082 and .061, six more.

@@ -65,6 +65,7 @@ def test_a_budget_stops_the_run_on_both_sides_and_survives_a_restart(tmp_path) -
     assert members[0].spent.epsilon == pytest.approx(terms.epsilon_after(rounds))
 
 
+@pytest.mark.exhaustive
 def test_epsilon_is_that_of_an_independent_accountant() -> None:
     """dp_accounting's privacy loss distributions, within .01."""
     defense = chain(clip(1.0), gaussian(1.1), secure_aggregation())

@@ -36,6 +36,7 @@ def test_each_step_has_the_gradient_of_plain_ddp_within_the_planned_error(ranks,
         assert not found["parity/overflowed"]
 
 
+@pytest.mark.exhaustive
 def test_four_ranks_agree_with_plain_ddp_too(four) -> None:
     assert all(found["parity/plain_ratio"].max() <= 1 for found in four)
 
