@@ -57,8 +57,8 @@ def audit(
     defenses: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated names (see `securefed list`); by default plain, secure_aggregation, paillier, ddp. "
-            "Without the extra `paillier` the default leaves that defence out, and the report says so."
+            help="Comma-separated names (see `securefed list`), or `all`; by default plain, secure_aggregation, "
+            "paillier, ddp. Without the extra `paillier` the default leaves that defence out, and the report says so."
         ),
     ] = None,
     attacks: Names = None,

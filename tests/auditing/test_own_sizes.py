@@ -12,6 +12,8 @@ from securefed._auditing.registered.audited_defenses import (
     DDP,
     DEFENSES,
     QUANTISE,
+    USUAL,
+    choose,
     distributed,
     distributed_multiplier,
 )
@@ -20,9 +22,27 @@ from securefed._catalogue import defenses
 from securefed._commands.audit_run import run_and_save
 from securefed._runtime.federation import Federation
 from securefed.datasets import load
-from securefed.errors import ConfigError, DataError, SecureFedError, StorageError
+from securefed.errors import (
+    ConfigError,
+    DataError,
+    MissingExtraError,
+    SecureFedError,
+    StorageError,
+    UnknownNameError,
+)
 
 QUICK = {"algorithms": ["dsgd"], "attacks": ["gradient_inversion/fit"], "seeds": 1, "workers": 1}
+
+
+def test_all_stands_for_every_defence_and_leaves_out_those_whose_package_is_missing(monkeypatch) -> None:
+    assert (choose(None)[0], choose(["all"])[0]) == (USUAL, DEFENSES)
+    monkeypatch.setattr("securefed._extras.is_installed", lambda module: module != "tenseal")
+    chosen, missing = choose(["all"])
+    assert set(DEFENSES) - set(chosen) == {CKKS} == set(missing) and "lattice" in missing[CKKS]
+    with pytest.raises(MissingExtraError, match="lattice"):  # one that was named is not left out in silence
+        choose([CKKS])
+    with pytest.raises(UnknownNameError, match="all"):
+        choose(["all", CKKS])
 
 
 def prepared(own: OwnSetup, algorithm: str = "optimization/dsgd", clients: int = 4):

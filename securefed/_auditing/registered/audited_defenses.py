@@ -41,6 +41,8 @@ DEFENSES: Final = (PLAIN, QUANTISE, SECURE_AGGREGATION, PAILLIER, PAILLIER_THRES
 """Every defence that an audit can run, in the order of its report: each registered one."""
 USUAL: Final = (PLAIN, SECURE_AGGREGATION, PAILLIER, DDP)
 """Those of an audit that names none. Their noise is distributed, so that epsilon holds against the server too."""
+ALL: Final = "all"
+"""Stands for every defence, or every algorithm with an audit case, where names are asked for."""
 PACKAGES: Final = {PAILLIER: ("phe",), PAILLIER_THRESHOLD: ("phe",), CKKS: ("tenseal",)}
 """By defence, the packages of extras that it needs."""
 NOISES: Final = (DP, DDP)
@@ -77,23 +79,25 @@ def choose(names: Sequence[str] | None) -> tuple[tuple[str, ...], dict[str, str]
     """Choose the defences that an audit runs.
 
     Args:
-        names: those that the caller wants; the usual ones if none is given.
+        names: those that the caller wants, or `["all"]`; the usual ones if none is given.
 
     Returns:
-        The defences that run, and the usual ones whose package is not installed, each with the extra to install.
+        The defences that run; and those that the caller did not name and whose package is not installed, each with the
+        extra to install.
 
     Raises:
         UnknownNameError: a name is unknown.
         MissingExtraError: the package of a named defence is not installed.
     """
+    named = () if names is None or list(names) == [ALL] else tuple(names)
     chosen, unavailable = list[str](), dict[str, str]()
-    for name in dict.fromkeys(names or USUAL):
+    for name in dict.fromkeys(named or (DEFENSES if names else USUAL)):
         if name not in DEFENSES:
             raise UnknownNameError("defense", name, DEFENSES)
         try:
             check_installed(f"the defence {name}", *PACKAGES.get(name, ()))
         except MissingExtraError as missing:
-            if names:
+            if named:
                 raise
             unavailable[name] = str(missing)
         else:

@@ -26,7 +26,7 @@ from securefed._auditing.engine.seed_result import SeedResult
 from securefed._auditing.engine.statistics import interval
 from securefed._auditing.engine.worker_processes import run_all
 from securefed._auditing.registered.audit_settings import Settings
-from securefed._auditing.registered.audited_defenses import COVERED, DEFENSES, DP, NOISES, USUAL, choose
+from securefed._auditing.registered.audited_defenses import ALL, COVERED, DEFENSES, DP, NOISES, USUAL, choose
 from securefed._auditing.registered.registered_subject import RegisteredSubject
 from securefed._auditing.registered.unfinished_tasks import Unfinished
 from securefed._auditing.report.round_curves import curves_of
@@ -34,8 +34,6 @@ from securefed.datasets._loaders import load
 from securefed.datasets._row_tables import scaling_warning
 from securefed.errors import ConfigError, DataError, UnknownNameError
 
-ALL: Final = "all"
-"""Given in place of algorithms' names: every one that has an audit case."""
 CLIENTS: Final = 8
 """Clients of an audit that names no number."""
 Progress = Callable[[int, int, str], None]
@@ -77,7 +75,8 @@ def audit(
 
     Args:
         algorithms: names; by default those of a quick audit; `["all"]` is every one with an audit case.
-        defenses: names of registered ones; by default none, secure aggregation, Paillier, and distributed noise.
+        defenses: names of registered ones, or `["all"]`; by default none, secure aggregation, Paillier, and distributed
+            noise.
             Where the extra `paillier` is not installed, the default does without Paillier, and the report says so.
         attacks: names; all by default.
         data: name of a data set, or the path of an `.npz`, `.csv` or `.parquet` file (`securefed.datasets.load`).
