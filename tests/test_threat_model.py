@@ -14,6 +14,8 @@ from securefed import _catalogue as catalogue
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "threat-model.md"
 POINTER = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
+UNDER = ("`test_", "*Assumed*: ")
+"""How a line begins that does not go on with the sentence above it."""
 SENTENCE = re.compile(r"\.\s+[A-Z]")
 
 
@@ -54,9 +56,9 @@ def items(page: str) -> list[tuple[str, str]]:
     """Each list item: its sentence, and what stands under it."""
     out = []
     for block in re.split(r"\n(?=- )", page)[1:]:
-        lines = block.split("\n\n")[0].splitlines()
-        under = [line.strip() for line in lines[1:]]
-        out.append((lines[0].removeprefix("- "), " ".join(under)))
+        lines = [line.strip() for line in block.split("\n\n")[0].removeprefix("- ").splitlines()]
+        end = next((i for i, line in enumerate(lines) if line.startswith(UNDER)), len(lines))
+        out.append((" ".join(lines[:end]), " ".join(lines[end:])))
     return out
 
 
@@ -132,6 +134,8 @@ def test_every_section_says_who_what_and_what_not() -> None:
         ("- All is well.\n  `test_threat_model.py::test_no_such_thing`\n", "no such test"),
         ("- All is well.\n  `test_nowhere.py::test_it`\n", "no such test"),
         ("- All is well. It is.\n  *Assumed*: so.\n", "not one sentence"),
+        ("- All is\n  well.\n  *Assumed*: so.\n", None),
+        ("- All is\n  well. It is.\n  *Assumed*: so.\n", "not one sentence"),
         ("- All is well.\n  `test_threat_model.py::test_the_check_sees_faults` mostly\n", "words beside"),
         ("- All is well.\n  `test_threat_model.py::test_the_check_sees_faults`\n", None),
         (f"- All is well.\n  `{SLOW}`\n", "no test of it in `make test`"),
