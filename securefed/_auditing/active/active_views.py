@@ -74,12 +74,12 @@ class ActiveAudit:
             if run.estimate is None:
                 result.leave_out(place, attack.name, f"clients or protocol refused: {run.refused}")
                 continue
-            chance = self._run(attack, defense, alone, shuffled=True).estimate
+            chance = self._chance(attack, defense, alone)
             judged = result.record(
                 place,
                 attack.name,
                 [run.estimate],
-                [None if chance is None else [chance]],  # one null; None: clients refused the permuted messages' run
+                [None if chance is None else [chance]],  # one null, or none
                 partial(self._judge, run, honest),
                 _cannot_tell,
             )
@@ -87,6 +87,13 @@ class ActiveAudit:
                 pair = item.truth, item.estimate
                 shown = (self.name, label, ACTIVE_SERVER, attack.name, item.secret, *pair, self.prepared.image_shape)
                 result.artifacts.append(Artifact(*shown))
+
+    def _chance(self, attack: ActiveAttack, defense: Defense, alone: bool) -> Reconstruction | None:
+        """Run an attack on permuted messages; `None` if clients refuse that run, or nothing can be read from it."""
+        try:
+            return self._run(attack, defense, alone, shuffled=True).estimate
+        except TranscriptError:
+            return None
 
     def _judge(self, run: ActiveRun, honest: RunOutput, estimate: Reconstruction) -> list[Judgement]:
         return assess(self.prepared, run.observed, estimate, honest, self.victim)
