@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from securefed.attacks._networks.view_inversion import NetworkInversion
     from securefed.attacks._personal.admm_recursion import ADMMRecursion
     from securefed.attacks._personal.flame_network_inversion import FLAMENetworkInversion
-    from securefed.attacks._personal.flame_row_fit import FLAMERowFit
     from securefed.attacks._personal.personal_model_replay import PersonalModelReplay
 
 __all__ = [
@@ -78,7 +77,6 @@ __all__ = [
     "DifferenceGram",
     "DistanceFit",
     "FLAMENetworkInversion",
-    "FLAMERowFit",
     "FedPEDuals",
     "FedPGDuals",
     "FitRows",
@@ -148,7 +146,6 @@ EXPORTS = {
     "securefed.attacks._networks.reconstruction_quality": "psnr tabular_accuracy",
     "securefed.attacks._personal.admm_recursion": "ADMMRecursion",
     "securefed.attacks._personal.personal_model_replay": "PersonalModelReplay",
-    "securefed.attacks._personal.flame_row_fit": "FLAMERowFit",
     "securefed.attacks._personal.flame_network_inversion": "FLAMENetworkInversion",
     "securefed.attacks._aggregates.client_groups": "ClientGroups group_by_client",
     "securefed.attacks._aggregates.disaggregation": "disaggregate",

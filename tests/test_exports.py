@@ -33,7 +33,7 @@ _NAMES = {
     "securefed.attacks": """
         ADMMRecursion ActiveAttack Attack BroadcastSigns ChosenBases ChosenBroadcast ClassThresholds ClientGroups
         ConfirmationAttack ConsensusGram DLG Dialogue DifferenceGram DistanceFit ESTIMATORS
-        FLAMENetworkInversion FLAMERowFit FedPEDuals FitRows FedPGDuals GradientSuppression
+        FLAMENetworkInversion FedPEDuals FitRows FedPGDuals GradientSuppression
         InversionEffort JointDuals JointGram
         LocalPowerGram LocalSteps MembershipAttack NaiveDescent NetworkInversion ParticipationMatrix
         PersonalModelReplay PooledDuals PowerGram Reconstruction RecoveredRows RoundView SampleFit

@@ -10,10 +10,9 @@ from __future__ import annotations
 from securefed.attacks._base import attacks
 from securefed.attacks._personal.admm_recursion import ADMMRecursion
 from securefed.attacks._personal.flame_network_inversion import FLAMENetworkInversion
-from securefed.attacks._personal.flame_row_fit import FLAMERowFit
 from securefed.attacks._personal.personal_model_replay import PersonalModelReplay
 
-__all__ = ["ADMMRecursion", "FLAMENetworkInversion", "FLAMERowFit", "PersonalModelReplay"]
+__all__ = ["ADMMRecursion", "FLAMENetworkInversion", "PersonalModelReplay"]
 
 attacks.register(
     ADMMRecursion.name,
@@ -27,13 +26,6 @@ attacks.register(
     PersonalModelReplay,
     summary="Personal models that are not sent: fit the rows, then train as the client does",
     source="this package",
-    reads="all rounds: what is broadcast, and the differences of models",
-)
-attacks.register(
-    FLAMERowFit.name,
-    FLAMERowFit,
-    summary="FLAME's personal models by recursion; rows fitted to the local steps between two of them",
-    source="this package; FLAME (Zhu et al.), (9)",
     reads="all rounds: what is broadcast, and the differences of models",
 )
 attacks.register(

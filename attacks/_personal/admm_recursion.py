@@ -5,8 +5,8 @@ are those of FLAME's paper. w is the broadcast model, w_i and pi_i are client i'
 constraint w_i = w, rho > 0 is the penalty, and in FLAME theta_i is its personal model, lambda the attraction of theta_i
 to w_i, and a_i the client's public weight. A client sends the change dz_i of z_i = w_i + pi_i / rho. All of them start
 at public values, so that the clients' update rules give the server every later state (`recover_states`). The attack
-`personal/recursion` reports the personal model; `flame_row_fit` and `flame_network_inversion` continue from the states
-to the rows. All models are vectors of parameters.
+`personal/recursion` reports the personal model; `flame_network_inversion` continues from the states to the rows. All
+models are vectors of parameters.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class ADMMRecursion:
 
     The recursion needs every broadcast, and every message from the first round on. Under clipping and noise it reads
     denoised messages (`message_denoising`), and `guess` is what follows from the broadcasts alone. It has no residual:
-    with wrong hyper-parameters the result is wrong, and only a fit of rows (`personal/path`) shows that.
+    with wrong hyper-parameters the result is wrong, and only a fit of rows (`gradient_inversion/fit`) shows that.
     """
 
     name: ClassVar[str] = "personal/recursion"

@@ -27,7 +27,6 @@ from securefed.algorithms._personalized.flame import FLAME
 from securefed.attacks._base import Reconstruction, Target, View
 from securefed.attacks._gradient_inversion.gradient_rounds import stochastic
 from securefed.attacks._personal.admm_recursion import ADMMStates, states_of_view, why_no_states
-from securefed.attacks._personal.flame_row_fit import FLAMELocalSteps
 from securefed.attacks._requirements import too_long
 from securefed.errors import ConfigError, TranscriptError
 
@@ -71,7 +70,7 @@ class FLAMENetworkInversion:
         if not isinstance(method, FLAME):
             return "It follows the personal models of FLAME, and this is another algorithm."
         if not hasattr(method.problem, "row_losses") or not hasattr(method.problem, "predict"):
-            return "It inverts classifiers that are networks; personal/path inverts linear models."
+            return "It inverts classifiers that are networks; gradient_inversion/fit inverts linear models."
         if len(observed.members) > 1:
             return "It follows one client's personal model, and the view shows a sum of several."
         if (reason := why_no_states(observed, target)) is not None:
@@ -190,5 +189,5 @@ def _paths(
         for value in (states.personal[:-1], states.personal[1:], anchors)
     )
     steps = len(method.draw(rows, np.random.default_rng(0)).parts)
-    simulation = FLAMESimulation(FLAMELocalSteps(method), target.public, starts, drawn_to, steps)
+    simulation = FLAMESimulation(method, target.public.features, starts, drawn_to, steps)
     return simulation, simulation.mean_gradients(network, ends - starts)

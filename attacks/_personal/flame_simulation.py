@@ -13,17 +13,15 @@ of these; the simulation computes the same mean for hypothetical rows. The theta
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from securefed._public import Public
-from securefed.algorithms._optimization.local_steps import LocalTraining
+from securefed.algorithms._personalized.flame import FLAME
 from securefed.attacks._networks.client_simulations import batch_slices, mean_weights, pass_slices
 from securefed.attacks._networks.flat_network import FlatNetwork
-from securefed.attacks._personal.flame_row_fit import FLAMELocalSteps
 
 
 @dataclass(frozen=True)
@@ -39,15 +37,15 @@ class FLAMESimulation:
     secret, the rows are taken in order instead.
 
     Attributes:
-        local: the local steps of the algorithm.
-        public: facts that every party knows.
+        method: the algorithm.
+        features: width of a row.
         starts: (rounds, parameters) theta_i before each round.
         anchors: (rounds, parameters) what theta_i is drawn to.
         steps: number of local steps, T.
     """
 
-    local: FLAMELocalSteps
-    public: Public
+    method: FLAME
+    features: int
     starts: Tensor
     anchors: Tensor
     steps: int
@@ -65,7 +63,7 @@ class FLAMESimulation:
             x: rows, (rows, features).
             y: their targets, (rows, ...).
         """
-        method = self.local.method
+        method = self.method
         if method.local_epochs is None:
             parts = batch_slices(len(x), method.batch_size, self.steps)
         else:
@@ -77,7 +75,7 @@ class FLAMESimulation:
             own, aims = x[parts[step]], y[parts[step]]
             return torch.func.vmap(lambda theta: network.gradient(theta, own, aims, mean_weights(own)))(at)
 
-        return self.mean_gradients(network, self._ends(gradient, len(x))).reshape(-1)
+        return self.mean_gradients(network, self._moved(gradient)).reshape(-1)
 
     def mean_gradients(self, network: FlatNetwork, moved: Tensor) -> Tensor:
         """Return the mean gradients (rounds, parameters) of paths whose ends lie `moved` from their starts.
@@ -90,27 +88,22 @@ class FLAMESimulation:
             network: the model and its loss.
             moved: theta at the end of each round less theta at its start, (rounds, parameters).
         """
-        no_rows = (self.starts.new_zeros((0, self.public.features)), torch.zeros(0, dtype=torch.int64))
+        no_rows = (self.starts.new_zeros((0, self.features)), torch.zeros(0, dtype=torch.int64))
 
         def penalty(at: Tensor, _: int) -> Tensor:
             """Return the gradient of the penalty on the parameters, which is all that no rows leave."""
             return torch.func.vmap(lambda theta: network.gradient(theta, *no_rows, at.new_zeros(0)))(at)
 
-        drift = self._ends(penalty)
-        return (moved - drift) / (self._ends(lambda at, step: penalty(at, step) + 1.0) - drift)
+        drift = self._moved(penalty)
+        return (moved - drift) / (self._moved(lambda at, step: penalty(at, step) + 1.0) - drift)
 
-    def _ends(self, gradient: Any, rows: int = 0) -> Tensor:
-        """Return theta^{t+1} - theta^t of each round, (rounds, parameters).
+    def _moved(self, gradient: Callable[[Tensor, int], Tensor]) -> Tensor:
+        """Return theta at the end of each round less theta at its start, (rounds, parameters).
 
         Args:
             gradient: function from (models (rounds, parameters), step) to gradients of the same shape.
-            rows: number of rows, which the steps do not use.
         """
-        sizes = (float(rows),) * self.steps
-        # every step uses the given gradient, without blocks of rows whose gradients are remembered
-        work = LocalTraining(
-            gradient=gradient, anchor=gradient, public=self.public, rows=float(rows), blocks=(0,) * self.steps,
-            sizes=sizes,
-        )  # fmt: skip
-        sent, _ = self.local.steps(cast(Any, {"x": self.starts, "anchor": self.anchors}), (), work)
-        return cast(Tensor, sent["delta"])
+        rate, attraction, theta = self.method.learning_rate, self.method.attraction, self.starts
+        for step in range(self.steps):
+            theta = theta - rate * (gradient(theta, step) + attraction * (theta - self.anchors))
+        return theta - self.starts

@@ -15,7 +15,6 @@ from securefed.attacks._duals import FedPGDuals, JointDuals, PooledDuals
 from securefed.attacks._gradient_inversion import SampleFit
 from securefed.attacks._gradient_inversion.multistart_search import MultiStartSearch
 from securefed.attacks._gram import ConsensusGram, PowerGram
-from securefed.attacks._personal import FLAMERowFit
 
 SUBSPACES, SAMPLES = "subspace methods", "gradients and graphs"
 DATA = "digits"
@@ -81,7 +80,7 @@ SUBJECTS: Mapping[str, Subject] = {
     "FedAvg": _gradients("optimization/fedavg", 0.05),
     "SCAFFOLD": _gradients("optimization/scaffold", 0.05),
     "LoSAC": _gradients("optimization/losac", 0.02),
-    "FLAME": _gradients("personalized/flame", 0.01, FLAMERowFit(search=RACE)),
+    "FLAME": _gradients("personalized/flame", 0.01),
     "PPGL": Subject(SAMPLES, "graph/ppgl", (_DISTANCES,), (_DISTANCES,), _z_scored, None, 6, features=8),
 }
 

@@ -21,7 +21,6 @@ from securefed.attacks._base import Target
 from securefed.attacks._networks.client_simulations import LocalSteps, mean_weights
 from securefed.attacks._networks.first_round import network_of, read_first_round
 from securefed.attacks._networks.flat_network import FlatNetwork
-from securefed.attacks._personal.flame_row_fit import FLAMELocalSteps
 from securefed.attacks._personal.flame_simulation import FLAMESimulation
 from securefed.datasets._base import Dataset
 from securefed.problems import Autoencoder, DenseNetwork
@@ -59,7 +58,7 @@ def test_a_path_of_flame_uses_the_rows_of_a_smaller_last_batch() -> None:
     torch.manual_seed(0)
     start, anchor = torch.rand(2, network.size, dtype=torch.float64)
     x, y = torch.rand(5, 6, dtype=torch.float64), torch.arange(5) % 3
-    simulation = FLAMESimulation(FLAMELocalSteps(method), public, start[None], anchor[None], 6)
+    simulation = FLAMESimulation(method, public.features, start[None], anchor[None], 6)
     moved = start
     for rows in (slice(0, 2), slice(2, 4), slice(4, 5)) * 2:
         slope = network.gradient(moved, x[rows], y[rows], mean_weights(x[rows]))

@@ -11,7 +11,8 @@ from securefed.algorithms._optimization.model import Model
 from securefed.algorithms._personalized import FLAME, Ditto, FedADMM, PFedMe
 from securefed.attacks import views
 from securefed.attacks._base import Target, View
-from securefed.attacks._personal import ADMMRecursion, FLAMERowFit, PersonalModelReplay
+from securefed.attacks._gradient_inversion import SampleFit
+from securefed.attacks._personal import ADMMRecursion, PersonalModelReplay
 from securefed.attacks._personal.admm_recursion import recover_states
 from securefed.attacks.scores import relative_error, sample_error
 from securefed.datasets._base import Dataset
@@ -106,10 +107,10 @@ def test_models_that_are_not_sent_are_replayed_from_fitted_rows(method) -> None:
 
 
 @pytest.mark.parametrize("anchor", ["local", "global"])
-def test_rows_are_fitted_between_two_personal_models(anchor) -> None:
+def test_flames_rows_are_fitted_through_the_personal_models(anchor) -> None:
     for seed in range(3):
         federation, clients, target = scene(FLAME(anchor=anchor), seed)
-        found = FLAMERowFit().run(views.server(federation.transcript, 1), target, np.random.default_rng(seed))
+        found = SampleFit().run(views.server(federation.transcript, 1), target, np.random.default_rng(seed))
         assert found.residual < 1e-9 and sample_error(found.value, clients[1].x) < 1e-7
 
 
@@ -118,8 +119,8 @@ def test_wrong_hyper_parameters_show_in_the_residual(wrong) -> None:
     federation, _, target = scene(FLAME())
     observed = views.server(federation.transcript, 1)
     mistaken = Target(FLAME(**wrong), target.public)
-    assert FLAMERowFit().run(observed, target, np.random.default_rng(0)).residual < 1e-9  # the right ones
-    assert FLAMERowFit().run(observed, mistaken, np.random.default_rng(0)).residual > 1e-4
+    assert SampleFit().run(observed, target, np.random.default_rng(0)).residual < 1e-9  # the right ones
+    assert SampleFit().run(observed, mistaken, np.random.default_rng(0)).residual > 1e-4
 
 
 def test_views_that_do_not_fit_are_refused_in_words() -> None:
@@ -132,14 +133,12 @@ def test_views_that_do_not_fit_are_refused_in_words() -> None:
         tuple(type(o)(o.round, {}, o.message, o.members, o.survivors) for o in observed.rounds),
         observed.output,
     )
-    for attack in (ADMMRecursion(), FLAMERowFit()):
-        with pytest.raises(TranscriptError, match="broadcast"):
-            attack.run(blind, target, np.random.default_rng(0))
-    for attack in (ADMMRecursion(), FLAMERowFit(), PersonalModelReplay()):
+    with pytest.raises(TranscriptError, match="broadcast"):
+        ADMMRecursion().run(blind, target, np.random.default_rng(0))
+    for attack in (ADMMRecursion(), PersonalModelReplay()):
         assert "no messages" in attack.applies(target, nothing)
         assert attack.applies(Target(FedAvg(), target.public), observed)
         with pytest.raises(TranscriptError):
             attack.run(nothing, target, np.random.default_rng(0))
-    assert "sum of several" in FLAMERowFit().applies(target, views.sum_only(federation.transcript, None))
     several = Target(PFedMe(local_steps=2), target.public)
     assert "Several updates" in ADMMRecursion().applies(several, observed)

@@ -18,9 +18,9 @@ from securefed.algorithms._pca import FAPS, SSI, FedPG
 from securefed.algorithms._personalized.flame import FLAME
 from securefed.attacks import views
 from securefed.attacks._base import Target
+from securefed.attacks._gradient_inversion import SampleFit
 from securefed.attacks._gram.faps.near_consensus import _orthonormal
 from securefed.attacks._gram.subspace_iteration import PowerGram
-from securefed.attacks._personal.flame_row_fit import FLAMERowFit
 from securefed.attacks._repeatability import SMALL, perturbed, repeatability
 from securefed.attacks.scores import sample_error
 from securefed.datasets._base import Dataset
@@ -138,11 +138,11 @@ def test_flame_is_followed_from_where_its_run_began(begun) -> None:
     size = method.start(Public.of(clients), rng).vectors["x"].size
     transcript = typed_run(beginning_at(method, begun * rng.normal(size=size)), clients, 5, np.float64)
     chosen = {"classes": 3, "clients": clients}
-    item = server_finding(transcript, method, "personal/path", **chosen)
+    item = server_finding(transcript, method, "gradient_inversion/fit", **chosen)
     assert (item.word, item.leakage > 0.999) == (RECOVERED, True)
-    stepped = server_finding(transcript, replace(method, learning_rate=0.055), "personal/path", **chosen)
+    stepped = server_finding(transcript, replace(method, learning_rate=0.055), "gradient_inversion/fit", **chosen)
     assert stepped.word not in (RECOVERED, UNDETERMINED)  # a wrong step still shows
     if begun:  # the control: the attack itself, from the method's own w^0
         view, target = views.server(transcript, 0), Target(method, public_of(transcript))
-        alone = FLAMERowFit().run(view, target, np.random.default_rng([0, 1]))
+        alone = SampleFit().run(view, target, np.random.default_rng([0, 1]))
         assert sample_error(alone.value, clients[0].x) > 0.1

@@ -56,7 +56,6 @@ FEW = (
 SHORT = MultiStartSearch(steps=40, budget=40)
 QUICK: dict[str, dict[str, Any]] = {
     "gradient_inversion/fit": {"search": SHORT},
-    "personal/path": {"search": SHORT},
     "networks/inversion": {"evaluations": 5},
 }
 WEAK = ("gradient_inversion/naive", "gradient_inversion/dlg", "gradient_inversion/telescoping", "personal/replay")
