@@ -56,7 +56,7 @@ class LocalSteps:
         steps: T, the number of steps.
         batch_size: rows of a step; `None` takes all.
         drop_last: whether a pass leaves out the rows that do not fill a last batch; by default they are a smaller one.
-            Both mean what they do in torch's `DataLoader`.
+            Both mean what they do in torch's `DataLoader`. A batch larger than the rows leaves none, and is refused.
     """
 
     learning_rate: float
@@ -81,8 +81,17 @@ class LocalSteps:
         return parameters - point
 
     def _batches(self, rows: int) -> list[slice]:
-        """Return the rows of each step."""
+        """Return the rows of each step.
+
+        Raises:
+            ConfigError: a pass has no batch.
+        """
         if self.drop_last:
+            require(
+                self.batch_size is None or self.batch_size <= rows,
+                f"a pass over {rows} rows has no batch of {self.batch_size} with drop_last=True, so that no step is "
+                "made; lower batch_size, or let the last batch be smaller",
+            )
             return batch_slices(rows, self.batch_size, self.steps)
         return list(islice(cycle(pass_slices(rows, self.batch_size, 1)), self.steps))
 

@@ -83,7 +83,11 @@ class FirstLayerEvidence:
 
     @cached_property
     def rows(self) -> Array | None:
-        """The rows (B, features) in any order, `None` where they cannot be separated; a simulation must confirm it."""
+        """The rows (B, features) in any order; a simulation must confirm them.
+
+        `None` where they cannot be separated, and always for a layer without a bias: all that follows from `rows`,
+        such as labels, needs one.
+        """
         rows = ratio(self.observed) if self.count == 1 else separate(self.observed, self.count, self.rng)
         if rows is None or not np.isfinite(rows).all():
             return None
@@ -125,7 +129,7 @@ class FirstLayerEvidence:
 
         Each row is given a copy of the bias of its own; the gradient by that copy is the row's slope.
         """
-        assert self.layer.bias is not None
+        assert self.layer.bias is not None  # without a bias there are no `rows`, which `residuals` asks for first
         network, name = self.network, self.layer.bias
         parts = network.split(self.point)
         bias = parts[name].expand(len(x), -1).clone().requires_grad_()

@@ -99,8 +99,9 @@ class RowSpaceFit:
         return int(np.argmin(norms)), jacobians
 
     def rows(self, fit: LeastSquaresFit) -> Array:
-        """Return the rows (B, features) of a fit."""
-        return np.asarray(self.space.rows(torch.as_tensor(fit.point.reshape(len(self.hypotheses[0].targets), -1))))
+        """Return the rows (B, features) of a fit, in the network's precision, as they were simulated."""
+        coordinates = fit.point.reshape(len(self.hypotheses[0].targets), -1)
+        return np.asarray(self.space.rows(torch.as_tensor(coordinates, dtype=self.network.dtype)))
 
     def _random(self, rng: np.random.Generator) -> Array:
         """Draw rows (B, features) that are uniform in the public range."""

@@ -385,3 +385,23 @@ def test_quality_does_not_depend_on_the_order_of_rows() -> None:
     assert features.tolist() == [1.0]
     assert whole == 1.0
     assert tabular_accuracy(np.eye(3)[[0, 0, 0]], np.eye(3), [(0, 1, 2)])[1] == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.float64])
+def test_rows_of_a_fit_are_those_that_were_simulated(precision: torch.dtype) -> None:
+    """The residual is that of rows in the network's precision, so the rows are returned in it."""
+    own, (x, y) = model(30, 8, 4).to(precision), rows(2, 30)
+    sent = torch.autograd.grad(losses(own(x.to(precision)), y).mean(), list(own.parameters()))
+    found, _ = invert(own, losses, sent, rows=2, row_shape=(30,), labels=y.numpy(), effort=FAST)
+    assert found.stage == "coordinates"
+    assert torch.as_tensor(found.rows).dtype == precision
+
+
+def test_rows_that_enter_a_layer_without_a_bias_are_not_read_off_it() -> None:
+    """Neither the ratio nor the separation works without one, so that no slope by the bias is asked for."""
+    first = nn.Linear(20, 60, bias=False)
+    own, (x, y) = nn.Sequential(first, nn.ReLU(), nn.Linear(60, 4)).double(), rows(2, 20)
+    sent = [g.detach() for g in torch.autograd.grad(losses(own(x), y).mean(), list(own.parameters()))]
+    for known in (y.numpy(), None):
+        found, _ = invert(own, losses, sent, rows=2, row_shape=(20,), labels=known, classes=4, effort=FAST)
+        assert found.stage == "coordinates" and sample_error(found.rows, x.numpy()) < 1e-6

@@ -23,6 +23,7 @@ from securefed.attacks._networks.first_round import network_of, read_first_round
 from securefed.attacks._networks.flat_network import FlatNetwork
 from securefed.attacks._personal.flame_simulation import FLAMESimulation
 from securefed.datasets._base import Dataset
+from securefed.errors import ConfigError
 from securefed.problems import Autoencoder, DenseNetwork
 
 PROBLEM = Autoencoder(layers=(5, 3), precision="float64")
@@ -84,3 +85,13 @@ def test_local_steps_take_the_batches_of_a_data_loader(drop_last: bool) -> None:
     sent = network.flatten(dict(model.named_parameters())).detach() - start
     simulated = LocalSteps(rate, 5, batch_size=3, drop_last=drop_last)(network, start, x, y)
     torch.testing.assert_close(simulated.detach(), sent)
+
+
+def test_a_batch_larger_than_the_rows_is_refused_where_a_data_loader_would_yield_none() -> None:
+    network = FlatNetwork.of(nn.Linear(6, 3).double(), partial(cross_entropy, reduction="none"))
+    start, x, y = torch.zeros(network.size, dtype=torch.float64), torch.ones(3, 6, dtype=torch.float64), torch.arange(3)
+    assert not list(DataLoader(TensorDataset(x, y), batch_size=4, drop_last=True))
+    with pytest.raises(ConfigError, match="no batch of 4 with drop_last=True"):
+        LocalSteps(0.3, 5, batch_size=4, drop_last=True)(network, start, x, y)
+    whole = LocalSteps(0.3, 5, batch_size=3, drop_last=True)(network, start, x, y)  # the control
+    torch.testing.assert_close(whole, LocalSteps(0.3, 5, batch_size=4)(network, start, x, y))
