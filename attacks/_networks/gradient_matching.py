@@ -1,17 +1,16 @@
 """Compute the objective of gradient matching, and its gradient, for many candidate batches of rows at a time.
 
 Gradient inversion searches for rows whose simulated message equals an observed one (a gradient or a model update). For
-rows x and targets y the objective is ||simulated(x, y) - observed||^2 / ||observed||^2, tensors optionally weighted, or
-1 - cos(simulated(x, y), observed), plus a penalty on x. A candidate is one guess of all rows of the batch. Its unknowns
-are the rows' entries, or fewer numbers that determine them (`row_parametrisations`). `staged_inversion` passes this
-objective to its searches. Sources: Zhu et al. 2019; Geiping et al. 2020.
+rows x and targets y the objective is ||simulated(x, y) - observed||^2 / ||observed||^2, tensors optionally weighted,
+plus a penalty on x. A candidate is one guess of all rows of the batch. Its unknowns are the rows' entries, or fewer
+numbers that determine them (`row_parametrisations`). `staged_inversion` passes this objective to its searches. Sources:
+Zhu et al. 2019; Geiping et al. 2020 (total variation).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 import torch
@@ -21,8 +20,6 @@ from securefed._tensors import Array
 from securefed.attacks._networks.client_simulations import ClientSimulation
 from securefed.attacks._networks.flat_network import FlatNetwork
 from securefed.attacks._networks.row_parametrisations import RowParametrisation
-
-Distance = Literal["squared", "cosine"]
 
 VMAP_ENTRIES = 2**20
 """Most gradient entries that one `vmap` computes: beyond, they leave the cache, and `vmap` loses to a loop (784-200-10,
@@ -88,7 +85,6 @@ class GradientMatching:
         problem: the message.
         parametrisation: how unknowns become rows.
         prior: a penalty of the rows.
-        distance: squared error or cosine distance.
         balance: exponent b; the squared error of each tensor is weighted by (its squared norm)^-b. 0 leaves the message
             as it is; 1 counts all tensors alike, so that the small gradients of the first layers count more.
         batched: whether candidates are computed by `vmap`; `None` decides by `VMAP_ENTRIES` and `VMAP_CANDIDATES`.
@@ -101,13 +97,12 @@ class GradientMatching:
         problem: InversionProblem,
         parametrisation: RowParametrisation,
         prior: RowPrior,
-        distance: Distance = "squared",
         *,
         balance: float = 0.0,
         batched: bool | None = None,
     ) -> None:
         self.network, self.simulation, self.problem = network, simulation, problem
-        self.parametrisation, self.prior, self.distance = parametrisation, prior, distance
+        self.parametrisation, self.prior = parametrisation, prior
         self.count = len(problem.targets)
         self._balance, self._batched = balance, batched
 
@@ -186,11 +181,7 @@ class GradientMatching:
         message = self.problem.message
         if self._weights.ndim:
             sent, message = sent * self._weights, message * self._weights
-        if self.distance == "squared":
-            return (sent - message).square().sum().div(self._energy)
-        norm = (sent.square().sum() + 1e-30).sqrt() * self._energy**0.5
-        cosine: Tensor = torch.dot(sent, message).div(norm)
-        return cosine.neg().add(1.0)
+        return (sent - message).square().sum().div(self._energy)
 
 
 def _norm(vector: Tensor) -> float:

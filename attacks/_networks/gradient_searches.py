@@ -1,4 +1,4 @@
-"""Minimise a function without negative values by L-BFGS or by signed Adam, from many starts at a time.
+"""Minimise a function without negative values by L-BFGS, from many starts at a time.
 
 Each search is a coroutine for one start: it yields a point and is sent the function's value and gradient there (the
 gradient is called the slope). `run_searches` collects the points of all searches and evaluates them in one call, so
@@ -218,25 +218,3 @@ def _between(low: LinePoint, high: LinePoint) -> float:
     along = high.along - width * (high.descent + root - slope_sum) / denominator
     ends = sorted((low.along + 0.1 * width, high.along - 0.1 * width))
     return float(np.clip(along, ends[0], ends[1])) if np.isfinite(along) else middle
-
-
-def signed_adam(start: Array, steps: int, rate: float, low: Array | float, high: Array | float) -> Search:
-    """Search by Adam on the signs of the slope, in a box; the rate is cut to a tenth at 3/8, 5/8 and 7/8.
-
-    Args:
-        start: (n,) starting point.
-        steps: number of steps.
-        rate: step size of the first step.
-        low: smallest entries.
-        high: largest entries.
-
-    Source: Geiping et al. 2020, section 4.
-    """
-    point, first, second = start, np.zeros_like(start), np.zeros_like(start)
-    for k in range(1, steps + 1):
-        _, slope = yield point
-        sign = np.sign(np.nan_to_num(slope))
-        first, second = 0.9 * first + 0.1 * sign, 0.999 * second + 0.001 * sign * sign
-        current_rate = rate * 0.1 ** sum(k > steps * part / 8 for part in (3, 5, 7))
-        step = current_rate * (first / (1 - 0.9**k)) / (np.sqrt(second / (1 - 0.999**k)) + 1e-8)
-        point = np.clip(point - step, low, high)

@@ -8,8 +8,7 @@ guesses of them; the output is the rows. `module_inversion` calls this for messa
    for one row, or the separation of the rows behind ReLUs (`row_separation`);
 2. Levenberg-Marquardt on the rows' coordinates in the row space of that layer's gradient, which holds the rows
    (`row_space_fit`);
-3. L-BFGS on all entries of the rows, with ReLUs smoothed at first (`smoothed_relu`), and signed Adam on the cosine
-   distance (Geiping et al. 2020).
+3. L-BFGS on all entries of the rows, with ReLUs smoothed at first (`smoothed_relu`).
 
 After each stage the rows found so far are simulated. If they send the observed message, the inversion ends; otherwise
 the next stage begins, and the rows that explain the message best are kept.
@@ -30,8 +29,8 @@ from securefed._tensors import Array
 from securefed.attacks._networks.client_simulations import ClientSimulation
 from securefed.attacks._networks.first_layer import FirstLayerEvidence
 from securefed.attacks._networks.flat_network import FlatNetwork
-from securefed.attacks._networks.gradient_matching import Distance, GradientMatching, InversionProblem, RowPrior
-from securefed.attacks._networks.gradient_searches import BestPoint, lbfgs, run_searches, signed_adam
+from securefed.attacks._networks.gradient_matching import GradientMatching, InversionProblem, RowPrior
+from securefed.attacks._networks.gradient_searches import BestPoint, lbfgs, run_searches
 from securefed.attacks._networks.row_parametrisations import (
     AllEntries,
     ContinuousColumns,
@@ -52,8 +51,6 @@ _NEARLY_SOLVED = 0.1
 _HISTORY = 100
 """Steps that L-BFGS remembers; the memory grows with it. With 100 and 2000 steps, 7 of 8 rows of a sigmoid batch of
 digits exceeded 35 dB."""
-_RATE, _VARIATION = 0.1, 1e-3
-"""Step of signed Adam in units of the entries' range, and its weight of total variation (Geiping et al. 2020)."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,6 @@ class InversionEffort:
             (`GradientMatching`).
         evenness: weight of the images' total variation while the network is smoothed, in units of the squared width;
             without smoothing it is 0.
-        signed_steps: steps of signed Adam on cosine distance and total variation, where L-BFGS fails; 0 leaves it out.
         solved: relative residual at which the inversion ends. Behind sigmoids and tanh it is no proof that every row
             was found (`RecoveredRows.residual`).
         fits: most starts of the fit in the row space.
@@ -86,7 +82,6 @@ class InversionEffort:
     widths: tuple[float, ...] = (0.5, 0.35, 0.25, 0.17, 0.12, 0.085, 0.06, 0.04, 0.03, 0.02, 0.01, 0.003, 0.001)
     balance: float = 0.5
     evenness: float = 10.0
-    signed_steps: int = 2000
     solved: float = 1e-4
     fits: int = 8
     counts: int = 60
@@ -99,7 +94,6 @@ class InversionEffort:
         require(self.evaluations >= 1, f"evaluations must be at least 1, not {self.evaluations}")
         require(min(self.widths, default=1.0) > 0, f"widths must be positive, not {self.widths}")
         require(self.evenness >= 0, f"evenness must be at least 0, not {self.evenness}")
-        require(self.signed_steps >= 0, f"signed_steps must be at least 0, not {self.signed_steps}")
         require(self.solved > 0, f"solved must be positive, not {self.solved}")
 
 
@@ -114,8 +108,7 @@ class RecoveredRows:
             that all rows are right, except at rounding level: behind sigmoids wrong pictures in a batch left 1e-5.
             Another `seed` that ends at the same rows is better evidence.
         stage: the stage that found them: "ratio" or "separation" (closed forms), "coordinates" (the fit in the row
-            space), "descent" (L-BFGS), "smoothed" (with smoothed ReLUs) or "cosine" (signed Adam, then L-BFGS); "none"
-            for a placeholder before any search.
+            space), "descent" (L-BFGS) or "smoothed" (with smoothed ReLUs); "none" for a placeholder before any search.
         evaluations: number of evaluations of the objective, all starts together.
         seconds: wall-clock time of the whole inversion.
         targets: (B, ...) what the rows were compared with, in their order.
@@ -273,25 +266,14 @@ class StagedInversion:
         return RowSpaceFit(self.network, self.simulation, hypotheses, space, self.prior, effort.fits, effort.solved)
 
     def _descend(self, problem: InversionProblem, best: RecoveredRows, rng: np.random.Generator) -> RecoveredRows:
-        """Run L-BFGS on the entries; where it fails, signed Adam on cosine distance, then L-BFGS from there.
-
-        A residual below ten times `solved` after the first L-BFGS ends the search.
-        """
+        """Run L-BFGS on the entries."""
         parametrisation: RowParametrisation = self.columns or AllEntries(self.features)
         starts = self._starts(parametrisation, len(problem.targets), rng)
         if self.effort.widths and self._has_relu(problem):
             ends, stage = self._smoothed(problem, parametrisation, starts), "smoothed"
         else:
             ends, stage = self._search(problem, parametrisation, starts), "descent"
-        best = self._better(problem, best, ends, parametrisation, stage)
-        if best.residual <= 10.0 * self.effort.solved or not self.effort.signed_steps:
-            return best
-        coarse = self._search(
-            problem, parametrisation, self._starts(parametrisation, len(problem.targets), rng), "cosine"
-        )
-        best = self._better(problem, best, coarse, parametrisation, "cosine")
-        polished = self._search(problem, parametrisation, np.stack([end.point for end in coarse]))
-        return self._better(problem, best, polished, parametrisation, "cosine")
+        return self._better(problem, best, ends, parametrisation, stage)
 
     def _starts(self, parametrisation: RowParametrisation, count: int, rng: np.random.Generator) -> Array:
         """Draw (restarts, unknowns) starts with entries uniform in the range."""
@@ -303,34 +285,25 @@ class StagedInversion:
         problem: InversionProblem,
         parametrisation: RowParametrisation,
         starts: Array,
-        distance: Distance = "squared",
         *,
         width: float = 0.0,
         evaluations: int | None = None,
     ) -> list[BestPoint]:
-        """Run one search from each start (k, unknowns): signed Adam for the cosine distance, else L-BFGS.
+        """Run L-BFGS from each start (k, unknowns).
 
-        `width` is that of the smoothed ReLUs, 0 without smoothing; `evaluations`, at most for each start of L-BFGS, are
-        those of `effort` by default.
+        `width` is that of the smoothed ReLUs, 0 without smoothing; `evaluations`, at most for each start, are those of
+        `effort` by default.
         """
-        effort, cosine = self.effort, distance == "cosine"
-        prior = replace(self.prior, variation=_VARIATION if cosine else effort.evenness * width**2)
+        effort, prior = self.effort, replace(self.prior, variation=self.effort.evenness * width**2)
         matching = GradientMatching(
             self.network,
             self.simulation,
             problem,
             parametrisation,
             prior,
-            distance,
             balance=effort.balance if width else 0.0,
             batched=effort.batched,
         )
-        if cosine:
-            entries = isinstance(parametrisation, AllEntries)
-            low, high = (prior.low, prior.high) if entries else (-np.inf, np.inf)
-            rate = _RATE * (prior.high - prior.low)
-            adam = [signed_adam(start, effort.signed_steps, rate, low, high) for start in starts]
-            return run_searches(adam, starts, matching, effort.signed_steps, -np.inf)
         with SmoothedReLU(width) if width else nullcontext():
             searches = [lbfgs(start, _HISTORY) for start in starts]
             goal = (0.1 * effort.solved) ** 2  # of the squared relative residual

@@ -45,7 +45,7 @@ class NetworkInversion:
 
     A closed form takes seconds or less. Where searches follow, seconds grow steeply with the rows and with the network:
     a sum of ten digits behind one layer of 50 ReLUs took two minutes (the page "Gradient inversion for networks",
-    section "What a search costs"). No argument bounds the seconds; the first four bound the work.
+    section "What a search costs"). No argument bounds the seconds; the first three bound the work.
 
     Attributes:
         restarts: random starts of each descent.
@@ -53,7 +53,6 @@ class NetworkInversion:
         fits: starts of the fit in the row space, of 150 Jacobians each at most. They take most of the time where a
             Jacobian, with rows^2 columns and a line for each number of the message, stays within 32 MiB; L-BFGS takes
             their place beyond.
-        signed_steps: steps of signed Adam with total variation, where L-BFGS fails; 0 leaves it out.
         low: smallest entry of a row; `None` stands for -feature_bound, 0 is right for images.
         largest: most rows that are searched for; sums of more are declined. It allocates nothing by itself. Memory
             grows with the rows of the sum, and the time of the fit in the row space faster than with their square.
@@ -64,7 +63,6 @@ class NetworkInversion:
     restarts: int = 1
     evaluations: int = 300
     fits: int = 8
-    signed_steps: int = 0
     low: float | None = None
     largest: int = 16
 
@@ -143,7 +141,6 @@ class NetworkInversion:
             evaluations=self.evaluations,
             widths=_WIDTHS,
             balance=0.0,  # small tensors of the message gain no weight
-            signed_steps=self.signed_steps,
             fits=self.fits,
             counts=_COUNTS,
         )

@@ -151,7 +151,7 @@ class FLAMENetworkInversion:
         solved = _DOUBLE if network.dtype == torch.float64 else _SINGLE
         effort = InversionEffort(
             restarts=1, evaluations=self.evaluations, fits=self.fits, counts=_COUNTS, solved=solved,
-            widths=(), signed_steps=0,  # no smoothing of ReLUs, and no search by signed Adam
+            widths=(),  # no smoothing of ReLUs
         )  # fmt: skip
         prior = RowPrior(-public.feature_bound, public.feature_bound)
         inversion = StagedInversion(network, simulation, public.features, prior, effort)

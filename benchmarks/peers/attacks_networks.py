@@ -42,7 +42,7 @@ LOSS = partial(nn.functional.cross_entropy, reduction="none")
 KINDS = (("single", 1), ("fedavg", 1), ("batch", 4), ("batch", 8))
 SEEDS = {"sigmoid": (20, 20, 10, 10), "relu": (20, 20, 10, 10)}
 """Of each kind."""
-DESCENT = InversionEffort(exact=False, restarts=1, evaluations=3000, signed_steps=0)
+DESCENT = InversionEffort(exact=False, restarts=1, evaluations=3000)
 EFFORTS: dict[tuple[str, str, int], InversionEffort] = {
     ("relu", "single", 1): replace(
         DESCENT, evaluations=2000, restarts=2, widths=(0.3, 0.1, 0.03, 0.01, 0.001), balance=0.0, evenness=0.0
@@ -203,7 +203,7 @@ def _exact() -> list[Row]:
                 start = time.process_time()
                 found, _ = invert(
                     model, LOSS, message, rows=count, row_shape=(784,), classes=CLASSES, seed=seed,
-                    effort=InversionEffort(restarts=1, evaluations=1, signed_steps=0),
+                    effort=InversionEffort(restarts=1, evaluations=1),
                 )  # fmt: skip
                 seconds.append(time.process_time() - start)
                 shares.append(float(np.mean(psnr(found.rows, x.numpy()) > GOOD)))
@@ -240,7 +240,7 @@ def _together() -> list[Row]:
         message = sent(model, x, y, None)
         took = {}
         for batched in (False, True, None):
-            effort = InversionEffort(exact=False, restarts=restarts, evaluations=6, signed_steps=0, batched=batched)
+            effort = InversionEffort(exact=False, restarts=restarts, evaluations=6, batched=batched)
             runs = []
             for _ in range(3):
                 start = time.process_time()

@@ -40,7 +40,7 @@ ROOT = Path(__file__).parents[2]
 CELLS = RESULTS / "cells" / "inversion_peers.json"
 SEEDS = range(int(os.environ.get("PEERS_SEEDS", "10")))
 SECONDS, ITERATIONS = 5.0, 300
-OURS = InversionEffort(exact=False, restarts=1, evaluations=3000, signed_steps=0)
+OURS = InversionEffort(exact=False, restarts=1, evaluations=3000)
 FACTS: dict[type[torch.nn.Module], tuple[str, ...]] = {
     torch.nn.Conv2d: ("in_channels", "out_channels", "kernel_size", "stride", "padding"),
     torch.nn.Linear: ("in_features", "out_features"),

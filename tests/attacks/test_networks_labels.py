@@ -19,7 +19,7 @@ from securefed.attacks._networks.gradient_matching import GradientMatching
 from securefed.attacks._networks.last_layer_labels import plausible_label_counts
 from securefed.attacks.scores import sample_error
 
-EFFORT = InversionEffort(restarts=1, evaluations=50, signed_steps=0)
+EFFORT = InversionEffort(restarts=1, evaluations=50)
 CLASSES = 4
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.optimize import rosen, rosen_der
 
-from securefed.attacks._networks.gradient_searches import lbfgs, run_searches, signed_adam
+from securefed.attacks._networks.gradient_searches import lbfgs, run_searches
 
 
 def rosenbrock(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -48,16 +48,3 @@ def test_the_budget_is_kept_and_numbers_that_are_none_are_survived() -> None:
         return np.full(len(points), np.nan), np.full_like(points, np.nan)
 
     np.testing.assert_array_equal(run_searches([lbfgs(start[0])], start, nowhere, 40, 0)[0].point, start[0])
-
-
-def test_signed_steps_stay_in_the_box() -> None:
-    met = []
-
-    def outside(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        met.append(points.copy())
-        return ((points - 3.0) ** 2).sum(axis=1), 2 * (points - 3.0)
-
-    start = np.zeros((1, 4))
-    best = run_searches([signed_adam(start[0], 200, 0.1, -1.0, 1.0)], start, outside, 200, -np.inf)[0]
-    assert np.max(met) <= 1.0
-    np.testing.assert_allclose(best.point, 1.0)

@@ -43,12 +43,10 @@ from securefed.errors import ConfigError, TranscriptError
 
 SEARCHED: Final = 8
 """Most rows that a search is tried for: beyond 8 the searches of docs/attacks-networks.md find no batch whole."""
-EFFORT: Final = InversionEffort(
-    restarts=1, evaluations=1200, widths=(0.3, 0.1, 0.03, 0.01, 0.001), signed_steps=0, fits=2, counts=4
-)
+EFFORT: Final = InversionEffort(restarts=1, evaluations=1200, widths=(0.3, 0.1, 0.03, 0.01, 0.001), fits=2, counts=4)
 """Limits of a search, less than those of `invert` by default: an audit makes tens of them. They are: random starts,
-evaluations of the objective, widths at which ReLU is smoothed in turn, no signed steps, starts of the fit in the row
-space, and label counts that this fit tries."""
+evaluations of the objective, widths at which ReLU is smoothed in turn, starts of the fit in the row space, and label
+counts that this fit tries."""
 _STEPS: Final = (2, 3, 4, 5, 6, 8, 10, 15, 20)
 """Numbers of gradient steps to try for a stand-in: those of usual local training; each costs six simulations. One step
 needs no stand-in."""
