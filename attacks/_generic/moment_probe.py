@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from scipy.special import ive
 
 from securefed._tensors import Array
 from securefed.attacks._base import Reconstruction, Target, View
@@ -45,9 +44,6 @@ _MOST_PROJECTIONS = 300
 """Largest number of alternating projections; none are needed where the rounds determine M."""
 _CONVERGED = 1e-14
 """Relative change at which the projections stop."""
-_LEAST_DEVIATION = 1e-3
-"""Standard deviation assumed for a feature that does not vary in the prior (rows that the attacker has), relative to
-the bound."""
 
 
 @dataclass(frozen=True)
@@ -262,11 +258,7 @@ class RecoveredMoments:
         return self._reconstruction("labels", out)
 
     def rows(self, prior: Array) -> Reconstruction:
-        """Return the mean over all sets of rows that have these moments, under a prior of independent normal columns.
-
-        Moments do not change if the rows of a class change places, so that every row is estimated by the mean of its
-        class. A single row is its own mean. Where sums are unknown, only the Gram matrix restricts the mean, and its
-        direction follows from the prior's mean (`_mean`).
+        """Return the mean row of each class, which is all that moments tell of rows: they do not change if rows mix.
 
         Every row gets the mean of its class by the members' own labels (`step.known`), so that this is meant for
         moments solved with `counted=True`: an attacker who does not know the labels cannot say which row is whose.
@@ -282,31 +274,20 @@ class RecoveredMoments:
         return self._reconstruction("samples", estimates)
 
     def _mean(self, part: Array, count: int, prior: Array) -> Array:
-        """Return the estimated mean of the `count` rows X of one class, (features,).
+        """Return the estimated mean of the `count` rows of one class, (features,).
 
-        With known sums it is their sum over their number. Else S = X^T X is known, and X = O S^(1/2) with an unknown
-        partial isometry O (count, features), uniform before the prior is used. With the unit vector e = 1 / sqrt(count)
-        of R^count, 1 the vector of ones, the sum of the rows is X^T 1 = sqrt(count) S^(1/2) O^T e.
-
-        The normal prior of mean m and variances D gives X a density proportional to exp(m^T D^-1 X^T 1), as its
-        quadratic part depends on S only. With a = S^(1/2) D^-1 m, (features,), the exponent is sqrt(count) e^T O a, and
-        |O a| = |a|. So the unit vector O a / |a| of R^count has the von Mises-Fisher distribution about e with
-        concentration k = sqrt(count) |a|, and its mean is A(k) e, with A(k) its mean length (`_resultant`). Hence
-        E[O^T e] = A(k) a / |a|: its part along a is E[e^T O a] / |a| = A(k), and for b orthogonal to a E[e^T O b] = 0,
-        since O and O with b reversed are equally likely. The mean of X^T 1 / count is therefore
-
-            A(k) S^(1/2) a / (|a| sqrt(count)) = A(k) S D^-1 m / (|a| sqrt(count)).
+        With known sums it is their sum over their number. Else the Gram matrix is known, which does not change if rows
+        are mixed by an orthogonal matrix: one row x follows from x x^T up to its sign, which is taken from the prior's
+        mean, and several rows are taken at that mean.
         """
-        features, bound = self.step.replay.features, self.step.replay.target.public.feature_bound
+        features, mean = self.step.replay.features, prior.mean(axis=0)
         if self.sums:
-            return np.asarray(part[0, 1 : 1 + features] * bound / count)
-        gram, mean = self._second(part), prior.mean(axis=0)
-        variance = np.maximum(prior.var(axis=0), (_LEAST_DEVIATION * bound) ** 2)
-        direction = gram @ (mean / variance)  # S D^-1 m
-        length = float(np.sqrt(max(mean / variance @ direction, 0.0)))  # |a|
-        if not length > 0:
-            return np.zeros(features)
-        return np.asarray(_resultant(np.sqrt(count) * length, count) * direction / (length * np.sqrt(count)))
+            return np.asarray(part[0, 1 : 1 + features] * self.step.replay.target.public.feature_bound / count)
+        if count > 1:
+            return np.asarray(mean)
+        values, vectors = np.linalg.eigh(self._second(part))
+        row = np.sqrt(max(float(values[-1]), 0.0)) * vectors[:, -1]
+        return np.asarray(row if row @ mean >= 0 else -row)
 
     def _second(self, part: Array) -> Array:
         """Return the Gram matrix of one class, in the data's own units."""
@@ -329,9 +310,3 @@ class RecoveredMoments:
             },
             members=frozenset(self.step.replay.members),
         )
-
-
-def _resultant(concentration: float, dimension: int) -> float:
-    """Return the mean length of a von Mises-Fisher direction, I_{d/2}(k) / I_{d/2 - 1}(k); tanh(k) in one dimension."""
-    order = dimension / 2
-    return float(ive(order, concentration) / (ive(order - 1, concentration) or 1.0))

@@ -162,8 +162,7 @@ class GenericAttacks:
         """Solve for the moments; return the Gram matrix, and rows.
 
         Directions of the moments that the messages leave open are taken from the prior's rows. Many sets of rows have
-        the same moments: the rows returned are the mean over all of them, if columns are independent and normal with
-        the prior's means and variances (`RecoveredMoments.rows`).
+        the same moments: each row returned is the mean of its class (`RecoveredMoments.rows`).
         """
         moments = ProbeGram().solve(replay, self._rng(3), self._secret.prior, self._secret.prior_labels)
         if replay is self.replay:
