@@ -219,22 +219,3 @@ def _random_groups(sizes: Sequence[int], rng: np.random.Generator) -> list[froze
 
 def _flat(message: Tensors) -> Array:
     return np.concatenate([np.asarray(message[name], float).reshape(-1) for name in sorted(message)])
-
-
-def pair_agreement(groups: Array, truth: Array) -> float:
-    """Return the adjusted Rand index of two groupings: 1 where they are equal, about 0 for groups at random.
-
-    Args:
-        groups: (rows,) estimated groups.
-        truth: (rows,) true ones.
-    """
-
-    def pairs(counts: Array) -> float:
-        return float((counts * (counts - 1) / 2).sum())
-
-    table = np.zeros((int(groups.max()) + 1, int(truth.max()) + 1))  # rows in each estimated and each true group
-    np.add.at(table, (groups, truth), 1)
-    # pairs of rows that share a group in both groupings, in the estimated one, and in the true one
-    both, one, other = pairs(table), pairs(table.sum(axis=1)), pairs(table.sum(axis=0))
-    expected, most = one * other / pairs(np.array([len(groups)])), (one + other) / 2
-    return 1.0 if most == expected else (both - expected) / (most - expected)

@@ -42,7 +42,6 @@ def isolate(
     victim: ClientId,
     *,
     also_kept: int = 0,
-    stage: str | None = None,
 ) -> IsolationResult:
     """Run one exchange (broadcast, uploads, sum) in which all clients but the victim and `also_kept` others drop out.
 
@@ -52,7 +51,6 @@ def isolate(
         contributions: what each client sends.
         victim: the client to isolate.
         also_kept: number of other clients whose uploads the server keeps, those with the smallest ids.
-        stage: protocol stage at which the others drop out; the upload by default.
 
     Raises:
         ConfigError: unknown victim, or `also_kept` is not between 0 and the number of other clients.
@@ -64,10 +62,9 @@ def isolate(
             f"got {victim} and {also_kept}"
         )
     lost = tuple(others[also_kept:])
-    where = stage or defense.aggregation.upload
 
-    def drop(at: str, party: int) -> bool:
-        return at == where and party in lost
+    def drop(stage: str, party: int) -> bool:
+        return stage == defense.aggregation.upload and party in lost
 
     try:
         opened = sum_once(defense, layout, contributions, drop=drop)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from sklearn.metrics import adjusted_rand_score
 
 from securefed import Federation, chain
 from securefed._auditing.cases.data_splits import rows_each
 from securefed.algorithms import FedAvg
 from securefed.attacks import Target, group_by_client, views
-from securefed.attacks._aggregates.client_groups import pair_agreement
 from securefed.datasets import load
 from securefed.defenses import clip, local_gaussian, quantise
 from securefed.problems import problems
@@ -63,7 +63,7 @@ def measure(cell: GroupCell, seed: int) -> dict[str, Any]:
     restarts = 10 if cell.noise is None else 1
     found = group_by_client(rows, labels, view, Target(method, prepared.public), restarts=restarts, seed=seed)
     return {
-        "agreement": pair_agreement(found.groups, owner),
+        "agreement": adjusted_rand_score(found.groups, owner),
         "residual": found.residual,
         "solved": found.solved,
         "simulations": found.simulations,

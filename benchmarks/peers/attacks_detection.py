@@ -22,9 +22,8 @@ from securefed._catalogue import algorithms
 from securefed._public import Public
 from securefed._runtime.federation import Federation
 from securefed._tensors import Array
-from securefed.attacks import views
+from securefed.attacks import NetworkInversion, tabular_accuracy, views
 from securefed.attacks._base import Target
-from securefed.attacks._networks import NetworkInversion, tabular_accuracy
 from securefed.datasets._base import Dataset
 from securefed.datasets._loaders import load
 from securefed.datasets.scaling import z_score

@@ -15,9 +15,16 @@ from securefed._public import Public
 from securefed._runtime.federation import Federation
 from securefed.algorithms._optimization import DSGD, FedAvg, LoSAC, Scaffold
 from securefed.algorithms._optimization.method import GradientMethod
-from securefed.attacks import views
+from securefed.attacks import (
+    InversionEffort,
+    LocalSteps,
+    NetworkInversion,
+    invert,
+    psnr,
+    tabular_accuracy,
+    views,
+)
 from securefed.attacks._base import Target, View
-from securefed.attacks._networks import InversionEffort, LocalSteps, NetworkInversion, invert, psnr, tabular_accuracy
 from securefed.attacks._networks.client_simulations import OneGradient
 from securefed.attacks._networks.flat_network import FlatNetwork
 from securefed.attacks._networks.gradient_matching import GradientMatching, InversionProblem, RowPrior

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from securefed._tensors import Array
-from securefed.attacks._networks import InversionEffort, invert, module_inversion
+from securefed.attacks import InversionEffort, invert
+from securefed.attacks._networks import module_inversion
 from securefed.attacks._networks.first_layer import FirstLayerEvidence
 from securefed.attacks._networks.flat_network import FlatNetwork
 from securefed.attacks._networks.gradient_matching import GradientMatching
