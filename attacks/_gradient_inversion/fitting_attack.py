@@ -78,7 +78,7 @@ class FittingAttack:
         The posterior's equations are scaled by the noise. Those that are reported get the scales of the problem, so
         that the residual is relative to the messages as everywhere.
         """
-        estimate = PosteriorEstimate.of(problem.simulation, problem.starts.label_counts)
+        estimate = PosteriorEstimate.of(problem.simulation)
         if not estimate.explained and int(np.prod(problem.equations.shape)) <= self.limit:
             found = self.search(problem.equations, problem.starts, rng)
             rows = found.fit.point.reshape(problem.equations.shape) @ problem.equations.basis

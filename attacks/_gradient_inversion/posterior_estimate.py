@@ -9,7 +9,6 @@ entries. Under weak noise, where the posterior mean may leave more, the rows are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -23,7 +22,6 @@ from securefed.attacks._gradient_inversion.round_simulation import RoundSimulati
 from securefed.attacks._gradient_inversion.row_posterior import (
     GaussianRowPrior,
     likeliest_label_counts,
-    log_orderings,
     ridge,
     whitened_equations,
 )
@@ -31,10 +29,6 @@ from securefed.attacks._gradient_inversion.sum_equations import SumEquations
 
 _EXPLAINED: Final = 1.5
 """Residual, in units of the noise, up to which an estimate explains the messages."""
-_CERTAIN: Final = 0.5
-"""Probability of a label above which further counts of labels are tried: below it, noise hides the labels."""
-_FURTHER_COUNTS: Final = 3
-"""Further counts of labels to try."""
 _STEPS: Final = 40
 """Jacobians of the fit under weak noise."""
 _SPAN_TOLERANCE: Final = 1e-10
@@ -63,7 +57,7 @@ class PosteriorEstimate:
         rows: (rows, features).
         labels: (rows,) classes.
         prior: prior of the rows.
-        certain: mean probability that a label is right; 1 after a fit, and for counts without probabilities (`of`).
+        certain: mean probability that a label is right; 1 after a fit.
     """
 
     equations: SumEquations
@@ -74,7 +68,7 @@ class PosteriorEstimate:
     certain: float
 
     @classmethod
-    def of(cls, simulation: RoundSimulation, further_counts: Sequence[Array]) -> PosteriorEstimate:
+    def of(cls, simulation: RoundSimulation) -> PosteriorEstimate:
         """Compute the posterior mean under the likeliest counts of labels.
 
         With p_k the probability that the label of row x_k is right and q the mean of the p_k, the estimate of x_k is
@@ -84,21 +78,12 @@ class PosteriorEstimate:
 
         Args:
             simulation: the simulation in all coordinates of the rows.
-            further_counts: further counts of labels to try, unless noise hides the labels. Where one of them is
-                likelier than the first counts, no probabilities are known, and all p_k are 1.
         """
         equations = whitened_equations(simulation)
         counts, sure = likeliest_label_counts(equations)  # both by class: numbers of rows, and p
-        every = np.arange(len(counts))
-        tried = [counts]
-        if sure[counts > 0].min() > _CERTAIN:
-            tried += [one for one in further_counts[:_FURTHER_COUNTS] if not np.array_equal(one, counts)]
-        # for each: log likelihood, prior, coordinates of the rows, counts
-        found = [(*ridge(equations, np.repeat(every, one)), one) for one in tried]
-        # `ridge` takes the labels in one order; the likelihood of counts is the sum over all orders that have them
-        _, prior, coordinates, counts = max(found, key=lambda item: item[0] + log_orderings(item[-1]))
-        labels = np.repeat(every, counts)
-        weights = sure[labels][:, None] if counts is tried[0] else np.ones((len(labels), 1))
+        labels = np.repeat(np.arange(len(counts)), counts)
+        prior, coordinates = ridge(equations, labels)
+        weights = sure[labels][:, None]
         certain = float(weights.mean())
         rows = weights * (coordinates @ equations.basis)
         rows = rows + (1 - weights) * certain * rows.mean(axis=0)

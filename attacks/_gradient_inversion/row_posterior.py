@@ -209,8 +209,8 @@ def linear_messages(equations: SumEquations, rows: Array, labels: Array) -> Line
     return LinearMessages(equations.basis.shape[1], equations.coefficients(rows, labels), data[:, :-1], bias)
 
 
-def ridge(equations: SumEquations, labels: Array) -> tuple[float, GaussianRowPrior, Array]:
-    """Return the largest log likelihood of these labels, and the posterior means of the prior and of the rows.
+def ridge(equations: SumEquations, labels: Array) -> tuple[GaussianRowPrior, Array]:
+    """Return the posterior means of the prior and of the rows under these labels.
 
     The prior is the mean over all priors tried, weighted by their likelihoods at rows of which only the length is
     known.
@@ -220,7 +220,7 @@ def ridge(equations: SumEquations, labels: Array) -> tuple[float, GaussianRowPri
         labels: (rows,) classes.
 
     Returns:
-        The log likelihood, the prior, and the rows (rows, coordinates).
+        The prior, and the rows (rows, coordinates).
     """
     bound, count = equations.simulation.public.feature_bound, equations.shape[0]
     priors, values = list[GaussianRowPrior](), list[float]()
@@ -237,7 +237,7 @@ def ridge(equations: SumEquations, labels: Array) -> tuple[float, GaussianRowPri
     rows = uninformed_rows(equations, (prior.level + prior.mean + prior.own) / bound**2)
     for _ in range(_ALTERNATIONS):
         rows = linear_messages(equations, rows, labels).rows(prior)
-    return max(values), prior, rows
+    return prior, rows
 
 
 def uninformed_rows(equations: SumEquations, square: float) -> Array:

@@ -234,7 +234,7 @@ def test_a_fit_under_noise_has_as_many_unknowns_as_its_rows_have_directions():
     assert problem.equations.shape == (60, 1)
     rows, labels = np.vstack([c.x for c in clients]), np.concatenate([c.y for c in clients])
     searched = rows @ problem.equations.basis.T @ problem.equations.basis
-    estimate = PosteriorEstimate.of(problem.simulation, problem.starts.label_counts)
+    estimate = PosteriorEstimate.of(problem.simulation)
     tracemalloc.start()
     try:
         fitted = estimate.fitted(searched, labels)
