@@ -42,6 +42,13 @@ from securefed.attacks._active.trap_network import DenseChain, TrapNetwork, laye
 from securefed.attacks._base import RoundView
 from securefed.errors import ConfigError
 
+_HEIGHT = 0.01
+"""`TrapNetwork.height`, the size of the layer's outputs. With small ones the layers behind hardly change over local
+steps."""
+_TOLERANCE = 0.01
+"""Largest distance of a bin's slope from a label's slope, in units of code 1, at which the bin counts as one row."""
+_FLOOR = 0.02
+"""Slope, in units of code 1, below which a bin counts as empty; rounding must stay below it."""
 _BEYOND = 1.5
 """A bin with an entry beyond this multiple of the declared range holds no row: slopes of other rows cancelled in it."""
 _WIDER = 1.3
@@ -71,11 +78,6 @@ class TrapWeights:
             outputs than there are rows.
         slope: `TrapNetwork.slope`, the factor of the codes in a row's slope. Small slopes drown in rounding; large ones
             leave the declared gradient bound, beyond which clients refuse.
-        height: `TrapNetwork.height`, the size of the layer's outputs. With small ones the layers behind hardly change
-            over local steps.
-        tolerance: largest distance of a bin's slope from a label's slope, in units of code 1, at which the bin counts
-            as one row.
-        floor: slope, in units of code 1, below which a bin counts as empty; rounding must stay below it.
         brightness: mean and standard deviation, over rows, of the mean of a row's entries, where the server knows data
             like the clients', as in the paper; the first thresholds are then quantiles of this normal distribution.
             `None`: it knows the declared range alone, and its first broadcast finds out where rows lie.
@@ -85,9 +87,6 @@ class TrapWeights:
 
     rounds: int = 4
     slope: float = 0.25
-    height: float = 0.01
-    tolerance: float = 0.01
-    floor: float = 0.02
     brightness: tuple[float, float] | None = None
     unused: tuple[int, ...] = ()
 
@@ -186,7 +185,7 @@ class TrapWeights:
         else:
             projected = np.asarray(known) @ direction
             thresholds = _normal_quantiles(count, projected.mean(), _WIDER * projected.std() + 1e-9)
-        trap = TrapNetwork(chain, inputs, direction, thresholds, label, self.slope, self.height)
+        trap = TrapNetwork(chain, inputs, direction, thresholds, label, self.slope, _HEIGHT)
         return self._disguised(trap, rng) if self.unused else trap
 
     def _disguised(self, trap: TrapNetwork, rng: np.random.Generator) -> TrapNetwork:
@@ -217,7 +216,7 @@ class TrapWeights:
         for entered, label in found.labelled if client.additive else ():
             left = left.without(_simulated(client, trap, part, observed, entered, label))
         # A vector with entries far outside the declared range is no row: slopes cancelled in its bin.
-        bins = read_bins(left.weight, left.bias, self.floor * abs(unit))
+        bins = read_bins(left.weight, left.bias, _FLOOR * abs(unit))
         bound, entered_rows = _BEYOND * client.target.public.feature_bound, bins.rows - trap.inputs.offset
         inside = np.isfinite(entered_rows).all(axis=1) & (np.abs(entered_rows) <= bound).all(axis=1)
         entered_rows, slopes = entered_rows[inside], bins.slopes[inside]
@@ -253,7 +252,7 @@ class TrapWeights:
             label = int(np.argmin(np.abs(slope / unit - codes)))
             # Output 0 has the lowest threshold: its bias gradient is the row's slope.
             expected = float(_simulated(client, trap, part, observed, entered, label).bias[0])
-            if abs(slope - expected) <= self.tolerance * abs(unit):
+            if abs(slope - expected) <= _TOLERANCE * abs(unit):
                 return label
             if expected == 0.0:  # the row lies below all thresholds, so it is not what this bin holds
                 return None

@@ -33,23 +33,17 @@ from securefed.attacks._gradient_inversion.row_fit_problem import RowFitProblem,
 from securefed.attacks._gradient_inversion.starting_points import StartGenerator, StartingPoint
 from securefed.attacks._gradient_inversion.sum_equations import SumEquations
 
+_STARTS = 4
+"""Largest number of starts; the search stops at the first that explains the messages."""
+_ITERATIONS, _LAST_STEPS = 25, 100
+"""L-BFGS iterations of each start, and Levenberg-Marquardt steps that refine each end."""
 _UNREACHABLE = 1e30
 """Value of the objective where it is not finite, so that the line search turns back."""
 
 
 @dataclass(frozen=True)
 class LBFGSSearch:
-    """Minimise the squared residual by L-BFGS from a few starts, and refine each end by Levenberg-Marquardt.
-
-    Attributes:
-        starts: largest number of starts; the search stops at the first that explains the messages.
-        iterations: L-BFGS iterations of each start.
-        last_steps: Levenberg-Marquardt steps that refine each end.
-    """
-
-    starts: int = 4
-    iterations: int = 25
-    last_steps: int = 100
+    """Minimise the squared residual by L-BFGS from a few starts, and refine each end by Levenberg-Marquardt."""
 
     def __call__(self, equations: SumEquations, starts: StartGenerator, rng: np.random.Generator) -> SearchResult:
         """Return the best fit found.
@@ -61,9 +55,9 @@ class LBFGSSearch:
         """
         best: SearchResult | None = None
         used = tried = 0
-        for start in islice(starts(rng), self.starts):
+        for start in islice(starts(rng), _STARTS):
             point, evaluations = self._descend(equations, start)
-            fit = fit_rows(equations, start.labels, point, self.last_steps)
+            fit = fit_rows(equations, start.labels, point, _LAST_STEPS)
             used, tried = used + evaluations + fit.steps, tried + 1
             if best is None or fit.norm < best.fit.norm:
                 best = SearchResult(start.labels, fit)
@@ -81,7 +75,7 @@ class LBFGSSearch:
             return (value, jacobian.T @ residual) if np.isfinite(value) else (_UNREACHABLE, np.zeros_like(point))
 
         outcome = minimize(
-            objective, start.samples.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": self.iterations}
+            objective, start.samples.ravel(), jac=True, method="L-BFGS-B", options={"maxiter": _ITERATIONS}
         )
         return outcome.x, int(outcome.nfev)
 

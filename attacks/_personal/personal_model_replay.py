@@ -40,6 +40,9 @@ from securefed.attacks._gradient_inversion.sample_fit import SampleFit
 from securefed.attacks._personal.message_denoising import denoised, is_distorted, without_rows
 from securefed.errors import TranscriptError
 
+_FIT = SampleFit(limit=256)
+"""Fits the rows; clients of more rows are replayed by constant gradients, in less time."""
+
 
 @dataclass(frozen=True)
 class PersonalModelReplay:
@@ -49,12 +52,7 @@ class PersonalModelReplay:
     exactly. Otherwise the gradient of each round is taken to be constant along its steps, which is nearly so where the
     steps are short; `diagnostics["method"]` names the method. Under clipping and noise the attack reads denoised
     messages (`message_denoising`), and `Reconstruction.guess` is what follows from the broadcasts alone.
-
-    Attributes:
-        fit: how the rows are fitted.
     """
-
-    fit: SampleFit = SampleFit(limit=256)
 
     name: ClassVar[str] = "personal/replay"
     secret: ClassVar[str] = "personal"
@@ -79,7 +77,7 @@ class PersonalModelReplay:
         guess = read_rounds(without_rows(observed, target), target) if is_distorted(observed) else ()
         assert model is not None  # `applies` refuses other models
         alone = len(observed.members) == 1
-        found = self.fit.run(observed, target, rng) if alone else None
+        found = _FIT.run(observed, target, rng) if alone else None
         if found is not None and found.labels is not None and found.residual <= SOLVED:
             value, how = (_replayed(target, model, history, found.value, found.labels), "rows fitted, rounds replayed")
         else:
