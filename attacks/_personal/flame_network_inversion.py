@@ -17,7 +17,6 @@ row k at the layer's outputs. A ReLU unit that is active for one row only has a 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -28,15 +27,13 @@ from securefed.attacks._base import Reconstruction, Target, View
 from securefed.attacks._gradient_inversion.gradient_rounds import stochastic
 from securefed.attacks._personal.admm_recursion import ADMMStates, states_of_view, why_no_states
 from securefed.attacks._requirements import too_long
-from securefed.errors import ConfigError, TranscriptError
+from securefed.errors import TranscriptError
 
 if TYPE_CHECKING:
     from securefed.attacks._networks.staged_inversion import RecoveredRows
 
-_SINGLE, _DOUBLE = 1e-3, 1e-8
-"""Relative residuals at which rows count as found, of networks in float32 and in float64."""
-_COUNTS = 20
-"""Label counts that are tried if rows and labels cannot be recovered from the first layer."""
+_EXPLAINED = 1e-3
+"""Relative residual up to which rows explain the messages; rounding in float32 leaves less."""
 
 
 @dataclass(frozen=True)
@@ -45,20 +42,15 @@ class FLAMENetworkInversion:
 
     `personal/recursion` gives the personal models, and two of them the mean gradient along the path between them. The
     first layer's part of it holds the rows, exactly, wherever ReLU units separate them (`networks.row_separation`): no
-    local step is simulated, and neither labels nor batches need be known. Where units do not separate the rows, they
-    are fitted in the row space of the first layer's gradients and then on their entries, with labels counted in the
-    last layer. Simulated steps check rows and labels.
+    local step is simulated, and neither labels nor batches need be known. Simulated steps check rows and labels. Rows
+    that units do not separate are not recovered: fits of them from random starts end elsewhere.
 
     Batches are the client's secret. With mini-batches the residual therefore stays large even where rows are exact.
 
     Attributes:
-        fits: starts of the fit in the row space.
-        evaluations: most evaluations of L-BFGS on the entries after it.
-        largest: most rows that are searched for.
+        largest: most rows that are separated.
     """
 
-    fits: int = 4
-    evaluations: int = 40
     largest: int = 16
 
     name: ClassVar[str] = "personal/network"
@@ -85,7 +77,8 @@ class FLAMENetworkInversion:
         """Recover the client's rows, (rows, features), and their labels.
 
         Raises:
-            TranscriptError: the attack does not apply, or no linear layer takes the rows or gives the logits.
+            TranscriptError: the attack does not apply, no linear layer takes the rows, or ReLU units do not separate
+                them.
         """
         if (reason := self.applies(target, observed)) is not None:
             raise TranscriptError(reason)
@@ -96,14 +89,11 @@ class FLAMENetworkInversion:
         assert isinstance(method, FLAME)  # `applies` refuses others
         rows = sum(public.rows[client] for client in observed.members)
         drawn = stochastic(method, (rows,))
-        try:
-            found = self._find(observed, target, method, states, rng)
-        except ConfigError as error:
-            raise TranscriptError(str(error)) from error
+        found = self._find(observed, target, method, states, rng)
         value = found.rows
         # rows that do not explain the messages are clipped to the public range; with mini-batches no rows explain them,
-        # but those of the closed forms ("ratio", "separation") are exact there too
-        if not (found.residual <= _SINGLE or (drawn and found.stage in ("ratio", "separation"))):
+        # but rows of the closed forms are exact there too
+        if not (found.residual <= _EXPLAINED or drawn):
             value = np.clip(np.nan_to_num(value), -public.feature_bound, public.feature_bound)
         return Reconstruction(
             self.secret,
@@ -118,20 +108,18 @@ class FLAMENetworkInversion:
     def _find(
         self, observed: View, target: Target, method: FLAME, states: ADMMStates, rng: np.random.Generator
     ) -> RecoveredRows:
-        """Separate the rows in closed form, or fit them with labels that are guessed from the last layer.
+        """Separate the rows in closed form, and simulate them.
 
         Raises:
-            ConfigError: the network has no layer that gives the logits.
-            TranscriptError: the network has no linear layer that takes the rows.
+            TranscriptError: the network has no linear layer that takes the rows, or its units do not separate them.
         """
         import torch  # noqa: PLC0415 - loaded when a network is attacked
 
         from securefed.attacks._networks.first_layer import FirstLayerEvidence  # noqa: PLC0415
         from securefed.attacks._networks.first_round import network_of  # noqa: PLC0415
         from securefed.attacks._networks.gradient_matching import InversionProblem, RowPrior  # noqa: PLC0415
-        from securefed.attacks._networks.module_inversion import count_labels  # noqa: PLC0415
         from securefed.attacks._networks.row_separation import FirstLayerGradient  # noqa: PLC0415
-        from securefed.attacks._networks.staged_inversion import InversionEffort, StagedInversion  # noqa: PLC0415
+        from securefed.attacks._networks.staged_inversion import StagedInversion  # noqa: PLC0415
 
         public, problem = target.public, method.problem
         rows = sum(public.rows[client] for client in observed.members)
@@ -148,24 +136,12 @@ class FLAMENetworkInversion:
         weight = torch.cat([part[layer.weight] for part in parts]).numpy()
         bias = None if layer.bias is None else torch.cat([part[layer.bias] for part in parts]).numpy()
         first = FirstLayerEvidence(unpenalised, start, layer, FirstLayerGradient(weight, bias), rows, rng)
-        solved = _DOUBLE if network.dtype == torch.float64 else _SINGLE
-        effort = InversionEffort(
-            restarts=1, evaluations=self.evaluations, fits=self.fits, counts=_COUNTS, solved=solved,
-            widths=(),  # no smoothing of ReLUs
-        )  # fmt: skip
+        labelled = first.labelled(public.classes)
+        if labelled is None:
+            raise TranscriptError("the ReLU units of the first layer do not separate the rows")
         prior = RowPrior(-public.feature_bound, public.feature_bound)
-        inversion = StagedInversion(network, simulation, public.features, prior, effort)
-        message, labelled = gradients.reshape(-1), first.labelled(public.classes)
-        if labelled is None:  # try the label counts that the last layer's gradient allows, the likeliest first
-            counted = count_labels(unpenalised, start, gradients[0], rows, public.features, public.classes)
-            hypotheses = [
-                InversionProblem(start, message, torch.as_tensor(labels)) for labels in islice(counted, _COUNTS)
-            ]
-            return inversion.with_unknown_labels(hypotheses, rng, first)
-        hypothesis = InversionProblem(start, message, torch.as_tensor(labelled[1]))
-        if stochastic(method, (rows,)):  # a fit of guessed batches is no better than the closed form
-            return inversion.closed_form(hypothesis, first)
-        return inversion(hypothesis, rng, first)
+        hypothesis = InversionProblem(start, gradients.reshape(-1), torch.as_tensor(labelled[1]))
+        return StagedInversion(network, simulation, public.features, prior).closed_form(hypothesis, first)
 
 
 def _paths(

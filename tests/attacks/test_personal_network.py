@@ -34,7 +34,7 @@ def scene(method, rows=3, rounds=8, seed=0):
 
 def attack(method, **scenery):
     observed, target, client = scene(method, **scenery)
-    return FLAMENetworkInversion(fits=1, evaluations=2).run(observed, target, np.random.default_rng(0)), client
+    return FLAMENetworkInversion().run(observed, target, np.random.default_rng(0)), client
 
 
 def separated(weight, bias, rows):
@@ -96,10 +96,16 @@ def test_one_row_is_a_ratio() -> None:
     assert sample_error(found.value, client.x) < 1e-12
 
 
-def test_a_penalty_costs_the_exact_stage_digits_and_a_fit_brings_them_back() -> None:
+def test_a_penalty_costs_digits() -> None:
     found, client = attack(FLAME(problem=replace(NETWORK, l2=0.01)))
-    assert found.diagnostics["stage"] == "coordinates"
-    assert sample_error(found.value, client.x) < 1e-10
+    assert found.diagnostics["stage"] == "separation"
+    assert 1e-10 < sample_error(found.value, client.x) < 1e-3
+
+
+def test_rows_that_no_unit_separates_are_refused_in_words() -> None:
+    observed, target, _ = scene(FLAME(problem=replace(NETWORK, hidden=(2,))))
+    with pytest.raises(TranscriptError, match="do not separate"):
+        FLAMENetworkInversion().run(observed, target, np.random.default_rng(0))
 
 
 def test_batches_need_not_be_known() -> None:
@@ -113,7 +119,7 @@ def test_batches_need_not_be_known() -> None:
 def test_wrong_hyper_parameters_show_in_the_residual(wrong) -> None:
     method = FLAME(problem=NETWORK, learning_rate=0.05)
     observed, target, _ = scene(method, rows=2, rounds=5)
-    short = FLAMENetworkInversion(fits=0, evaluations=2)
+    short = FLAMENetworkInversion()
     assert short.run(observed, target, np.random.default_rng(0)).residual < 1e-11
     mistaken = replace(target, algorithm=replace(method, **wrong))
     assert short.run(observed, mistaken, np.random.default_rng(0)).residual > 1e-5
