@@ -135,6 +135,15 @@ def test_the_first_message_and_a_converged_one_hold_the_block():
         assert np.linalg.norm(off(Z, Y) - off(Z, S @ Z)) < tolerance * np.linalg.norm(S)
 
 
+def test_small_noise_leaves_most_of_the_matrix_and_the_attack_says_how_much():
+    clients = digits(12, "random")
+    observed, target = observe(FAPS(2, adaptive=False, inner_steps=2), clients, 12, noise=1e-6)
+    got = ConsensusGram().run(observed, target, RNG)
+    assert got.diagnostics["method"] == "fit to noise, not proven"
+    error = relative_error(got.value, gram(clients[0]))
+    assert 1e-5 < error < 3 * got.diagnostics["hidden error"] < 0.1
+
+
 def test_under_noise_only_the_estimate_is_reported():
     clients = digits(12)
     observed, target = observe(FAPS(2), clients, 40, noise=1e-3)

@@ -80,15 +80,7 @@ class ClientEquations:
     captured: Array
 
     @classmethod
-    def of(
-        cls,
-        rounds: Sequence[RoundView],
-        algorithm: FAPS,
-        rows: int,
-        scale: float,
-        *,
-        reduced: bool = True,
-    ) -> ClientEquations:
+    def of(cls, rounds: Sequence[RoundView], algorithm: FAPS, rows: int, scale: float) -> ClientEquations:
         """Read the first rounds; from some round on beta is not known, and later rounds are left out (`fit_plan`).
 
         Args:
@@ -96,10 +88,9 @@ class ClientEquations:
             algorithm: the FAPS that the client runs.
             rows: bound on the rank of S; 0 for none.
             scale: lambda_1(S).
-            reduced: whether to work in a basis of the messages' span; else in all features.
         """
         usable = rounds[: known_rounds(algorithm, len(rounds))]
-        basis = span_basis(usable, rows) if reduced else np.eye(len(rounds[0].broadcast[BASIS]))
+        basis = span_basis(usable, rows)
         return cls(
             algorithm,
             parametrisation(basis.shape[1], rows),
@@ -123,12 +114,6 @@ class ClientEquations:
         """Return S, given in the basis and the units of the equations, in all features and its own units."""
         return np.asarray(self.scale * self.basis @ S @ self.basis.T)
 
-    def gram_and_counts(self, x: Array) -> tuple[Array, Array]:
-        """Return S in all features and its own units, and the inner counts of rounds 1, 2, ..., empty if public."""
-        size = self.parametrisation.count
-        S = self.parametrisation.matrix(x[:size])
-        return self.restored(S), self.with_counts(x, S)[size:]
-
     def with_counts(self, x: Array, S: Array) -> Array:
         """Append inner counts to x for the rounds that have none yet, as the stop rule gives them for this S."""
         if self.algorithm.inner_steps is not None:
@@ -142,8 +127,11 @@ class ClientEquations:
         They are (Y_k simulated - observed) / ||Y_k observed|| of each round, then those of the scalars. Where the
         simulation fails, the result is one NaN, which a search takes for an infinite norm.
         """
+        S = self.parametrisation.matrix(x[: self.parametrisation.count])
         try:
-            sent, scalars = self.sent(x, count)
+            sent = messages(S, x[self.parametrisation.count :], self.received(count))
+            captured = [float(np.vdot(Z, S @ Z)) for Z in self.probes[:count]]
+            scalars = np.array([*captured, np.linalg.eigvalsh(S)[-1]])
         except (LinAlgError, DivergenceError):
             return np.full(1, np.nan)
         return np.concatenate([*self._relative(sent), self._scalar_residuals(scalars)])
@@ -155,55 +143,29 @@ class ClientEquations:
             LinAlgError: x is out of range.
             DivergenceError: x is out of range.
         """
-        sent, tangents, scalars, slopes = self.sent_and_slopes(x, count)
-        # a tangent (directions, parameters, rank) becomes one row for each entry of the message
-        rows = [T.transpose(0, 2, 1).reshape(-1, len(x)) / norm for T, norm in zip(tangents, self.norms, strict=False)]
-        scalar_rows = np.zeros((len(slopes), len(x)))
-        scalar_rows[:, : slopes.shape[1]] = slopes  # the scalars do not depend on the inner counts
-        scalar_rows[-1] *= _EIGENVALUE_WEIGHT
-        return np.concatenate([*self._relative(sent), self._scalar_residuals(scalars)]), np.vstack([*rows, scalar_rows])
-
-    def scalar_residuals_and_slopes(self, x: Array, count: int) -> tuple[Array, Array]:
-        """Return the residuals of the scalars, which depend on S alone, and their derivative by its parameters."""
-        scalars, slopes = self._scalars_and_slopes(x, count)
-        slopes[-1] *= _EIGENVALUE_WEIGHT
-        return self._scalar_residuals(scalars), slopes
-
-    def sent(self, x: Array, count: int) -> tuple[list[Array], Array]:
-        """Simulate the first `count` rounds.
-
-        Returns:
-            The messages Y_k, (directions, rank) each; the scalars, (count + 1,).
-
-        Raises:
-            LinAlgError: x is out of range.
-            DivergenceError: x is out of range.
-        """
-        S = self.parametrisation.matrix(x[: self.parametrisation.count])
-        sent = messages(S, x[self.parametrisation.count :], self.received(count))
-        captured = [float(np.vdot(Z, S @ Z)) for Z in self.probes[:count]]
-        return sent, np.array([*captured, np.linalg.eigvalsh(S)[-1]])
-
-    def sent_and_slopes(self, x: Array, count: int) -> tuple[list[Array], list[Array], Array, Array]:
-        """Return the messages, their derivatives, (directions, parameters, rank) each, the scalars and their slopes."""
         size = self.parametrisation.count
         S, directions = self.parametrisation.matrix(x[:size]), self.parametrisation.at(x[:size])
         sent, tangents = messages_and_tangents(S, x[size:], self.received(count), directions)
-        return sent, tangents, *self._scalars_and_slopes(x[:size], count)
+        scalar_residuals, slopes = self.scalar_residuals_and_slopes(x[:size], count)
+        # a tangent (directions, parameters, rank) becomes one row for each entry of the message
+        rows = [T.transpose(0, 2, 1).reshape(-1, len(x)) / norm for T, norm in zip(tangents, self.norms, strict=False)]
+        scalar_rows = np.zeros((len(slopes), len(x)))
+        scalar_rows[:, :size] = slopes  # the scalars do not depend on the inner counts
+        return np.concatenate([*self._relative(sent), scalar_residuals]), np.vstack([*rows, scalar_rows])
 
-    def received(self, count: int) -> ReceivedRounds:
-        """Return the broadcasts that the client received in the first `count` rounds."""
-        return received_rounds(self.probes[:count], self.algorithm)
-
-    def _scalars_and_slopes(self, x: Array, count: int) -> tuple[Array, Array]:
-        """Return the scalars and their slopes, (count + 1, parameters of S), from the parameters of S."""
+    def scalar_residuals_and_slopes(self, x: Array, count: int) -> tuple[Array, Array]:
+        """Return the residuals of the scalars, which depend on S alone, and their derivative by its parameters."""
         S, directions = self.parametrisation.matrix(x), self.parametrisation.at(x)
         values, vectors = np.linalg.eigh(S)
         # d tr(Z^T S Z) = <Z Z^T, dS>, and d lambda_1 = <v v^T, dS> with v the leading eigenvector
         slopes = [directions.slopes(Z @ Z.T) for Z in self.probes[:count]]
-        slopes.append(directions.slopes(np.outer(vectors[:, -1], vectors[:, -1])))
+        slopes.append(_EIGENVALUE_WEIGHT * directions.slopes(np.outer(vectors[:, -1], vectors[:, -1])))
         captured = [float(np.vdot(Z, S @ Z)) for Z in self.probes[:count]]
-        return np.array([*captured, values[-1]]), np.stack(slopes)
+        return self._scalar_residuals(np.array([*captured, values[-1]])), np.stack(slopes)
+
+    def received(self, count: int) -> ReceivedRounds:
+        """Return the broadcasts that the client received in the first `count` rounds."""
+        return received_rounds(self.probes[:count], self.algorithm)
 
     def _scalar_residuals(self, scalars: Array) -> Array:
         """Return the simulated less the observed scalars; the observed lambda_1(S) is 1 in these units."""

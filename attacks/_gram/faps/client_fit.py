@@ -15,10 +15,9 @@ lambda_1(S), which the first message shows (`client_equations`). The fit goes in
    rank and can be written in a small basis of the messages' span (`reduced` leads there, `restored` back).
 2. The start is improved in one of two ways: by fitting more and more rounds, or by multiple shooting, in which the
    subspaces X_k of all rounds are unknown at first, too.
-3. Gauss-Newton steps bring the residuals of all rounds to round-off. That is a proof where the Jacobian has full rank
-   and is well enough conditioned for that residual. A small residual alone is no proof: residuals of 1e-5 occur with
-   relative errors of S of 0.9.
-4. If the residual may be rounding or noise of the messages, `noise_weighted_fit` takes it into account.
+3. Gauss-Newton steps bring the residuals of all rounds to round-off, or to the noise that the first message shows. That
+   is accepted where the Jacobian has full rank and is well enough conditioned for that residual. A small residual alone
+   is no proof: residuals of 1e-5 occur with relative errors of S of 0.9.
 
 `equations.parametrisation` writes S as a function of `count` parameters. Where S has full rank these are its entries
 (`SymmetricMatrices`). Where its rank is low they are those of the factor F of S = F F^T; F is free up to a rotation, so
@@ -36,14 +35,12 @@ import numpy as np
 
 from securefed._tensors import Array
 from securefed.algorithms._pca.faps import FAPS
-from securefed.algorithms._pca.server import PRODUCT
 from securefed.attacks._base import RoundView
 from securefed.attacks._fitting.levenberg_marquardt import (
     GeodesicAcceleration,
     StallLimit,
     gauss_newton,
     levenberg_marquardt,
-    newton_step,
 )
 from securefed.attacks._gram.coordinates import SymmetricMatrices
 from securefed.attacks._gram.faps.client_equations import ClientEquations
@@ -52,15 +49,17 @@ from securefed.attacks._gram.faps.low_rank_estimate import low_rank_estimate
 from securefed.attacks._gram.faps.message_span import first_message_noise, is_exact
 from securefed.attacks._gram.faps.multiple_shooting import MultipleShooting
 from securefed.attacks._gram.faps.near_consensus import evenly_spaced, largest_eigenvalue, near_consensus
-from securefed.attacks._gram.faps.noise_weighted_fit import most_likely
-from securefed.attacks._gram.faps.received_messages import is_single_precision
 from securefed.attacks._gram.faps.simulated_client import rule_counts
 from securefed.attacks._gram.faps.solution import FAPSSolution
 from securefed.attacks._gram.linear import nearest_psd
 
 GOAL, PROOF, SINGLE_PROOF = 1e-11, 1e-9, 1e-6
 """Norms of the relative residuals of all rounds: at which the search stops and Gauss-Newton steps follow; below which a
-fit counts as proven; the same where the messages are float32 numbers, whose rounding alone leaves 1e-7."""
+fit counts as proven; the same where the first message shows noise, since the rounding of float32 numbers alone leaves
+up to 1e-6.
+"""
+_MOST_NOISE = 10.0
+"""Largest residual of a message that is taken for noise, in units of the noise of the first message."""
 _STAGES = (FEWEST, 3, 4, 5, 6, 8, 11)
 """Numbers of first rounds that are fitted in turn. The simulation magnifies errors of S from round to round, so that
 few rounds are fitted from a poor start, and their fit is a good start for more rounds.
@@ -80,14 +79,9 @@ since another start would cost as much.
 """
 _FULL_RANK = 1e-11
 """Singular values below this share of the largest, columns scaled to unit length, count as zero."""
-_LARGEST_HIDDEN = 1e-2
-"""A fit counts as proven only if the relative error of S that its residual, taken as noise, would cause is below this.
-"""
-_MOST_UNEVEN, _FARTHEST, _MOST_NOISE = 4.0, 0.5, 10.0
-"""Residuals are taken for errors of the messages under three conditions: no round's residual deviates from the others'
-by more than _MOST_UNEVEN standard deviations, the relative distance of S from the near-consensus estimate is at most
-_FARTHEST, and the residuals are at most _MOST_NOISE times the first message's errors. Wrong minima of the fit violate
-one of them.
+_LARGEST_HIDDEN, _LARGEST_HIDDEN_BY_NOISE = 1e-2, 5e-2
+"""A fit is accepted only if the relative error of S that its residual, taken as noise, would cause is below the first,
+or below the second where the fit is not called exact.
 """
 
 
@@ -107,8 +101,7 @@ def fit_client(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, starts: 
         limit: largest number of unknowns of S for which a fit is tried.
 
     Returns:
-        The first fit that is proven, or whose residual looks like noise of the messages; `None` where no start ends at
-        one, or S has too many unknowns.
+        The first fit that is accepted; `None` where no start ends at one, or S has too many unknowns.
     """
     count, parametrisation = needed_rounds(algorithm, rounds, rows)
     if count < FEWEST or parametrisation.determined > limit:
@@ -118,16 +111,11 @@ def fit_client(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, starts: 
     full_rank = isinstance(parametrisation, SymmetricMatrices)
     equations = ClientEquations.of(rounds if full_rank else rounds[:count], algorithm, rows, scale)
     guess = equations.reduced(estimate) if full_rank else low_rank_estimate(equations, estimate, rounds)
-    proven_below = SINGLE_PROOF if all(is_single_precision(o.message[PRODUCT]) for o in rounds) else PROOF
-    may_be_noised = first_message_noise(rounds[0]) is None or not is_exact(rounds[0])  # `None`: it cannot be measured
+    noise = 0.0 if is_exact(rounds[0]) else first_message_noise(rounds[0]) or 0.0
+    largest_residual = max(PROOF, _MOST_NOISE * noise * math.sqrt(len(equations.products)))
     for attempt, start in enumerate(_starts(guess, rows, starts)):
         x = _fit_by_shooting(equations, start) if attempt % 2 else _fit_round_by_round(equations, start, count)
-        if x is None:
-            continue
-        fit = _accepted(equations, x, attempt + 1, proven_below)
-        if may_be_noised and (fit is None or fit.residual >= PROOF):  # no proof, or one of float32 messages only
-            fit = _noise_weighted(equations, rounds, rows, x, estimate, attempt + 1, proven_below) or fit
-        if fit is not None:
+        if x is not None and (fit := _accepted(equations, x, attempt + 1, largest_residual)) is not None:
             return fit
     return None
 
@@ -151,26 +139,6 @@ def estimate_of_low_rank(rounds: Sequence[RoundView], algorithm: FAPS, rows: int
     estimate = near_consensus(evenly_spaced(rounds), algorithm.beta_scale, rows)
     equations = ClientEquations.of(rounds[:count], algorithm, rows, estimate.scale)
     return equations.restored(low_rank_estimate(equations, estimate.gram, rounds))
-
-
-def error_allowed(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, gram: Array) -> float:
-    """Return the relative error of S that the messages' own rounding or noise causes, to first order.
-
-    It is the length of the Gauss-Newton step that starts at the true S. Tests and benchmarks, which know the true S,
-    judge attacks by it, whatever their method.
-
-    Args:
-        rounds: one client's messages from its first on.
-        algorithm: the FAPS that the client runs.
-        rows: public bound on the rank of S; 0 for none.
-        gram: the client's S.
-    """
-    equations = ClientEquations.of(rounds, algorithm, rows, largest_eigenvalue(rounds[0], algorithm.beta_scale))
-    size, S = equations.parametrisation.count, equations.reduced(gram)
-    x = equations.with_counts(equations.parametrisation.coordinates(S), S)
-    step = newton_step(*equations.linearised(x, len(equations.probes)))[:size]
-    moved_gram = equations.parametrisation.matrix(x[:size] + step)
-    return float(np.linalg.norm(moved_gram - S) / np.linalg.norm(S))
 
 
 def _starts(guess: Array, rows: int, number: int) -> Iterator[Array]:
@@ -252,19 +220,19 @@ def _fit(equations: ClientEquations, start: Array, count: int, steps: int) -> Ar
     return result.point if result.norm < _FAILED else None
 
 
-def _accepted(equations: ClientEquations, x: Array, starts: int, proof: float) -> FAPSSolution | None:
-    """Fit all rounds to round-off by Gauss-Newton steps; `None` where the result is not proven to be S.
+def _accepted(equations: ClientEquations, x: Array, starts: int, largest_residual: float) -> FAPSSolution | None:
+    """Fit all rounds by Gauss-Newton steps; `None` where the result need not be S.
 
     Args:
         equations: the equations of all rounds that are fitted.
         x: parameters at which a search ended.
         starts: number of starts so far, for the report.
-        proof: norm of the residuals below which a fit counts as proven.
+        largest_residual: norm of the residuals above which a fit is not accepted.
     """
     size, rounds = equations.parametrisation.count, len(equations.probes)
     x = equations.with_counts(x, equations.parametrisation.matrix(x[:size]))
     fit = gauss_newton(lambda values: equations.linearised(values, rounds), x, _GAUSS_NEWTON_STEPS)
-    if not fit.norm < proof:
+    if not fit.norm < largest_residual:
         return None
     # J = Q (U diag(s) V^T) diag(lengths): columns are scaled, since parameters differ in size by decades
     lengths = np.maximum(np.linalg.norm(fit.jacobian, axis=0), 1e-300)
@@ -280,56 +248,17 @@ def _accepted(equations: ClientEquations, x: Array, starts: int, proof: float) -
         / math.sqrt(degrees_of_freedom)
         * float(np.linalg.norm(scaled_directions) / np.linalg.norm(fit.point[:size]))
     )
-    if rank < unknowns or not possible_error < _LARGEST_HIDDEN:
+    exact = fit.norm < SINGLE_PROOF
+    if rank < unknowns or not possible_error < (_LARGEST_HIDDEN if exact else _LARGEST_HIDDEN_BY_NOISE):
         return None
-    gram, counts = equations.gram_and_counts(fit.point)
-    notes = _notes(fit.norm, counts, possible_error, starts)
-    return FAPSSolution(gram, "exact fit", fit.norm, rank, unknowns, float(s[0] / s[rank - 1]), notes)
-
-
-def _noise_weighted(
-    equations: ClientEquations,
-    rounds: Sequence[RoundView],
-    rows: int,
-    x: Array,
-    estimate: Array,
-    starts: int,
-    proof: float,
-) -> FAPSSolution | None:
-    """Return the most likely fit near x; `None` where its residuals do not look like errors of the messages.
-
-    What they must look like is stated at `_MOST_UNEVEN`.
-
-    Args:
-        equations: the equations of all rounds that are fitted.
-        rounds: the client's messages from its first on.
-        rows: bound on the rank of S; 0 for none.
-        x: parameters at which a search ended.
-        estimate: estimate of S near consensus, at which the fit leaves what noise hides.
-        starts: number of starts so far, for the report.
-        proof: norm of the residuals below which a fit counts as proven.
-    """
-    fitted, first_noise = rounds[: len(equations.probes)], first_message_noise(rounds[0])
-    gram, counts = equations.gram_and_counts(x)
-    weighted = most_likely(fitted, equations.algorithm, rows, gram, counts, estimate)
-    if weighted is None or weighted.unevenness > _MOST_UNEVEN:
-        return None
-    if first_noise is not None and weighted.noise > _MOST_NOISE * first_noise:
-        return None
-    if np.linalg.norm(weighted.gram - estimate) > _FARTHEST * np.linalg.norm(estimate):
-        return None
-    noise = {} if weighted.residual < proof else {"noise": weighted.noise}
-    return FAPSSolution(
-        weighted.gram,
-        "fit to noise, not proven" if noise else "exact fit",
-        weighted.residual,
-        weighted.rank,
-        weighted.unknowns,
-        weighted.condition,
-        _notes(weighted.residual, weighted.counts, weighted.error, starts) | noise,
+    notes = {
+        "residual": fit.norm,
+        "starts": starts,
+        "inner counts": fit.point[size:].round(6).tolist(),
+        "hidden error": possible_error,
+    }
+    gram, method = (
+        equations.parametrisation.matrix(fit.point[:size]),
+        "exact fit" if exact else "fit to noise, not proven",
     )
-
-
-def _notes(residual: float, counts: Array, error: float, starts: int) -> dict[str, object]:
-    """Return the diagnostics of a fit; `error` is the relative error of S that its residual would leave as noise."""
-    return {"residual": residual, "starts": starts, "inner counts": counts.round(6).tolist(), "hidden error": error}
+    return FAPSSolution(equations.restored(gram), method, fit.norm, rank, unknowns, float(s[0] / s[rank - 1]), notes)

@@ -64,11 +64,9 @@ class ConsensusGram:
     `diagnostics["method"]` is one of these:
 
     - "round by round": proven where a FAPS client that holds this S sends the messages.
-    - "exact fit": proven by a residual of round-off with a Jacobian of full rank.
-    - "fit to noise, not proven": the residual looks like noise, equal in all rounds and no larger than the first
-      message shows. Every entry is weighted by its own error, and what the noise hides stays at the estimate
-      (`noise_weighted_fit`). The diagnostics hold the noise and the expected error ("hidden error"; on digits the
-      actual one was .5 to 1.7 times that). Relative noise above about 1e-4 leaves only the estimate.
+    - "exact fit": proven by a residual of round-off, of double or single precision, with a Jacobian of full rank.
+    - "fit to noise, not proven": the residual is as large as the noise that the first message shows. The diagnostics
+      hold the expected error ("hidden error"), at most 5e-2: larger noise, above about 1e-5, leaves only the estimate.
     - "shrunk": the noise and the clipping norms that the view states are taken into account
       (`clipped_masked_products`).
     - "near consensus": the estimate; for exact messages of a client of few rows that of `low_rank_estimate`, where it

@@ -17,8 +17,9 @@ from securefed.algorithms._pca import FAPS
 from securefed.algorithms._pca.server import BASIS, PRODUCT
 from securefed.attacks import views
 from securefed.attacks._base import View
-from securefed.attacks._gram.faps.client_fit import error_allowed
-from securefed.attacks._gram.faps.noise_weighted_fit import least_error
+from securefed.attacks._fitting.levenberg_marquardt import newton_step
+from securefed.attacks._gram.faps.client_equations import ClientEquations
+from securefed.attacks._gram.faps.near_consensus import largest_eigenvalue
 from securefed.attacks._gram.faps.simulated_client import ReceivedRounds, rule_counts
 from securefed.attacks.scores import relative_error
 
@@ -60,11 +61,19 @@ def in_the_clear(setting: Setting, seed: int) -> Cell:
 
 
 def _allowed(setting: Setting, view: View, run: Scene) -> dict[str, float | str]:
-    """The error that these messages' rounding or noise leaves at best; of those that are fitted."""
+    """The error that the messages' rounding or noise causes, to first order; of messages that are fitted.
+
+    It is the length of the Gauss-Newton step from the true S.
+    """
     if setting.steps == 0:
         return {}
-    rows = run.clients[run.client].rows
-    return {"allowed": error_allowed(view.rounds, run.target.algorithm, rows, run.truth)}
+    algorithm = run.target.algorithm
+    scale = largest_eigenvalue(view.rounds[0], algorithm.beta_scale)
+    equations = ClientEquations.of(view.rounds, algorithm, run.clients[run.client].rows, scale)
+    S, size = equations.reduced(run.truth), equations.parametrisation.count
+    x = equations.with_counts(equations.parametrisation.coordinates(S), S)
+    step = newton_step(*equations.linearised(x, len(equations.probes)))
+    return {"allowed": relative_error(equations.parametrisation.matrix((x + step)[:size]), S)}
 
 
 def _counts(fitted: object, run: Scene) -> dict[str, float | str]:
@@ -83,7 +92,7 @@ def rounded(setting: Setting, seed: int) -> Cell:
     """float32 messages."""
     run = setting.run(seed)
     view = _changed(run.view, lambda Y: Y.astype(np.float32))
-    return strongest("gram", view, run.target, run.truth, seed).cell | _least(view, run)
+    return strongest("gram", view, run.target, run.truth, seed).cell | _allowed(setting, view, run)
 
 
 def noised(setting: Setting, size: float, own: bool, seed: int) -> Cell:
@@ -99,13 +108,7 @@ def noised(setting: Setting, size: float, own: bool, seed: int) -> Cell:
     found = strongest("gram", view, run.target, run.truth, seed)
     share = run.clients[run.client].rows / sum(data.rows for data in run.clients)
     pooled = {"pooled": relative_error(share * gram(*run.clients), run.truth)}
-    return found.cell | pooled | _least(view, run)
-
-
-def _least(view: View, run: Scene) -> dict[str, float | str]:
-    """The error below which these messages let no unbiased attack get."""
-    rows = run.clients[run.client].rows
-    return {"allowed": least_error(view.rounds, run.target.algorithm, rows, run.truth)}
+    return found.cell | pooled | _allowed(setting, view, run)
 
 
 def shuffled(setting: Setting, seed: int) -> Cell:
