@@ -25,12 +25,14 @@ import numpy as np
 from securefed._tensors import Array
 from securefed.attacks._gram.clipped_products import PerturbedProducts, PerturbedSolution
 
-_SIZES = np.concatenate([[0.0], np.geomspace(1e-8, 1.0, 81)])
-"""Grid of tau^2 that is searched, relative to its upper bound, at which the D_a of the smallest group is about as large
-as its share of S.
+_FAINTEST, _STEP = 1e-4, 1.26
+"""Smallest ratio of the deviations' variance to the noise's, in the direction that shows the deviations best, that is
+compared with no deviation; and the factor between the ratios that are compared.
 """
 _ROUND_OFF = float(np.finfo(np.float64).eps)
-"""Smallest standard deviation of the noise, relative to the upper bound of tau."""
+"""Smallest standard deviation of the noise, relative to the upper bound of tau: the noise that callers give is 0 where
+none was added and the rounds show no asymmetry.
+"""
 
 
 def deviations(
@@ -80,6 +82,9 @@ def _likeliest(
     In units of the noise's variance the observed entries have the variance 1 + r s_i^2 along singular direction i, and
     1 outside. The variance of the noise itself is the one that fits best, but at least `noise` squared.
 
+    The ratios that are compared lie between one that leaves no visible deviation and that of the largest tau^2 to the
+    least noise, since the errors of S and of the g_ki may be far larger than `noise`.
+
     Args:
         s: singular values of the regression's design matrix.
         energies: sum of squares of the observed entries along each singular direction, over `features` entries.
@@ -100,4 +105,7 @@ def _likeliest(
         variance = max(unexplained / entries, floor)
         return float(features * np.log(gains).sum() + entries * np.log(variance) + unexplained / variance)
 
-    return float(min(_SIZES * largest / floor, key=negative_log_likelihood))
+    highest = largest / floor
+    lowest = min(_FAINTEST / float(s[0] ** 2 or 1.0), highest)
+    count = 2 + int(np.log(highest / lowest) / np.log(_STEP)) if highest else 0
+    return float(min([0.0, *np.geomspace(lowest, highest, count)] if count else [0.0], key=negative_log_likelihood))

@@ -120,7 +120,7 @@ def span(probes: Array, products: Array, tau: float = TAU, errors: Array | None 
     significant = s > tau * s[0]
     U, s, Vt = U[:, significant], s[significant], Vt[significant]
     B = (products / sizes @ Vt.T) / s
-    # unit: noise of an entry of the products, in units of `sizes`; column_noise: the same, by direction
+    # unit: noise of an entry of the products, in units of `sizes`, positive; column_noise: the same, by direction
     unit, column_noise = _noise(U.T @ B, s, errors_known=errors is not None)
     # a column of B that is noise alone has energy features (noise / s_i)^2
     visible = np.sum(B**2, axis=0) >= _SIGNAL * len(U) * (column_noise / s) ** 2
@@ -249,6 +249,8 @@ def _noise(W: Array, s: Array, errors_known: bool) -> tuple[float, Array]:
     squares = np.triu((W - W.T) ** 2 / (s**-2 + s[:, None] ** -2), 1)
     pairs, prior = len(s) * (len(s) - 1) / 2, _PRIOR_PAIRS if errors_known else 0.0
     unit = np.sqrt((prior + squares.sum()) / (prior + pairs)) if prior + pairs else 0.0
+    # no asymmetry, as of one column or of whole numbers, says that there is no noise beyond round-off
+    unit = unit or np.finfo(float).eps * (float(np.linalg.norm(W * s)) or 1.0)
     # direction j stands in the j pairs (i, j), i < j; where they are few, the overall estimate dominates
     own = (_PRIOR_PAIRS * unit**2 + squares.sum(axis=0)) / (_PRIOR_PAIRS + np.arange(len(s)))
     return float(unit), np.sqrt(own)

@@ -163,3 +163,20 @@ def test_deviations_explain_sums_without_noise():
     found, residual = deviations(rounds, pooled, [[0], [1]])
     assert np.isfinite(found).all()
     assert residual < 0.5
+
+
+def test_deviations_are_found_where_the_stated_noise_is_zero_and_the_clip_factors_are_not_exact():
+    """The errors of the factors then count as noise, of a size that nobody stated."""
+    rng = np.random.default_rng(5)
+    own = [rows.T @ rows for rows in rng.normal(size=(2, 30, 6)) * np.array([[[1.0]], [[1.3]]])]
+    bases = np.stack([np.linalg.qr(rng.normal(size=(6, 2)))[0] for _ in range(12)])
+    present = np.array([[1.0, 1.0], [0.0, 1.0]] * 6)
+    shares = 0.5 * present
+    products = np.stack([(here[0] * own[0] + here[1] * own[1]) @ Z for here, Z in zip(present, bases, strict=True)])
+    empty = np.zeros(0)
+    rounds = PerturbedProducts(bases, products, empty, np.zeros(12), empty, ClippedSums(np.full(12, 1e9), shares, 1.0))
+    wrong = shares * (1 + 0.01 * rng.normal(size=(12, 1)))
+    pooled = PerturbedSolution(own[0] + own[1], wrong, residual=0.0, noise=0.0, explained=True)
+    found, _ = deviations(rounds, pooled, [[0], [1]])
+    truth = own[0] - (own[0] + own[1]) / 2
+    assert relative_error(found[0], truth) < 0.3

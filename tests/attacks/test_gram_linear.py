@@ -48,3 +48,12 @@ def test_fewer_directions_are_tried_only_where_the_rank_is_known_and_smaller():
     assert _direction_counts(40, 8)[-1] == 40
     assert _direction_counts(10, 8) == (8, 10)
     assert _direction_counts(40, 0) == _direction_counts(40, 40) == _direction_counts(40, 100) == (40,)
+
+
+def test_products_without_any_asymmetry_are_solved():
+    """One column has no pair that could be asymmetric; products of whole numbers are symmetric to the last bit."""
+    factor = np.arange(1.0, 7.0)[:, None]
+    S = factor @ factor.T
+    for probes in (np.eye(6)[:, :1], np.eye(6)):
+        np.testing.assert_allclose(solve(probes, S @ probes, rows=1).gram, S, atol=1e-9)
+    np.testing.assert_array_equal(solve(np.eye(6), np.zeros((6, 6))).gram, np.zeros((6, 6)))
