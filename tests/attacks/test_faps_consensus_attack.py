@@ -172,7 +172,7 @@ def test_replay_knows_the_truth_from_its_neighbour():
 
 def test_a_block_of_guarded_faps_is_a_run_of_faps():
     first, *others = digits(30, "random")
-    clients = [Dataset(first.x[:5]), *others]
+    clients = [Dataset(first.x[:4]), *others]
     algorithm = GuardedFAPS(3, patience=4, tolerance=1e-12)
     observed, target = observe(algorithm, clients, 9)
     blocks = [int(o.broadcast["block"]) for o in observed.rounds]

@@ -22,7 +22,7 @@ def seen(inner_steps):
     S = gram(clients[0])
     scale = float(np.linalg.eigvalsh(S)[-1])
     equations = ClientEquations.of(observed.rounds, algorithm, 0, scale)
-    counts = rule_counts(S / scale, equations.received(6), algorithm) if inner_steps is None else np.full(5, 3)
+    counts = rule_counts(S / scale, equations.received, algorithm) if inner_steps is None else np.full(5, 3)
     return MultipleShooting(equations), equations, S / scale, counts
 
 
@@ -39,8 +39,8 @@ def test_the_equations_are_differentiated_correctly():
 
 def test_the_clients_own_subspaces_leave_nothing_and_its_counts_are_the_rules():
     shooting, equations, S, counts = seen(None)
-    X, parts = equations.probes[0], [equations.parametrisation.coordinates(S)]
-    for k, Z in enumerate(equations.probes[1:], start=1):
+    X, parts = equations.received.probes[0], [equations.parametrisation.coordinates(S)]
+    for k, Z in enumerate(equations.received.probes[1:], start=1):
         X = iterate_by_rule(InnerOperator(S, X, -off(X, S @ X), 0.15, Z), equations.algorithm)[1]
         parts.append(shooting._coordinates_of(k, X).reshape(-1))
     point = np.concatenate(parts)

@@ -43,7 +43,6 @@ from securefed.attacks._gram.faps.simulated_client import (
     messages,
     messages_and_tangents,
     received_rounds,
-    rule_counts,
 )
 from securefed.errors import DivergenceError
 
@@ -57,16 +56,15 @@ class ClientEquations:
     """Residuals of the first rounds, with S in units of lambda_1(S) and in a basis of the span of the messages.
 
     The parameter vector x holds the parameters of S, then, where the inner iterations stop by a rule, the inner counts
-    of rounds 1, 2, ... as real numbers. `count` is the number of first rounds that a method simulates. The scalars of
-    these rounds are the vector (tr(Z_0^T S Z_0), ..., lambda_1(S)), of length count + 1; slopes are their derivatives
-    by the parameters of S.
+    of rounds 1, 2, ... as real numbers. The scalars are the vector (tr(Z_0^T S Z_0), ..., lambda_1(S)); slopes are
+    their derivatives by the parameters of S.
 
     Attributes:
         algorithm: the FAPS that the client runs.
         parametrisation: S in the basis, (directions, directions), as a function of its parameters.
         scale: lambda_1(S).
         basis: orthonormal basis of the messages' span, (features, directions).
-        probes: Z_k in the basis, (directions, rank) for each round.
+        received: the broadcasts, Z_k in the basis, (directions, rank) for each round.
         products: Y_k in the basis, over lambda_1(S), (directions, rank) for each round.
         captured: tr(Z_k^T S Z_k) over lambda_1(S), (rounds,).
     """
@@ -75,7 +73,7 @@ class ClientEquations:
     parametrisation: GramParametrisation
     scale: float
     basis: Array
-    probes: Sequence[Array]
+    received: ReceivedRounds
     products: Sequence[Array]
     captured: Array
 
@@ -96,7 +94,7 @@ class ClientEquations:
             parametrisation(basis.shape[1], rows),
             scale,
             basis,
-            [basis.T @ o.broadcast[BASIS] for o in usable],
+            received_rounds([basis.T @ o.broadcast[BASIS] for o in usable], algorithm),
             [basis.T @ o.message[PRODUCT] / scale for o in usable],
             np.array([float(o.message[CAPTURED]) for o in usable]) / scale,
         )
@@ -114,29 +112,22 @@ class ClientEquations:
         """Return S, given in the basis and the units of the equations, in all features and its own units."""
         return np.asarray(self.scale * self.basis @ S @ self.basis.T)
 
-    def with_counts(self, x: Array, S: Array) -> Array:
-        """Append inner counts to x for the rounds that have none yet, as the stop rule gives them for this S."""
-        if self.algorithm.inner_steps is not None:
-            return x
-        counts = rule_counts(S, self.received(len(self.probes)), self.algorithm)
-        return np.concatenate([x, counts[len(x) - self.parametrisation.count :]])
-
-    def residual(self, x: Array, count: int) -> Array:
-        """Return all residuals of the first `count` rounds, (count * directions * rank + count + 1,).
+    def residual(self, x: Array) -> Array:
+        """Return all residuals, (rounds * directions * rank + rounds + 1,).
 
         They are (Y_k simulated - observed) / ||Y_k observed|| of each round, then those of the scalars. Where the
         simulation fails, the result is one NaN, which a search takes for an infinite norm.
         """
         S = self.parametrisation.matrix(x[: self.parametrisation.count])
         try:
-            sent = messages(S, x[self.parametrisation.count :], self.received(count))
-            captured = [float(np.vdot(Z, S @ Z)) for Z in self.probes[:count]]
+            sent = messages(S, x[self.parametrisation.count :], self.received)
+            captured = [float(np.vdot(Z, S @ Z)) for Z in self.received.probes]
             scalars = np.array([*captured, np.linalg.eigvalsh(S)[-1]])
         except (LinAlgError, DivergenceError):
             return np.full(1, np.nan)
         return np.concatenate([*self._relative(sent), self._scalar_residuals(scalars)])
 
-    def linearised(self, x: Array, count: int) -> tuple[Array, Array]:
+    def linearised(self, x: Array) -> tuple[Array, Array]:
         """Return `residual` and its derivative (equations, parameters).
 
         Raises:
@@ -145,34 +136,29 @@ class ClientEquations:
         """
         size = self.parametrisation.count
         S, directions = self.parametrisation.matrix(x[:size]), self.parametrisation.at(x[:size])
-        sent, tangents = messages_and_tangents(S, x[size:], self.received(count), directions)
-        scalar_residuals, slopes = self.scalar_residuals_and_slopes(x[:size], count)
+        sent, tangents = messages_and_tangents(S, x[size:], self.received, directions)
+        scalar_residuals, slopes = self.scalar_residuals_and_slopes(x[:size])
         # a tangent (directions, parameters, rank) becomes one row for each entry of the message
-        rows = [T.transpose(0, 2, 1).reshape(-1, len(x)) / norm for T, norm in zip(tangents, self.norms, strict=False)]
+        rows = [T.transpose(0, 2, 1).reshape(-1, len(x)) / norm for T, norm in zip(tangents, self.norms, strict=True)]
         scalar_rows = np.zeros((len(slopes), len(x)))
         scalar_rows[:, :size] = slopes  # the scalars do not depend on the inner counts
         return np.concatenate([*self._relative(sent), scalar_residuals]), np.vstack([*rows, scalar_rows])
 
-    def scalar_residuals_and_slopes(self, x: Array, count: int) -> tuple[Array, Array]:
+    def scalar_residuals_and_slopes(self, x: Array) -> tuple[Array, Array]:
         """Return the residuals of the scalars, which depend on S alone, and their derivative by its parameters."""
         S, directions = self.parametrisation.matrix(x), self.parametrisation.at(x)
         values, vectors = np.linalg.eigh(S)
         # d tr(Z^T S Z) = <Z Z^T, dS>, and d lambda_1 = <v v^T, dS> with v the leading eigenvector
-        slopes = [directions.slopes(Z @ Z.T) for Z in self.probes[:count]]
+        slopes = [directions.slopes(Z @ Z.T) for Z in self.received.probes]
         slopes.append(_EIGENVALUE_WEIGHT * directions.slopes(np.outer(vectors[:, -1], vectors[:, -1])))
-        captured = [float(np.vdot(Z, S @ Z)) for Z in self.probes[:count]]
+        captured = [float(np.vdot(Z, S @ Z)) for Z in self.received.probes]
         return self._scalar_residuals(np.array([*captured, values[-1]])), np.stack(slopes)
-
-    def received(self, count: int) -> ReceivedRounds:
-        """Return the broadcasts that the client received in the first `count` rounds."""
-        return received_rounds(self.probes[:count], self.algorithm)
 
     def _scalar_residuals(self, scalars: Array) -> Array:
         """Return the simulated less the observed scalars; the observed lambda_1(S) is 1 in these units."""
-        observed = self.captured[: len(scalars) - 1]
-        return np.append(scalars[:-1] - observed, _EIGENVALUE_WEIGHT * (scalars[-1] - 1))
+        return np.append(scalars[:-1] - self.captured, _EIGENVALUE_WEIGHT * (scalars[-1] - 1))
 
     def _relative(self, sent: Sequence[Array]) -> list[Array]:
         """Return the simulated less the observed messages, each over the norm of the latter."""
-        messages = zip(sent, self.products, self.norms, strict=False)
+        messages = zip(sent, self.products, self.norms, strict=True)
         return [((Y - observed) / norm).reshape(-1) for Y, observed, norm in messages]

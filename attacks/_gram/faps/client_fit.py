@@ -13,17 +13,15 @@ lambda_1(S), which the first message shows (`client_equations`). The fit goes in
 
 1. A start near the truth: `near_consensus`, or `low_rank_estimate` where the client has few rows, so that S has low
    rank and can be written in a small basis of the messages' span (`reduced` leads there, `restored` back).
-2. The start is improved in one of two ways: by fitting more and more rounds, or by multiple shooting, in which the
-   subspaces X_k of all rounds are unknown at first, too.
+2. Multiple shooting (`multiple_shooting`), in which the subspaces X_k of all rounds are unknown at first, too, leads
+   from there close to S; then S alone is fitted to all rounds.
 3. Gauss-Newton steps bring the residuals of all rounds to round-off, or to the noise that the first message shows. That
    is accepted where the Jacobian has full rank and is well enough conditioned for that residual. A small residual alone
    is no proof: residuals of 1e-5 occur with relative errors of S of 0.9.
 
 `equations.parametrisation` writes S as a function of `count` parameters. Where S has full rank these are its entries
 (`SymmetricMatrices`). Where its rank is low they are those of the factor F of S = F F^T; F is free up to a rotation, so
-that only `determined` directions of the parameters change S. A point of the search holds these parameters, then the
-inner counts; `equations.with_counts` appends the counts that the stop rule gives for S. `equations.probes` holds the
-Z_k, one for each round.
+inner counts;
 """
 
 from __future__ import annotations
@@ -49,7 +47,6 @@ from securefed.attacks._gram.faps.low_rank_estimate import low_rank_estimate
 from securefed.attacks._gram.faps.message_span import first_message_noise, is_exact
 from securefed.attacks._gram.faps.multiple_shooting import MultipleShooting
 from securefed.attacks._gram.faps.near_consensus import evenly_spaced, largest_eigenvalue, near_consensus
-from securefed.attacks._gram.faps.simulated_client import rule_counts
 from securefed.attacks._gram.faps.solution import FAPSSolution
 from securefed.attacks._gram.linear import nearest_psd
 
@@ -60,17 +57,10 @@ up to 1e-6.
 """
 _MOST_NOISE = 10.0
 """Largest residual of a message that is taken for noise, in units of the noise of the first message."""
-_STAGES = (FEWEST, 3, 4, 5, 6, 8, 11)
-"""Numbers of first rounds that are fitted in turn. The simulation magnifies errors of S from round to round, so that
-few rounds are fitted from a poor start, and their fit is a good start for more rounds.
+_SHOOTING_JACOBIANS, _JACOBIANS, _GAUSS_NEWTON_STEPS = 30, 100, 6
+"""Most Jacobians of multiple shooting and of the fit, and number of Gauss-Newton steps. Runs that end well take a third
+of them.
 """
-_LARGEST_START = 10.0
-"""Largest inner count that a fit begins with. Under a poor start of S the stop rule would iterate up to FAPS' cap,
-where the messages no longer depend on the count. On digits, values from 3 to 20 solve about the same clients.
-"""
-_SHOOTING_JACOBIANS, _STAGE_JACOBIANS, _LAST_STAGE_JACOBIANS, _GAUSS_NEWTON_STEPS = 30, 30, 100, 6
-"""Most Jacobians of multiple shooting, of a stage and of the last stage, and number of Gauss-Newton steps. Runs that
-end well take a third of them."""
 _FAILED = 1e-2
 """A search that ends above this residual has failed: solved ones end below 1e-8, stuck ones at .06 to 1."""
 _PATIENCE = StallLimit(1e-2, far=6, close=40)
@@ -90,14 +80,13 @@ def fit_client(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, starts: 
 
     The start is estimated from all rounds. If the rank of S is low, the fit reads only as many rounds as determine S.
     Otherwise it reads all rounds whose beta is known to the attacker (FAPS may adapt it later in a run), which improves
-    the start of multiple shooting. Starts are fitted in turn by the two ways of the module: even ones (0, 2, ...) by
-    more and more rounds, odd ones by multiple shooting.
+    the start of multiple shooting.
 
     Args:
         rounds: the client's messages from its first contribution on.
         algorithm: the FAPS that the client runs.
         rows: public bound on the rank of S; 0 for none.
-        starts: largest number of starts; all but the first two are disturbed at random.
+        starts: largest number of starts; all but the first are disturbed at random.
         limit: largest number of unknowns of S for which a fit is tried.
 
     Returns:
@@ -113,9 +102,9 @@ def fit_client(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, starts: 
     guess = equations.reduced(estimate) if full_rank else low_rank_estimate(equations, estimate, rounds)
     noise = 0.0 if is_exact(rounds[0]) else first_message_noise(rounds[0]) or 0.0
     largest_residual = max(PROOF, _MOST_NOISE * noise * math.sqrt(len(equations.products)))
-    for attempt, start in enumerate(_starts(guess, rows, starts)):
-        x = _fit_by_shooting(equations, start) if attempt % 2 else _fit_round_by_round(equations, start, count)
-        if x is not None and (fit := _accepted(equations, x, attempt + 1, largest_residual)) is not None:
+    for attempt, start in enumerate(_starts(guess, rows, starts), start=1):
+        x = _fit(equations, start)
+        if x is not None and (fit := _accepted(equations, x, attempt, largest_residual)) is not None:
             return fit
     return None
 
@@ -142,16 +131,14 @@ def estimate_of_low_rank(rounds: Sequence[RoundView], algorithm: FAPS, rows: int
 
 
 def _starts(guess: Array, rows: int, number: int) -> Iterator[Array]:
-    """Yield the guess twice, once for each way of fitting; then the guess mixed with ever more of a random matrix.
+    """Yield the guess, then the guess mixed with ever more of a random matrix.
 
     The random matrix F F^T has a decaying spectrum: the normal columns of F shrink by e^-1 to e^-3, first to last.
     """
     rng, size = np.random.default_rng(0), len(guess)
     rank = min(size, rows or size)
-    for attempt in range(number):
-        if attempt < 2:
-            yield guess
-            continue
+    yield guess
+    for attempt in range(1, number):
         factor = rng.normal(size=(size, rank)) * np.exp(-rng.uniform(1, 3) * np.arange(rank) / size)
         random_gram = factor @ factor.T
         random_gram *= np.linalg.norm(guess) / np.linalg.norm(random_gram)
@@ -159,63 +146,28 @@ def _starts(guess: Array, rows: int, number: int) -> Iterator[Array]:
         yield nearest_psd((1 - random_share) * guess + random_share * random_gram, rows)
 
 
-def _fit_round_by_round(equations: ClientEquations, start: Array, count: int) -> Array | None:
-    """Fit the first rounds, then more and more of them up to `count`; `None` where a stage gets stuck.
+def _fit(equations: ClientEquations, start: Array) -> Array | None:
+    """Improve the start by multiple shooting, then fit S; `None` where the search gets stuck.
 
     Args:
         equations: the simulated client's equations.
         start: S at the start, in the basis and the units of the equations.
-        count: number of rounds to fit in the end.
 
     Returns:
         The parameters of S, then the inner counts where FAPS does not fix them.
     """
-    size, stages = equations.parametrisation.count, (*(stage for stage in _STAGES if stage < count), count)
-    x, counts = equations.parametrisation.coordinates(start), np.zeros(0)
-    follows_rule = equations.algorithm.inner_steps is None
-    if follows_rule:
-        counts = np.minimum(rule_counts(start, equations.received(count), equations.algorithm), _LARGEST_START)
-    for stage in stages:
-        stage_counts = stage - 1 if follows_rule else 0  # unknown inner counts of rounds 1 .. stage - 1
-        point = _fit(
-            equations,
-            np.concatenate([x, counts[:stage_counts]]),
-            stage,
-            _LAST_STAGE_JACOBIANS if stage == count else _STAGE_JACOBIANS,
-        )
-        if point is None:
-            return None
-        x, counts = point[:size], np.concatenate([point[size:], counts[stage_counts:]])
-    return np.concatenate([x, counts])
-
-
-def _fit_by_shooting(equations: ClientEquations, start: Array) -> Array | None:
-    """Improve the start by multiple shooting over all rounds, then fit them; `None` where it gets stuck.
-
-    Start and result are those of `_fit_round_by_round`.
-    """
-    rounds = len(equations.probes)
     shot = MultipleShooting(equations).search(equations.parametrisation.coordinates(start), _SHOOTING_JACOBIANS)
     if not shot.norm < _FAILED:
         return None
     counts = shot.counts if equations.algorithm.inner_steps is None else np.zeros(0)
-    return _fit(equations, np.concatenate([shot.x, counts]), rounds, _LAST_STAGE_JACOBIANS)
-
-
-def _fit(equations: ClientEquations, start: Array, count: int, steps: int) -> Array | None:
-    """Fit the first `count` rounds; `None` where the search gets stuck."""
-
-    def residual(values: Array) -> Array:
-        return equations.residual(values, count)
-
     result = levenberg_marquardt(
-        lambda values: equations.linearised(values, count),
-        start,
-        steps=steps,
+        equations.linearised,
+        np.concatenate([shot.x, counts]),
+        steps=_JACOBIANS,
         goal=GOAL,
         patience=_PATIENCE,
-        residual=residual,
-        stepper=GeodesicAcceleration(residual),
+        residual=equations.residual,
+        stepper=GeodesicAcceleration(equations.residual),
     )
     return result.point if result.norm < _FAILED else None
 
@@ -229,9 +181,8 @@ def _accepted(equations: ClientEquations, x: Array, starts: int, largest_residua
         starts: number of starts so far, for the report.
         largest_residual: norm of the residuals above which a fit is not accepted.
     """
-    size, rounds = equations.parametrisation.count, len(equations.probes)
-    x = equations.with_counts(x, equations.parametrisation.matrix(x[:size]))
-    fit = gauss_newton(lambda values: equations.linearised(values, rounds), x, _GAUSS_NEWTON_STEPS)
+    size = equations.parametrisation.count
+    fit = gauss_newton(equations.linearised, x, _GAUSS_NEWTON_STEPS)
     if not fit.norm < largest_residual:
         return None
     # J = Q (U diag(s) V^T) diag(lengths): columns are scaled, since parameters differ in size by decades

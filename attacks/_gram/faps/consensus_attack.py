@@ -83,7 +83,7 @@ class ConsensusGram:
     """
 
     fit_unknowns: int = 700
-    starts: int = 6
+    starts: int = 4
     largest: int = 1000
     name: ClassVar[str] = "gram/consensus"
     secret: ClassVar[str] = "gram"

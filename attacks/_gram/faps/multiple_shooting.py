@@ -70,13 +70,11 @@ class ShootingResult:
         x: parameters of S, those of `ClientEquations.parametrisation`.
         counts: inner counts of rounds 1, 2, ..., as floats.
         norm: norm of the residuals.
-        steps: number of steps of the search.
     """
 
     x: Array
     counts: Array
     norm: float
-    steps: int
 
 
 class MultipleShooting:
@@ -97,9 +95,8 @@ class MultipleShooting:
 
     def __init__(self, equations: ClientEquations) -> None:
         self._equations, self._coordinates = equations, equations.parametrisation
-        self._received = equations.received(len(equations.probes))
-        probes = equations.probes
-        self._bases = [np.linalg.qr(Z, mode="complete")[0][:, Z.shape[1] :] for Z in probes]
+        self._received = equations.received
+        self._bases = [np.linalg.qr(Z, mode="complete")[0][:, Z.shape[1] :] for Z in self._received.probes]
         self._norms = equations.norms
 
     def search(self, x: Array, steps: int) -> ShootingResult:
@@ -134,7 +131,7 @@ class MultipleShooting:
             counts = self.counts(point)
             norm = float(np.linalg.norm(self.residual(point, counts)))
             best, steps_waited = (norm, 0) if norm < 0.5 * best else (best, steps_waited + 1)
-        return ShootingResult(point[: len(x)], counts.astype(float), norm, steps_taken)
+        return ShootingResult(point[: len(x)], counts.astype(float), norm)
 
     def residual(self, point: Array, counts: Array) -> Array:
         """Return the relative residuals of the messages, of the scalars that depend on S alone, and of the links.
@@ -196,7 +193,7 @@ class MultipleShooting:
 
     def _of_gram(self, x: Array) -> tuple[Array, Array]:
         """Return the residuals of tr(Z_k^T S Z_k) and lambda_1(S), and their derivative by the parameters of S."""
-        return self._equations.scalar_residuals_and_slopes(x, len(self._received.probes))
+        return self._equations.scalar_residuals_and_slopes(x)
 
     @property
     def _subspace_size(self) -> int:

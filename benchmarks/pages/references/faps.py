@@ -71,8 +71,9 @@ def _allowed(setting: Setting, view: View, run: Scene) -> dict[str, float | str]
     scale = largest_eigenvalue(view.rounds[0], algorithm.beta_scale)
     equations = ClientEquations.of(view.rounds, algorithm, run.clients[run.client].rows, scale)
     S, size = equations.reduced(run.truth), equations.parametrisation.count
-    x = equations.with_counts(equations.parametrisation.coordinates(S), S)
-    step = newton_step(*equations.linearised(x, len(equations.probes)))
+    counts = [] if algorithm.inner_steps else rule_counts(S, equations.received, algorithm)
+    x = np.concatenate([equations.parametrisation.coordinates(S), counts])
+    step = newton_step(*equations.linearised(x))
     return {"allowed": relative_error(equations.parametrisation.matrix((x + step)[:size]), S)}
 
 
