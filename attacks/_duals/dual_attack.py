@@ -84,8 +84,7 @@ class DualAttack(ABC):
             refused. With one local step it is the largest for which a subclass may check whether S has the diagonal of
             z-scored columns; where the messages show that, fewer rounds determine S. The cost grows with the sixth
             power of the features: a second for several steps at 20, minutes at 64, where the fit has not converged
-            after the default `jacobians` (error .2).
-        jacobians: largest number of Jacobians of that fit.
+            when it ends (error .2).
         memory: largest number of bytes for the solve of one local step a round; more is refused before anything is
             allocated. `fit_features` bounds the fit of several.
 
@@ -94,14 +93,12 @@ class DualAttack(ABC):
     """
 
     fit_features: int = 40
-    jacobians: int = 60
     memory: int = MEMORY
     secret: ClassVar[str] = "gram"
     algorithm: ClassVar[type[ConsensusPCA]]
     orthonormal: ClassVar[bool]
 
     def __post_init__(self) -> None:
-        require(self.jacobians >= 1, f"jacobians must be at least 1, not {self.jacobians}")
         require(self.fit_features >= 0, f"fit_features must be at least 0, not {self.fit_features}")
 
     @abstractmethod

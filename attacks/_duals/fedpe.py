@@ -81,7 +81,7 @@ class FedPEDuals(DualAttack):
     def fitted(self, steps: Sequence[ObservedStep], rows: int, algorithm: ConsensusPCA) -> GramEstimate:
         """Fit S, of a client with `rows` rows, to rounds of several local steps."""
         motion = EuclideanSteps(algorithm.step_size, algorithm.local_steps, algorithm.rho)
-        fit = fit_steps(steps, len(steps[0].start), motion, self.jacobians)
+        fit = fit_steps(steps, len(steps[0].start), motion)
         method = "fitted" if fit.proven else "fitted, not proven"
         return GramEstimate(
             gram=fit.gram,

@@ -9,8 +9,8 @@ variable Y follow from its messages M = U + Y / rho (`observed_steps`). Its loca
 with Z the broadcast consensus. With one local step, U and U+ give g, and so (I - U U^T) S U, which is linear in S.
 `elimination` finds the rest of S U, which is U (U^T S U), from many rounds together, as S is symmetric: for two rounds
 k and l, U_k^T S U_l is the transpose of U_l^T S U_k. Then S follows. With several steps, the steps are simulated and S
-is fitted to them. FedPG's messages are the same for S and S + c I, since (I - U U^T) c U = 0. So c follows from a known
-trace or a constant diagonal; else it is the least at which S is positive semidefinite, which gives a low rank.
+is fitted to them. FedPG's messages are the same for S and S + c I, since (I - U U^T) c U = 0. So c follows from a
+constant diagonal; else it is the least at which S is positive semidefinite, which gives a low rank.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed._public import require
 from securefed._tensors import Array
 from securefed.algorithms._pca.consensus import ConsensusPCA
 from securefed.algorithms._pca.fedpg import FedPG
@@ -45,27 +44,20 @@ class FedPGDuals(DualAttack):
     The view must show one client alone; `duals/joint` is for sums.
 
     With one local step S is determined once the observed subspaces span the features, after features / rank
-    participations, up to the rounding of the messages. At rank 3 and 20 features (digits, trace known, four seeds) the
+    participations, up to the rounding of the messages. At rank 3 and 20 features (z-scored digits, four seeds) the
     relative error is 7e-2 after 6 participations, 5e-5 or less after 7, and 3e-7 or less after 13. Fewer are enough
     where the messages show a unit diagonal (up to `fit_features` features): 5, with an error below 1e-6. With several
     local steps S is fitted. The fit is proven only if its residual is round-off and its Jacobian has full rank;
     otherwise `diagnostics["method"]` says "fitted, not proven", and the estimate may be far off at any `residual`.
 
-    Attributes:
-        trace: trace of the Gram matrix (normalised, if the algorithm normalises), if it is publicly known. It fixes
-            c in S + c I, on which FedPG's messages do not depend. Without it, an S whose diagonal is constant gets the
-            diagonal of z-scored columns (1 if the algorithm normalises, else the number of rows), and any other S the
-            least c at which it is positive semidefinite.
+    FedPG's messages are the same for S + c I. An S whose diagonal is constant gets the diagonal of z-scored columns (1
+    if the algorithm normalises, else the number of rows), and any other S the least c at which it is positive
+    semidefinite.
     """
 
-    trace: float | None = None
     name: ClassVar[str] = "duals/fedpg"
     algorithm: ClassVar[type[ConsensusPCA]] = FedPG
     orthonormal: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.trace is None or self.trace > 0, f"trace must be positive, or None, not {self.trace}")
 
     def solved(self, steps: Sequence[ObservedStep], rows: int, algorithm: ConsensusPCA) -> GramEstimate:
         """Solve for S from rounds of one local step.
@@ -80,7 +72,7 @@ class FedPGDuals(DualAttack):
         """
         blocks = [gradient_block(step, algorithm.step_size) for step in steps]
         unit = z_scored_diagonal(algorithm, rows)
-        if self.trace is None and len(steps[0].start) <= self.fit_features:
+        if len(steps[0].start) <= self.fit_features:
             # `with_unit_diagonal` looks for a diagonal of 1, so it gets S / unit: blocks divided by unit. A block is a
             # difference of messages over the step size, so that its rounding is that at the step size unit * eta.
             found = with_unit_diagonal(steps, [block / unit for block in blocks], unit * algorithm.step_size)
@@ -88,9 +80,9 @@ class FedPGDuals(DualAttack):
                 left = _rounding(steps, blocks, algorithm.step_size)
                 return replace(found, gram=unit * found.gram, open=(_Z_SCORED,), rounding=left)
         eliminated = eliminate([step.start for step in steps], blocks)
-        solution, _ = solve_shifted(eliminated, rows=rows, trace=self.trace)  # the second result is c
+        solution, _ = solve_shifted(eliminated, rows=rows)  # the second result is c
         # `solution.rank` is the dimension of the span of all the U; only if it is `features` is the diagonal observed
-        standardised = self._looks_standardised(solution.gram / unit) and solution.rank == len(solution.gram)
+        standardised = _looks_standardised(solution.gram / unit) and solution.rank == len(solution.gram)
         if standardised:  # the U span all features, so that a bound on the rank of S adds nothing
             solution, _ = solve_shifted(eliminated, trace=unit * len(solution.gram))
         return GramEstimate(
@@ -101,19 +93,18 @@ class FedPGDuals(DualAttack):
             rank=eliminated.rank,
             unknowns=eliminated.unknowns,
             condition=eliminated.condition,
-            open=self._open(standardised),
+            open=(_Z_SCORED if standardised else _LEAST_RANK,),
             rounding=_rounding(steps, blocks, algorithm.step_size),
         )
 
     def fitted(self, steps: Sequence[ObservedStep], rows: int, algorithm: ConsensusPCA) -> GramEstimate:
         """Fit S, of a client with `rows` rows, to rounds of several local steps; arguments are those of `solved`."""
         features, unit = len(steps[0].start), z_scored_diagonal(algorithm, rows)  # unit: 1 or the number of rows
-        fit = fit_steps(steps, features, RiemannianSteps(algorithm.step_size, algorithm.local_steps), self.jacobians)
+        fit = fit_steps(steps, features, RiemannianSteps(algorithm.step_size, algorithm.local_steps))
         gram = fit.gram
-        standardised = fit.proven and self._looks_standardised(gram / unit)
-        trace = unit * features if standardised else self.trace
-        # c: without a trace the one that makes the least eigenvalue 0, which gives the least rank
-        shift = -float(np.linalg.eigvalsh(gram)[0]) if trace is None else (trace - float(np.trace(gram))) / features
+        standardised = fit.proven and _looks_standardised(gram / unit)
+        # c: that of the diagonal of z-scored columns, or the one that makes the least eigenvalue 0, for the least rank
+        shift = unit - float(np.trace(gram)) / features if standardised else -float(np.linalg.eigvalsh(gram)[0])
         gram = gram + shift * np.eye(features)
         return GramEstimate(
             gram=gram,
@@ -123,21 +114,16 @@ class FedPGDuals(DualAttack):
             rank=fit.rank,
             unknowns=fit.unknowns,
             condition=fit.condition,
-            open=self._open(standardised),
+            open=(_Z_SCORED if standardised else _LEAST_RANK,),
         )
 
-    def _open(self, standardised: bool) -> tuple[str, ...]:
-        """Return the sentence about c for `Reconstruction.open`; none where `trace` gives c."""
-        if self.trace is not None:
-            return ()
-        return (_Z_SCORED if standardised else _LEAST_RANK,)
 
-    def _looks_standardised(self, gram: Array) -> bool:
-        """Return whether the diagonal of S, given over that of z-scored columns, is constant; it is then taken to be 1.
+def _looks_standardised(gram: Array) -> bool:
+    """Return whether the diagonal of S, given over that of z-scored columns, is constant; it is then taken to be 1.
 
-        The unknown c does not change whether it is constant. With a known trace nothing is assumed: `False`.
-        """
-        return self.trace is None and float(np.ptp(np.diag(gram))) <= CONSTANT_DIAGONAL
+    The unknown c does not change whether it is constant.
+    """
+    return float(np.ptp(np.diag(gram))) <= CONSTANT_DIAGONAL
 
 
 def _rounding(steps: Sequence[ObservedStep], blocks: Sequence[Array], step_size: float) -> float:

@@ -24,15 +24,15 @@ from securefed.attacks._gram.coordinates import SymmetricMatrices
 from securefed.attacks._gram.fitted_gram import FittedGram
 from securefed.errors import DivergenceError
 
-GOAL = 1e-12
-"""Norm of the residuals at which the fit stops."""
+GOAL, _JACOBIANS = 1e-12, 60
+"""Norm of the residuals at which the fit stops, and its most Jacobians."""
 _REDUNDANCY = 3
 """Number of equations that are fitted, in multiples of the number of unknowns. More rounds cost time and add little."""
 _FULL_RANK = 1e-11
 """Singular values of the Jacobian below this share of the largest count as zero."""
 
 
-def fit_steps(steps: Sequence[ObservedStep], features: int, motion: ConsensusLocalSteps, jacobians: int) -> FittedGram:
+def fit_steps(steps: Sequence[ObservedStep], features: int, motion: ConsensusLocalSteps) -> FittedGram:
     """Fit S to the first rounds: as many as give `_REDUNDANCY` equations for each unknown, and one or two more.
 
     The search starts at S = 0, and damped steps leave near 0 what the messages do not determine, so that a fit that is
@@ -42,7 +42,6 @@ def fit_steps(steps: Sequence[ObservedStep], features: int, motion: ConsensusLoc
         steps: rounds whose start and end are known.
         features: width of S.
         motion: the local steps as a function of S.
-        jacobians: largest number of Jacobians.
 
     Returns:
         S, and how many directions of S the messages determine. Messages of FedPG are the same for S + c I, so that one
@@ -54,7 +53,7 @@ def fit_steps(steps: Sequence[ObservedStep], features: int, motion: ConsensusLoc
     result = levenberg_marquardt(
         problem.linearised,
         np.zeros(coordinates.count),
-        steps=jacobians,
+        steps=_JACOBIANS,
         goal=GOAL,
         residual=problem.residual,
         stepper=GeodesicAcceleration(problem.residual),

@@ -48,19 +48,16 @@ class LocalPowerGram:
         fit_features: largest rank of S for which the fit is tried; the rank is taken to be the number of rows or of
             features, whichever is smaller. The cost of the fit grows with the sixth power of the rank; rank 20 takes a
             second.
-        jacobians: largest number of Jacobians of the fit.
         memory: largest number of bytes for the elimination; the attack does not apply where it needs more.
     """
 
     fit_features: int = 30
-    jacobians: int = 60
     memory: int = MEMORY
     name: ClassVar[str] = "gram/local-power"
     secret: ClassVar[str] = "gram"
 
     def __post_init__(self) -> None:
         require(self.fit_features >= 0, f"fit_features must be at least 0, not {self.fit_features}")
-        require(self.jacobians >= 1, f"jacobians must be at least 1, not {self.jacobians}")
 
     def applies(self, target: Target, observed: View) -> str | None:
         """Return why the attack cannot run on this view, or `None`."""
@@ -124,7 +121,7 @@ class LocalPowerGram:
             return None
         frame = np.linalg.svd(products, full_matrices=False)[0][:, :rank]
         reduced = [LocalPowerRound(frame.T @ r.probe, frame.T @ r.product, r.steps, r.captured) for r in rounds]
-        fit = polish(reduced, frame.T @ estimate @ frame, self.jacobians)
+        fit = polish(reduced, frame.T @ estimate @ frame)
         return frame @ fit.gram @ frame.T, fit
 
 

@@ -34,8 +34,8 @@ from securefed.attacks._gram.linear import solve
 from securefed.attacks._gram.tangents import complete, left
 from securefed.errors import DivergenceError
 
-GOAL = 1e-13
-"""Relative residual at which the fit stops."""
+GOAL, _JACOBIANS = 1e-13, 60
+"""Relative residual at which the fit stops, and its most Jacobians for each number of columns."""
 _NULL_DIRECTION = 1e-10
 """Singular values of [Z_1 .. Z_K] below this share of the largest count as zero."""
 _FULL_RANK = 1e-12
@@ -120,7 +120,7 @@ def root(rounds: Sequence[LocalPowerRound], rows: int) -> Array:
     return np.asarray(S * (captured / max(sum(float(np.vdot(r.probe, S @ r.probe)) for r in rounds), 1e-300)))
 
 
-def polish(rounds: Sequence[LocalPowerRound], start: Array, steps: int) -> FittedGram:
+def polish(rounds: Sequence[LocalPowerRound], start: Array) -> FittedGram:
     """Fit a symmetric S to all rounds, which may differ in q, by simulating their messages.
 
     In Gram-Schmidt a column depends only on the columns before it, so the first c columns of all messages form a
@@ -131,7 +131,6 @@ def polish(rounds: Sequence[LocalPowerRound], start: Array, steps: int) -> Fitte
     Args:
         rounds: one client's messages, in coordinates of a basis of the range of S.
         start: S to begin with, in the same coordinates.
-        steps: largest number of Jacobians for each number of columns.
     """
     values, frame = np.linalg.eigh(start)
     scale = float(values[-1])
@@ -144,7 +143,7 @@ def polish(rounds: Sequence[LocalPowerRound], start: Array, steps: int) -> Fitte
         stepper = GeodesicAcceleration(problem.residual)
         fits.append(
             levenberg_marquardt(
-                problem.linearised, point, steps=steps, goal=GOAL, residual=problem.residual, stepper=stepper
+                problem.linearised, point, steps=_JACOBIANS, goal=GOAL, residual=problem.residual, stepper=stepper
             )
         )
         point = fits[-1].point

@@ -124,6 +124,5 @@ def test_where_the_attack_cannot_run_it_says_why():
 
 def test_registered_and_checked():
     assert isinstance(attacks.make("gram/local-power"), Attack)
-    for wrong in ({"fit_features": -1}, {"jacobians": 0}):
-        with pytest.raises(ConfigError, match=next(iter(wrong))):
-            LocalPowerGram(**wrong)
+    with pytest.raises(ConfigError, match="fit_features"):
+        LocalPowerGram(fit_features=-1)
