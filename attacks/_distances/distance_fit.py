@@ -101,7 +101,7 @@ class DistanceFit:
     """
 
     rounds: int = 14
-    starts: int = 4
+    starts: int = 6
     steps: int = 100
     limit: int = 600
     memory: int = 2 * 1024**3

@@ -28,9 +28,9 @@ from securefed.algorithms._graph.igl import IGL
 from securefed.attacks._distances.graph_simulation import GraphSimulation
 from securefed.attacks._fitting.levenberg_marquardt import StallLimit, levenberg_marquardt
 
-_DIFFERENCE = 0.1
-"""Size of the random differences between members, relative to the pooled distances. At .1 to .3 a start of two members
-of ten vertices ends exact on five or six seeds of ten, at .6 on five.
+_DIFFERENCE = 0.3
+"""Size of the random differences between members, relative to the pooled distances. At .1, .3 and .6 eight, eight and
+seven of ten seeds of two members of ten vertices end exact within six starts.
 """
 
 

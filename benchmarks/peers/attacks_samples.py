@@ -118,7 +118,7 @@ def graphs(
     *,
     pooled: bool,
     members: int = 2,
-    starts: int = 4,
+    starts: int = 6,
     seeds: Iterable[int] = SEEDS,
 ) -> list[float]:
     """Error of client 0's mean squared distances, of clients with 100 smooth signals each."""
