@@ -17,9 +17,8 @@ number of runs is then given as an argument of the call.
 
 from __future__ import annotations
 
-import math
 import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -40,15 +39,11 @@ from securefed._auditing.report.report_words import listed, search_failed, short
 from securefed._auditing.report.selections import ALONE, PLAIN, strongest
 from securefed._catalogue import algorithms
 
-MOST_SEEDS: Final = 200
-"""Most runs that are suggested; ten runs of the default audit take some minutes."""
-_MANY: Final = 40
-"""Runs above which a suggestion also says how long they take and what would do with fewer."""
-_LONGEST: Final = 3600.0
-"""Seconds above which more runs are not suggested for an algorithm that has another suggestion."""
+_MORE: Final = 4
+"""Runs that are suggested, over those that were made: four times as many halve the width of an interval, and take an
+hour where the audit took a quarter of one."""
 _LEVELS: Final = (0.1, 0.2, 0.3, 0.5, 0.9)
-"""Where `MOST_SEEDS` runs would not show a leak of the accepted size, the smallest of these sizes that they would show
-is suggested instead."""
+"""Sizes of a leak of which the suggestion says whether the runs would show it, beside the accepted one."""
 _LEAST: Final = 3
 """Fewest clients that `securefed advise` and secure aggregation accept; a smaller case has so many."""
 _SMALLER: Final = 4
@@ -83,8 +78,7 @@ def open_runs(report: AuditResult) -> list[NextRun]:
     """
     cells = _open(report)
     failed = [cell for cell in cells if search_failed(cell)]
-    scattered = [cell for cell in cells if cell not in failed]
-    return [*_smaller(report, failed), *_more_seeds(report, scattered, {cell.algorithm for cell in failed})]
+    return [*_smaller(report, failed), *_more_seeds(report, [cell for cell in cells if cell not in failed])]
 
 
 def _open(report: AuditResult) -> list[Cell]:
@@ -113,88 +107,55 @@ def _open(report: AuditResult) -> list[Cell]:
     return [cell for cell in best if cell.verdict.word == INCONCLUSIVE or weak(cell)]
 
 
-def _more_seeds(report: AuditResult, cells: Sequence[Cell], served: Collection[str]) -> list[NextRun]:
-    """Suggest more runs, one command for all cells that need as many.
+def _more_seeds(report: AuditResult, cells: Sequence[Cell]) -> list[NextRun]:
+    """Suggest more runs for all cells whose results scatter too much, and say how small a leak they would show.
 
-    They are as many as would show the accepted leak; where that is too many, the smallest leak of `_LEVELS` that
-    `MOST_SEEDS` would show. Where that is still many, the command runs the fewer that show a larger leak. Runs of more
-    than `_LONGEST` are left out for algorithms in `served`, which have another suggestion. Below `ENOUGH` runs no
-    interval can be trusted, so that number is suggested first. An audit of a recording has one run for each recorded
-    upload, and cannot have more.
+    Below `ENOUGH` runs no interval can be trusted, so that number is suggested first. An audit of a recording has one
+    run for each recorded upload, and cannot have more.
     """
     if not cells:
         return []
-    done = report.settings[AUDIT]["seeds"]
+    shared = report.settings[AUDIT]
+    done = shared["seeds"]
     if done < ENOUGH:
         why = f"{_names(cells)}: {done} run{'s are' if done > 1 else ' is'} too few to tell; {ENOUGH} are the fewest."
         return [NextRun(why, _command(report, cells, seeds=ENOUGH))]
-    groups: dict[float | None, list[Cell]] = {}
+    start = f"{_names(cells)}: the results of {done} runs scatter too much to tell"
+    seeds = min(_MORE * done, shared.get("recorded", _MORE * done))
+    shown: dict[float | None, list[Cell]] = {}
     for cell in cells:
-        groups.setdefault(_shown_leak(cell, report.settings[AUDIT]["acceptable"]), []).append(cell)
-    out = []
-    for level, same in groups.items():
-        start = f"{_names(same)}: the results of {done} runs scatter too much"
-        if level is None:
-            out.append(NextRun(f"{start}, and {MOST_SEEDS} would not tell; {_more_rows(report, same)}.", ""))
-            continue
-        # never `None` here, since `_shown_leak` chose `level` so; `or 0` says it to the type checker
-        runs = max([2 * done, *(seeds_for(cell.leakage, cell.null_leakage, level) or 0 for cell in same)])
-        why = f"{start}; about {runs} would show a leak of {level:g}"
-        # Without a recording runs can be repeated at will. A recording that has uploads left (recorded > done) is
-        # audited on as many as are needed, or on all; where none are left, there is no command.
-        recorded = report.settings[AUDIT].get("recorded", runs)
-        seeds = min(runs, recorded)
-        if recorded < runs:
-            why += f". The recording holds {recorded} uploads; record more rounds"
-        elif runs > _MANY:
-            fewer = _fewer(same, level)
-            seeds = fewer[0] if fewer and fewer[0] > done else runs
-            why += _instead_of_many(report, same, runs, fewer)
-        if report.seconds * seeds / done > _LONGEST and all(cell.algorithm in served for cell in same):
-            continue
-        out.append(NextRun(f"{why}.", _command(report, same, seeds=seeds) if recorded > done else ""))
-    return out
+        shown.setdefault(_shown_leak(cell, shared["acceptable"], seeds), []).append(cell)
+    hopeless = shown.pop(None, [])
+    if seeds == done:
+        return [NextRun(f"{start}. The recording holds no further uploads; record more rounds.", "")]
+    if not shown:
+        return [NextRun(f"{start}, and {seeds} would not tell; {_more_rows(report, hopeless)}.", "")]
+    leaks = sorted((level, same) for level, same in shown.items() if level is not None)
+    clauses = [f"a leak of {level:g}{f' in {_names(same)}' if len(cells) > 1 else ''}" for level, same in leaks]
+    why = f"{start}. {seeds} runs{_duration(report, seeds)} would show {listed(clauses)}."
+    if hopeless:
+        why += f" In {_names(hopeless)} they would not tell; {_more_rows(report, hopeless)}."
+    return [NextRun(why, _command(report, [cell for _, same in leaks for cell in same], seeds=seeds))]
 
 
-def _fewer(cells: Sequence[Cell], level: float) -> tuple[int, float] | None:
-    """Return how many runs, at most `_MANY`, show which leak larger than `level`; `None` where none do."""
-    for larger in (one for one in _LEVELS if one > level):
-        needed = [seeds_for(cell.leakage, cell.null_leakage, larger) for cell in cells]
-        most = max(math.inf if one is None else one for one in needed)
-        if most <= _MANY:
-            return int(most), larger
-    return None
+def _duration(report: AuditResult, seeds: int) -> str:
+    """Say how long so many runs take at the pace of the audit, as part of a sentence; empty if that is not known.
 
-
-def _instead_of_many(report: AuditResult, cells: Sequence[Cell], runs: int, fewer: tuple[int, float] | None) -> str:
-    """Continue the sentence on `runs` runs: their time, and `fewer` runs with the larger leak that these would show.
-
-    The command runs the fewer ones, unless the audit has as many already. The attacks of an audit without a command
-    share its argument `seconds`, whatever the number of runs.
+    The attacks of an audit without a command share its argument `seconds`, whatever the number of runs.
     """
-    done = report.settings[AUDIT]["seeds"]
-    seconds = report.seconds * runs / done
+    times = seeds / report.settings[AUDIT]["seeds"]
+    if not report.command:
+        return f" (all share `seconds`, so give {times:.0f} times as many)"
+    seconds = report.seconds * times
     unit = next((pair for pair in ((3600, "hours"), (60, "minutes")) if seconds >= 2 * pair[0]), (1, "seconds"))
-    said = f", in about {seconds / unit[0]:.0f} {unit[1]} at the pace of this audit" if seconds else ""
-    first = fewer is not None and fewer[0] > done
-    shared = (fewer[0] if fewer is not None and first else runs) / done
-    share = "" if report.command else f"all runs share `seconds`, so give {shared:.0f} times as many"
-    if share and not first:
-        said += f": {share}"
-    if fewer is not None:
-        start, end = (
-            (f"Run {fewer[0]} first: they", f" ({share})" if share else "") if first else (f"These {done}", " already")
-        )
-        said += f". {start} would show a leak of {fewer[1]:g}{end}"
-    other = _more_rows(report, cells)
-    return f"{said}. {other[0].upper()}{other[1:]}"
+    return f", in about {seconds / unit[0]:.0f} {unit[1]} at the pace of this audit," if seconds else ""
 
 
-def _shown_leak(cell: Cell, acceptable: float) -> float | None:
-    """Return the smallest leak, from the accepted one on, that an affordable number of runs would show."""
+def _shown_leak(cell: Cell, acceptable: float, seeds: int) -> float | None:
+    """Return the smallest leak, from the accepted one on, that so many runs would show; `None` if they show none."""
     for level in sorted({acceptable, *(one for one in _LEVELS if one > acceptable)}):
         needed = seeds_for(cell.leakage, cell.null_leakage, level)
-        if needed is not None and needed <= MOST_SEEDS:
+        if needed is not None and needed <= seeds:
             return level
     return None
 
