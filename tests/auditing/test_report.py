@@ -190,6 +190,8 @@ def test_what_to_do_says_why_nothing_is_known_of_a_protection() -> None:
         leaking = cell("pca/faps", "secure_aggregation", "sum only", 0.9)
         (said,) = algorithm_actions(report(plain, leaking, one), "pca/faps")
         assert said == f"Do not rely on a protection of FAPS yet. {why} That is no sign of safety."
+    two_views = report(plain, wide, replace(missed, view="changing survivors"))
+    assert "scatter too much to tell. That" in algorithm_actions(two_views, "pca/faps")[0]  # named once
     told = replace(plain, secret="membership", verdict=Verdict("exposed", 0.1))
     (said,) = algorithm_actions(report(plain, told, quiet), "pca/faps")
     assert "Not all that plain messages give away was looked for under a protection." in said

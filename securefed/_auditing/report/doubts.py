@@ -36,15 +36,18 @@ def doubts(report: AuditResult, names: Collection[str]) -> str:
     level = report.settings[AUDIT]["acceptable"]
     cells = [c for c in report.cells if c.owner == CLIENT and c.view in ALONE and c.defense != PLAIN]
     best = [cell for cell in strongest(cells, by_owner=True).values() if short(cell.algorithm) in names]
-    leaking = {
+    settled = {
         (cell.algorithm, cell.defense)
         for cell in best
         if cell.verdict.word in FOUND and cell.leakage.high > level
     }  # fmt: skip
     quiet: dict[str, list[Cell]] = {cause: [] for cause in _CAUSES}
-    for cell in best:
-        if (cell.algorithm, cell.defense) not in leaking and (cause := _cause(cell, level)):
+    order = list(_CAUSES)  # of several views under one protection the first cause in this order counts
+    for cell in sorted(best, key=lambda one: order.index(_cause(one, level) or order[-1])):
+        place = (cell.algorithm, cell.defense)
+        if place not in settled and (cause := _cause(cell, level)):
             quiet[cause].append(cell)
+            settled.add(place)
     clauses = [_clause(cause, cells) for cause, cells in quiet.items() if cells]
     if not clauses:  # a secret that plain messages give away was not attacked under the protection
         return "Not all that plain messages give away was looked for under a protection."

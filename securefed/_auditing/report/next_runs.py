@@ -17,6 +17,7 @@ number of runs is then given as an argument of the call.
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -122,20 +123,25 @@ def _more_seeds(report: AuditResult, cells: Sequence[Cell]) -> list[NextRun]:
         return [NextRun(why, _command(report, cells, seeds=ENOUGH))]
     start = f"{_names(cells)}: the results of {done} runs scatter too much to tell"
     seeds = min(_MORE * done, shared.get("recorded", _MORE * done))
-    shown: dict[float | None, list[Cell]] = {}
+    levels: dict[str, tuple[float, Cell]] = {}  # by algorithm, its cell in which the runs show least
     for cell in cells:
-        shown.setdefault(_shown_leak(cell, shared["acceptable"], seeds), []).append(cell)
-    hopeless = shown.pop(None, [])
+        level = _shown_leak(cell, shared["acceptable"], seeds)
+        levels[cell.algorithm] = max(levels.get(cell.algorithm, (0.0, cell)), (level, cell), key=lambda pair: pair[0])
+    shown: dict[float, list[Cell]] = {}
+    for level, cell in levels.values():
+        shown.setdefault(level, []).append(cell)
+    hopeless = shown.pop(math.inf, [])
     if seeds == done:
         return [NextRun(f"{start}. The recording holds no further uploads; record more rounds.", "")]
     if not shown:
         return [NextRun(f"{start}, and {seeds} would not tell; {_more_rows(report, hopeless)}.", "")]
-    leaks = sorted((level, same) for level, same in shown.items() if level is not None)
-    clauses = [f"a leak of {level:g}{f' in {_names(same)}' if len(cells) > 1 else ''}" for level, same in leaks]
+    leaks = sorted(shown.items(), key=lambda pair: pair[0])
+    clauses = [f"a leak of {level:g}{f' in {_names(same)}' if len(levels) > 1 else ''}" for level, same in leaks]
     why = f"{start}. {seeds} runs{_duration(report, seeds)} would show {listed(clauses)}."
     if hopeless:
         why += f" In {_names(hopeless)} they would not tell; {_more_rows(report, hopeless)}."
-    return [NextRun(why, _command(report, [cell for _, same in leaks for cell in same], seeds=seeds))]
+    told = {cell.algorithm for _, same in leaks for cell in same}
+    return [NextRun(why, _command(report, [cell for cell in cells if cell.algorithm in told], seeds=seeds))]
 
 
 def _duration(report: AuditResult, seeds: int) -> str:
@@ -151,13 +157,13 @@ def _duration(report: AuditResult, seeds: int) -> str:
     return f", in about {seconds / unit[0]:.0f} {unit[1]} at the pace of this audit," if seconds else ""
 
 
-def _shown_leak(cell: Cell, acceptable: float, seeds: int) -> float | None:
-    """Return the smallest leak, from the accepted one on, that so many runs would show; `None` if they show none."""
+def _shown_leak(cell: Cell, acceptable: float, seeds: int) -> float:
+    """Return the smallest leak, from the accepted one on, that so many runs would show; infinity if they show none."""
     for level in sorted({acceptable, *(one for one in _LEVELS if one > acceptable)}):
         needed = seeds_for(cell.leakage, cell.null_leakage, level)
         if needed is not None and needed <= seeds:
             return level
-    return None
+    return math.inf
 
 
 def _more_rows(report: AuditResult, cells: Sequence[Cell]) -> str:
