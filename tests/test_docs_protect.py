@@ -110,3 +110,15 @@ def test_the_printed_carry_goes_on_without_clients_that_are_gone_or_silent() -> 
     replies = names["carry"](dict.fromkeys(range(4), b"request"), [here for here, _ in pairs], seconds=0.2)
     assert replies == {0: b"reply"}
     assert answering.recv_bytes() == silent.recv_bytes() == b"request"
+
+
+def test_the_printed_carry_does_not_wait_once_all_replies_are_there() -> None:
+    names: dict[str, Any] = {}
+    exec(CARRY, names)  # noqa: S102
+    usual, waited_for = names["wait"], []
+    names["wait"] = lambda pipes, seconds: waited_for.append(len(pipes)) or usual(pipes, min(seconds, 1.0))
+    here, there = Pipe()
+    there.send_bytes(b"reply")
+    assert names["carry"]({0: b"request"}, [here]) == {0: b"reply"}
+    assert waited_for == [1]
+    assert names["carry"]({}, [here]) == {} and waited_for == [1]

@@ -16,7 +16,7 @@ from securefed import audit_training
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.results import Cell
 from securefed._auditing.engine.seed_result import SeedResult
-from securefed._auditing.engine.statistics import EXPOSED, FOUND
+from securefed._auditing.engine.statistics import EXPOSED, FOUND, NOT_DETECTED
 from securefed._auditing.report import comparison
 from securefed._auditing.report.decision import decision
 from securefed._auditing.training import training_seed_run
@@ -197,8 +197,13 @@ def test_statistics_of_several_batches_are_found_as_far_as_the_weights_stand_sti
 def test_a_sum_hides_the_statistics_of_one_client() -> None:
     report = of_signed_steps("sum only", 1e5)
     assert cell(report, "sum only", "training/batch statistics").leakage.mean < 0.5
-    assert not [c for c in report.cells if c.secret == "labels"]
-    assert any("a sum tells the counts of all clients" in line for line in report.skipped)
+    counted = cell(report, "sum only", "training/last layer")  # of all clients together, which is the guess
+    assert (counted.secret, counted.leakage.mean, counted.verdict.word) == ("labels", 0.0, NOT_DETECTED)
+    assert "Whether a client's rows can be computed was not tested" in decision(report)
+
+
+def test_rows_that_were_attacked_are_not_said_to_be_untested() -> None:
+    assert "not tested" not in decision(of_descent())
 
 
 @pytest.mark.exhaustive

@@ -54,7 +54,15 @@ def decision(report: AuditResult) -> str:
     said = _concluded(report)
     if cut := rows_cut(shared):
         said = f"With {cut}: {said[0].lower()}{said[1:]}"
-    return " ".join(part for part in (said, _lied(report), _few(shared["seeds"])) if part)
+    return " ".join(part for part in (said, _untested(report), _lied(report), _few(shared["seeds"])) if part)
+
+
+def _untested(report: AuditResult) -> str:
+    """Say that no attack looked for a client's rows, where they are the secret of a training loop; else empty."""
+    names = [name for name in report.algorithms if report.settings[name]["secret"] == "samples"]
+    if not names_secrets(report) or not names or any(cell.secret == "samples" for cell in report.cells):
+        return ""
+    return "Whether a client's rows can be computed was not tested: no attack here reads them from this model and step."
 
 
 def _lied(report: AuditResult) -> str:

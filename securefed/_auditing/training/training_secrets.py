@@ -99,6 +99,10 @@ class TrainingSecrets:
         baseline = relative_error(guess, truth)
         return [judge_estimate(secret, estimate.value, truth, guess, baseline)]
 
+    def pooled_counts(self, classes: int) -> Array:
+        """Return (classes,) the counts of each label at all clients together, scaled to the target's number of rows."""
+        return self._counts(classes)[1]
+
     def _counts(self, classes: int) -> tuple[Array, Array]:
         """Return (classes,) the target's counts of each label, and all clients' counts scaled to its number of rows.
 

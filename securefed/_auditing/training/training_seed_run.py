@@ -105,11 +105,9 @@ class TrainingSeedRun:
         if secrets.has("statistics"):
             self._try(STATISTICS, read_statistics)
         if secrets.has("labels") and len(self.inputs.rows) > 1:
-            for name in (LABELS, REGRESSION):
-                # The guess is the counts of the whole sum, scaled to the target's rows (`TrainingSecrets`). An attack
-                # on a sum reads exactly these counts, and cannot beat the guess.
-                reason = "a sum tells the counts of all clients together, which the guess is made of"
-                self.result.leave_out(self.place, name, reason)
+            # The most that a sum tells of labels are the counts of all its clients together. The attacker is given
+            # them, which makes the estimate the guess: of one client they tell nothing more.
+            self._try(LABELS, lambda inputs: [Reconstruction("labels", secrets.pooled_counts(inputs.classes))])
         elif secrets.has("labels"):
             self._try(LABELS, read_labels)
             try:
