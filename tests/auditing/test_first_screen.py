@@ -97,7 +97,7 @@ def test_a_protection_that_holds_only_while_clients_stay_is_advised_with_that_co
     assert decision(fixed).endswith("while the same clients take part in every round.")
     first = actions(fixed)[0]
     assert first.what == "Use secure aggregation for SSI and keep the same clients in every round."
-    assert first.why == "Leaves a leak of at most 0.02 (accepted: 0.1), at 1.5 times the bytes."
+    assert first.why == "No leak above 0.06 is left that these attacks see (accepted: 0.1), at 1.5 times the bytes."
     leaking = [replace(c, leakage=replace(c.leakage, high=0.3)) if c.view == "sum only" else c for c in fixed.cells]
     assert actions(report(*leaking))[0].what == "Treat the messages of SSI like the data themselves."
 

@@ -209,7 +209,7 @@ def test_messages_of_fewer_numbers_than_the_rows_are_not_asked_for_more_runs() -
     assert "the messages of 20 rounds hold 620 numbers, the 280 rows of a client 8,400" in first.why
     assert first.command.endswith("--membership --out audit-membership")
     assert second.command.endswith("--rows-per-client 20 --out audit-rows-per-client-20")
-    assert "since the messages hold fewer numbers than a client's rows" in decision(made)
+    assert "since the messages hold fewer numbers than the attacked client's rows" in decision(made)
     asked = open_runs(replace(made, command=f"{COMMAND} --membership"))
     assert [dict(parsed(run.command))["--rows-per-client"] for run in asked] == ["20"]
     both = replace(made, cells=(*made.cells, scattered(0.15)))

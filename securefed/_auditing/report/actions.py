@@ -39,6 +39,8 @@ ACTIVE: Final = "active server"
 """View of a server that chooses its broadcasts."""
 _MOST: Final = 8
 """Most algorithms that a sentence names: as many as a default audit has."""
+_NOISES: Final = ("dp", "ddp")
+"""Defences whose settings a search may better."""
 _HELPED: Final = ("collusion", "server + key holder")
 """Beginnings of the names of views in which others help the server."""
 
@@ -121,8 +123,8 @@ def _advice(report: AuditResult) -> list[Action]:
         return []
     said = "For another algorithm put its name in place of this one." if len(report.algorithms) > 1 else ""
     why = (
-        "The search tries noise, thresholds, rows and rounds on the same data. The commands that it prints keep your "
-        "settings; where one hides single rows it says what it sets otherwise, and why."
+        "The search tries noise, thresholds, rows and rounds on the same data. It says where a setting has other rows "
+        "or rounds than yours."
     )
     what = f"Ask which settings keep the leak of {short(name)} within {report.settings[AUDIT]['acceptable']:g}."
     return [Action(what, why, ((said, command),), "Command to paste")]
@@ -164,7 +166,8 @@ def _use(report: AuditResult, same: Sequence[Outcome], level: float) -> Action:
     what = (
         f"Use {listed([in_sentence(name) for name in defenses], 'or')} for {listed([item.name for item in same])}{end}."
     )
-    why = f"Leaves a leak of at most {leak_text(max(0.0, *(one.leakage for one in used)))} (accepted: {level:g})"
+    why = f"No leak above {leak_text(max(0.0, *(one.leakage for one in used)))} is left that these attacks see"
+    why += f" (accepted: {level:g})"
     costs = [one.bytes for one in cheapest if math.isfinite(one.bytes)]
     lost = max((one.lost for one in cheapest if math.isfinite(one.lost)), default=0.0)
     if costs:
@@ -172,6 +175,8 @@ def _use(report: AuditResult, same: Sequence[Outcome], level: float) -> Action:
         why += f", at {max(costs):.1f} times the bytes{by}"
     if round(lost, 2) > 0:
         why += f" and up to {lost:.2f} less utility of the model"
+    if any(name in _NOISES for name in defenses):
+        why += ". Clip and epsilon are the audit's own; a search of settings may find some that cost less"
     return Action(what, f"{why}.", tuple(_settings(report, same, defenses[0])), "Settings to paste")
 
 

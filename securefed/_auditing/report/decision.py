@@ -175,7 +175,7 @@ def _unprotected(report: AuditResult, words: dict[str, str]) -> str:
     if INCONCLUSIVE in named:
         start = "Whether unprotected messages give a client's data away is not known: the attacks failed"
         if all(too_few_numbers(report, name) for name in report.algorithms):
-            return f"{start}, since the messages hold fewer numbers than a client's rows."
+            return f"{start}, since the messages hold fewer numbers than the attacked client's rows."
         return f"{start}."
     return "No attack here learnt a client's data even from unprotected messages."
 

@@ -38,7 +38,8 @@ class Remedy:
 
     Attributes:
         defense: its name.
-        leakage: upper end of the interval in its worst view of the server alone.
+        leakage: the smallest leak that is excluded, as far as the attacks see: the largest upper end of an interval,
+            or what the attack that sees best would have noticed if that is more; over the views of the server alone.
         bytes: traffic, as a multiple of that of plain messages; NaN where these were not run.
         utility: of its final model.
         lost: utility of plain messages' model less this one; NaN likewise.
@@ -126,7 +127,8 @@ def remedies(report: AuditResult, algorithm: str, level: float, views: Sequence[
         unknown = any(_blind(cell, level) for cell in attacked.values())
         unknown |= not leaked <= {cell.secret for cell in (*cells, *records)}
         if cells and max(leaks) <= level and not unknown:
-            found.append(_remedy(report, cells[0], max(leaks)))
+            noticed = [cell.verdict.detectable for cell in attacked.values() if cell.verdict.word == NOT_DETECTED]
+            found.append(_remedy(report, cells[0], max([*leaks, *noticed])))
     return sorted(found, key=lambda item: (round(max(item.lost, 0.0), 2), item.bytes))
 
 
