@@ -25,7 +25,7 @@ from securefed.parties import SumClient, SumServer, SumTerms
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
-FOLDERS = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
+FOLDERS = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir() and path.name != "__pycache__")
 CLIENTS = 4
 RNG = np.random.default_rng(0)
 GOOD = {"w": RNG.uniform(-1, 1, 50)}
