@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations, islice, product
+from itertools import combinations, product
 from math import factorial
 
 import numpy as np
@@ -32,16 +32,9 @@ from securefed.attacks._gradient_inversion.round_simulation import weights_of
 from securefed.attacks._gradient_inversion.starting_points import StartGenerator
 from securefed.attacks._gradient_inversion.sum_equations import SumEquations
 
-MOST_DRAWS = 4096
-"""Draws of a round above which the search is not tried: all of them are simulated, in every alternation."""
-ROUNDS = 24
-"""Rounds to fit, more if the rows need them: a round shows a part of the rows only."""
-_STARTS = 8
-"""Starts; at least one is made for each candidate of how many rows each class has."""
-_FIRST_STEPS, _LAST_STEPS = 15, 60
-"""Jacobians of a start, and of each alternation of the last search."""
-_ALTERNATIONS = 10
-"""Most alternations of the last search."""
+_DISTURBANCE = 0.5
+"""Bound on the standard deviation of the noise with which a start is repeated, relative to the rows' root mean square.
+"""
 
 
 @dataclass(frozen=True)
@@ -167,44 +160,71 @@ def best_draws(
     return tuple(chosen)
 
 
-def search_rows_and_draws(
-    equations: SumEquations, plain: StartGenerator, rng: np.random.Generator
-) -> tuple[SumEquations, SearchResult]:
+@dataclass(frozen=True)
+class BatchSearch:
     """Search for rows and draws together.
 
     From each start, rows are fitted as if every batch were full; then two alternations of draws and rows follow. The
-    start with the smallest residual is continued.
+    starts with the smallest residuals are continued, several times each, with more and more noise added to their rows.
 
-    Args:
-        equations: equations of the client, whose draws are unknown.
-        plain: starting points, and equations, of the same client as if each step used all rows. Such a client's
-            messages are near the observed ones while steps are small.
-        rng: source of randomness.
-
-    Returns:
-        The equations with the draws that explain the messages best, and the rows.
+    Attributes:
+        options: number of draws of a round above which the search is not tried; `SampleFit` checks it.
+        rounds: number of rounds to fit, more if the rows need them; `SampleFit` builds the equations with it.
+        starts: number of starts; at least one is made for each candidate of how many rows each class has.
+        first_steps: Jacobians of a start, and of each of its alternations.
+        finalists: number of starts that are continued.
+        tries: how often each of them is continued.
+        alternations: most alternations of a try.
+        last_steps: Jacobians of each alternation of a try.
     """
-    possible = PossibleDraws.of(equations.simulation.method, int(equations.simulation.sizes[0]))
-    # One round does not use all rows: starts are computed from gradients averaged over several rounds. The two systems
-    # may read the messages differently (`plain` takes LoSAC's running sums), and so have different bases: coordinates
-    # in `plain`'s basis, times this matrix, are those in `equations`'.
-    starts, change_of_basis = plain.averaged(), plain.equations.basis @ equations.basis.T
-    best, tried, jacobians = None, 0, 0
-    for start in islice(starts(rng), max(_STARTS, len(starts.label_counts))):
-        full_batches = fit_rows(plain.equations, start.labels, start.samples.ravel(), _FIRST_STEPS)
-        point = full_batches.point.reshape(plain.equations.shape) @ change_of_basis
-        guess = _alternate(equations, start.labels, point, possible, 2, _FIRST_STEPS)
-        tried, jacobians = tried + 1, jacobians + full_batches.steps + guess.fit.steps
-        if best is None or guess.fit.norm < best.fit.norm:
-            best = guess
-        if best.fit.norm <= SOLVED:
-            break
-    assert best is not None  # starts never end
-    if best.fit.norm > SOLVED:
-        point = best.fit.point.reshape(equations.shape)
-        found = _alternate(equations, best.labels, point, possible, _ALTERNATIONS, _LAST_STEPS)
-        best, jacobians = min(best, found, key=lambda one: one.fit.norm), jacobians + found.fit.steps
-    return best.equations, SearchResult(best.labels, best.fit, tried, jacobians)
+
+    options: int = 4096
+    rounds: int = 24
+    starts: int = 8
+    first_steps: int = 15
+    finalists: int = 3
+    tries: int = 4
+    alternations: int = 10
+    last_steps: int = 60
+
+    def __call__(
+        self, equations: SumEquations, plain: StartGenerator, rng: np.random.Generator
+    ) -> tuple[SumEquations, SearchResult]:
+        """Return the rows, and the equations with the draws that explain the messages best.
+
+        Args:
+            equations: equations of the client, whose draws are unknown.
+            plain: starting points, and equations, of the same client as if each step used all rows. Such a client's
+                messages are near the observed ones while steps are small.
+            rng: source of randomness.
+        """
+        possible = PossibleDraws.of(equations.simulation.method, int(equations.simulation.sizes[0]))
+        # One round does not use all rows: starts are computed from gradients averaged over several rounds. The two
+        # systems may read the messages differently (`plain` takes LoSAC's running sums), and so have different bases:
+        # coordinates in `plain`'s basis, times this matrix, are those in `equations`'.
+        starts, change_of_basis = plain.averaged(), plain.equations.basis @ equations.basis.T
+        generated, guesses, jacobians = starts(rng), list[_BatchFit](), 0
+        for _ in range(max(self.starts, len(starts.label_counts))):
+            start = next(generated)
+            full_batches = fit_rows(plain.equations, start.labels, start.samples.ravel(), self.first_steps)
+            point = full_batches.point.reshape(plain.equations.shape) @ change_of_basis
+            guess = _alternate(equations, start.labels, point, possible, 2, self.first_steps)
+            guesses.append(guess)
+            jacobians += full_batches.steps + guess.fit.steps
+            if guess.fit.norm <= SOLVED:
+                break
+        guesses.sort(key=lambda one: one.fit.norm)
+        best = guesses[0]
+        for guess in guesses[: self.finalists]:
+            for attempt in range(self.tries):
+                if best.fit.norm <= SOLVED:
+                    break
+                point = guess.fit.point.reshape(equations.shape)
+                spread = _DISTURBANCE * attempt / self.tries * float(np.sqrt(np.mean(point**2)))
+                point = point + rng.normal(0.0, spread, point.shape)
+                found = _alternate(equations, guess.labels, point, possible, self.alternations, self.last_steps)
+                best, jacobians = min(best, found, key=lambda one: one.fit.norm), jacobians + found.fit.steps
+        return best.equations, SearchResult(best.labels, best.fit, len(guesses), jacobians)
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,7 @@ import numpy as np
 
 from securefed.algorithms._optimization.local_steps import BatchDraw
 from securefed.attacks._base import Reconstruction, Target, View
-from securefed.attacks._gradient_inversion.batch_search import (
-    MOST_DRAWS,
-    ROUNDS,
-    number_of_draws,
-    search_rows_and_draws,
-)
+from securefed.attacks._gradient_inversion.batch_search import BatchSearch, number_of_draws
 from securefed.attacks._gradient_inversion.fitting_attack import FittingAttack, reconstruction
 from securefed.attacks._gradient_inversion.gradient_rounds import method_of, read_rounds
 from securefed.attacks._gradient_inversion.linear_model import LinearModel
@@ -45,7 +40,12 @@ class SampleFit(FittingAttack):
     `diagnostics["batches"]` holds the rows of every step of every round, numbered as in the estimate. If that search
     fails, or the view shows a sum of several such clients, full batches stand in for the random ones: the residual is
     large, and `diagnostics["draws"]` gives the reason. Such an estimate is no evidence of protection.
+
+    Attributes:
+        batch_search: the search for random draws.
     """
+
+    batch_search: BatchSearch = BatchSearch()
 
     name: ClassVar[str] = "gradient_inversion/fit"
 
@@ -98,17 +98,18 @@ class SampleFit(FittingAttack):
         if int(np.prod(problem.equations.shape)) > self.limit:
             return "not searched for: too many rows"
         options = number_of_draws(simulation.method, int(simulation.sizes[0]))
-        if options > MOST_DRAWS:
-            return f"not searched for: a round has {options:.3g}, the limit is {MOST_DRAWS}"
+        if options > self.batch_search.options:
+            return f"not searched for: a round has {options:.3g}, the limit is {self.batch_search.options}"
         return None
 
     def _with_draws(self, observed: View, target: Target, rng: np.random.Generator) -> Reconstruction:
         """Search for the rows together with the draws of every round."""
+        rounds = self.batch_search.rounds
         # LoSAC's clients send changes of stored gradients, whose running sums are about the full gradients later in a
         # run. The starting points are estimated from these sums as if they were the full gradients.
-        problem = problem_from_view(observed, target, rounds=ROUNDS)
-        starts = problem_from_view(observed, target, rounds=ROUNDS, running_sums=True).starts
-        equations, found = search_rows_and_draws(problem.equations, starts, rng)
+        problem = problem_from_view(observed, target, rounds=rounds)
+        starts = problem_from_view(observed, target, rounds=rounds, running_sums=True).starts
+        equations, found = self.batch_search(problem.equations, starts, rng)
         known = replace(problem, equations=equations, repeatable=True)
         out = reconstruction(known, found.fit.point.reshape(equations.shape), found.labels, found)
         batches = tuple(_batches(draw, equations.shape[0]) for draw in equations.simulation.draws or ())

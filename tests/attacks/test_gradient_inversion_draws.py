@@ -10,7 +10,7 @@ from securefed.algorithms._optimization import DSGD, FedAvg, FedSaga, LoSAC, Sca
 from securefed.attacks import views
 from securefed.attacks._base import Target
 from securefed.attacks._gradient_inversion import SampleFit
-from securefed.attacks._gradient_inversion.batch_search import PossibleDraws, best_draws, number_of_draws
+from securefed.attacks._gradient_inversion.batch_search import BatchSearch, PossibleDraws, best_draws, number_of_draws
 from securefed.attacks._gradient_inversion.row_fit_problem import problem_from_view
 from securefed.attacks.scores import sample_error
 from securefed.datasets._base import Dataset
@@ -77,14 +77,14 @@ def test_rows_and_draws_are_found_together(name: str) -> None:
 
 
 def test_what_is_not_searched_for_says_so_and_keeps_its_residual() -> None:
-    few, many = FedAvg(batch_size=2, local_steps=2), FedAvg(batch_size=2, local_steps=5)
-    for attack, method, rows, pooled, words in (
-        (SampleFit(), few, 3, True, "a sum of several clients"),
-        (SampleFit(), many, 6, False, "a round has 8.1e+03, the limit is 4096"),
-        (SampleFit(limit=5), few, 3, False, "too many rows"),
+    method = FedAvg(batch_size=2, local_steps=2)
+    _, transcript, target = scene(method, 3, rounds=6)
+    alone, everybody = views.server(transcript, 1), views.sum_only(transcript, None)
+    for attack, view, words in (
+        (SampleFit(), everybody, "a sum of several clients"),
+        (SampleFit(batch_search=BatchSearch(options=2)), alone, "a round has 9, the limit is 2"),
+        (SampleFit(limit=5), alone, "too many rows"),
     ):
-        _, transcript, target = scene(method, rows, rounds=6)
-        view = views.sum_only(transcript, None) if pooled else views.server(transcript, 1)
         found = attack.run(view, target, np.random.default_rng(0))
         assert words in found.diagnostics["draws"] and found.diagnostics["full batches assumed"]
         assert found.residual > 1e-3
