@@ -25,6 +25,7 @@ from securefed._tensors import Array
 from securefed.attacks._fitting.label_counts import mean_layer_input, minimum_counts, nearest_counts, round_to_total
 from securefed.attacks._gradient_inversion.gradient_rounds import GradientEstimate, local_steps
 from securefed.attacks._gradient_inversion.linear_model import LinearModel, number_of_classes
+from securefed.attacks._gradient_inversion.proximal_derivatives import is_proximal
 from securefed.attacks._gradient_inversion.sum_equations import SumEquations
 
 _LABEL_COUNTS = 12
@@ -35,6 +36,10 @@ _FIRST_ROUNDS = 8
 """With mini-batches, labels are counted from three averages: of the first round, of so many rounds, and of all."""
 _ITERATIONS = 3
 """Alternations between computing the probabilities from the rows and solving for the rows."""
+_CLIPPED_ITERATIONS = 4
+"""Alternations if contributions are clipped, because the clipping factors depend on the rows too."""
+_BIAS_WEIGHTS = 0.05, 2.0
+"""Limits of the estimated factors s_k of `_clipped_samples`, by which rows are divided: noise may bring one near 0."""
 _SINGULAR = 1e-3
 """Relative singular value below which a direction of the rows is left out of a start."""
 _SCALES = 0.7, 3.0
@@ -129,7 +134,7 @@ class StartGenerator:
         """Solve G = R X for the rows X by least squares, all rounds stacked.
 
         R (outputs, rows) has the columns p_k - y_k. The p_k are computed from the rows found before, zero at first.
-        Rows of one label come out equal. A clip scales the rows' sums down; the starts do not undo it.
+        Rows of one label come out equal.
 
         Args:
             labels: (rows,) classes.
@@ -137,6 +142,9 @@ class StartGenerator:
         Returns:
             (rows, coordinates).
         """
+        simulation = self.equations.simulation
+        if any(item.clips for item in simulation.rounds) and not is_proximal(simulation.method):
+            return self._clipped_samples(labels)
         targets = self.model.targets(labels)
         x = np.zeros((len(labels), len(self.equations.basis)))
         for _ in range(_ITERATIONS):
@@ -145,6 +153,31 @@ class StartGenerator:
                 residuals.append((self.model.probabilities(self.model.logits(item.point, x)) - targets).T)
                 sums.append(self.model.weight(item.gradient))
             x = np.linalg.lstsq(np.concatenate(residuals), np.concatenate(sums), rcond=_SINGULAR)[0]
+        return x
+
+    def _clipped_samples(self, labels: Array) -> Array:
+        """Solve for the rows under clips by least squares, with coefficients from the rows found before.
+
+        A clip scales a member's whole message, weights and bias alike. So the sums are sum_k s_k c_k x_k^T (weights)
+        and sum_k s_k c_k (bias): c_k is the coefficient of row k, clip included, as simulated with the rows found
+        before, and s_k the ratio of the true clip factor to the simulated one, taken as the same in all rounds. Least
+        squares gives s_k x_k and s_k side by side, and x_k is their ratio. Where a clip does not scale the bias with
+        the weights, s_k is taken as 1.
+        """
+        equations = self.equations
+        weights, bias = equations.data
+        clips = [clip for item in equations.simulation.rounds for clip in item.clips]
+        # a clip scales its blocks (a part's weights, or its bias) together; besides weights they must hold a bias
+        if not all(clip.weights and len(clip.blocks) > len(clip.weights) for clip in clips):
+            bias = bias[:, :0]  # no columns: s_k is taken as 1
+        x = np.zeros((len(labels), len(equations.basis)))
+        for _ in range(_CLIPPED_ITERATIONS):
+            # the c_k as columns, one line for each round, part of a message and output; observed sums likewise
+            coefficients = equations.coefficients(x, labels)
+            both = np.linalg.lstsq(coefficients, np.concatenate([weights, bias], axis=1), rcond=_SINGULAR)[0]
+            x = both[:, : x.shape[1]]  # s_k x_k; the last column is s_k
+            if bias.shape[1]:
+                x = x / np.clip(both[:, -1:], *_BIAS_WEIGHTS)
         return x
 
     @cached_property
