@@ -185,6 +185,10 @@ def test_what_to_do_says_why_nothing_is_known_of_a_protection() -> None:
     for one, why in (
         (replace(wide, explained=0.0), "Under Distributed DP the attacks on FAPS failed."),
         (wide, "Under Distributed DP the results of FAPS scatter too much to tell."),
+        (
+            replace(quiet, verdict=Verdict(NOT_DETECTED, math.nan)),
+            "Under Distributed DP one run does not say how small a leak of FAPS could have been missed.",
+        ),
         (missed, "Under Distributed DP no leak of FAPS was found, but one below 0.43 could have been missed."),
     ):
         leaking = cell("pca/faps", "secure_aggregation", "sum only", 0.9)

@@ -7,6 +7,7 @@ the accepted level was found.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import Final
 
@@ -19,6 +20,7 @@ from securefed._auditing.report.selections import ALONE, PLAIN, strongest
 _CAUSES: Final = {
     "failed": "the attacks on {names} failed",
     "scatter": "the results of {names} scatter too much to tell",
+    "single": "one run does not say how small a leak of {names} could have been missed",
     "missed": "no leak of {names} was found, but one below {size} could have been missed",
 }
 """Clauses by cause; `size` is the largest leak that one of the attacks could have missed."""
@@ -59,6 +61,8 @@ def _cause(cell: Cell, level: float) -> str:
     """Say why a cell in which no leak above the level was found does not exclude one; empty if it does."""
     if cell.verdict.word == INCONCLUSIVE:
         return "failed" if search_failed(cell) else "scatter"
+    if math.isnan(cell.verdict.detectable):
+        return "single"
     return "missed" if _missed(cell) > level else ""
 
 
@@ -71,5 +75,5 @@ def _clause(cause: str, cells: list[Cell]) -> str:
     """Say one cause of all its cells: under which protections, in which algorithms."""
     names = listed(list(dict.fromkeys(short(cell.algorithm) for cell in cells)))
     defenses = listed(list(dict.fromkeys(in_sentence(cell.defense) for cell in cells)), "or")
-    size = leak_text(max(map(_missed, cells)))
+    size = leak_text(max(map(_missed, cells))) if cause == "missed" else ""
     return f"under {defenses} {_CAUSES[cause].format(names=names, size=size)}"
