@@ -114,6 +114,7 @@ def test_ranks_with_masked_gradients_train_as_in_plain_ddp() -> None:
         assert shown in (ROOT / page).read_text()
 
 
+@pytest.mark.exhaustive
 def test_a_private_loop_stops_at_its_budget_and_learns() -> None:
     """Accuracy was .889 to .917 in five runs, and .907 without noise."""
     clipped, *_, private = start(*command_of("private")).splitlines()

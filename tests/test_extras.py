@@ -134,6 +134,7 @@ assert not list(__import__("pathlib").Path({str(tmp_path)!r}).iterdir())
 """)
 
 
+@pytest.mark.exhaustive
 def test_the_extra_audit_alone_audits_and_names_the_defence_that_it_does_not_bring(tmp_path: Path) -> None:
     run(
         f"""

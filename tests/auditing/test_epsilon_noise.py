@@ -229,6 +229,7 @@ class EverybodyJoins(PoissonCohort):
         return contribution
 
 
+@pytest.mark.exhaustive
 def test_coins_that_are_not_tossed_are_flagged(monkeypatch) -> None:
     """At delta .01 a client that joins with probability .02 is nearly hidden by that alone."""
     module = import_module("securefed.defenses._differential_privacy.gaussian")
@@ -243,6 +244,7 @@ def test_coins_that_are_not_tossed_are_flagged(monkeypatch) -> None:
     assert wrong.violated
 
 
+@pytest.mark.exhaustive
 def test_a_cohort_that_is_not_drawn_is_flagged() -> None:
     defense = chain(clip(1.0), gaussian(1.2, delta=0.01, sampler=FixedSizeSampling(1, 1000)))
     right = audit_noise(defense, 0.01, **SURE)

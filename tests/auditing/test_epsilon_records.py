@@ -113,6 +113,7 @@ def test_a_row_of_dp_sgd_is_as_private_as_accounted_for_and_bugs_are_flagged() -
     assert audited(private(LooseClip)).violated
 
 
+@pytest.mark.exhaustive
 def test_rows_that_are_not_drawn_as_accounted_for_are_flagged() -> None:
     """At delta .3 a row that is drawn with probability 1 / 64 is hidden by that alone, under noise that hides none."""
     drawn = private(noise_multiplier=0.4, batch_size=1, delta=0.3)
