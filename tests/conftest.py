@@ -8,6 +8,8 @@ default, `quick` by `make test`, which draws a fifth of the cases; `make test-al
 from __future__ import annotations
 
 import copy
+import os
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -30,3 +32,11 @@ def _own_draws(request, monkeypatch):
     shared = getattr(request.module, "RNG", None)
     if isinstance(shared, np.random.Generator):
         monkeypatch.setattr(request.module, "RNG", copy.deepcopy(shared))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_wait_for_the_disk() -> Iterator[None]:
+    """Files are written and renamed as ever, but not waited for: no test cuts the power, and kills lose no page."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "fsync", lambda descriptor: None)
+        yield

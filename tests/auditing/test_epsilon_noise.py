@@ -244,7 +244,6 @@ def test_coins_that_are_not_tossed_are_flagged(monkeypatch) -> None:
     assert wrong.violated
 
 
-@pytest.mark.exhaustive
 def test_a_cohort_that_is_not_drawn_is_flagged() -> None:
     defense = chain(clip(1.0), gaussian(1.2, delta=0.01, sampler=FixedSizeSampling(1, 1000)))
     right = audit_noise(defense, 0.01, **SURE)

@@ -100,10 +100,10 @@ def private(kind=PrivateFedAvg, **settings) -> PrivateFedAvg:
     return kind(**{"problem": LINEAR, "local_steps": 1, "batch_size": None, "noise_multiplier": 2.0} | settings)
 
 
-def audited(algorithm, data=REGRESSION, claimed=None):
+def audited(algorithm, data=REGRESSION, claimed=None, **settings):
     epsilon = algorithm.per_round(data.rows) if claimed is None else claimed
     silent = replace(algorithm, noise_multiplier=1e-12)
-    return audit_records(algorithm, chain(), data, algorithm.delta, silent=silent, claimed=epsilon, **SURE)
+    return audit_records(algorithm, chain(), data, algorithm.delta, silent=silent, claimed=epsilon, **SURE | settings)
 
 
 @pytest.mark.exhaustive
@@ -113,14 +113,13 @@ def test_a_row_of_dp_sgd_is_as_private_as_accounted_for_and_bugs_are_flagged() -
     assert audited(private(LooseClip)).violated
 
 
-@pytest.mark.exhaustive
 def test_rows_that_are_not_drawn_as_accounted_for_are_flagged() -> None:
     """At delta .3 a row that is drawn with probability 1 / 64 is hidden by that alone, under noise that hides none."""
     drawn = private(noise_multiplier=0.4, batch_size=1, delta=0.3)
     claimed = drawn.per_round(MANY.rows)
     assert claimed < 0.02
-    assert not audited(drawn, MANY).flagged
-    assert audited(replace(drawn, batch_size=None), MANY, claimed).violated
+    assert not audited(drawn, MANY, runs=200).flagged
+    assert audited(replace(drawn, batch_size=None), MANY, claimed, runs=200).violated
 
 
 def test_what_has_no_epsilon_or_too_few_rows_is_refused() -> None:

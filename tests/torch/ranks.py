@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,11 @@ def spawn(worker: Worker, ranks: int, folder: Path, *, leaves: bool = False) -> 
     A process that ends badly after it wrote its result (gloo may abort where a peer is gone) has done its work.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    started = multiprocessing.spawn(_process, (worker, ranks, str(folder), leaves), ranks, join=False)
+    # a server of forks imports torch and the workers once for all ranks
+    get_context("forkserver").set_forkserver_preload([worker.__module__])
+    started = multiprocessing.start_processes(
+        _process, (worker, ranks, str(folder), leaves), ranks, join=False, start_method="forkserver"
+    )
     for process in started.processes:
         process.join(240)
     if not all((folder / f"{rank}.npz").exists() for rank in range(ranks)):

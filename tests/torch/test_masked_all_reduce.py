@@ -142,7 +142,6 @@ def test_a_group_of_two_is_refused(three) -> None:
         assert str(found["refusals/pair"]).startswith("PlanError: a masked all-reduce needs 3 ranks or more")
 
 
-@pytest.mark.exhaustive
 def test_what_ranks_send_looks_uniform_and_without_masks_it_does_not(four) -> None:
     """Six and twelve standard deviations of a chi-square of 16,000 bytes and more."""
     for subset in itertools.chain.from_iterable(itertools.combinations(four, size) for size in (1, 2, 3, 4)):
@@ -151,7 +150,6 @@ def test_what_ranks_send_looks_uniform_and_without_masks_it_does_not(four) -> No
 
 
 @pytest.mark.parametrize("name", ["no masks", "check word", "call number", "another mean"])
-@pytest.mark.exhaustive
 def test_a_rank_that_deviates_ends_the_step_by_name_on_all_ranks(four, name) -> None:
     for found in four:
         assert str(found[f"deviations/{name}"]).startswith("MaskMismatch: the masks of the ranks did not cancel")
@@ -162,7 +160,6 @@ def test_a_rank_that_deviates_ends_the_step_by_name_on_all_ranks(four, name) -> 
         assert str(found["deviations/nothing, next"]) == "none"
 
 
-@pytest.mark.exhaustive
 def test_a_lost_rank_ends_the_step_of_the_others(four) -> None:
     for found in four[:3]:
         assert str(found["lost/step"]).startswith("RuntimeError")
