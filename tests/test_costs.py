@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import combinations
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from benchmarks.pages import scaling, scaling_points
 from benchmarks.pages.scaling_points import Encrypted, Point, layout, masking
-from benchmarks.peers.exchange import exchange, uniform
+from benchmarks.peers.exchange import Parties, exchange, uniform
 from securefed import _costs as costs
 from securefed._commands.cli import app
 from securefed._costs import encryption_terms
 from securefed._costs.masking_terms import MaskingCounts
+from securefed._costs.prediction import CountedExchange
 from securefed.defenses._chain import chain
 from securefed.defenses._differential_privacy import clip, skellam
 from securefed.defenses._fixed_point import Quantise
 from securefed.defenses._homomorphic import KeyHolder, paillier
 from securefed.defenses._homomorphic.paillier_protocol import InsecurePaillier
 from securefed.defenses._plain import Plain
-from securefed.defenses._secure_aggregation import secure_aggregation
+from securefed.defenses._secure_aggregation import Identities, secure_aggregation
 from securefed.errors import PlanError
 
 COMPLETE, SPARSE = masking("complete"), masking("sparse")
@@ -51,7 +54,7 @@ def test_sizes_are_those_of_the_plan() -> None:
 
 
 @pytest.mark.parametrize("options", CHOICES, ids=lambda options: "+".join(options) or "plain")
-@pytest.mark.parametrize("lost", [0, 2])
+@pytest.mark.parametrize("lost", [0, 2, 5])
 def test_bytes_are_exact_with_every_option(options, lost) -> None:
     defense = masking("complete", options, 16 if "signed" in options else 0)  # of 16 clients all deal the sum's key
     found, value, prepared = plan(16, 300, defense), uniform(16, 300), "pipelined" in options
@@ -60,9 +63,41 @@ def test_bytes_are_exact_with_every_option(options, lost) -> None:
     )
     said = costs.predict(defense, found, lost)
     assert said.received == pytest.approx(measured.received, rel=1e-9)
-    sent = sum(measured.sent.values())
-    assert sent <= said.sent
-    assert sent == said.sent or (prepared and lost)  # then there are fewer shares to deal for the next exchange
+    assert sum(measured.sent.values()) == said.sent
+    assert (said.sent < found.upload_bytes) == (prepared and lost > 0)  # fewer shares to deal for the next exchange
+
+
+@pytest.mark.parametrize("options", [("signed",), ("signed", "pipelined")])
+@pytest.mark.parametrize("lost", [0, 5])
+def test_every_signature_that_is_checked_is_counted(options, lost, monkeypatch) -> None:
+    """A prepared exchange checks signatures of the next one's keys, which clients that are lost do not send."""
+    defense = masking("complete", options, 16)
+    found, value, checked = plan(16, 50, defense), uniform(16, 50), Counter[str]()
+    real, steps = Identities.verify, {name: getattr(Parties, name) for name in ("_ask", "_serve")}
+    at = [""]
+
+    def verify(*given: Any) -> None:
+        checked[at[0]] += 1
+        real(*given)
+
+    def within(name: str) -> Any:
+        def step(parties: Any, *given: Any) -> Any:
+            at[0] = f"{parties.number}{name}"
+            return steps[name](parties, *given)
+
+        return step
+
+    monkeypatch.setattr(Identities, "verify", verify)
+    for name in steps:
+        monkeypatch.setattr(Parties, name, within(name))
+    prepared = "pipelined" in options
+    exchange(defense.aggregation, found, lambda c: defense.encode(value(c), found), lost, prepared=prepared)
+    counts = CountedExchange.of(defense, found, lost).counts
+    last = int(prepared)  # the number of the exchange that counts
+    assert checked[f"{last}_serve"] == counts["server_cpu"]["signature"]
+    # without preparation the lost clients check the keys' signatures too before they are lost
+    clients = (16 - lost) * counts["client_cpu"]["signature"] + (0 if prepared else 16 * lost)
+    assert checked[f"{last}_ask"] == clients
 
 
 def test_bytes_are_exact_on_a_sparse_graph() -> None:

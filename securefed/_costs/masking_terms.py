@@ -26,8 +26,8 @@ from typing import Final
 from securefed.defenses._base import Plan
 from securefed.defenses._fixed_point import wire_dtype, wire_size
 from securefed.defenses._secure_aggregation.mersenne import CHUNK
-from securefed.defenses._secure_aggregation.session import ACTIVE_STAGES, masking_of
-from securefed.defenses._secure_aggregation.verification import KEY_DEALERS
+from securefed.defenses._secure_aggregation.session import ACTIVE_STAGES, ENCRYPTED_SHARES_BYTES, masking_of
+from securefed.defenses._secure_aggregation.verification import KEY_DEALERS, PIECE_BYTES
 from securefed.errors import PlanError
 
 
@@ -132,6 +132,17 @@ class MaskingCounts:
         return self.alive if self.resumed else self.clients
 
     @property
+    def unsent(self) -> int:
+        """Bytes that a client sends less than its plan says, which counts without lost clients.
+
+        Where clients are lost in an exchange that prepares the next one, the others deal them no shares for that, nor
+        pieces of the key that its sum is checked with.
+        """
+        dealt = min(self.holders, self.adverts)
+        pieces = (self.clients - self.adverts) * PIECE_BYTES if self.verified else 0
+        return (self.holders - dealt) * ENCRYPTED_SHARES_BYTES + pieces
+
+    @property
     def dealers(self) -> int:
         """Number of clients that deal a piece of the key that the sum is checked with."""
         return min(KEY_DEALERS, self.clients) if self.verified else 0
@@ -146,7 +157,7 @@ TERMS: Final[Mapping[str, Mapping[str, Term]]] = {
         "polynomial term": lambda s: s.holders * s.shares,
         "entry": lambda s: s.entries,
         "mask byte": lambda s: s.upload_bytes * s.holders,
-        "signature": lambda s: s.signed * (s.clients + s.threshold),  # of keys, and of the survivors by a quorum
+        "signature": lambda s: s.signed * (s.adverts + s.threshold),  # of keys, and of the survivors by a quorum
         "remembered byte": lambda s: s.signed * s.upload_bytes,  # hashed, so that a repeated contribution is recognised
         "key piece": lambda s: s.dealers,
         "tag pad": lambda s: s.verified * (s.holders + s.alive),  # masks of its own tag; pads of all in the sum
@@ -164,7 +175,7 @@ TERMS: Final[Mapping[str, Mapping[str, Term]]] = {
         "upload byte": lambda s: s.upload_bytes * s.alive,
         "mask byte": lambda s: s.upload_bytes * (s.alive + s.pairs),  # each survivor's own mask, and those of the lost
         "entry": lambda s: s.entries,
-        "signature": lambda s: s.signed * (s.clients + s.alive),  # of keys, and of the survivors
+        "signature": lambda s: s.signed * (s.adverts + s.alive),  # of keys, and of the survivors
         "tag pad": lambda s: s.verified * (s.alive + s.pairs),
         "prepared client": lambda s: s.resumed * s.clients,
         "prepared bundle": lambda s: s.resumed * s.clients * s.holders,

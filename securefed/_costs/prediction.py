@@ -33,7 +33,8 @@ class ExchangeCost:
     Attributes:
         client_cpu: CPU seconds of one client.
         server_cpu: CPU seconds of the server.
-        sent: bytes that one client sends, without headers.
+        sent: most bytes that one client sends, without headers; clients that deal no piece of the key by which a sum
+            is checked send fewer.
         received: bytes that one client receives, without headers; includes the announced sum if clients verify it.
         client_memory: bytes that a client allocates in a step beside its inputs; `None` where not modelled.
         server_memory: bytes that the server allocates in a step beside its inputs; `None` where not modelled.
@@ -56,10 +57,12 @@ class CountedExchange:
     Attributes:
         model: the name of its cost model.
         counts: by quantity, the count of each term.
+        sent: most bytes that one client sends, without headers.
     """
 
     model: str
     counts: Mapping[str, Mapping[str, float]]
+    sent: int
 
     @classmethod
     def of(cls, defense: Defense, plan: Plan, lost: int = 0) -> CountedExchange:
@@ -76,11 +79,10 @@ class CountedExchange:
         protocol = defense.aggregation
         if isinstance(protocol, SecureAggregation):
             masked = masking_terms.MaskingCounts.of(plan, lost, resumed=protocol.pipelined)
-            return cls(protocol.name, _counts(masking_terms.TERMS, masked))
+            return cls(protocol.name, _counts(masking_terms.TERMS, masked), plan.upload_bytes - masked.unsent)
         if isinstance(protocol, Paillier) and (model := str(protocol)) in MODELS:
-            return cls(
-                model, _counts(encryption_terms.TERMS, encryption_terms.EncryptionCounts.of(plan, protocol.bits, lost))
-            )
+            encrypted = encryption_terms.EncryptionCounts.of(plan, protocol.bits, lost)
+            return cls(model, _counts(encryption_terms.TERMS, encrypted), plan.upload_bytes)
         raise PlanError(f"costs are known for {', '.join(MODELS)}; not for {protocol}")
 
 
@@ -131,4 +133,4 @@ def predict(defense: Defense, plan: Plan, lost: int = 0, fitted: Mapping[str, Co
         quantity: sum(constants[quantity][name] * count for name, count in counts.items())
         for quantity, counts in counted.counts.items()
     }
-    return ExchangeCost(sent=plan.upload_bytes, **predicted)
+    return ExchangeCost(sent=counted.sent, **predicted)
