@@ -20,7 +20,7 @@ import numpy as np
 from securefed._persistence import container
 from securefed._persistence.packing import nest, unnest
 from securefed._tensors import Tensors, decode, encode
-from securefed.errors import BindingError, DataError, MalformedError, StorageError
+from securefed.errors import BindingError, DataError, MalformedError, StorageError, VersionRefused
 
 PartyId = int
 """Number of a party: a client, the server or a helper."""
@@ -32,8 +32,24 @@ KEY_HOLDER: Final[PartyId] = -2
 """The number of the helper that decrypts sums under homomorphic encryption."""
 REFUSAL: Final = "refusal"
 """Stage of the message by which a client refuses a request."""
+PROTOCOL_VERSION: Final = 1
+"""Version of the protocol between parties. It stands in the header of every message, and in the first message of what
+precedes a run (Flower's enrolment, the agreement of keys of a masked all-reduce)."""
 # The fields of a message beside its body, with their types.
 _HEADER: Final[Mapping[str, type]] = {"run": str, "round": int, "stage": str, "sender": int, "receiver": int}
+_VERSION: Final = "version"
+
+
+def check_version(version: object, sender: PartyId, name: str = "it") -> None:
+    """Raise `VersionRefused`, which names the sender, unless it speaks this version; `None` stands for no version."""
+    if type(version) is int and version == PROTOCOL_VERSION:
+        return
+    theirs = "names no version" if version is None else f"speaks version {version!r:.20}"
+    raise VersionRefused(
+        sender,
+        f"{name} {theirs} of the protocol and this party speaks version {PROTOCOL_VERSION}; install the same release "
+        "of securefed at all parties",
+    )
 
 
 @dataclass(frozen=True)
@@ -57,20 +73,30 @@ class Message:
     body: Tensors
 
     def encode(self, *, before: bytes = b"") -> bytes:
-        """Encode the message as safetensors bytes, with the binding in their metadata; `before` stands in front."""
-        return encode(self.body, {name: getattr(self, name) for name in _HEADER}, before=before)
+        """Encode the message as safetensors bytes, version and binding in their metadata; `before` stands in front."""
+        binding = {name: getattr(self, name) for name in _HEADER}
+        return encode(self.body, {_VERSION: PROTOCOL_VERSION} | binding, before=before)
 
     @classmethod
-    def decode(cls, data: bytes, *, claimed_sender: PartyId = SERVER) -> Message:
+    def decode(cls, data: bytes, *, claimed_sender: PartyId = SERVER, stored: bool = False) -> Message:
         """Decode bytes, the inverse of `encode`.
 
+        Args:
+            data: the bytes.
+            claimed_sender: the party that the transport had them from, which errors name.
+            stored: whether they come from a state file; files that were written before messages named a version are
+                read too.
+
         Raises:
-            MalformedError: the bytes are no message; `claimed_sender` names whom the transport had it from.
+            MalformedError: the bytes are no message.
+            VersionRefused: the message is of another version of the protocol, or names none.
         """
         try:
             body, header = decode(data)
         except DataError as error:
             raise MalformedError(claimed_sender, str(error)) from error
+        if not stored or _VERSION in header:
+            check_version(header.pop(_VERSION, None), claimed_sender)
         for name, kind in _HEADER.items():
             if type(header.get(name)) is not kind:
                 raise MalformedError(claimed_sender, f"header field {name!r} is missing or no {kind.__name__}")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from securefed import _messages
 from securefed._messages import SERVER, Message
 from securefed._runtime.federation import Federation
 from securefed._runtime.run_options import RunOptions
@@ -157,6 +158,27 @@ def test_extreme_integers_in_an_upload_are_refused() -> None:
     result = federation.run(1)
     assert result.history[0].survivors == (0, 2, 3)
     assert "bound" in result.history[0].refusals[1]
+
+
+@pytest.mark.parametrize(("version", "survivors"), [(2, (0, 2, 3)), (1, (0, 1, 2, 3))])
+def test_a_client_of_another_version_is_left_out_by_name(monkeypatch, version, survivors) -> None:
+    def pick(self: Tampering, raw: bytes) -> bytes:
+        message = Message.decode(raw)
+        if message.sender != 1:
+            return raw
+        with monkeypatch.context() as patch:
+            patch.setattr(_messages, "PROTOCOL_VERSION", version)
+            return message.encode()
+
+    federation = Federation(
+        SSI(rank=2),
+        data(),
+        chain(secure_aggregation()),
+        transport=lambda e: Tampering(InProcessTransport(e), pick),
+    )
+    entry = federation.run(1).history[0]
+    assert entry.survivors == survivors
+    assert ("speaks version 2" in entry.refusals.get(1, "")) == (version == 2)
 
 
 def test_range_refusals_without_end_stop_the_run_by_name() -> None:

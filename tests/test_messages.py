@@ -7,13 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from securefed import _messages
 from securefed._messages import SERVER, Message, RoundRecord, SentMessage, Transcript
 from securefed._tensors import encode
-from securefed.errors import BindingError, MalformedError, ProtocolError, StorageError
+from securefed.errors import BindingError, MalformedError, ProtocolError, StorageError, VersionRefused
 
 RUN = "ab" * 16
 MESSAGE = Message(RUN, 4, "upload", 2, SERVER, {"x": np.arange(6.0).reshape(2, 3), "k": np.asarray(7)})
 BINDING = {"run": RUN, "round": 4, "stage": "upload", "sender": 2, "receiver": SERVER}
+VERSIONED = BINDING | {"version": 1}
 
 
 def test_a_message_survives_the_wire() -> None:
@@ -47,10 +49,33 @@ def test_mutated_bytes_give_a_message_or_a_named_refusal(data) -> None:
 
 @pytest.mark.parametrize("change", [{"round": "4"}, {"round": True}, {"sender": None}, {"extra": 1}, {"stage": None}])
 def test_headers_of_wrong_types_are_refused(change) -> None:
-    header = {k: v for k, v in (BINDING | change).items() if v is not None}
-    Message.decode(encode({}, BINDING))
+    header = {k: v for k, v in (VERSIONED | change).items() if v is not None}
+    Message.decode(encode({}, VERSIONED))
     with pytest.raises(MalformedError):
         Message.decode(encode({}, header))
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [(2, "speaks version 2"), (True, "speaks version True"), ("1", "version '1'"), (None, "names no")],
+)
+def test_messages_of_another_version_are_refused_by_name_before_their_fields_are_read(version, said) -> None:
+    header = {"unknown": 1} if version is None else {"unknown": 1, "version": version}
+    with pytest.raises(VersionRefused, match=f"{said}.*this party speaks version 1; install the same release") as found:
+        Message.decode(encode({}, header), claimed_sender=3)
+    assert found.value.sender == 3
+    with pytest.raises(MalformedError):  # positive control: of this version, it is read
+        Message.decode(encode({}, header | {"version": 1}), claimed_sender=3)
+
+
+def test_a_stored_message_may_name_no_version_and_no_other_one(monkeypatch) -> None:
+    old = encode(MESSAGE.body, BINDING)
+    assert Message.decode(old, stored=True).round == Message.decode(MESSAGE.encode(), stored=True).round == 4
+    with pytest.raises(VersionRefused):
+        Message.decode(old)
+    monkeypatch.setattr(_messages, "PROTOCOL_VERSION", 2)
+    with pytest.raises(VersionRefused, match="speaks version 1 of the protocol and this party speaks version 2"):
+        Message.decode(encode(MESSAGE.body, VERSIONED), stored=True)
 
 
 def transcript() -> Transcript:

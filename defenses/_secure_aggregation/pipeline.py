@@ -314,7 +314,8 @@ def _close_uploads(state: PipelinedServer) -> tuple[PipelinedServer, str, Outgoi
     assert not isinstance(step, Aggregate)
     new, stage, outgoing = _with_type(step)
     next_state = replace(_following(state), channels=state.accepted_channels)
-    adverts = {client: Message.decode(data, claimed_sender=client) for client, data in state.next_adverts.items()}
+    kept = state.next_adverts.items()
+    adverts = {client: Message.decode(data, claimed_sender=client, stored=True) for client, data in kept}
     next_step = four_stage_server.server_step(next_state, adverts)
     assert not isinstance(next_step, Aggregate)
     following, _, bodies = next_step

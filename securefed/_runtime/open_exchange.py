@@ -296,7 +296,7 @@ class OpenExchange:
         self._open = _Stage(requests, set(values["sent"]), set(values["replied"]), stop=stop)
         for party in values["asked"]:
             if (data := tensors.get(f"accepted/{party}")) is not None:
-                self._open.accepted[party] = Message.decode(data.tobytes(), claimed_sender=party)
+                self._open.accepted[party] = Message.decode(data.tobytes(), claimed_sender=party, stored=True)
 
     def _begin(self, outgoing: Outgoing) -> None:
         """Open a stage; a party's first request holds the exchange's header."""

@@ -29,7 +29,7 @@ from securefed._runtime.privacy_checks import check_stateless_clients
 from securefed._runtime.terms import Terms
 from securefed._tensors import Tensors
 from securefed.datasets._base import Dataset
-from securefed.errors import ConfigError, ContradictionError, DataError, MessageRefused
+from securefed.errors import ConfigError, ContradictionError, DataError, MessageRefused, VersionRefused
 from securefed.flower import _enrolment as enrolment
 from securefed.flower._enrolment import EnrolmentReply, Invitation, check_apart
 from securefed.flower._folder import ClientFolder, RunProgress, recall
@@ -127,7 +127,7 @@ class _PartyApp:
             self._enrol(Invitation.read(message.content), party, context)
         except Exception as error:
             _LOG.exception("not enrolled")
-            public = isinstance(error, ConfigError | ContradictionError)
+            public = isinstance(error, ConfigError | ContradictionError | VersionRefused)
             return EnrolmentReply(
                 party, str(error) if public else f"{type(error).__name__}; its own log gives the reason"
             )

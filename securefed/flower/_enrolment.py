@@ -3,7 +3,8 @@
 A SuperNode is Flower's process at a party's site. Before the first round the server app (`flower/_server`) sends an
 `Invitation` to every SuperNode, and the client app (`flower/_client`) answers with an `EnrolmentReply`. The terms are
 what all parties agree on before a run (algorithm, defence, public facts, seed). Each party makes them by itself, and
-compares their fingerprint with the server's.
+compares their fingerprint with the server's. Both messages name the version of the protocol, which is compared before
+anything else is read.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from typing import Final
 
 from flwr.app import ConfigRecord, RecordDict
 
-from securefed._messages import PartyId
+from securefed._messages import PROTOCOL_VERSION, SERVER, PartyId, check_version
 from securefed._runtime.terms import Terms
 from securefed.defenses._homomorphic import ThresholdPaillier
 from securefed.errors import ConfigError, DataError
 
 ACTION: Final = "query.securefed_enrol"
 _RECORD: Final = "securefed.enrol"
+_VERSION: Final = "version"
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,13 @@ class Invitation:
 
     @classmethod
     def read(cls, content: RecordDict) -> Invitation:
-        """Read the content of a Flower message; raise `DataError` if it is of another kind."""
-        fields = _fields(content, ("run", "terms", "resumes"))
+        """Read the content of a Flower message.
+
+        Raises:
+            DataError: it is of another kind.
+            VersionRefused: the server speaks another version of the protocol.
+        """
+        fields = _fields(content, ("run", "terms", "resumes"), SERVER)
         found = cls(*(str(fields[name]) for name in ("run", "terms", "resumes")))
         for run in (found.run, found.resumes or found.run):
             if re.fullmatch("[0-9a-f]{32}", run) is None:
@@ -69,9 +76,14 @@ class EnrolmentReply:
         return _content({"party": self.party, "refusal": self.refusal})
 
     @classmethod
-    def read(cls, content: RecordDict) -> EnrolmentReply:
-        """Read the content of a Flower message; raise `DataError` if it is of another kind."""
-        fields = _fields(content, ("party", "refusal"))
+    def read(cls, content: RecordDict, node: int) -> EnrolmentReply:
+        """Read the content of a Flower message from a SuperNode.
+
+        Raises:
+            DataError: it is of another kind.
+            VersionRefused: the SuperNode speaks another version of the protocol; the error names `node` as its sender.
+        """
+        fields = _fields(content, ("party", "refusal"), node, f"SuperNode {node}")
         if type(fields["party"]) is not int:
             raise DataError(f"party must be a whole number; got {fields['party']!r}")
         return cls(fields["party"], str(fields["refusal"]))
@@ -91,11 +103,15 @@ def check_apart(terms: Terms) -> None:
 
 
 def _content(fields: dict[str, str | int]) -> RecordDict:
-    return RecordDict({_RECORD: ConfigRecord(dict(fields))})
+    return RecordDict({_RECORD: ConfigRecord({_VERSION: PROTOCOL_VERSION, **fields})})
 
 
-def _fields(content: RecordDict, names: tuple[str, ...]) -> dict[str, object]:
+def _fields(content: RecordDict, names: tuple[str, ...], sender: int, name: str = "it") -> dict[str, object]:
+    """Return the fields; the version is checked first, since messages of another version may have other fields."""
     record = content.config_records.get(_RECORD)
-    if record is None or set(record) != set(names):
+    fields: dict[str, object] = {} if record is None else dict(record)
+    if fields:
+        check_version(fields.pop(_VERSION, None), sender, name)
+    if set(fields) != set(names):
         raise DataError("the message is no enrolment message of securefed; use the same release on both sides")
-    return dict(record)
+    return fields

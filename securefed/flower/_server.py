@@ -22,7 +22,7 @@ from securefed._runtime.history import RoundHistory
 from securefed._runtime.run_options import RunOptions
 from securefed._runtime.server import Progress, Result, Server
 from securefed._runtime.terms import Terms
-from securefed.errors import ConfigError, DataError, TooFewSurvivors
+from securefed.errors import ConfigError, DataError, TooFewSurvivors, VersionRefused
 from securefed.flower._enrolment import ACTION, EnrolmentReply, Invitation, check_apart
 from securefed.flower._grid import FlowerGrid
 
@@ -66,6 +66,7 @@ def serve(
 
     Raises:
         ConfigError: a party enrols with other terms, or refuses for a reason of the run.
+        VersionRefused: a SuperNode speaks another version of the protocol.
         TooFewSurvivors: too few enrolled in time.
         RoundVoid: a round could not be completed; the checkpoint holds all rounds before it.
         RangeRefused: a client's values stay out of range however often the range is doubled.
@@ -132,13 +133,12 @@ class Enrolment:
 
         Raises:
             ConfigError: a party refuses, or two SuperNodes report the same party.
+            VersionRefused: a SuperNode speaks another version of the protocol.
             TooFewSurvivors: too few SuperNodes enrolled in time.
         """
         end = time.monotonic() + seconds
         while True:  # the loop body runs at least once, even if the process was paused for all of the time
             for node, answer in self._look():
-                if (trouble := self._trouble(node, answer)) is not None:
-                    raise ConfigError(trouble)
                 self._enter(node, answer)
             if not self.missing or time.monotonic() >= end:
                 break
@@ -156,13 +156,13 @@ class Enrolment:
         if not self.missing:
             return
         for node, answer in self._look():
-            if (trouble := self._trouble(node, answer)) is None:
+            try:
                 self._enter(node, answer)
-            else:  # the run has begun, and goes on without this SuperNode
+            except (ConfigError, VersionRefused) as trouble:  # the run has begun, and goes on without this SuperNode
                 self._refused.add(node)
                 _LOG.warning("SuperNode %d does not enrol: %s", node, trouble)
 
-    def _look(self) -> Iterator[tuple[int, EnrolmentReply]]:
+    def _look(self) -> Iterator[tuple[int, EnrolmentReply | VersionRefused]]:
         """Send the invitations that are due, and yield the answers that have arrived."""
         now, settled = time.monotonic(), self._refused | set(self.nodes.values())
         due = [
@@ -183,7 +183,9 @@ class Enrolment:
                 _LOG.warning("SuperNode %d does not enrol yet: %.300r", sender, reply.error.reason)
                 continue
             try:
-                yield sender, EnrolmentReply.read(reply.content)
+                yield sender, EnrolmentReply.read(reply.content, sender)
+            except VersionRefused as error:
+                yield sender, error
             except DataError as error:
                 _LOG.warning("SuperNode %d does not enrol yet: %s", sender, error)
 
@@ -197,7 +199,17 @@ class Enrolment:
             return f"two SuperNodes report that they are client {answer.party}; give each its own partition-id"
         return None
 
-    def _enter(self, node: int, answer: EnrolmentReply) -> None:
+    def _enter(self, node: int, answer: EnrolmentReply | VersionRefused) -> None:
+        """Enter the party that a SuperNode reports.
+
+        Raises:
+            ConfigError: its answer enrols no party.
+            VersionRefused: it is of another version.
+        """
+        if isinstance(answer, VersionRefused):
+            raise answer
+        if (trouble := self._trouble(node, answer)) is not None:
+            raise ConfigError(trouble)
         if answer.party not in self.nodes:
             self.nodes[answer.party] = node
             _LOG.info("party %d enrolled (%d of %d)", answer.party, len(self.nodes), len(self._wanted))

@@ -23,7 +23,7 @@ from flwr.serverapp import Grid
 from securefed._persistence.sealing import Seal
 from securefed._tensors import Array as NumPyArray
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
-from securefed.errors import ConfigError, MalformedError, RoundVoid
+from securefed.errors import ConfigError, MalformedError, RoundVoid, VersionRefused
 from securefed.flower._grid import replies
 from securefed.flower._kept_sums import kept_sum
 from securefed.flower._roster import Roster
@@ -244,7 +244,13 @@ class SumGrid(Grid):
         """Ask sites for their numbers."""
         contents = {node: SumRequest(-1).content() for node in nodes}  # -1: the request asks for the client's number
         for node, content in self._carry(contents, message.metadata, self.patience):
-            if (party := party_named(content)) is not None:
+            try:
+                party = party_named(content, node)
+            except VersionRefused as error:
+                self._refused[node] = str(error)
+                _LOG.warning("SuperNode %d gets no number: %s", node, error)
+                continue
+            if party is not None:
                 yield node, party
 
     def _run(self, server: SumServer, message: Message, phase: str, timeout: float | None) -> SumResult:

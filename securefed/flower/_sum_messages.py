@@ -1,8 +1,9 @@
 """Read and write the messages between `SecureStrategy` and `secure_mod`.
 
 `SecureStrategy` makes a secure sum with the clients' SuperNodes, over Flower messages of named records. A request holds
-the terms, the number of the client it is for, the name of the metric that weights updates, and one message of the sum
-(bytes). The request for the upload also holds the strategy's own records, which the app is called with.
+the version of the protocol, the terms, the number of the client it is for, the name of the metric that weights updates,
+and one message of the sum (bytes). The request for the upload also holds the strategy's own records, which the app is
+called with.
 
 Clients that were sent different records must not be summed, since a difference could single one of them out. A secure
 sum is bound to a base, the model that updates are computed from: server and clients enter its digest into masks and
@@ -21,7 +22,7 @@ from typing import Final
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
-from securefed._messages import SERVER
+from securefed._messages import PROTOCOL_VERSION, SERVER, check_version
 from securefed._tensors import Array
 from securefed.errors import ConfigError, MalformedError
 from securefed.flower._grid import from_record, to_record
@@ -35,6 +36,7 @@ DIGEST_ENTRY: Final = 256.0
 _FACTS: Final = "securefed.request"
 _TERMS: Final = "securefed.terms"
 _DATA: Final = "securefed.message"
+_VERSION: Final = "version"
 _PARTY: Final = "party"
 _WEIGHTED_BY: Final = "weighted-by"
 
@@ -67,7 +69,7 @@ class SumRequest:
             original: the strategy's own records, where the request is for an upload.
         """
         content = RecordDict({} if original is None else dict(original))
-        content[_FACTS] = ConfigRecord({_PARTY: self.party, _WEIGHTED_BY: self.weighted_by})
+        content[_FACTS] = ConfigRecord({_VERSION: PROTOCOL_VERSION, _PARTY: self.party, _WEIGHTED_BY: self.weighted_by})
         if not self.asks_for_party:
             content[_TERMS], content[_DATA] = to_record(self.terms), to_record(self.data)
         return content
@@ -78,12 +80,14 @@ class SumRequest:
 
         Raises:
             MalformedError: the message holds no request: its server runs without `SecureStrategy`.
+            VersionRefused: the server speaks another version of the protocol.
         """
         content = message.content
         facts = content.config_records.get(_FACTS)
         try:
             if facts is None:
                 raise ValueError("no request of a SecureStrategy")
+            check_version(facts.get(_VERSION), SERVER)
             party, weighted_by = facts[_PARTY], facts[_WEIGHTED_BY]
             if type(party) is not int or type(weighted_by) is not str:
                 raise ValueError("a request whose fields have other types")
@@ -116,13 +120,20 @@ def reply_data(content: RecordDict, party: int) -> bytes:
 
 def party_content(party: int) -> RecordDict:
     """Return the content of the answer to the question which client a SuperNode is; `party_named` reads it."""
-    return RecordDict({_FACTS: ConfigRecord({_PARTY: party})})
+    return RecordDict({_FACTS: ConfigRecord({_VERSION: PROTOCOL_VERSION, _PARTY: party})})
 
 
-def party_named(content: RecordDict) -> int | None:
-    """Read what `party_content` wrote; `None` for any other content."""
+def party_named(content: RecordDict, node: int) -> int | None:
+    """Read what `party_content` wrote; `None` for any other content.
+
+    Raises:
+        VersionRefused: the SuperNode speaks another version of the protocol; the error names `node` as its sender.
+    """
     facts = content.config_records.get(_FACTS)
-    party = None if facts is None else facts.get(_PARTY)
+    if facts is None:
+        return None
+    check_version(facts.get(_VERSION), node, f"SuperNode {node}")
+    party = facts.get(_PARTY)
     return party if type(party) is int and party >= 0 else None
 
 

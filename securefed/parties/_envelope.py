@@ -10,9 +10,9 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from securefed.errors import ConfigError, MalformedError, TermsDiffer, VersionRefused
+from securefed._messages import PROTOCOL_VERSION, check_version
+from securefed.errors import ConfigError, MalformedError, TermsDiffer
 
-PROTOCOL_VERSION: Final = 1
 _MARK: Final = b"securefed sum"
 _HEADER: Final = struct.Struct("<16sH32s")
 
@@ -47,12 +47,7 @@ def unwrap(digest: bytes, data: bytes, sender: int) -> bytes:
     if len(data) < _HEADER.size or not data.startswith(_MARK):
         raise MalformedError(sender, "these bytes are no message of securefed.parties; pass requests and replies whole")
     _, version, theirs = _HEADER.unpack_from(data)
-    if version != PROTOCOL_VERSION:
-        raise VersionRefused(
-            sender,
-            f"it speaks version {version} of the protocol and this party version {PROTOCOL_VERSION}; install the same "
-            "release of securefed at all parties",
-        )
+    check_version(version, sender)
     if theirs != digest:
         raise TermsDiffer(
             sender,

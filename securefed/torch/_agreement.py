@@ -3,11 +3,13 @@
 `MaskingState` calls this once on every rank. Each pair of ranks agrees on a secret, from which their masks are made:
 one adds them, the other subtracts them, so that they cancel in the sum.
 
-1. Every rank makes an X25519 key and shows its public part, with its settings. The session is the digest of all of it.
-2. Every rank signs the session, where identities are given, and rank 0 sends the others a common key, encrypted for
+1. Every rank shows the version of the protocol that it speaks. All ranks refuse a mixture by name, in the same call,
+   whatever the other messages of the other version look like.
+2. Every rank makes an X25519 key and shows its public part, with its settings. The session is the digest of all of it.
+3. Every rank signs the session, where identities are given, and rank 0 sends the others a common key, encrypted for
    each. Rank 0 adds a mask from it to every sum, and every rank removes it, so that the network does not see the sum.
    As all keys stand in what is signed, a rank that verifies the signatures has the keys that the others sent.
-3. A masked sum of known numbers shows that the pairwise secrets agree and that the backend adds modulo 2^ring.
+4. A masked sum of known numbers shows that the pairwise secrets agree and that the backend adds modulo 2^ring.
 
 Ranks exchange bytes by summing a table in which each fills only its own row, and zeros stand in the others: so any
 backend that sums int32 will do.
@@ -25,6 +27,7 @@ from typing import Final
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from securefed._messages import PROTOCOL_VERSION
 from securefed._tensors import Array, Ring
 from securefed.defenses._fixed_point import wire_dtype
 from securefed.defenses._secure_aggregation.identities import SIGNATURE_BYTES, Identities
@@ -38,7 +41,7 @@ from securefed.defenses._secure_aggregation.primitives import (
     label,
     public_bytes,
 )
-from securefed.errors import AuthenticationError, ConfigError, MaskMismatch, PlanError
+from securefed.errors import AuthenticationError, ConfigError, MaskMismatch, PlanError, VersionRefused
 from securefed.torch._masking import CONTROL, Call, RankMasks, read_control
 
 LEAST_RANKS: Final = 3
@@ -68,6 +71,7 @@ class AgreedSettings:
 
 
 _SETTINGS: Final = struct.Struct("<idd?")
+_VERSION: Final = struct.Struct("<H")
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,16 +117,18 @@ def agree_on_keys(
 
     Raises:
         PlanError: fewer than three ranks.
+        VersionRefused: the ranks speak different versions of the protocol.
         ConfigError: the ranks' settings differ, or a rank has no identity.
         AuthenticationError: a rank's signature or message does not verify.
         MaskMismatch: the masks of a trial sum did not cancel, or the backend does not add integers.
     """
     check_ranks(ranks)
     _check_identities(rank, ranks, identities)
+    _check_versions(rank, [_VERSION.unpack(row)[0] for row in _show(_VERSION.pack(PROTOCOL_VERSION), rank, ranks, add)])
     key = X25519PrivateKey.generate()
     shown = _show(public_bytes(key) + _SETTINGS.pack(*astuple(settings)), rank, ranks, add)
     _check_settings(settings, rank, [_SETTINGS.unpack(row[KEY_BYTES:]) for row in shown])
-    session = fingerprint(_PROTOCOL, ranks, *shown)
+    session = fingerprint(_PROTOCOL, PROTOCOL_VERSION, ranks, *shown)
     publics = {peer: row[:KEY_BYTES] for peer, row in enumerate(shown) if peer != rank}
     agreements = {peer: agree(key, public, peer) for peer, public in publics.items()}
     statement = label(_PROTOCOL, session)
@@ -146,6 +152,19 @@ def _show(row: bytes, rank: int, ranks: int, add: Sum) -> list[bytes]:
     if total.shape != table.shape or total.min() < 0 or total.max() > 255 or not (total[rank] == table[rank]).all():
         raise AuthenticationError(rank, "what this rank showed to the others came back altered")
     return [shown.astype(np.uint8).tobytes() for shown in total]
+
+
+def _check_versions(rank: int, versions: Sequence[int]) -> None:
+    """Raise `VersionRefused` unless all ranks speak the version of this one; the text says which rank speaks which."""
+    other = next((peer for peer, version in enumerate(versions) if version != versions[rank]), None)
+    if other is None:
+        return
+    spoken = {version: [peer for peer, theirs in enumerate(versions) if theirs == version] for version in versions}
+    listed = "; ".join(f"version {version}: ranks {spoken[version]}" for version in sorted(spoken))
+    raise VersionRefused(
+        other, f"the ranks speak different versions of the protocol ({listed}); install the same release of securefed "
+        "on all ranks"
+    )  # fmt: skip
 
 
 def _check_settings(own: AgreedSettings, rank: int, all_settings: Sequence[tuple[object, ...]]) -> None:

@@ -65,6 +65,7 @@ class MaskingState:
 
     Raises:
         PlanError: fewer than three ranks, or too many for the ring.
+        VersionRefused: the ranks speak different versions of the protocol.
         ConfigError: the ranks' settings differ, a setting is out of range, or the model exchanges data besides
             gradients (SyncBatchNorm, buffers, unused parameters).
         AuthenticationError: a rank's signature or message does not verify.

@@ -5,15 +5,21 @@ from __future__ import annotations
 import copy
 import itertools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
 
+import pytest
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
+
+from securefed import _messages
+from securefed.flower import _enrolment, _sum_messages
+from securefed.parties import _envelope
 
 TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1  # what Flower sets in a ServerApp's process
 
@@ -88,6 +94,26 @@ def arrived(message: Message) -> Message:
     twin = copy.copy(message)
     twin.__dict__["_content"] = RecordDict(dict(message.content))
     return twin
+
+
+@contextmanager
+def of_version(version: int) -> Iterator[None]:
+    """Let the messages that are made and read in the block be those of a release that speaks this version."""
+    modules = (_messages, _envelope, _enrolment, _sum_messages)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in modules:
+            patch.setattr(module, "PROTOCOL_VERSION", version)
+        yield
+
+
+def released(app: Any, version: int) -> Any:
+    """The app as a release has it that speaks this version."""
+
+    def answer(message: Message, context: Context) -> Message:
+        with of_version(version):
+            return app(message, context)
+
+    return answer
 
 
 FAILURES = ["lost", "answer lost", "error", "not sent", "unreadable"]

@@ -57,7 +57,7 @@ def invite(node: Node, invitation: Invitation) -> str:
     """The node's refusal, empty where it enrols."""
     message = FlowerMessage(invitation.content(), 1, ACTION)
     message.metadata.__dict__["_message_id"] = "1"
-    return EnrolmentReply.read(node.app(message, node.context).content).refusal
+    return EnrolmentReply.read(node.app(message, node.context).content, 1).refusal
 
 
 def begin_anew(grid: LocalGrid) -> None:

@@ -15,20 +15,22 @@ from securefed._persistence.sealing import Seal
 from securefed._public import Public
 from securefed._runtime.federation import Federation
 from securefed._runtime.run_options import RunOptions
-from securefed._runtime.terms import Terms
+from securefed._runtime.terms import Terms, new_run
 from securefed.datasets._base import Dataset
 from securefed.defenses._base import Defense
 from securefed.defenses._chain import chain
 from securefed.defenses._fixed_point import Quantise
 from securefed.defenses._homomorphic import InsecurePaillier, insecure_deal, threshold_paillier
 from securefed.defenses._secure_aggregation import Identities, secure_aggregation
-from securefed.errors import ConfigError, RoundVoid, TooFewSurvivors
+from securefed.errors import ConfigError, RoundVoid, TooFewSurvivors, VersionRefused
 from securefed.flower import client_app, serve
 from securefed.flower._client import party_of
+from securefed.flower._enrolment import ACTION as ENROL
+from securefed.flower._enrolment import EnrolmentReply, Invitation
 from securefed.flower._grid import ACTION as PROTOCOL
 from securefed.flower._grid import from_content
 from tests.contract.settings import CLIENTS, data, make
-from tests.flower.grid import FAILURES, LocalGrid, Node, failing
+from tests.flower.grid import FAILURES, LocalGrid, Node, failing, of_version, released
 
 
 def quick(**options: Any) -> dict[str, Any]:
@@ -187,6 +189,54 @@ def test_a_party_of_other_terms_ends_the_run_before_it_begins(change: dict[str, 
     grid.nodes[103].app = client_app(lambda _: other, rows)
     with pytest.raises(ConfigError, match=f"party 3 does not take part.*{words}"):
         serve(grid, terms, 1, **quick())
+
+
+def test_a_supernode_of_another_version_is_refused_by_name_before_the_run_begins() -> None:
+    terms = terms_of("pca/ssi", chain(secure_aggregation()))
+    for version in (2, 1):
+        grid = grid_of(terms)
+        grid.nodes[103].app = released(grid.nodes[103].app, version)  # type: ignore[assignment]
+        if version == 2:
+            with pytest.raises(VersionRefused, match=r"SuperNode 103 speaks version 2 .* this party speaks version 1"):
+                serve(grid, terms, 1, **quick())
+            assert not grid.nodes[103].context.state  # nor does its app take part in the run of this server
+        else:  # positive control
+            assert serve(grid, terms, 1, **quick()).history[0].survivors == (0, 1, 2, 3, 4)
+
+
+def test_an_app_refuses_a_server_of_another_version_by_name_and_one_that_names_none() -> None:
+    terms = terms_of("pca/ssi", chain(secure_aggregation()))
+    node, invitation = grid_of(terms).nodes[100], Invitation(new_run(), terms.digest)
+
+    def refusal(content: Any) -> str:
+        message = FlowerMessage(content, 1, ENROL)
+        message.metadata.__dict__["_message_id"] = "1"
+        return EnrolmentReply.read(node.app(message, node.context).content, 100).refusal
+
+    with of_version(2):
+        other = invitation.content()
+    assert "message from -1 refused: it speaks version 2" in refusal(other)
+    without = invitation.content()
+    [record] = without.config_records.values()
+    del record["version"]
+    assert "it names no version of the protocol" in refusal(without)
+    assert not node.context.state
+    assert refusal(invitation.content()) == ""  # positive control
+
+
+def test_a_supernode_that_changes_its_release_during_a_run_is_left_out_of_the_sums() -> None:
+    terms, rounds = terms_of("pca/ssi", chain(secure_aggregation())), list[int]()
+    grid = grid_of(terms)
+    old, new = grid.nodes[103].app, released(grid.nodes[103].app, 2)
+
+    def update(entry: Any) -> None:
+        rounds.append(entry.round)
+        grid.nodes[103].app = new if len(rounds) == 1 else old  # type: ignore[assignment]
+
+    result = serve(grid, terms, 3, progress=update, **quick())
+    assert [entry.survivors for entry in result.history] == [(0, 1, 2, 3, 4), (0, 1, 2, 4), (0, 1, 2, 3, 4)]
+    assert all("speaks version 1 of the protocol and this party speaks version 2" in text for text in grid.errors)
+    assert grid.errors
 
 
 def test_data_beyond_what_is_declared_are_refused_without_a_word_of_them() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from securefed import chain
+from securefed import _messages, chain
 from securefed._messages import SERVER, Message
 from securefed.defenses import (
     Identities,
@@ -29,7 +29,7 @@ from securefed.errors import (
     TermsDiffer,
     VersionRefused,
 )
-from securefed.parties import SumClient, SumHelper, SumServer, SumTerms, _envelope
+from securefed.parties import SumClient, SumHelper, SumServer, SumTerms
 from securefed.parties._envelope import unwrap, wrap
 from tests.parties.helpers import play
 from tests.parties.sums import (
@@ -51,7 +51,7 @@ def test_messages_of_other_versions_terms_and_runs_are_refused_by_name(monkeypat
         client.receive(b"hello")
     with pytest.raises(TermsDiffer, match="give all parties the same SumTerms"):
         SumClient(terms_of(secure_aggregation(), rounds=3), 0).receive(request)
-    monkeypatch.setattr(_envelope, "PROTOCOL_VERSION", 2)
+    monkeypatch.setattr(_messages, "PROTOCOL_VERSION", 2)
     with pytest.raises(VersionRefused, match="speaks version 1"):
         client.receive(request)
     server.receive({0: request}, more=True)

@@ -112,13 +112,14 @@ def agreements(
     settings: Callable[[int], AgreedSettings] = lambda rank: AgreedSettings(32, 1.0, 64.0, False),
     identities: Callable[[int], Identities | None] = lambda rank: None,
     tamper: Callable[[int, int, Array], Array] | None = None,
+    module: Callable[[int], Any] = lambda rank: _agreement,
 ) -> list[Agreement | Exception]:
-    """What the agreement of keys gives each rank, or raises there."""
+    """What the agreement of keys gives each rank, or raises there; `module` has the code that a rank runs."""
     add, found = ThreadSum(ranks, tamper), [RuntimeError("not run")] * ranks
 
     def one(rank: int) -> None:
         try:
-            found[rank] = _agreement.agree_on_keys(
+            found[rank] = module(rank).agree_on_keys(
                 rank, ranks, settings(rank), identities(rank), lambda array: add(rank, array)
             )
         except Exception as error:

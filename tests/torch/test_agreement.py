@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec, module_from_spec
+from typing import Any
 
 import numpy as np
 import pytest
 
 from securefed._tensors import Array
 from securefed.defenses._secure_aggregation.identities import Identities, new_identity, public_identity
-from securefed.errors import AuthenticationError, ConfigError, MaskMismatch, PlanError
+from securefed.errors import AuthenticationError, ConfigError, MaskMismatch, PlanError, VersionRefused
 from securefed.torch._agreement import AgreedSettings, Agreement
 from securefed.torch._masking import Call
 from tests.torch.ranks import agreements
@@ -80,6 +82,49 @@ def test_ranks_with_other_settings_are_named(odd, name) -> None:
     assert not any(isinstance(one, Agreement) for one in found)
 
 
+def of_version(version: int) -> Any:
+    """The module as a release has it that speaks this version."""
+    spec = find_spec("securefed.torch._agreement")
+    assert spec is not None and spec.loader is not None
+    release = module_from_spec(spec)
+    spec.loader.exec_module(release)
+    release.PROTOCOL_VERSION = version
+    return release
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_ranks_of_another_version_are_named_on_every_rank(signed) -> None:
+    identities = pinned(3)
+
+    def found(version: int) -> list[Agreement | Exception]:
+        other = of_version(version)
+        return agreements(
+            3,
+            lambda rank: AgreedSettings(32, 1.0, 64.0, signed),
+            lambda rank: identities(rank) if signed else None,
+            module=lambda rank: other if rank == 2 else of_version(1),
+        )
+
+    refused = found(2)
+    assert all(isinstance(one, VersionRefused) for one in refused), refused
+    assert all("version 1: ranks [0, 1]; version 2: ranks [2]" in str(one) for one in refused)
+    assert [one.sender for one in refused] == [2, 2, 0]  # type: ignore[union-attr]
+    agreed = found(1)  # positive control
+    assert len({one.fingerprint for one in agreed}) == 1  # type: ignore[union-attr]
+
+
+def test_the_version_comes_before_all_else_that_a_rank_shows() -> None:
+    """A later version may show other rows afterwards: the first sum has the same length in each."""
+    lengths: dict[int, list[int]] = {rank: [] for rank in range(3)}
+
+    def note(rank: int, call: int, total: Array) -> Array:
+        lengths[rank].append(total.size)
+        return total
+
+    agreements(3, tamper=note, module=lambda rank: of_version(1 + rank))
+    assert lengths == {0: [6], 1: [6], 2: [6]}
+
+
 def test_identities_sign_the_agreement() -> None:
     found = agreements(3, lambda rank: SIGNED, pinned(3))
     assert all(isinstance(one, Agreement) for one in found), found
@@ -108,20 +153,22 @@ def test_a_rank_without_its_private_identity_is_told_so() -> None:
 
 
 ALTERED = {
-    "the key of rank 0": (0, 0),
-    "the key of rank 2": (0, 2 * 53),
-    "the bound of rank 2": (0, 2 * 53 + 32 + 5),
-    "its own key": (0, 53),
-    "the common key, sealed for it": (1, 64 + 48),
-    "a number of the trial": (2, 0),
-    "a check word of the trial": (2, -1),
+    "the version of rank 0": (0, 0),
+    "its own version": (0, 2),
+    "the key of rank 0": (1, 0),
+    "the key of rank 2": (1, 2 * 53),
+    "the bound of rank 2": (1, 2 * 53 + 32 + 5),
+    "its own key": (1, 53),
+    "the common key, sealed for it": (2, 64 + 48),
+    "a number of the trial": (3, 0),
+    "a check word of the trial": (3, -1),
 }
 
 
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("what", [*ALTERED, "a signature"])
 def test_what_an_attacker_alters_for_one_rank_ends_the_agreement_there(what, signed) -> None:
-    identities, (call, place) = pinned(3), {**ALTERED, "a signature": (1, 0)}[what]
+    identities, (call, place) = pinned(3), {**ALTERED, "a signature": (2, 0)}[what]
     found = agreements(
         3,
         lambda rank: AgreedSettings(32, 1.0, 64.0, signed),
@@ -131,4 +178,4 @@ def test_what_an_attacker_alters_for_one_rank_ends_the_agreement_there(what, sig
     if what == "a signature" and not signed:  # the control: zeros stand there, which nothing reads
         assert all(isinstance(one, Agreement) for one in found)
     else:
-        assert isinstance(found[1], AuthenticationError | MaskMismatch | ConfigError), found[1]
+        assert isinstance(found[1], AuthenticationError | MaskMismatch | ConfigError | VersionRefused), found[1]
