@@ -2,87 +2,82 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from multiprocessing import Pipe
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import pytest
-import torch
 
+import securefed
 from securefed import errors
 from securefed.parties import SumClient, SumServer, SumTerms
 
 PAGE = (Path(__file__).parents[1] / "docs" / "protect-your-loop.md").read_text()
-TERMS, CLIENT, ANSWERS, SERVER, LOST, CARRY, AGAIN, IDENTITIES = re.findall(
-    r"```python\n(.*?)```", PAGE, flags=re.DOTALL
-)
+*PROGRAM, AGAIN, IDENTITIES = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+PRINTED, ROUNDS = re.findall(r"```text\n(.*?)```", PAGE, flags=re.DOTALL)
+TERMS, CLIENT, CARRY, SERVER, MAIN = PROGRAM
 
 
-def network() -> torch.nn.Module:
-    torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2))
+def run(folder: Path, code: str, name: str) -> list[str]:
+    """The lines that a file with this code prints, started in the folder as a reader would."""
+    (folder / name).write_text(code)
+    package = {"PYTHONPATH": str(Path(securefed.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, name], cwd=folder, env=os.environ | package, capture_output=True, text=True, timeout=300,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
-def train(net: torch.nn.Module, rows: torch.Tensor) -> None:
-    adam = torch.optim.Adam(net.parameters(), 0.01)
-    net(rows).square().sum().backward()
-    adam.step()
+def parts(lines: list[str]) -> tuple[list[str], list[float]]:
+    """What is printed before the losses, and the losses."""
+    return [line.rpartition(" ")[0] for line in lines], [float(line.rpartition(" ")[2]) for line in lines]
 
 
-class Sites:
-    """Three clients, each with the page's code and names of its own; `carry` hands them requests one at a time."""
-
-    def __init__(self, terms: SumTerms) -> None:
-        self.names: list[dict[str, Any]] = [
-            {"terms": terms, "number": number, "net": network(), "train": train, "rows": torch.randn(8 + number, 4)}
-            for number in range(3)
-        ]
-        self.updates: list[dict[str, torch.Tensor]] = []
-        for names in self.names:
-            exec(CLIENT, names)  # noqa: S102 - our own page
-
-    def send_model(self, state: dict[str, torch.Tensor]) -> None:
-        for names in self.names:
-            names["net"].load_state_dict(state)
-            names["send"], names["next_request"] = None, lambda: None
-            exec(ANSWERS, names)  # noqa: S102 - trains; no request yet
-        self.updates = [{k: v.clone() for k, v in names["net"].state_dict().items()} for names in self.names]
-
-    def carry(self, requests: Any) -> dict[int, bytes]:
-        replies: dict[int, bytes] = {}
-        for number, request in requests.items():
-            names, waiting = self.names[number], [request]
-            loop = ANSWERS[ANSWERS.index("while") :]
-            names["next_request"] = lambda waiting=waiting: waiting.pop() if waiting else None
-            names["send"] = lambda reply, number=number: replies.__setitem__(number, reply)
-            exec(loop, names)  # noqa: S102
-        return replies
-
-
-def test_the_loop_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"net": network(), "rounds": 1}
-    exec(TERMS, names)  # noqa: S102
-    assert SumTerms.from_bytes(names["data"]).digest == names["terms"].digest
-    sites = Sites(names["terms"])
-    names |= {"send_model": sites.send_model, "carry": sites.carry}
-    exec(SERVER, names)  # noqa: S102
-    weights = torch.tensor([8.0, 9.0, 10.0])
-    for name, value in names["net"].state_dict().items():
-        exact = sum(w * u[name] for w, u in zip(weights, sites.updates, strict=True)) / weights.sum()
-        torch.testing.assert_close(value.double(), exact.double(), atol=1e-5, rtol=0)
-    assert names["server"].result.weight == pytest.approx(27)
-
-    sites.send_model(names["net"].state_dict())
-    exec(LOST, names)  # noqa: S102
-    assert capsys.readouterr().out.splitlines()[-1] == "(0, 2)"
-    exec(AGAIN, names)  # noqa: S102
-    assert capsys.readouterr().out == "2\n"
-    exec(IDENTITIES, names)  # noqa: S102
-    assert names["public"].fingerprint in capsys.readouterr().out
+def test_the_program_trains_in_an_empty_folder_as_printed_and_goes_on_when_it_is_started_again(tmp_path: Path) -> None:
+    said, losses = parts(PRINTED.splitlines())
+    assert len(said) == 10 and "(0, 1, 2)" in said[6] and "(0, 2)" in said[7]
+    assert losses[-1] < losses[0] / 50  # it learns
+    for started in (1, 2):
+        printed, found = parts(run(tmp_path, "\n\n".join(PROGRAM), "loop.py"))
+        assert printed == said
+        assert found == pytest.approx(losses, abs=5e-3)
+        assert run(tmp_path, AGAIN, "again.py") == [str(started * int(ROUNDS))]
     assert {path.name for path in tmp_path.iterdir()} >= {"server.state", "client-0.state"}
+    assert re.fullmatch(r"([0-9a-f]{4} ?)+", run(tmp_path, IDENTITIES, "identities.py")[-1])
+
+
+def test_the_mean_of_the_printed_program_is_the_weighted_mean_of_the_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same functions, with the clients in threads: the server's model is the mean that a loop in the clear has."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "loop"}
+    for block in PROGRAM:
+        exec(block, names)  # noqa: S102 - our own page
+    net, pairs, expected = names["network"](), [Pipe() for _ in range(3)], {}
+    for number in range(3):
+        own, (x, y) = names["network"](), names["rows_of"](number)
+        names["train"](own, x, y)
+        for name, value in own.state_dict().items():
+            expected[name] = expected.get(name, 0) + value.double() * len(x) / 180
+    threads = [Thread(target=names["client"], args=(number, there)) for number, (_, there) in enumerate(pairs)]
+    for thread in threads:
+        thread.start()
+    pipes = [here for here, _ in pairs]
+    result = names["server_round"](SumServer(names["terms"]), net, pipes)
+    names["tell"](pipes, b"")
+    for thread in threads:
+        thread.join(60)
+    assert result.weight == 180 and not any(thread.is_alive() for thread in threads)
+    for name, value in net.state_dict().items():
+        assert value.double().numpy() == pytest.approx(expected[name].numpy(), abs=1e-4)
 
 
 def test_every_error_that_the_parties_raise_is_in_the_table() -> None:
@@ -99,26 +94,50 @@ def test_every_error_that_the_parties_raise_is_in_the_table() -> None:
     assert all(issubclass(getattr(errors, name), errors.SecureFedError) for name in named)
 
 
+def answers(pipe: Any) -> None:
+    """Answer one request."""
+    pipe.send_bytes(b"reply to " + pipe.recv_bytes())
+
+
 def test_the_printed_carry_goes_on_without_clients_that_are_gone_or_silent() -> None:
     names: dict[str, Any] = {}
     exec(CARRY, names)  # noqa: S102
     pairs = [Pipe() for _ in range(4)]
     answering, silent, closed, dying = (there for _, there in pairs)
-    answering.send_bytes(b"reply")
     closed.close()
-    Thread(target=lambda: (dying.recv_bytes(), dying.close())).start()
-    replies = names["carry"](dict.fromkeys(range(4), b"request"), [here for here, _ in pairs], seconds=0.2)
-    assert replies == {0: b"reply"}
-    assert answering.recv_bytes() == silent.recv_bytes() == b"request"
+    for act in (lambda: answers(answering), lambda: (dying.recv_bytes(), dying.close())):
+        Thread(target=act).start()
+    replies = names["carry"](dict.fromkeys(range(4), b"request"), [here for here, _ in pairs], seconds=3.0)
+    assert replies == {0: b"reply to request"}
+    assert silent.recv_bytes() == b"request"
+
+
+def test_the_printed_carry_leaves_out_replies_that_come_too_late() -> None:
+    names: dict[str, Any] = {}
+    exec(CARRY, names)  # noqa: S102
+    here, there = Pipe()
+    assert names["carry"]({0: b"first"}, [here], seconds=0.05) == {}
+    there.send_bytes(b"late")
+    Thread(target=lambda: (there.recv_bytes(), there.recv_bytes(), there.send_bytes(b"second's"))).start()
+    assert names["carry"]({0: b"second"}, [here]) == {0: b"second's"}
+
+
+def test_the_printed_tell_goes_on_without_clients_that_are_gone() -> None:
+    names: dict[str, Any] = {}
+    exec(CARRY, names)  # noqa: S102
+    (gone, closed), (here, there) = Pipe(), Pipe()
+    closed.close()
+    names["tell"]([gone, here], b"the model")
+    assert there.recv_bytes() == b"the model"
 
 
 def test_the_printed_carry_does_not_wait_once_all_replies_are_there() -> None:
     names: dict[str, Any] = {}
     exec(CARRY, names)  # noqa: S102
     usual, waited_for = names["wait"], []
-    names["wait"] = lambda pipes, seconds: waited_for.append(len(pipes)) or usual(pipes, min(seconds, 1.0))
+    names["wait"] = lambda pipes, seconds: waited_for.append(len(pipes)) or usual(pipes, seconds)
     here, there = Pipe()
-    there.send_bytes(b"reply")
-    assert names["carry"]({0: b"request"}, [here]) == {0: b"reply"}
+    Thread(target=lambda: answers(there)).start()
+    assert names["carry"]({0: b"request"}, [here]) == {0: b"reply to request"}
     assert waited_for == [1]
     assert names["carry"]({}, [here]) == {} and waited_for == [1]
