@@ -192,12 +192,12 @@ def test_curves_over_epsilon_are_asked_for_with_numbers(tmp_path) -> None:
 
 
 def test_the_gate_exits_with_3_above_its_threshold_only(tmp_path, monkeypatch) -> None:
-    leaky = ["audit", *SMALL, "--out", str(tmp_path), "--json"]
-    assert RUNNER.invoke(app, [*leaky, "--fail-above", "0.5"]).exit_code == 3
-    quiet = made.report(made.cell("pca/ssi", "plain", "server", 0.01))
-    monkeypatch.setattr("securefed._commands.audit_run.run_and_save", lambda *_, **__: quiet)
-    passed = RUNNER.invoke(app, [*leaky, "--fail-above", "0.5"])
-    assert passed.exit_code == 0, passed.output
+    audited = ["audit", *SMALL, "--out", str(tmp_path), "--json"]
+    for leakage, code in ((0.99, 3), (0.01, 0)):
+        found = made.report(made.cell("pca/ssi", "plain", "server", leakage))
+        monkeypatch.setattr("securefed._commands.audit_run.run_and_save", lambda *_, found=found, **__: found)
+        passed = RUNNER.invoke(app, [*audited, "--fail-above", "0.5"])
+        assert passed.exit_code == code, passed.output
     assert json.loads(passed.stdout)["cells"]
 
 
