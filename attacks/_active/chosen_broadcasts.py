@@ -28,10 +28,17 @@ class ChosenBroadcast:
         to_all: the broadcast that every client receives.
         to_some: broadcasts of single clients that receive another one. A message layer that binds each upload to the
             broadcast it answers (secure aggregation here) refuses to sum clients that received different ones.
+        counted: whether the server afterwards tells the clients that this round's sum counted them. A client that hears
+            that it was not counted drops the state that it made in the round, as after a lost connection. A server that
+            lies about it finds every client's memory as it was, round after round.
+        doublings: how often the server says that the declared bounds were doubled, which clients accept up to
+            `MAX_DOUBLINGS` times; sums get coarser by as many bits.
     """
 
     to_all: Tensors
     to_some: Mapping[ClientId, Tensors] = field(default_factory=dict)
+    counted: bool = True
+    doublings: int = 0
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,14 @@ and the bias the numbers of the same rows. The second term does not depend on th
 thresholds above every row predicts class 0 for all rows and shows it, and the server subtracts it from later rounds.
 Summed over the classes from c on, the first term is the sum of all rows above t_c. An interval that holds one row gives
 that row exactly. Each further round divides the intervals that hold several rows. Logistic regression has one logit,
-k (g x - t_1), whose gradient is directly (sum of the rows above t_1) - (sum of the rows of label 1). An audit's
-`DeviatingServer` runs the attack: it sends the broadcasts that `play` yields, and gives it the messages.
+k (g x - t_1), whose gradient is directly (sum of the rows above t_1) - (sum of the rows of label 1).
+
+Clients' memories do not matter, since the server says after every round that its sum counted nobody. Clients of FLAME
+start their steps at a model w^0 of their own, and the broadcast w pulls them, so that step h is made at
+w^0 + s_h (w - w^0) with public s_h: for large k a classifier with the same thresholds. The gradient at w^0 is in all
+messages alike, and the subtraction of the first one removes it.
+
+An audit's `DeviatingServer` runs the attack: it sends the broadcasts that `play` yields, and gives it the messages.
 
 Source: the thresholds of Fowl et al. 2022 (Robbing the Fed, arXiv 2110.13057), for a model without a hidden layer.
 """
@@ -24,6 +30,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from securefed._runtime.exchange_header import MAX_DOUBLINGS
 from securefed._tensors import Array, Tensors
 from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogue, Situation
 from securefed.attacks._active.simulated_client import SimulatedClient, has_labels, why_no_method
@@ -84,10 +91,12 @@ class LinearClassifier:
         """
         if self.classes == 1:
             return {self.weight: sharpness * direction, self.bias: np.asarray(-sharpness * thresholds[0])}
-        steps = np.arange(self.classes)[:, None] * direction
+        # Softmax ignores what all classes share: the middle class is taken as 0, so that entries are small.
+        steps, heights = np.arange(self.classes), np.append(0.0, np.cumsum(thresholds))
+        middle = self.classes // 2
         return {
-            self.weight: sharpness * steps,
-            self.bias: -sharpness * np.append(0.0, np.cumsum(thresholds)),
+            self.weight: sharpness * (steps - middle)[:, None] * direction,
+            self.bias: -sharpness * (heights - heights[middle]),
         }
 
     def above(self, weight: Array, bias: Array) -> tuple[Array, Array]:
@@ -134,6 +143,11 @@ class _Ladder:
             self.levels.insert(place, float(level))
             self.sums.insert(place, total)
             self.counts.insert(place, int(np.rint(count)))
+
+    @property
+    def top(self) -> float:
+        """The lowest threshold above all rows."""
+        return self.levels[self.counts.index(0)]
 
     def intervals(self) -> list[tuple[float, float, Array, int]]:
         """Return (low, high, sum of rows, count) of all intervals that hold rows."""
@@ -195,31 +209,35 @@ class ClassThresholds:
         assert model is not None
         direction = rng.normal(size=public.features) / public.features**0.5
         reach = public.feature_bound * float(np.abs(direction).sum()) * (1 + 1e-6)  # |g x| < reach for every row
-        sharpness = _sharpness(client, model) / reach
+        limit, sharpest = client.largest, _sharpness(client, model) / reach
+        doublings = MAX_DOUBLINGS if np.isfinite(limit) else 0
+
+        def choose(thresholds: Array) -> tuple[ChosenBroadcast, float]:
+            """Return the broadcast with these thresholds, as sharp as clients take it, and its sharpness."""
+            entries = model.parameters(direction, thresholds, 1.0).values()
+            sharpness = min(sharpest, limit / max(float(np.abs(value).max()) for value in entries))
+            parameters = model.parameters(direction, thresholds, sharpness)
+            broadcast = client.broadcast(situation.honest, parameters)
+            return ChosenBroadcast(broadcast, counted=False, doublings=doublings), sharpness
+
         above_all = np.full(model.thresholds, 2 * reach)
-        base = yield self._chosen(client, situation, model, direction, above_all, sharpness)
-        part, unit = _unit(client, model, base.broadcast, rng)
-        by_label = _read(client, model, part, unit, base.message)  # minus the rows of each label: the second term
-        ladder = _Ladder([reach], [np.zeros(public.features)], [0], _WITHIN / sharpness)
+        base = yield choose(above_all)[0]
+        below = choose(-above_all)[0]
+        part, unit = _unit(client, model, base.broadcast, below.to_all, rng)
+        by_label = _read(client, model, part, unit, client.heard(base))  # minus the rows of each label: the second term
+        ladder = _Ladder([reach], [np.zeros(public.features)], [0], 0.0)
         levels = np.linspace(-reach, reach, model.thresholds + 1)[:-1]
         for _ in range(self.rounds - 1):
-            padded = np.append(levels, np.full(model.thresholds - len(levels), 2 * reach))  # unused ones above all rows
-            observed = yield self._chosen(client, situation, model, direction, padded, sharpness)
-            sums, counts = _read(client, model, part, unit, observed.message)
+            # thresholds that are not used lie above all rows
+            chosen, sharpness = choose(np.append(levels, np.full(model.thresholds - len(levels), ladder.top)))
+            ladder.narrow = _WITHIN / sharpness
+            observed = yield chosen
+            sums, counts = _read(client, model, part, unit, client.heard(observed))
             ladder.add(levels, (sums - by_label[0])[: len(levels)], (counts - by_label[1])[: len(levels)])
             levels = ladder.next_levels(model.thresholds, rng)
             if not len(levels):
                 break
         return _reconstruction(situation, ladder)
-
-    @staticmethod
-    def _chosen(
-        client: SimulatedClient, situation: Situation, model: LinearClassifier, direction: Array, thresholds: Array,
-        sharpness: float,
-    ) -> ChosenBroadcast:  # fmt: skip
-        """Return the broadcast of the weights with these thresholds."""
-        parameters = model.parameters(direction, thresholds, sharpness)
-        return ChosenBroadcast(client.broadcast(situation.honest, parameters))
 
 
 def _reconstruction(situation: Situation, ladder: _Ladder) -> Reconstruction:
@@ -246,23 +264,31 @@ def _read(
 
 
 def _unit(
-    client: SimulatedClient, model: LinearClassifier, broadcast: Tensors, rng: np.random.Generator
+    client: SimulatedClient, model: LinearClassifier, above: Tensors, below: Tensors, rng: np.random.Generator
 ) -> tuple[str, float]:
-    """Find out how this method's messages hold the gradient, from the message of a client with one made-up row.
+    """Find out how this method's messages hold the gradient, from messages of a client with one made-up row.
 
-    Each part of that message is read as if it were the gradient: the right one gives back the made-up row.
+    A row above a threshold adds itself to what is read there. So the readings of two messages, with the thresholds
+    below and above the row, differ by the row times a factor. In FLAME they have more in common than the label's term:
+    a gradient at the model from which the client starts.
+
+    Args:
+        client: computes the messages.
+        model: the linear classifier.
+        above: broadcast with all thresholds above every row.
+        below: broadcast with all thresholds below every row.
+        rng: draws the row.
 
     Returns:
         The name of the part that holds the gradient, and the factor by which a row's gradient enters a message.
     """
     row = rng.uniform(0.0, client.target.public.feature_bound, client.target.public.features)
-    # label 1, predicted as class 0: what is read above t_1 is (p - y) x = -row with count -1, both times the factor
-    message = client.row_message(broadcast, row, 1)
+    messages = [client.row_message(broadcast, row, 1) for broadcast in (below, above)]
     best = (np.inf, client.method.sent[0], 1.0)  # distance from the row, part, factor
     for part in client.method.sent:
-        sums, counts = _read(client, model, part, 1.0, message)
-        if counts[0]:
-            best = min(best, (float(np.linalg.norm(sums[0] / counts[0] - row)), part, -float(counts[0])))
+        (sums, counts), (other, fewer) = (_read(client, model, part, 1.0, message) for message in messages)
+        if factor := float(counts[0] - fewer[0]):
+            best = min(best, (float(np.linalg.norm((sums[0] - other[0]) / factor - row)), part, factor))
     return best[1], best[2]
 
 
@@ -277,7 +303,9 @@ def _why_not_counted(client: SimulatedClient) -> str | None:
     if getattr(client.method.problem, "l2", 0.0) > 0:
         return "Its weights are so large that the regulariser's gradient would leave the declared bound."
     if not client.repeats:
-        return "It subtracts messages of several rounds, and clients here draw other rows, or keep a memory."
+        return "It subtracts messages of several rounds, and clients here draw other rows in each."
+    if not client.follows_broadcast:
+        return "The models at which clients compute their gradients depend on what they keep, not on the broadcast."
     if not client.weighs_alike:
         return "It counts rows, and rows of clients that have many weigh less in this sum than those of others."
     return None

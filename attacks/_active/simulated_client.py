@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from securefed._runtime.exchange_header import MAX_DOUBLINGS
 from securefed._tensors import Array, Tensors
+from securefed.algorithms._optimization.local_steps import LocalTraining, Vectors
 from securefed.algorithms._optimization.method import GradientMethod
 from securefed.algorithms._optimization.model import Model, label
 from securefed.attacks._active.chosen_broadcasts import Situation
-from securefed.attacks._base import Target
+from securefed.attacks._base import RoundView, Target
 from securefed.datasets._base import Dataset
 
 
@@ -54,15 +56,38 @@ class SimulatedClient:
         return Model(self.method.problem, self.target.public)
 
     @property
-    def remembers(self) -> bool:
-        """Whether clients keep a memory, so that only their first message is a gradient at the broadcast alone."""
-        return len(self.method.memory(self.model)) > 0
+    def repeats(self) -> bool:
+        """Whether clients use all their rows in every step, so that equal broadcasts give equal messages.
+
+        A memory does not stop this: a server that says that its sums counted nobody finds it as it was.
+        """
+        most = self.sizes[-1]
+        return set(self._batches(most)) == {most}
 
     @property
-    def repeats(self) -> bool:
-        """Whether clients use all their rows in every step, so that equal broadcasts give equal messages."""
-        most = self.sizes[-1]
-        return set(self._batches(most)) == {most} and not self.remembers
+    def begins_at_broadcast(self) -> bool:
+        """Whether clients compute their first gradient at the broadcast model, and not at a model that they keep."""
+        chosen = self._raised()
+        return bool(np.allclose(self._without_rows(chosen)[1][0], self.model.vector("", chosen)))
+
+    @property
+    def follows_broadcast(self) -> bool:
+        """Whether the models at which clients compute their gradients depend on the broadcast at all."""
+        pairs = zip(self._without_rows(self._raised())[1], self._without_rows(self.situation.honest)[1], strict=True)
+        return any(not np.array_equal(*pair) for pair in pairs)
+
+    @property
+    def largest(self) -> float:
+        """Largest entry of a broadcast with which messages stay within the bounds that clients accept.
+
+        It is infinite where messages hold nothing but gradients. A client that keeps a model, as in FLAME, also sends
+        how far it moved towards the broadcast; bounds may be doubled up to `MAX_DOUBLINGS` times, and one doubling is
+        left for the gradients.
+        """
+        ends = [self._without_rows(broadcast)[0] for broadcast in (self.situation.honest, self._raised())]
+        moved = max(float(np.abs(ends[1][part] - ends[0][part]).max()) for part in self.method.sent)
+        bound = min(spec.bound for spec in self.method.layout(self.target.public))
+        return bound * 2.0 ** (MAX_DOUBLINGS - 1) / moved if moved > 0 else np.inf
 
     @property
     def additive(self) -> bool:
@@ -115,7 +140,7 @@ class SimulatedClient:
         return self.method.contribute(state, broadcast, rng)[1]
 
     def row_message(self, broadcast: Tensors, row: Array, target: int, size: int | None = None) -> dict[str, Array]:
-        """Return one row's share of `message`: the message of a client with `size` copies of the row, over `size`.
+        """Return one row's share: `learned` of the message of a client with `size` copies of the row, over `size`.
 
         Args:
             broadcast: the tensors that the client receives.
@@ -127,12 +152,51 @@ class SimulatedClient:
             The share by the tensors' names.
         """
         size = self.sizes[0] if size is None else size
-        message = self.message(broadcast, row, target, size)
-        return {name: np.asarray(value, float) / size for name, value in message.items()}
+        learned = self.learned(self.message(broadcast, row, target, size), broadcast, 1)
+        return {name: value / size for name, value in learned.items()}
+
+    def heard(self, observed: RoundView) -> dict[str, Array]:
+        """Return `learned` of a round that the server observed."""
+        return self.learned(observed.message, observed.broadcast, len(observed.members))
+
+    def learned(self, message: Tensors, broadcast: Tensors, clients: int) -> dict[str, Array]:
+        """Subtract from a first message of some clients what they would send if their rows had no gradient.
+
+        Most methods send nothing then. Clients of FLAME send how far they moved towards the broadcast.
+        """
+        moved = self._without_rows(broadcast)[0]
+        idle: dict[str, Array] = {}
+        for part in self.method.sent:
+            idle |= self.model.name(part, np.asarray(moved[part], float))
+        return {name: np.asarray(value, float) - clients * idle[name] for name, value in message.items()}
 
     def part(self, message: Tensors, part: str) -> dict[str, Array]:
         """Return one part of a message by the problem's own names: `weight` for the tensor named `delta.weight`."""
         return {name: np.asarray(message[label(part, name)], float) for name in self.model.layout.names}
+
+    def _raised(self) -> dict[str, Array]:
+        """Return the honest broadcast with 1 added to every parameter."""
+        return self.broadcast(
+            self.situation.honest, {n: v + 1.0 for n, v in self.model.parameters(self.situation.honest).items()}
+        )
+
+    def _without_rows(self, broadcast: Tensors) -> tuple[Vectors, list[Array]]:
+        """Return the first message of a client whose rows have no gradient, and the models of its local steps."""
+        points: list[Array] = []
+
+        def gradient(point: Array, _: int = 0) -> Array:
+            """Return zeros, and note where they were asked for."""
+            points.append(point)
+            return 0 * point
+
+        size = self.sizes[0]
+        draw = self.method.draw(size, np.random.default_rng(0))
+        work = LocalTraining(
+            gradient=gradient, anchor=gradient, public=self.target.public, rows=float(size), blocks=draw.blocks,
+            sizes=draw.sizes(size),
+        )  # fmt: skip
+        received = self.method.read(self.model, broadcast)
+        return self.method.steps(received, self.method.memory(self.model), work)[0], points
 
 
 def why_no_method(target: Target) -> str | None:

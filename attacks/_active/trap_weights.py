@@ -117,6 +117,8 @@ class TrapWeights:
             chain: the network's layers.
             initial: the parameters that an honest server would send.
         """
+        if not client.begins_at_broadcast:
+            return "Clients take their first step at a model that they keep, not at the broadcast one."
         if chain.kernels and self.unused:
             return "Unused columns are those of rows, which enter convolutions here."
         if chain.kernels and not client.one_step:
@@ -148,13 +150,12 @@ class TrapWeights:
         inputs = layer_inputs(client, chain, initial)
         assert inputs is not None
         found = FoundRows(inputs.width)
-        # A client's memory (a control variate) mixes earlier messages into later ones: then only the first is read.
-        for number in range(1 if client.remembers else self.rounds):
+        for number in range(self.rounds):
             # The predicted class changes from round to round, since its rows have slope 0.
             label = number % public.classes
             trap = self._trap(chain, inputs, public.feature_bound, label, found.all, rng)
             broadcast = client.broadcast(situation.honest, trap.parameters(initial, public.classes))
-            observed = yield ChosenBroadcast(broadcast)
+            observed = yield ChosenBroadcast(broadcast, counted=False)
             self._read(client, trap, observed, found, rng)
         estimate = found.reconstruction(situation)
         return replace(estimate, value=inputs.rows(estimate.value))
@@ -212,7 +213,7 @@ class TrapWeights:
         counts as one (`add_bins`).
         """
         part, unit = _unit(client, trap, observed, rng)
-        left = _FirstLayer.of(client, trap, part, observed.message)
+        left = _FirstLayer.of(client, trap, part, client.heard(observed))
         for entered, label in found.labelled if client.additive else ():
             left = left.without(_simulated(client, trap, part, observed, entered, label))
         # A vector with entries far outside the declared range is no row: slopes cancelled in its bin.

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 
 from securefed import Dataset, DeviatingServer, chain
-from securefed.algorithms import DSGD, SSI, FedAvg, FedPE, FedPG, Scaffold
-from securefed.attacks import ActiveAttack, ChosenBases, ClassThresholds, TrapWeights, active_attacks, broadcast_signs
+from securefed.algorithms import DSGD, FLAME, SSI, FedAvg, FedPE, FedPG, Scaffold
+from securefed.attacks import (
+    ActiveAttack,
+    ChosenBases,
+    ChosenBroadcast,
+    ClassThresholds,
+    Dialogue,
+    Reconstruction,
+    Situation,
+    TrapWeights,
+    active_attacks,
+    broadcast_signs,
+)
 from securefed.attacks._active.bin_reading import label_codes, read_bins
 from securefed.attacks._active.class_thresholds import LinearClassifier
 from securefed.attacks._active.found_rows import FoundRows
@@ -132,11 +144,52 @@ def test_one_clients_own_messages_give_its_row() -> None:
         assert recovered(run.estimate, [data[1]]) == 0.0
 
 
-def test_a_method_with_memory_is_read_in_one_round() -> None:
-    data = clients(6)
-    run = deceive(MLP, TrapWeights(), data, method=partial(Scaffold, local_steps=2))
-    assert len(run.broadcasts) == 1
-    assert recovered(run.estimate, data) > 0
+@dataclass(frozen=True)
+class Repeat:
+    """Send one broadcast twice; the estimate holds the sums of both rounds."""
+
+    counted: bool
+
+    name: ClassVar[str] = "active/repeat"
+    secret: ClassVar[str] = "samples"
+
+    def applies(self, situation: Situation) -> str | None:
+        return None
+
+    def play(self, situation: Situation, rng: np.random.Generator) -> Dialogue:
+        name, sums = next(iter(situation.honest)), []
+        for _ in range(2):
+            observed = yield ChosenBroadcast(situation.honest, counted=self.counted)
+            sums.append(np.ravel(observed.message[f"dx.{name}"]))
+        return Reconstruction("samples", np.asarray(sums))
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_a_server_that_says_it_counted_nobody_finds_every_memory_as_it_was(verify: bool) -> None:
+    method, defense = partial(Scaffold, local_steps=2), chain(secure_aggregation(verify=verify))
+    lied, honest = (deceive(MLP, Repeat(told), clients(6), defense, method=method).estimate for told in (False, True))
+    np.testing.assert_array_equal(lied.value[0], lied.value[1])
+    assert np.abs(honest.value[0] - honest.value[1]).max() > 1e-3
+
+
+def test_methods_with_memory_are_read_over_several_rounds() -> None:
+    data, defense = clients(10), chain(secure_aggregation())
+    run = deceive(MLP, TrapWeights(rounds=5), data, defense, method=partial(Scaffold, local_steps=2))
+    assert len(run.broadcasts) == 5
+    assert recovered(run.estimate, data) == 1.0
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_flames_rows_are_read_where_its_models_follow_the_broadcast(rows: int) -> None:
+    data, defense = clients(8, rows), chain(secure_aggregation())
+    flame = partial(FLAME, local_steps=3, anchor="global")
+    run = deceive(SoftmaxRegression(), ClassThresholds(rounds=40), data, defense, method=flame)
+    assert recovered(run.estimate, data) == 1.0
+    assert run.estimate.diagnostics["single rows"] == 8 * rows
+    with pytest.raises(TranscriptError, match="depend on what they keep"):
+        deceive(SoftmaxRegression(), ClassThresholds(), data, method=partial(FLAME, local_steps=3))
+    with pytest.raises(TranscriptError, match="first step at a model that they keep"):
+        deceive(MLP, TrapWeights(), data, method=flame)
 
 
 @pytest.mark.parametrize("count", [6, 30])

@@ -1,8 +1,9 @@
 """Run a federation whose server follows an active attack instead of the algorithm.
 
 The clients, the defence and the protocol are the library's own: the clients check everything that they check in any
-run. Only the broadcast is chosen, and the server makes no step of the algorithm. So a run shows both what the attack
-reads, and whether the clients or the protocol stop it.
+run.
+Chosen are the broadcasts, and what the server says of bounds and of the clients that its sums counted; the server
+makes no step of the algorithm. So a run shows both what the attack reads, and whether clients or protocol stop it.
 
 An active attack is a `Dialogue`: a generator that yields the next broadcast (`ChosenBroadcast`: one for all clients,
 and others for some of them), is sent the message that the server observed in that round, and returns its estimate.
@@ -25,6 +26,7 @@ import numpy as np
 from securefed._messages import ClientId, Message, PartyId
 from securefed._persistence.packing import nest
 from securefed._public import Public
+from securefed._runtime.exchange_header import TRAIN
 from securefed._runtime.federation import Federation
 from securefed._runtime.open_exchange import ExchangeResult
 from securefed._runtime.run_options import RunOptions
@@ -42,7 +44,7 @@ from securefed.attacks._active.chosen_broadcasts import (
 from securefed.attacks._base import Reconstruction, RoundView, Target, View
 from securefed.datasets._base import Dataset
 from securefed.defenses._chain import Link
-from securefed.errors import DivergenceError, RangeRefused, RoundVoid, TranscriptError
+from securefed.errors import DivergenceError, PlanError, RangeRefused, RoundVoid, TranscriptError
 
 _MOST_ROUNDS: Final = 200
 """Rounds after which a dialogue that does not end is stopped, without an estimate."""
@@ -166,7 +168,7 @@ class DeviatingServer(Federation):
                     refused = f"clients {left} were told another broadcast than the rest and are not in the sum"
                 elif self._estimate is None and len(self._history) >= _MOST_ROUNDS:
                     refused = f"no estimate after {_MOST_ROUNDS} rounds"
-        except (RoundVoid, RangeRefused, DivergenceError) as error:
+        except (RoundVoid, RangeRefused, DivergenceError, PlanError) as error:
             refused = str(error)
         observed = View(views.ACTIVE_SERVER, self._victim, tuple(self._observed), {})
         return ActiveRun(None if refused else self._estimate, refused, observed, tuple(self._sent), self.honest)
@@ -203,13 +205,16 @@ class DeviatingServer(Federation):
         if self._shuffled:  # `_observed` keeps the round as it was: it records what the server saw
             observed = views.shuffled(View(views.ACTIVE_SERVER, None, (observed,), {}), self._rng).rounds[0]
         self._learned = self.defense.learn(record.released, summed.plan, len(record.survivors))
+        counted = self._chosen.counted
         try:
             self._choose(self._dialogue.send(observed))
         except StopIteration as end:
             self._estimate = end.value
         # After `_choose`: the broadcast that followed from this sum is the one that the attack sends next. Where the
-        # attack has ended, no client is told of it any more.
-        self._counted.count(record.round, record.survivors, self._chosen.to_all, summed.announced)
+        # attack has ended, no client is told of it any more. A round that the server says has counted nobody is left
+        # out of the list, so that clients go on from the states that they had before it.
+        if counted:
+            self._counted.count(record.round, record.survivors, self._chosen.to_all, summed.announced)
 
     def _tell(self, endpoints: Mapping[PartyId, Any]) -> Transport:
         """Return the altering transport in front of the clients; the federation calls it once they exist."""
@@ -217,6 +222,7 @@ class DeviatingServer(Federation):
         return self._altering
 
     def _choose(self, chosen: ChosenBroadcast) -> None:
-        """Send these broadcasts in the next round."""
+        """Send these broadcasts in the next round, with these bounds; bounds that clients had doubled stay doubled."""
         self._chosen, self._altering.to_some = chosen, chosen.to_some
+        self._doublings[TRAIN] = max(self._doublings[TRAIN], chosen.doublings)
         self._sent.append(chosen.to_all)
