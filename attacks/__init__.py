@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Situation,
         active_attacks,
     )
+    from securefed.attacks._active.chosen_consensus import ChosenConsensus
     from securefed.attacks._active.class_thresholds import ClassThresholds
     from securefed.attacks._active.gradient_suppression import GradientSuppression
     from securefed.attacks._active.trap_weights import TrapWeights
@@ -69,6 +70,7 @@ __all__ = [
     "BroadcastSigns",
     "ChosenBases",
     "ChosenBroadcast",
+    "ChosenConsensus",
     "ClassThresholds",
     "ClientGroups",
     "ConfirmationAttack",
@@ -118,6 +120,7 @@ __all__ = [
 EXPORTS = {
     "securefed.attacks._active.chosen_broadcasts": "ActiveAttack ChosenBroadcast Dialogue Situation active_attacks",
     "securefed.attacks._active.chosen_bases": "ChosenBases",
+    "securefed.attacks._active.chosen_consensus": "ChosenConsensus",
     "securefed.attacks._active.class_thresholds": "ClassThresholds",
     "securefed.attacks._active.gradient_suppression": "GradientSuppression",
     "securefed.attacks._active.trap_weights": "TrapWeights",

@@ -31,8 +31,8 @@ _NAMES = {
         edge_scores reconstruction_loss record_level
     """,
     "securefed.attacks": """
-        ADMMRecursion ActiveAttack Attack BroadcastSigns ChosenBases ChosenBroadcast ClassThresholds ClientGroups
-        ConfirmationAttack ConsensusGram DLG Dialogue DifferenceGram DistanceFit ESTIMATORS
+        ADMMRecursion ActiveAttack Attack BroadcastSigns ChosenBases ChosenBroadcast ChosenConsensus
+        ClassThresholds ClientGroups ConfirmationAttack ConsensusGram DLG Dialogue DifferenceGram DistanceFit ESTIMATORS
         FLAMENetworkInversion FedPEDuals FitRows FedPGDuals GradientSuppression
         InversionEffort JointDuals JointGram
         LocalPowerGram LocalSteps MembershipAttack NaiveDescent NetworkInversion ParticipationMatrix

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from securefed.attacks._active.chosen_bases import ChosenBases
 from securefed.attacks._active.chosen_broadcasts import active_attacks
+from securefed.attacks._active.chosen_consensus import ChosenConsensus
 from securefed.attacks._active.class_thresholds import ClassThresholds
 from securefed.attacks._active.gradient_suppression import GradientSuppression
 from securefed.attacks._active.trap_weights import TrapWeights
@@ -35,4 +36,11 @@ active_attacks.register(
     summary="Blocks of an orthogonal matrix in place of the bases of a subspace iteration",
     source="this package; faps eq. (2), fedpca_grassmann Algorithms 1 and 2",
     reads="the products or points of features / rank rounds whose basis the server chose",
+)
+active_attacks.register(
+    ChosenConsensus.name,
+    ChosenConsensus,
+    summary="Consensus graphs by which the clients of PPGL weigh their messages differently in every round",
+    source="this package; ppgl eqs. (18)-(25); Harshman 1970",
+    reads="the sums of weighted graphs of 4 clients - 3 rounds whose consensus the server chose",
 )

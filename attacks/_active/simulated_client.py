@@ -86,7 +86,7 @@ class SimulatedClient:
         """
         ends = [self._without_rows(broadcast)[0] for broadcast in (self.situation.honest, self._raised())]
         moved = max(float(np.abs(ends[1][part] - ends[0][part]).max()) for part in self.method.sent)
-        bound = min(spec.bound for spec in self.method.layout(self.target.public))
+        bound = min(spec.bound or 0.0 for spec in self.method.layout(self.target.public))
         return bound * 2.0 ** (MAX_DOUBLINGS - 1) / moved if moved > 0 else np.inf
 
     @property

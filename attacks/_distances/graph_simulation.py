@@ -20,7 +20,7 @@ parts first, so that projections and signs are those of the real parts. `distanc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -129,12 +129,15 @@ class GraphSimulation:
         public: public facts of the run.
         rounds: observed rounds in order, beginning with the first round of the run.
         members: all clients that took part in one of the rounds, ascending.
+        counted: number of first rounds of which the server told the members that they were counted. Members begin each
+            later round with the state that they had after these. `None`: all rounds.
     """
 
     method: GraphMethod
     public: Public
     rounds: tuple[GraphRound, ...]
     members: tuple[ClientId, ...]
+    counted: int | None = None
 
     @classmethod
     def of(cls, observed: View, target: Target) -> GraphSimulation:
@@ -168,7 +171,7 @@ class GraphSimulation:
         memory = tuple(np.tile(part, (count, 1)) for part in self.method.memory(edges_of(public.features)))
         first, messages = np.ones((count, 1), bool), []
         names = [spec.name for spec in self.method.specs(public)]
-        for round_ in self.rounds:
+        for number, round_ in enumerate(self.rounds):
             # the ceiling, above which a client would report divergence, is lifted: candidates may be far off
             present = np.isin(self.members, round_.members)[:, None]
             share, ceiling = rows / max(public.rows), np.full((count, 1), np.inf)
@@ -179,6 +182,8 @@ class GraphSimulation:
             leading = np.broadcast_shapes(*(part.shape[:-1] for part in parts))
             message = np.concatenate([np.broadcast_to(part, (*leading, part.shape[-1])) for part in parts], axis=-1)
             messages.append(np.where(present, round_.clipped(message), 0.0))
+            if self.counted is not None and number >= self.counted:
+                continue
             # a client that sits out keeps its graph, and its first round is still to come
             memory = tuple(np.where(present, new, old) for new, old in zip(new_memory, memory, strict=True))
             first = first & ~present
@@ -271,4 +276,4 @@ class GraphSimulation:
 
     def first(self, rounds: int) -> GraphSimulation:
         """Return the simulation of the first `rounds` rounds."""
-        return GraphSimulation(self.method, self.public, self.rounds[:rounds], self.members)
+        return replace(self, rounds=self.rounds[:rounds])

@@ -26,7 +26,7 @@ from securefed import ActiveRun, DeviatingServer, Federation, chain
 from securefed._auditing.cases import Prepared
 from securefed._auditing.cases.data_splits import rows_each
 from securefed._tensors import Array
-from securefed.algorithms import FLAME, FedAvg
+from securefed.algorithms import FLAME, FedAvg, Scaffold
 from securefed.attacks import (
     ClassThresholds,
     GradientSuppression,
@@ -110,7 +110,10 @@ def cells() -> list[Cell]:
             out += [Cell(TrapWeights(rounds=1), problem, clients, informed=True), Cell(trap, problem, clients)]
     out += [Cell(trap, "2nn", 8, disguised=True)]
     out += [Cell(trap, "2nn", 8, 16, settings={"local_steps": steps}) for steps in (1, 5)]
-    out += [Cell(trap, "mlp", 8, method=FLAME, settings={"local_steps": 5})]
+    out += [Cell(trap, "mlp", 8, method=Scaffold, settings={"local_steps": 5})]
+    flame = {"local_steps": 5, "anchor": "global"}
+    out += [Cell(thresholds, "softmax", clients, method=FLAME, settings=flame) for clients in (8, 32, 100)]
+    out += [Cell(thresholds, "softmax", 8, 4, method=FLAME, settings=flame)]
     out += [Cell(attack, name, 8, defence="in the clear") for attack, name in ((thresholds, "softmax"), (trap, "mlp"))]
     one_step = {"local_steps": 1}
     for name in ("sums", "secure aggregation"):

@@ -24,6 +24,8 @@ GROUPS = (
     "|---|---|---|---|---|---|"
 )
 
+DISTANCES = "| clients | columns | seeds | rounds | leakage, chosen | leakage, honest |\n|---|---|---|---|---|---|"
+
 CONVOLUTIONS = (
     "| clients | what the server sees | pooled pictures read | full pictures read | called single: right |\n"
     "|---|---|---|---|---|"
@@ -53,6 +55,12 @@ def write(cells: Iterable[Any], groups: Iterable[Any], stored: Mapping[str, Any]
         *(_group(cell, stored[cell.name]["seeds"]) for cell in groups if cell.name in stored),
     ]
     return _replaced("figures", parts)
+
+
+def write_distances(cells: Iterable[Any], stored: Mapping[str, Any]) -> Path:
+    """Replace the table of clients' distances behind sums; cells that are not measured are left out."""
+    known = [(cell, stored[cell.name]["seeds"]) for cell in cells if cell.name in stored]
+    return _replaced("distances", [DISTANCES, *(_distances(cell, seeds) for cell, seeds in known)])
 
 
 def write_convolutions(cells: Iterable[Any], stored: Mapping[str, Any]) -> Path:
@@ -90,8 +98,10 @@ def _attack(cell: Any) -> str:
 
 
 def _model(cell: Any) -> str:
-    steps = cell.settings["local_steps"]
-    return f"{cell.problem}, {cell.method.__name__}, {steps} step{'s' * (steps != 1)}"
+    steps, anchor = cell.settings["local_steps"], cell.settings.get("anchor", "")
+    return f"{cell.problem}, {cell.method.__name__}, {steps} step{'s' * (steps != 1)}" + f", {anchor} anchor" * bool(
+        anchor
+    )
 
 
 def _spread(values: Sequence[float], form: str) -> str:
@@ -112,6 +122,14 @@ def _signs(known: Sequence[tuple[Any, Sequence[Mapping[str, Any]]]]) -> Iterable
         columns = [[seed[name] for seed in seeds if seed[name] is not None] for name in numbers]
         texts = [f"{median(values):.2g}" if values else "from zeros" for values in columns]
         yield f"| {' | '.join([*key, *texts])} |"
+
+
+def _distances(cell: Any, seeds: Sequence[Mapping[str, Any]]) -> str:
+    """Write one row: median and range over seeds."""
+    rounds = _spread([seed["rounds"] for seed in seeds], ".0f")
+    values = ([seed[name] for seed in seeds if seed[name] is not None] for name in ("chosen", "honest"))
+    chosen, honest = (_spread(known, ".2f") for known in values)
+    return f"| {cell.clients} | {cell.features} | {len(seeds)} | {rounds} | {chosen} | {honest} |"
 
 
 def _group(cell: Any, seeds: Sequence[Mapping[str, Any]]) -> str:

@@ -1,0 +1,192 @@
+"""Read every client's distances out of sums of graph learning, by the weights that PPGL's clients give themselves.
+
+A client of PPGL sends gamma w and gamma, its graph w (edges,) times a weight gamma = 1 / (||w_i - c|| + eps) that falls
+with the distance of the graph w_i, which it had before the round, from the consensus c that the server broadcasts. A
+server that chooses c weighs the clients of a sum as it likes: N such sums with N different weightings hold N graphs. It
+does so in three steps.
+
+1. One round, in which all gamma are 1/N, has a consensus so high that no edge reaches weight 0. Each graph is then
+   nearly affine in the client's distances z, and the mean graph m gives their mean. The server tells the clients that
+   this round counted them, and of no later one, so that every later round begins at the same graphs w_i = m + x_i.
+2. With c = m + R u for a unit vector u and a large R, gamma is a series in x / R, where A = R + eps:
+
+       gamma = 1/A + u x / A^2 + [(1 + A / 2R) (u x)^2 - A / 2R |x|^2] / A^3 + ...
+
+   From the sums at u and -u the server takes the odd and the even part, and with u = (a + e_j) / sqrt(2) and
+   (a - e_j) / sqrt(2), for orthonormal a and e_1 .. e_N-1, their differences: sums over the clients i
+
+       K1_j = sum (e_j x_i) y_i,      K3_j = sum (a x_i) (e_j x_i) y_i,
+
+   where y_i is the difference of client i's graph after the round from that of a client with the mean distances. A row
+   with 1 in place of e_j x_i, and a column with 1 in place of y_i, are known too, since the x_i sum to 0. With them
+   K1 = P' Y and K3 = P' diag(a x_i) Y with N x N matrices P, so that K3 K1^+ has the clients' columns of P' as
+   eigenvectors. These give Y (Jennrich's algorithm), and the derivative of a simulated graph turns Y into distances.
+3. These are right to a few hundredths of their differences, since the series are cut off. Levenberg-Marquardt through
+   all steps of all rounds (`GraphSimulation`) makes them exact.
+
+The result does not say which client is which. An audit's `DeviatingServer` runs the attack.
+
+Source of the eigenvectors: Harshman 1970, Foundations of the PARAFAC procedure (Jennrich's algorithm).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.algorithms._graph.method import CONSENSUS, edges_of
+from securefed.algorithms._graph.ppgl import PPGL, WEIGHT, WEIGHTED
+from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogue, Situation
+from securefed.attacks._base import Reconstruction, RoundView, Target, View
+from securefed.attacks._distances.graph_simulation import GraphSimulation
+from securefed.attacks._distances.starting_points import pooled
+from securefed.attacks._fitting.levenberg_marquardt import StallLimit, levenberg_marquardt
+from securefed.attacks.views import ACTIVE_SERVER
+
+_PATIENCE = StallLimit(0.03)
+"""Jacobians within which the fit must halve its residual: 12 above .03, 40 below, as in `distance_fit`."""
+_GOAL, _SOLVED = 1e-8, 1e-5
+"""Norms of the residual, in units of what the clients' differences add to the messages: at the first the fit stops, and
+up to the second it explains the messages. Rounding to the fixed point of 64 bits leaves about 1e-8."""
+
+
+@dataclass(frozen=True)
+class ChosenConsensus:
+    """Choose consensus graphs from which the clients of a sum have different distances.
+
+    Attributes:
+        lift: pull on every edge in the first round, in the unit of the distances. Edges of clients whose distance is
+            much larger reach weight 0, and are not read.
+        radius: R, the distance of the later consensus graphs from the mean graph. The truncated series err by x / R,
+            and rounding by (R / x)^3; x is about .02.
+        passes: largest number of frames a, e_1 .. e_N-1 that are sent, at least 1. Where two a x_i are nearly alike,
+            the fit starts too far off and does not end; another frame is then sent.
+        steps: largest number of Jacobians of a fit.
+        limit: largest number of unknowns (members x edges) of the fit; beyond it the attack refuses.
+    """
+
+    lift: float = 10.0
+    radius: float = 30.0
+    passes: int = 3
+    steps: int = 150
+    limit: int = 600
+
+    name: ClassVar[str] = "active/chosen_consensus"
+    secret: ClassVar[str] = "distances"
+
+    def applies(self, situation: Situation) -> str | None:
+        """Return why the attack cannot run, or `None`."""
+        method, count = situation.target.algorithm, len(situation.members)
+        if not isinstance(method, PPGL):
+            return "It chooses the consensus graph from which PPGL's clients compute their weights."
+        if method.weights != "automatic" and count > 1:
+            return "Clients here have equal weights, whatever the consensus."
+        edges = edges_of(situation.target.public.features).count
+        if count > edges:
+            return f"It separates at most as many clients as there are edges ({edges}), and the sum has {count}."
+        if count * edges > self.limit:
+            return f"It would fit {count * edges} unknowns, the limit is {self.limit}: raise `limit`."
+        return None
+
+    def play(self, situation: Situation, rng: np.random.Generator) -> Dialogue:
+        """Lift all graphs, then send a consensus on each side of the mean graph in 2 (N - 1) directions a frame.
+
+        Args:
+            situation: the algorithm, the public facts, and the broadcast of an honest server.
+            rng: draws the directions.
+
+        Yields:
+            The broadcast of the next round, in return for which it is sent that round as the server observed it.
+
+        Returns:
+            The distances of all members.
+        """
+        method, target, count = situation.target.algorithm, situation.target, len(situation.members)
+        assert isinstance(method, PPGL)
+        height = method.start_weight + self.lift * target.public.clients / method.rho
+        edges = situation.honest[CONSENSUS].size
+        rounds: list[RoundView] = []
+        rounds.append((yield ChosenBroadcast({**situation.honest, CONSENSUS: np.full(edges, height)})))
+        best = self._fitted(rounds, target) if count == 1 else None
+        mean_graph = rounds[0].message[WEIGHTED] / rounds[0].message[WEIGHT]
+        for _ in range(self.passes if count > 1 else 0):
+            frame = np.linalg.qr(rng.normal(size=(edges, count)))[0].T
+            for other in frame[1:]:
+                for direction in (frame[0] + other, frame[0] - other):
+                    for side in (1, -1):
+                        chosen = mean_graph + side * self.radius * direction / np.sqrt(2)
+                        rounds.append((yield ChosenBroadcast({**situation.honest, CONSENSUS: chosen}, counted=False)))
+            found = self._fitted([rounds[0], *rounds[-4 * (count - 1) :]], target)
+            best = found if best is None or found.residual < best.residual else best
+            if best.residual < _SOLVED:
+                break
+        assert best is not None
+        return replace(best, diagnostics={"rounds": len(rounds)})
+
+    def _fitted(self, rounds: list[RoundView], target: Target) -> Reconstruction:
+        """Separate the members, and fit their distances to all rounds."""
+        view = View(ACTIVE_SERVER, None, tuple(rounds), rounds[-1].broadcast)
+        system = replace(GraphSimulation.of(view, target), counted=1)
+        mean = pooled(system.first(1))
+        shape = (len(system.members), system.edges)
+        alike = system.sent(np.tile(mean, (shape[0], 1)))
+        # What the members' differences add to a message. It is 0 in the first round, which shows their mean alone
+        added = [np.linalg.norm(r.total - s.sum(axis=0)) for r, s in zip(system.rounds, alike, strict=True)]
+        least = max(1e-12, float(np.median(added)) if len(added) > 1 else 1e-12)
+        units = [np.full(r.total.size, max(float(size), least)) for r, size in zip(system.rounds, added, strict=True)]
+
+        def residual(point: Array, slope: bool = False) -> tuple[Array, Array]:
+            return system.residual_and_jacobian(point.reshape(shape), slope=slope, units=units)
+
+        start = mean + self._differences(system, mean) if shape[0] > 1 else mean[None]
+        end = levenberg_marquardt(
+            lambda point: residual(point, slope=True), start.ravel(), steps=self.steps, goal=_GOAL,
+            residual=lambda point: residual(point)[0], patience=_PATIENCE,
+        )  # fmt: skip
+        largest = (2.0 * target.public.feature_bound) ** 2
+        distances = np.clip(np.nan_to_num(end.point.reshape(shape)), 0.0, largest)
+        return Reconstruction(
+            self.secret,
+            np.concatenate(edges_of(target.public.features).adjacency(distances)),
+            residual=float(end.norm),
+            unknowns=distances.size,
+            members=frozenset(system.members),
+        )
+
+    def _differences(self, system: GraphSimulation, mean: Array) -> Array:
+        """Return the members' differences from their mean distances, (members, edges), from the moments of step 2.
+
+        Zeros where the messages have no such moments, as under noise.
+        """
+        edges, count, radius = system.edges, len(system.members), self.radius
+        one = replace(system, members=system.members[:1])
+        alike = np.array([sent[0] for sent in one.sent(mean[None])])[1:]
+        weight, graph = alike[:, edges], alike[:, :edges] / alike[:, edges:]
+        totals = np.array([item.total for item in system.rounds[1:]])
+        weights = totals[:, edges] - count * weight
+        graphs = totals[:, :edges] - (count * weight + weights)[:, None] * graph
+        # (N - 1 directions e_j, a + e_j or a - e_j, side, edges + 1)
+        moments = np.column_stack([graphs, weights]).reshape(count - 1, 2, 2, edges + 1)
+        far = radius + system.method.distance_floor  # type: ignore[attr-defined]
+        odd = (moments[:, :, 0] - moments[:, :, 1]) / 2 * far**2 * np.sqrt(2)
+        even = (moments[:, :, 0] + moments[:, :, 1]) / 2 * far**3 / (1 + far / (2 * radius))
+        first = (odd[:, 0] - odd[:, 1]) / 2  # K1
+        third = (even[:, 0] - even[:, 1]) / 2  # K3
+        along = ((odd[:, 0] + odd[:, 1]) / 2).mean(axis=0)  # sum (a x_i) y_i
+        first[:, edges] = along[edges] = 0.0  # the x_i sum to 0
+        last = np.append(np.zeros(edges), float(count))
+        scale = np.append(np.ones(edges), np.linalg.norm(first) / count)  # of the last entry, for a good condition
+        one_, three = np.vstack([first, last]) * scale, np.vstack([third, along]) * scale
+        try:
+            _, vectors = np.linalg.eig(three @ np.linalg.pinv(one_))
+            changes = np.linalg.solve((vectors / vectors[-1]).real, one_)[:, :edges]
+            # derivative of the graph after a later round by the distances, by complex steps
+            step = 1e-30
+            sent = one.first(2).sent(mean + 1j * step * np.eye(edges)[:, None, :])[1][:, 0]
+            slope = (sent[:, :edges] / sent[:, edges:]).imag.T / step
+            return np.asarray(np.linalg.solve(slope, changes.T).T)
+        except np.linalg.LinAlgError:
+            return np.zeros((count, edges))
