@@ -31,8 +31,8 @@ class ChosenBroadcast:
         counted: whether the server afterwards tells the clients that this round's sum counted them. A client that hears
             that it was not counted drops the state that it made in the round, as after a lost connection. A server that
             lies about it finds every client's memory as it was, round after round.
-        doublings: how often the server says that the declared bounds were doubled, which clients accept up to
-            `MAX_DOUBLINGS` times; sums get coarser by as many bits.
+        doublings: how often the server says that the declared bounds were doubled, at most `Situation.doublings`; sums
+            get coarser by as many bits.
     """
 
     to_all: Tensors
@@ -50,12 +50,14 @@ class Situation:
         honest: the broadcast with which an honest server would begin.
         victim: the client that is attacked.
         members: clients whose sum each message will be.
+        doublings: how often clients accept that the declared bounds of messages are doubled.
     """
 
     target: Target
     honest: Tensors
     victim: ClientId
     members: frozenset[ClientId]
+    doublings: int = 0
 
     @property
     def rows(self) -> int:

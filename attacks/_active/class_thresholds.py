@@ -30,7 +30,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from securefed._runtime.exchange_header import MAX_DOUBLINGS
 from securefed._tensors import Array, Tensors
 from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogue, Situation
 from securefed.attacks._active.simulated_client import SimulatedClient, has_labels, why_no_method
@@ -210,7 +209,7 @@ class ClassThresholds:
         direction = rng.normal(size=public.features) / public.features**0.5
         reach = public.feature_bound * float(np.abs(direction).sum()) * (1 + 1e-6)  # |g x| < reach for every row
         limit, sharpest = client.largest, _sharpness(client, model) / reach
-        doublings = MAX_DOUBLINGS if np.isfinite(limit) else 0
+        doublings = situation.doublings if np.isfinite(limit) else 0
 
         def choose(thresholds: Array) -> tuple[ChosenBroadcast, float]:
             """Return the broadcast with these thresholds, as sharp as clients take it, and its sharpness."""

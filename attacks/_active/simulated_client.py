@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from securefed._runtime.exchange_header import MAX_DOUBLINGS
 from securefed._tensors import Array, Tensors
 from securefed.algorithms._optimization.local_steps import LocalTraining, Vectors
 from securefed.algorithms._optimization.method import GradientMethod
@@ -81,13 +80,13 @@ class SimulatedClient:
         """Largest entry of a broadcast with which messages stay within the bounds that clients accept.
 
         It is infinite where messages hold nothing but gradients. A client that keeps a model, as in FLAME, also sends
-        how far it moved towards the broadcast; bounds may be doubled up to `MAX_DOUBLINGS` times, and one doubling is
-        left for the gradients.
+        how far it moved towards the broadcast; bounds may be doubled up to `Situation.doublings` times, and one of these
+        is left for the gradients.
         """
         ends = [self._without_rows(broadcast)[0] for broadcast in (self.situation.honest, self._raised())]
         moved = max(float(np.abs(ends[1][part] - ends[0][part]).max()) for part in self.method.sent)
         bound = min(spec.bound or 0.0 for spec in self.method.layout(self.target.public))
-        return bound * 2.0 ** (MAX_DOUBLINGS - 1) / moved if moved > 0 else np.inf
+        return bound * 2.0 ** (self.situation.doublings - 1) / moved if moved > 0 else np.inf
 
     @property
     def additive(self) -> bool:

@@ -26,7 +26,7 @@ import numpy as np
 from securefed._messages import ClientId, Message, PartyId
 from securefed._persistence.packing import nest
 from securefed._public import Public
-from securefed._runtime.exchange_header import TRAIN
+from securefed._runtime.exchange_header import MAX_DOUBLINGS, TRAIN
 from securefed._runtime.federation import Federation
 from securefed._runtime.open_exchange import ExchangeResult
 from securefed._runtime.run_options import RunOptions
@@ -146,7 +146,7 @@ class DeviatingServer(Federation):
         self._shuffled = shuffled
         members = frozenset({victim}) if alone else frozenset(range(len(clients)))
         self.honest = self.algorithm.broadcast(self.state)
-        self.situation = Situation(Target(self.algorithm, self.public), self.honest, victim, members)
+        self.situation = Situation(Target(self.algorithm, self.public), self.honest, victim, members, MAX_DOUBLINGS)
         if (reason := attack.applies(self.situation)) is not None:
             raise TranscriptError(reason)
         self._dialogue: Dialogue = attack.play(self.situation, np.random.default_rng([seed, 1]))
