@@ -80,8 +80,8 @@ class SimulatedClient:
         """Largest entry of a broadcast with which messages stay within the bounds that clients accept.
 
         It is infinite where messages hold nothing but gradients. A client that keeps a model, as in FLAME, also sends
-        how far it moved towards the broadcast; bounds may be doubled up to `Situation.doublings` times, and one of these
-        is left for the gradients.
+        how far it moved towards the broadcast; bounds may be doubled `Situation.doublings` times, and one of these is
+        left for the gradients.
         """
         ends = [self._without_rows(broadcast)[0] for broadcast in (self.situation.honest, self._raised())]
         moved = max(float(np.abs(ends[1][part] - ends[0][part]).max()) for part in self.method.sent)

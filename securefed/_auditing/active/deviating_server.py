@@ -146,7 +146,8 @@ class DeviatingServer(Federation):
         self._shuffled = shuffled
         members = frozenset({victim}) if alone else frozenset(range(len(clients)))
         self.honest = self.algorithm.broadcast(self.state)
-        self.situation = Situation(Target(self.algorithm, self.public), self.honest, victim, members, MAX_DOUBLINGS)
+        target = Target(self.algorithm, self.public)
+        self.situation = Situation(target, self.honest, victim, members, MAX_DOUBLINGS)
         if (reason := attack.applies(self.situation)) is not None:
             raise TranscriptError(reason)
         self._dialogue: Dialogue = attack.play(self.situation, np.random.default_rng([seed, 1]))
