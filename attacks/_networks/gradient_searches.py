@@ -60,7 +60,12 @@ class LinePoint:
 
 
 def run_searches(
-    searches: Sequence[Search], starts: Array, evaluate: Evaluate, budget: int, goal: float
+    searches: Sequence[Search],
+    starts: Array,
+    evaluate: Evaluate,
+    budget: int,
+    goal: float,
+    stop: Callable[[int, float], bool] = lambda done, lowest: False,
 ) -> list[BestPoint]:
     """Run searches in lockstep, until each ends, has spent its budget, or has reached the goal.
 
@@ -70,6 +75,8 @@ def run_searches(
         evaluate: the objective.
         budget: most evaluations of a search.
         goal: value at which a search ends.
+        stop: called after each common evaluation with their number so far and the lowest value; whether all searches
+            end there.
 
     Returns:
         The lowest point of each search, in their order.
@@ -91,6 +98,8 @@ def run_searches(
                 waiting[k] = searches[k].send((value if finite else np.inf, slope))
             except StopIteration:
                 del waiting[k]
+        if stop(max(best.evaluations for best in results), min(best.value for best in results)):
+            break
     return results
 
 

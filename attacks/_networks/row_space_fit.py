@@ -9,7 +9,7 @@ is the second stage of `staged_inversion`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -40,6 +40,17 @@ _EXACT = 1e-12
 
 
 @dataclass(frozen=True)
+class _StoppedLimit(StallLimit):
+    """The same limit, with a function that may end the search earlier (`RowSpaceFit.stop`)."""
+
+    stop: Callable[[int, float], bool] = lambda done, residual: False
+
+    def reached(self, norm: float, waited: int) -> bool:
+        """Return whether the search has to stop."""
+        return super().reached(norm, waited) or self.stop(waited, norm)
+
+
+@dataclass(frozen=True)
 class RowSpaceFit:
     """Fit the rows to one message from random starts, under several hypotheses about their labels.
 
@@ -51,6 +62,8 @@ class RowSpaceFit:
         prior: range from which starts are drawn.
         fits: largest number of starts.
         solved: relative residual below which the rows count as found.
+        stop: called before each Jacobian with the number of those since the residual last halved, and the residual;
+            whether the fit ends there.
     """
 
     network: FlatNetwork
@@ -60,6 +73,7 @@ class RowSpaceFit:
     prior: RowPrior
     fits: int
     solved: float
+    stop: Callable[[int, float], bool] = lambda done, residual: False
 
     def __call__(self, which: int, rng: np.random.Generator, rows: Array | None = None) -> LeastSquaresFit:
         """Return the best fit under a hypothesis: its point holds the coordinates, its norm is the relative residual.
@@ -76,7 +90,7 @@ class RowSpaceFit:
         best = self._fit(which, self._random(rng) if rows is None else rows, _STEPS)
         jacobians = best.steps
         for _ in range(1, self.fits):
-            if best.norm <= rounding:
+            if best.norm <= rounding or self.stop(jacobians, best.norm):
                 break
             other = self._fit(which, self._random(rng), _STEPS)
             best, jacobians = min(best, other, key=lambda fit: fit.norm), jacobians + other.steps
@@ -94,7 +108,7 @@ class RowSpaceFit:
             trial = self._fit(which, self._random(rng), _FIRST_STEPS)
             jacobians += trial.steps
             norms.append(trial.norm)
-            if trial.norm <= _NEAR:
+            if trial.norm <= _NEAR or self.stop(jacobians, min(norms)):
                 break
         return int(np.argmin(norms)), jacobians
 
@@ -132,7 +146,8 @@ class RowSpaceFit:
         # Jacobians, 40 below `_NEAR`, or 4 below the floor, where little can be gained (defaults of `StallLimit`).
         return levenberg_marquardt(
             linearised, self.space.unknowns(rows).reshape(-1), steps=steps, goal=_EXACT, residual=residual,
-            patience=StallLimit(_NEAR, floor=0.01 * self.solved), stepper=GeodesicAcceleration(residual),
+            patience=_StoppedLimit(_NEAR, floor=0.01 * self.solved, stop=self.stop),
+            stepper=GeodesicAcceleration(residual),
         )  # fmt: skip
 
     @cached_property

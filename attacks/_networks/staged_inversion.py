@@ -16,16 +16,19 @@ the next stage begins, and the rows that explain the message best are kept.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
 
 from securefed._public import require
 from securefed._tensors import Array
+from securefed.attacks._generic.time_budget import TimeBudget
 from securefed.attacks._networks.client_simulations import ClientSimulation
 from securefed.attacks._networks.first_layer import FirstLayerEvidence
 from securefed.attacks._networks.flat_network import FlatNetwork
@@ -74,6 +77,10 @@ class InversionEffort:
             are not known.
         memory: most bytes that a search may take; larger searches are refused before anything is allocated.
         batched: whether starts are computed together; `None` decides by the size (`gradient_matching.VMAP_ENTRIES`).
+        seconds: most seconds of an inversion, looked at between evaluations. One that runs out returns what it has
+            reached, and says so (`RecoveredRows.stopped`).
+        progress: called between evaluations with how many a search has made, the most that it may make (`None` for
+            fits), and words with its stage and residual.
     """
 
     exact: bool = True
@@ -87,6 +94,8 @@ class InversionEffort:
     counts: int = 60
     memory: int = 2 * 2**30
     batched: bool | None = None
+    seconds: float = math.inf
+    progress: Callable[[int, int | None, str], None] | None = None
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -94,6 +103,7 @@ class InversionEffort:
         require(self.evaluations >= 1, f"evaluations must be at least 1, not {self.evaluations}")
         require(min(self.widths, default=1.0) > 0, f"widths must be positive, not {self.widths}")
         require(self.evenness >= 0, f"evenness must be at least 0, not {self.evenness}")
+        require(self.seconds > 0, f"seconds must be positive, not {self.seconds}")
         require(self.solved > 0, f"solved must be positive, not {self.solved}")
 
 
@@ -112,6 +122,7 @@ class RecoveredRows:
         evaluations: number of evaluations of the objective, all starts together.
         seconds: wall-clock time of the whole inversion.
         targets: (B, ...) what the rows were compared with, in their order.
+        stopped: whether `InversionEffort.seconds` ran out before the search had ended.
     """
 
     rows: Array
@@ -120,11 +131,12 @@ class RecoveredRows:
     evaluations: int = 0
     seconds: float = 0.0
     targets: Array | None = None
+    stopped: bool = False
 
 
 @dataclass(frozen=True)
 class StagedInversion:
-    """Invert messages of one network and one simulation.
+    """Invert messages of one network and one simulation; the limit of seconds begins when it is made.
 
     Attributes:
         network: the model and its loss.
@@ -142,6 +154,25 @@ class StagedInversion:
     effort: InversionEffort = InversionEffort()
     columns: MixedColumns | None = None
 
+    @cached_property
+    def budget(self) -> TimeBudget:
+        """The time that is left."""
+        return TimeBudget.of(self.effort.seconds)
+
+    def __post_init__(self) -> None:
+        """Start the clock."""
+        assert self.budget
+
+    def _stop(self, stage: str, most: int | None = None) -> Callable[[int, float], bool]:
+        """Return a function that reports the progress of a search, and says whether its time is up."""
+
+        def stop(done: int, residual: float) -> bool:
+            if self.effort.progress is not None:
+                self.effort.progress(done, most, f"{stage}, residual {residual:.2g}")
+            return self.budget.remaining < 0
+
+        return stop
+
     def __call__(
         self, problem: InversionProblem, rng: np.random.Generator, first: FirstLayerEvidence | None = None
     ) -> RecoveredRows:
@@ -158,9 +189,11 @@ class StagedInversion:
         started = time.perf_counter()
         self.require_memory(len(problem.targets))
         recovered = self._exact(problem, first, rng)
-        if not recovered.residual <= self.effort.solved:
+        if not recovered.residual <= self.effort.solved and self.budget.remaining >= 0:
             recovered = self._descend(problem, recovered, rng)
-        return replace(recovered, seconds=time.perf_counter() - started, targets=problem.targets.numpy())
+        stopped = self.budget.remaining < 0 and not recovered.residual <= self.effort.solved
+        seconds = time.perf_counter() - started
+        return replace(recovered, seconds=seconds, targets=problem.targets.numpy(), stopped=stopped)
 
     def from_first_layer(
         self, point: torch.Tensor, message: torch.Tensor, first: FirstLayerEvidence, classes: int
@@ -263,7 +296,10 @@ class StagedInversion:
         space, effort = RowSpace(first.row_space), self.effort
         if 8 * first.count * space.width * len(hypotheses[0].message) > min(effort.memory, _JACOBIAN_BYTES):
             return None
-        return RowSpaceFit(self.network, self.simulation, hypotheses, space, self.prior, effort.fits, effort.solved)
+        return RowSpaceFit(
+            self.network, self.simulation, hypotheses, space, self.prior, effort.fits, effort.solved,
+            self._stop("coordinates"),
+        )  # fmt: skip
 
     def _descend(self, problem: InversionProblem, best: RecoveredRows, rng: np.random.Generator) -> RecoveredRows:
         """Run L-BFGS on the entries."""
@@ -307,7 +343,12 @@ class StagedInversion:
         with SmoothedReLU(width) if width else nullcontext():
             searches = [lbfgs(start, _HISTORY) for start in starts]
             goal = (0.1 * effort.solved) ** 2  # of the squared relative residual
-            return run_searches(searches, starts, matching, evaluations or effort.evaluations, goal)
+            most, stage = evaluations or effort.evaluations, "smoothed" if width else "descent"
+            # its value is the squared relative residual, and what the prior adds
+            stop = self._stop(stage, most)
+            return run_searches(
+                searches, starts, matching, most, goal, lambda done, lowest: stop(done, max(lowest, 0.0) ** 0.5)
+            )
 
     def _smoothed(
         self, problem: InversionProblem, parametrisation: RowParametrisation, starts: Array

@@ -7,6 +7,8 @@ observed sum: closed forms from the first layer's gradient first, then fits (`st
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:  # these load torch
     from securefed.attacks._networks.gradient_matching import RowPrior
     from securefed.attacks._networks.staged_inversion import InversionEffort, RecoveredRows, StagedInversion
 
+_LOG = logging.getLogger("securefed.attacks")
 _VECTORS = 16
 """Vectors of the network's size that a search holds at a time, for the estimate of its memory."""
 _WIDTHS = (0.3, 0.1, 0.03, 0.01, 0.001)
@@ -45,7 +48,7 @@ class NetworkInversion:
 
     A closed form takes seconds or less. Where searches follow, seconds grow steeply with the rows and with the network:
     a sum of ten digits behind one layer of 50 ReLUs took two minutes (the page "Gradient inversion for networks",
-    section "What a search costs"). No argument bounds the seconds; the first three bound the work.
+    section "What a search costs"). `seconds` bounds them, and `progress` shows how far a search is.
 
     Attributes:
         restarts: random starts of each descent.
@@ -58,6 +61,10 @@ class NetworkInversion:
             grows with the rows of the sum, and the time of the fit in the row space faster than with their square.
             Beyond 24 rows no closed form separates them, and a search that needs more than 2 GiB is refused before it
             begins.
+        seconds: most seconds of the search, looked at between evaluations. Where they run out the attack returns what
+            it has reached, says so in the diagnostics under "stopped", and logs a warning.
+        progress: called between evaluations with how many a search has made, the most that it may make (`None` for
+            fits), and words with its stage and residual.
     """
 
     restarts: int = 1
@@ -65,6 +72,8 @@ class NetworkInversion:
     fits: int = 8
     low: float | None = None
     largest: int = 16
+    seconds: float = 600.0
+    progress: Callable[[int, int | None, str], None] | None = None
 
     name: ClassVar[str] = "networks/inversion"
     secret: ClassVar[str] = "samples"
@@ -107,6 +116,7 @@ class NetworkInversion:
             recovered = _recovered(inversion, first_round, known_targets, public, rng)
         except ConfigError as error:
             raise TranscriptError(str(error)) from error
+        stopped = {"stopped": self._expired(recovered)} if recovered.stopped else {}
         value = np.nan_to_num(recovered.rows)
         if not recovered.residual <= effort.solved:  # a failed search can end anywhere; solved rows stand as they are
             value = np.clip(value, -public.feature_bound, public.feature_bound)
@@ -121,8 +131,18 @@ class NetworkInversion:
                 "stage": recovered.stage,
                 "evaluations": recovered.evaluations,
                 "seconds": round(recovered.seconds, 3),
-            },
+            }
+            | stopped,
         )
+
+    def _expired(self, recovered: RecoveredRows) -> str:
+        """Say, and log, that the time ran out and what was reached."""
+        said = (
+            f"{self.name} ended after its {self.seconds:g} s with a residual of {recovered.residual:.2g} (0 is solved) "
+            f"reached in the stage {recovered.stage!r} after {recovered.evaluations} evaluations; allow more `seconds`"
+        )
+        _LOG.warning("%s", said)
+        return said
 
     def _prior(self, problem: Any, public: Public) -> RowPrior:
         """Return what is known of a row before the attack: its range, and its shape if it is an image."""
@@ -143,6 +163,8 @@ class NetworkInversion:
             balance=0.0,  # small tensors of the message gain no weight
             fits=self.fits,
             counts=_COUNTS,
+            seconds=self.seconds,
+            progress=self.progress,
         )
 
 

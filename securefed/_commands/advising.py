@@ -129,10 +129,7 @@ def _write(found: Advice, out: Path | None) -> None:
 
 
 def show_advice(found: Advice, seeds: int) -> None:
-    """Print every setting that was tried, the sentences, and the commands to paste.
-
-    Three settings may be advised: the best one for whole clients, one that hides single rows instead (a record-level
-    method), and, where none holds, the nearest to acceptable.
+    """Print the answers with the commands to paste (`advised_words.answers`), then every setting that was tried.
 
     Args:
         found: the advice.
@@ -141,6 +138,12 @@ def show_advice(found: Advice, seeds: int) -> None:
     from securefed._auditing.advice import advised_words as words  # noqa: PLC0415 - heavy, and not needed for --help
     from securefed._auditing.engine.statistics import ENOUGH  # noqa: PLC0415
 
+    console.print(f"[bold]What to do about {escape(found.algorithm)} on {escape(found.data)}[/]", highlight=False)
+    for number, one in enumerate(words.answers(found), 1):
+        _print_all(f"{number}. {one.words}", _paste(one.setting))
+    if found.records:
+        console.print(_record_table(found))
+    console.print()
     console.print(_table(found))
     console.print(
         "> advised, + holds, - not shown to hold. `rows`: of the attacked client in the first run (of several owners, "
@@ -152,11 +155,7 @@ def show_advice(found: Advice, seeds: int) -> None:
     for reason in dict.fromkeys(one.note for one in found.tried if math.isnan(one.leak)):
         console.print(escape(f"`{words.UNKNOWN}`: {reason}."), highlight=False, soft_wrap=True)
     few = f"{seeds} runs of each setting are too few to rely on; add --seeds {ENOUGH}." if seeds < ENOUGH else ""
-    _print_all(*found.sentences, _paste(found.advised), words.record_sentence(found))
-    if found.records:
-        console.print(_record_table(found))
-    _print_all("" if found.record is None else found.record.changes, _paste(found.record))
-    _print_all(words.nearest_sentence(found), _paste(found.nearest), few)
+    _print_all(few)
 
 
 def _print_all(*lines: str) -> None:

@@ -201,16 +201,18 @@ def attack(
         from securefed._commands.audit_run import attack_file  # noqa: PLC0415 - heavy, and not needed for --help
         from securefed._commands.named_run import parse_settings  # noqa: PLC0415
 
-        found = attack_file(
-            transcript,
-            algorithm,
-            parse_settings(settings or []),
-            [parse_settings([candidate]) for candidate in candidates or []],
-            attacks=split(attacks),
-            target=target,
-            classes=classes,
-            rows=rows,
-        )
+        with progress("attack", errors, silent=as_json) as step:
+            found = attack_file(
+                transcript,
+                algorithm,
+                parse_settings(settings or []),
+                [parse_settings([candidate]) for candidate in candidates or []],
+                attacks=split(attacks),
+                target=target,
+                classes=classes,
+                rows=rows,
+                progress=step,
+            )
         typer.echo(json.dumps(found.to_json(), indent=1) if as_json else str(found))
         return 0
 

@@ -35,6 +35,7 @@ def show_audit(report: AuditResult) -> None:
     """
     from securefed._auditing.cases.own_setup import head_text, owner_note  # noqa: PLC0415
     from securefed._auditing.engine.audit_result import AUDIT  # noqa: PLC0415
+    from securefed._auditing.report.algorithm_section import noise_sentence  # noqa: PLC0415
     from securefed._auditing.report.decision import decision  # noqa: PLC0415
     from securefed._auditing.report.palette import TONES  # noqa: PLC0415
     from securefed._auditing.report.plain_sums import added, with_sums  # noqa: PLC0415
@@ -60,6 +61,8 @@ def show_audit(report: AuditResult) -> None:
         if text := chance_text(cell):
             where = f"{short(cell.algorithm)}, {short_defense(cell.defense)}, {cell.view}"
             console.print(f"{escape(where)}: {cell.leakage.mean:.2f} is no finding: {text}", soft_wrap=True)
+    if len(report.algorithms) == 1 and (noise := noise_sentence(report, report.algorithms[0])):
+        console.print(escape(noise), soft_wrap=True, highlight=False)
     for cell in added(report):
         where = f"{short(cell.algorithm)}, {short_defense(cell.defense)}, {cell.view}"
         console.print(f"{escape(where)}: {cell.note}", soft_wrap=True, highlight=False)

@@ -12,16 +12,20 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from securefed import Advice, advise
+from securefed import Advice, advise, audit
 from securefed._auditing.advice import search
-from securefed._auditing.advice.advised_words import sentences
+from securefed._auditing.advice.advice_values import RecordSetting
+from securefed._auditing.advice.advised_words import answers, sentences, smallest_sentence
 from securefed._auditing.advice.candidates import Candidate, candidates, data_options, paste
 from securefed._auditing.advice.cohorts import CohortUtility, _until_decided, keeps, simulate, usable_from
 from securefed._auditing.advice.decision_tree import TREE, Question, outline, recommendations, to_json
 from securefed._auditing.advice.search import _best, _needed
-from securefed._auditing.advice.trials import Trial
+from securefed._auditing.advice.trials import Trial, Trials
 from securefed._auditing.cases import case
 from securefed._auditing.cases.data_splits import resampled
+from securefed._auditing.cases.own_setup import OwnSetup
+from securefed._auditing.registered.audited_defenses import distributed_multiplier
+from securefed._auditing.report.algorithm_section import noise_sentence
 from securefed._catalogue import algorithms, defenses
 from securefed._commands.cli import app
 from securefed._commands.named_run import NamedRun, federation, parse_settings
@@ -277,6 +281,60 @@ def test_arguments_out_of_range_are_refused_before_anything_runs() -> None:
     ):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             advise("dsgd", **wrong)
+
+
+def test_audit_and_advice_clip_and_add_noise_in_one_way(rows: Path) -> None:
+    """Of the same clients, rows and rounds the audit clips to the norm that the search calls 1."""
+    given = {"rows_per_client": 2, "rounds": 3}
+    report = audit(
+        ["dsgd"], ["ddp"], data=str(rows), clients=4, seeds=1, workers=1, attacks=["gradient_inversion/fit"], **given
+    )
+    own = OwnSetup(**given)
+    trials = Trials(own.apply(case("dsgd")), own, load(rows), 1e-5)
+    asked = Candidate("ddp", 4, 2, 3, threshold=3, epsilon=8.0)
+    found = report.settings["optimization/dsgd"]
+    assert found["clip"] == trials.norm(asked) != case("dsgd").clip
+    assert found["noise"] == asked.words(trials.norm(asked))
+    assert found["noise"] in noise_sentence(report, "optimization/dsgd")
+    layout = trials.case.build().layout(trials.prepare(asked, 0).public)
+    multiplier = distributed_multiplier(trials.norm(asked), 8.0, 1e-5, 3, layout, 4, 3)
+    assert found["noise multipliers"]["ddp"] == multiplier
+    published = OwnSetup()  # in the published cases both keep the published clip
+    assert Trials(case("dsgd"), published, load("digits"), 1e-5).norm(asked) == case("dsgd").clip
+
+
+def test_the_answers_begin_with_the_readers_own_rounds_and_end_with_what_holds_nowhere() -> None:
+    asked = replace(SETTING, holds=False)
+    fewer = replace(SETTING, rounds=1, utility=0.94, smallest_rows=20, smallest_leak=0.07, smallest_runs=2)
+    record = RecordSetting(
+        "private/fedavg", "securefed run private/fedavg", 8, 6, 1.0, 1e-5, 0.55, 0.93, 0.95, 100.0, 0.1, usable=True,
+        changes="The command trains a network.", smallest_rows=20,
+    )  # fmt: skip
+    told = sentences([asked, fewer], fewer, None, 0.1, 0.9, 0)
+    advice = Advice("dsgd", "rows.csv", 0.1, "server", (asked, fewer), fewer, told, None, records=(record,))
+    first, second = answers(advice)
+    assert first.setting == record and second.setting == fewer
+    assert "For the smallest client (20 training rows) epsilon of a row is the same 1," in first.words
+    assert second.words.endswith("Of the smallest client (20 training rows, 2 runs) a leak of 0.07 was measured.")
+    own = replace(advice, advised=replace(fewer, rounds=asked.rounds))
+    assert [one.setting for one in answers(own)] == [own.advised, record]  # own rounds too, and the higher utility
+    none = replace(advice, advised=None)
+    assert [one.setting for one in answers(none)] == [record, None, none.nearest]
+    useless = replace(advice, records=(replace(record, usable=False),))
+    assert [one.setting for one in answers(useless)] == [fewer, None]
+    blind = replace(fewer, detectable=math.nan)
+    assert "attacks failed, so that nothing is known of its leak" in smallest_sentence(
+        replace(blind, smallest_leak=0.0)
+    )
+    assert smallest_sentence(replace(fewer, smallest_runs=0)).endswith("was not attacked in a run of its own.")
+    assert smallest_sentence(SETTING) == ""  # all clients have as many rows
+
+
+def test_the_smallest_clients_leak_is_the_mean_over_the_runs_that_attacked_it() -> None:
+    tried = replace(trial(0.1, 0.5, 0.3), smallest=(False, True, True))
+    assert tried.of_smallest == (pytest.approx(0.4), 2)
+    none = replace(tried, smallest=(False, False, False)).of_smallest
+    assert math.isnan(none[0]) and none[1] == 0
 
 
 def searched(rows: Path, **more) -> Advice:

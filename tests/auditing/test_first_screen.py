@@ -280,9 +280,17 @@ def test_a_server_that_lies_is_named_and_warned_of_where_it_gets_past_a_protecti
     quiet = cell("optimization/dsgd", "ddp", "active server", 0.0)
     why = next(action.why for action in actions(report(honest, lying, quiet)) if "cannot send" in action.what)
     assert why.endswith("in spite of secure aggregation. Under Distributed DP it found nothing.")
-    assert "A server that lies read nothing more under the protections" in decision(report(honest, quiet))
+    said = decision(report(honest, quiet))
+    assert (
+        "A server that lies was tried by gram/power: it read at most 0.00 of a client's data. It read nothing more"
+        in said
+    )
     weak = replace(quiet, verdict=Verdict(NOT_DETECTED, 0.75))
-    assert "Whether a server that lies reads more under a protection is not known." in decision(report(honest, weak))
+    assert "Whether it reads more under a protection is not known." in decision(report(honest, weak))
+    asked = replace(report(honest), command="securefed audit --active")
+    assert decision(asked).endswith(
+        "asked for, but no such attack applies: none of them looks for the secret of this algorithm."
+    )
     assert "A server that lies" not in decision(report(honest))
 
 
@@ -314,7 +322,9 @@ def test_an_audit_that_tells_secrets_apart_says_which_of_them_leak() -> None:
         cell("step", "secure_aggregation", "sum only", 0.3, "pooled samples"),
     )
     assert decision(made) == (
-        "Without protection, the server can compute a client's label counts and a part of its samples."
+        "Without protection, the server can compute a client's label counts and a part of its samples. With a record "
+        "in hand and rows like the clients', the server can tell whether it was among a client's rows: right in 80% of "
+        "comparisons, a coin in 50%."
     )
     assert rows(made) == {
         ("None", "the server, which reads every message"): [

@@ -96,14 +96,15 @@ def test_each_client_holds_the_rows_of_one_owner_and_owners_change_with_the_seed
     np.savez(tmp_path / "rows.npz", x=x, y=np.arange(60) % 2, site=owner)
     source = load(tmp_path / "rows.npz", owner="site")
     whole = OwnSetup(owner="site").apply(case("optimization/dsgd"))
-    targets = set()
+    targets = []
     for seed in range(6):
         clients = whole.prepare(source, 6, seed).clients
         owners = [set(np.floor(data.x).ravel()) for data in clients]
         assert sorted(min(one) for one in owners) == list(range(6))
         assert all(len(one) == 1 for one in owners)
-        targets.add(min(owners[0]))
-    assert len(targets) > 1
+        targets.append(min(owners[0]))
+    assert sorted(targets) == list(range(6))  # each is attacked once in as many runs
+    assert {min(np.floor(whole.prepare(source, 3, seed).clients[0].x).ravel()) for seed in range(9)} != {0.0}
     few = OwnSetup(owner="site", rows=2).apply(case("optimization/dsgd")).prepare(source, 6, 0)
     assert max(few.public.rows) == 2
     with pytest.raises(ConfigError, match="rows of 6 owners"):
@@ -150,10 +151,10 @@ def test_the_head_of_a_matrix_in_one_line(sizes, text) -> None:
 
 
 def test_of_owners_of_different_sizes_the_report_says_of_whom_its_figures_are() -> None:
-    sizes = {"clients": 5, "rows of client 0": 97, "rows of the others": [26, 151], "rounds": 9, "owner": "hospital"}
-    assert owner_note(sizes).startswith(
-        "Every run attacks one hospital, drawn at random, so that each figure is a mean"
-    )
+    rows = {"rows of client 0": 97, "rows of the others": [26, 151]}
+    sizes = {"clients": 5, "rounds": 9, "owner": "hospital", "owners": 5} | rows
+    assert owner_note(sizes).startswith("Every run attacks one hospital, in turn, the smallest in the first: each")
+    assert owner_note(sizes | {"owners": 6}).startswith("Every run attacks one hospital, drawn at random: each figure")
     assert owner_note(sizes | {"rows of client 0": 2, "rows of the others": 2}) == ""
     assert owner_note({name: value for name, value in sizes.items() if name != "owner"}) == ""
 

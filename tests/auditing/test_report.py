@@ -17,6 +17,7 @@ from securefed._auditing.report import charts, comparison
 from securefed._auditing.report.actions import actions, algorithm_actions
 from securefed._auditing.report.algorithm_section import section
 from securefed._auditing.report.audit_page import render
+from securefed._auditing.report.decision import decision
 from securefed._auditing.report.selections import Remedy, remedies, strongest, worst
 from securefed.errors import DataError
 from tests.auditing.page import sections, tables, text
@@ -142,6 +143,42 @@ def test_the_page_shows_what_the_json_says_of_a_cell_a_member_and_a_setting() ->
     assert [row[-1] for row in members] == ["would show", "0.75", "none", ""]
     assert dict(zip(*settings, strict=True))["also attacked"] == "personal/network"
     assert "epsilon 8, delta 1e-05 for all rounds" in text(html)
+
+
+def test_the_decision_says_whether_a_row_can_be_told_and_what_the_attacker_must_know() -> None:
+    def row(defense: str, adversary: str, verdict: str, auc: float) -> dict[str, object]:
+        return {
+            "algorithm": "pca/ssi",
+            "defense": defense,
+            "adversary": adversary,
+            "verdict": verdict,
+            "auc": [auc] * 3,
+        }
+
+    made = report(cell("pca/ssi", "plain", "server", 0.01))
+    found = row("plain", "informed", "exposed", 1.0)
+    said = decision(replace(made, membership=(found, row("skellam", "informed", "not detected", 0.5))))
+    assert (
+        "Whoever knows all other rows, those of the other clients too, can tell from unprotected messages whether one "
+        "row (a patient) was in a client's data: right in 100% of comparisons, a coin in 50%. Sums do not stop this "
+        "attacker, who subtracts what it knows; of the kinds of noise tried, no test showed it."
+    ) in said
+    unsure = decision(replace(made, membership=(found, row("skellam", "informed", "inconclusive", 0.6))))
+    assert "no test showed it" not in unsure
+    noised = decision(replace(made, membership=(row("skellam", "population", "partial", 0.7),)))
+    assert "what such rows are like, can tell in spite of skellam" in noised and "Sums do not stop" not in noised
+    quiet = replace(made, membership=(row("plain", "informed", "not detected", 0.5),))
+    assert decision(quiet) == decision(made)
+
+
+def test_batch_statistics_that_are_worse_than_a_guess_say_which_guess_and_why() -> None:
+    read = cell("step", "plain", "server", -0.4, "statistics")
+    assert "guessed are mean and variance of all clients' rows together" in read.remarks
+    assert read.remarks.count("over several batches the weights move") == 1
+    assert "a sum shows the mean over its clients" in replace(read, view="sum only").remarks
+    assert "guessed" not in cell("step", "plain", "server", 0.4, "statistics").remarks
+    assert "guessed" not in cell("step", "plain", "server", -0.4, "samples").remarks
+    assert "which a client's own are near" in text(render(report(read)))
 
 
 def test_a_search_that_failed_is_no_safety_in_any_sentence() -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from securefed import audit_training
+from securefed._auditing.report.decision import decision
 from securefed._auditing.training import training_subject
 from securefed._auditing.training.attack_inputs import AttackInputs, in_two_digits
 from securefed._auditing.training.local_training import TorchTraining, TrainedRows
@@ -63,20 +64,26 @@ def test_what_the_strongest_membership_attack_did_not_see_is_said_beside_the_oth
         )
         assert set(left_out) == {"membership/loss drop", "membership/gradient alignment"}
         for found in left_out.values():
-            assert "the strongest attack, membership/shadow, did not run" in found.remarks
+            assert "not tested by the strongest attack, membership/shadow, which did not run" in found.remarks
+            assert found.verdict.word != "not detected"  # the weaker attacks' silence is no finding
         assert set(ran) == {*left_out, "membership/shadow"} and not any(found.without for found in ran.values())
         (reason,) = (line for line in short.skipped if line.startswith(f"{view}, membership/shadow"))
-        assert re.search(r"0 s left; allow about `seconds=[1-9]\d*`$", reason)
+        assert reason.endswith("0 s left; allow more `seconds`")
+    hints = [line for line in short.skipped if "`seconds=" in line]
+    assert len(hints) == 1 and re.fullmatch(r"more time would test more: allow about `seconds=[1-9]\d*`", hints[0])
+    assert "Whether a record can be told from a client's own messages and from sums was not tested" in decision(short)
+    assert "was not tested: membership" not in decision(enough)
     short.save(tmp_path)
     page = (tmp_path / "audit.html").read_text()
     assert "membership/shadow, the strongest attack on membership, did not run" in page
 
 
-@pytest.mark.parametrize(("share", "said"), [(0.0, "more `seconds`"), (0.05, "about `seconds=1300`")])
-def test_seconds_that_would_do_are_those_of_the_whole_audit(share: float, said: str) -> None:
+@pytest.mark.parametrize(("share", "asked"), [(0.0, []), (0.05, [1300])])
+def test_seconds_that_would_do_are_those_of_the_whole_audit(share: float, asked: list[int]) -> None:
     """A view of a run that has a twentieth of the time: 4 s were spent, and 60 more are needed."""
     budget = TimeBudget.of(10.0)
     spent = TimeBudget(10.0, budget.until - 4.0)
     inputs = AttackInputs(None, None, (), None, 2, None, spent, share)  # type: ignore[arg-type] # time is asked alone
-    assert inputs.more_seconds(60.0) == f"allow {said}"
+    assert inputs.ask_for(60.0) == "allow more `seconds`"
+    assert [in_two_digits(seconds) for seconds in inputs.asked] == asked
     assert [in_two_digits(seconds) for seconds in (0.2, 7.1, 99.5, 123.0, 4000.0)] == [1, 8, 100, 130, 4000]

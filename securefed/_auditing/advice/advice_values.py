@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 MEASURED: Final = (
     "leak", "leak_upper", "detectable", "utility", "utility_clear", "bytes_up", "seconds_per_round",
-    "utility_deviation",
+    "utility_deviation", "smallest_leak",
 )  # fmt: skip
 """Figures of a `Setting` that are NaN where it did not run, and `None` in JSON."""
 LEAST_ACCEPTABLE: Final = 0.06
@@ -55,6 +55,9 @@ class Setting:
         utility_deviation: standard deviation of the utility of a single run; NaN where fewer than two ran.
         simulated: of the cohort `usable_from`, on what it was simulated and the utilities that it reached, in words;
             empty where that is `None`.
+        smallest_rows: training rows of the smallest client; 0 where all have as many.
+        smallest_leak: mean leakage of the strongest attack over the runs that attacked a client of so few rows.
+        smallest_runs: number of these runs.
     """
 
     algorithm: str
@@ -78,6 +81,9 @@ class Setting:
     delta: float | None = None
     utility_deviation: float = math.nan
     simulated: str = ""
+    smallest_rows: int = 0
+    smallest_leak: float = math.nan
+    smallest_runs: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values; NaN and infinity become `None`."""
@@ -115,6 +121,7 @@ class RecordSetting:
         note: what epsilon does not cover, in a sentence.
         utility_deviation: standard deviation of the utility of a single run; NaN where fewer than two ran.
         changes: what the command sets otherwise than the user did, and why, in a sentence; empty if nothing.
+        smallest_rows: training rows of the smallest client; 0 where all have as many.
     """
 
     algorithm: str
@@ -132,6 +139,7 @@ class RecordSetting:
     note: str = ""
     utility_deviation: float = math.nan
     changes: str = ""
+    smallest_rows: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values; NaN and infinity become `None`."""

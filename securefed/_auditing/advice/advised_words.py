@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from securefed._auditing.advice.advice_values import Advice, RecordSetting, Setting
@@ -184,6 +185,65 @@ def record_sentence(advice: Advice) -> str:
         f"either: the best has {best.utility:.3f}, {best.utility_clear:.3f} in the clear. More rows a client, or fewer "
         "rounds and local steps, need less noise."
     )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer of an advice, as terminal and page show it.
+
+    Attributes:
+        words: what to do and what it costs, in a few sentences.
+        setting: whose command is shown below the words; `None` for none.
+    """
+
+    words: str
+    setting: Setting | RecordSetting | None
+
+
+def answers(advice: Advice) -> list[Answer]:
+    """List what the reader may do: usable settings with the reader's own rows and rounds first, then other usable ones.
+
+    Of equal ones that of higher utility comes first. Then follow why no setting is advised, where none is, and the
+    setting that comes nearest.
+    """
+    main = Answer(" ".join((*advice.sentences, smallest_sentence(advice.advised))).strip(), advice.advised)
+    record = Answer(" ".join(part for part in _record_parts(advice) if part), advice.record)
+    nearest = Answer(f"{nearest_sentence(advice)} {smallest_sentence(advice.nearest)}".strip(), advice.nearest)
+
+    def rank(one: Answer) -> tuple[bool, bool, float]:
+        setting, asked = one.setting, advice.tried[0]
+        if setting is None:
+            return True, True, 0.0
+        sizes = isinstance(setting, Setting) and setting.rows_per_client != asked.rows_per_client
+        return False, sizes or setting.rounds != asked.rounds, -setting.utility
+
+    return [one for one in (*sorted((main, record), key=rank), nearest) if one.words]
+
+
+def _record_parts(advice: Advice) -> tuple[str, ...]:
+    """Return the sentences on noise that hides single rows: its cost, the smallest client, what the command sets."""
+    return (record_sentence(advice), smallest_sentence(advice.record), advice.record.changes if advice.record else "")
+
+
+def smallest_sentence(one: Setting | RecordSetting | None) -> str:
+    """Say what a setting means for the client with fewest rows; empty where all clients have as many."""
+    if one is None or not one.smallest_rows:
+        return ""
+    rows = f"{one.smallest_rows} training row{'s' * (one.smallest_rows != 1)}"
+    if isinstance(one, RecordSetting):
+        return (
+            f"For the smallest client ({rows}) epsilon of a row is the same {one.epsilon:g}, since every local step "
+            "uses all rows; its own update is the noisiest."
+        )
+    promise = f" Epsilon {one.epsilon:g} holds for it as for every client." if one.epsilon is not None else ""
+    if not one.smallest_runs or math.isnan(one.smallest_leak):
+        return f"The smallest client ({rows}) was not attacked in a run of its own.{promise}"
+    times = "1 run" if one.smallest_runs == 1 else f"{one.smallest_runs} runs"
+    leak = leak_words(replace(one, leak=one.smallest_leak))[0]
+    if leak == FAILED:
+        said = f"On the smallest client ({rows}, {times}) the attacks failed, so that nothing is known of its leak."
+        return f"{said}{promise}"
+    return f"Of the smallest client ({rows}, {times}) a leak of {leak} was measured.{promise}"
 
 
 def _of_100(chance: float) -> int:

@@ -13,7 +13,14 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
-from securefed._auditing.registered.audited_defenses import DDP, PLAIN, SECURE_AGGREGATION, default_threshold
+from securefed._auditing.registered.audited_defenses import (
+    DDP,
+    PLAIN,
+    SECURE_AGGREGATION,
+    default_threshold,
+    noise_words,
+    sums_words,
+)
 
 EPSILONS: Final = (1.0, 8.0, 64.0)
 """Promises that are tried: strong, customary, and one that only hides from weak attacks."""
@@ -61,10 +68,9 @@ class Candidate:
         if self.defense == PLAIN:
             return "no defence"
         precision = "" if self.ring is None else f", {self.ring} bits a number"
-        sums = f"secure aggregation (sums of at least {self.threshold} of {self.clients} clients{precision})"
         if self.epsilon is None:
-            return sums
-        return f"distributed noise (epsilon {self.epsilon:g}, clip {norm:.3g}) under {sums}"
+            return sums_words(self.threshold, self.clients, precision)
+        return noise_words(self.epsilon, norm, self.threshold, self.clients, precision)
 
 
 def candidates(

@@ -153,6 +153,7 @@ class _Priced:
             note=NOT_COVERED + scaled,
             utility_deviation=float(np.std(scores, ddof=1)) if len(scores) > 1 else math.nan,
             changes=self._changes(rate, clip),
+            smallest_rows=trials.prepare(self._candidate, 0).smallest,
         )
 
     def _changes(self, rate: float, clip: float) -> str:

@@ -252,6 +252,7 @@ class _Search:
         utility = float(np.mean(trial.utilities)) if trial.utilities else math.nan
         usable = keeps(utility, clear, question.keep) and not trial.failure
         cohort = None if usable or candidate.epsilon is None else self._usable_from(candidate, norm)
+        (smallest_leak, smallest_runs), smallest = trial.of_smallest, prepared.smallest
         upper, detectable = trial.upper(len(self.listed)), trial.detectable(len(self.listed))
         return Setting(
             algorithm=case.name,
@@ -275,6 +276,9 @@ class _Search:
             delta=None if candidate.epsilon is None else trials.delta,
             utility_deviation=float(np.std(trial.utilities, ddof=1)) if len(trial.utilities) > 1 else math.nan,
             simulated="" if cohort is None else _simulated(cohort, prepared, candidate),
+            smallest_rows=smallest,
+            smallest_leak=smallest_leak,
+            smallest_runs=smallest_runs,
         )
 
     def _usable_from(self, candidate: Candidate, norm: float) -> CohortUtility | None:

@@ -18,7 +18,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Any, Final
 
 import numpy as np
@@ -32,7 +31,7 @@ from securefed._auditing.engine.explained_messages import explains, precision
 from securefed._auditing.engine.results import CLIENT
 from securefed._auditing.engine.statistics import PARTIAL_FROM, RECONSTRUCTED, SIGHTED
 from securefed._auditing.registered.attacker import WEAKER_FITS, Attacker
-from securefed._auditing.registered.audited_defenses import PLAIN, distributed
+from securefed._auditing.registered.audited_defenses import PLAIN, clipping_norm, distributed
 from securefed._auditing.registered.scoring import assess
 from securefed._runtime.federation import Federation
 from securefed._runtime.server import Result
@@ -69,6 +68,7 @@ class Trial:
         utilities: of the final models, one a seed.
         failure: why the setting could not run; empty if it ran.
         asked: number of seeds that were to run.
+        smallest: by seed, whether the attacked client was smaller than others and none was smaller.
     """
 
     leaks: dict[str, tuple[float, ...]]
@@ -76,6 +76,14 @@ class Trial:
     utilities: tuple[float, ...]
     failure: str = ""
     asked: int = 0
+    smallest: tuple[bool, ...] = ()
+
+    @property
+    def of_smallest(self) -> tuple[float, int]:
+        """Mean leakage of the worst attack over the runs that attacked the smallest client, and their number."""
+        runs = [number for number, small in enumerate(self.smallest) if small]
+        complete = [values for values in self.leaks.values() if len(values) == len(self.smallest)]
+        return max((_mean([one[run] for run in runs]) for one in complete if runs), default=math.nan), len(runs)
 
     @property
     def strongest(self) -> str:
@@ -182,16 +190,11 @@ class Trials:
         return self.sized(candidate.rows).prepare(self.source, candidate.clients, seed)
 
     def norm(self, candidate: Candidate) -> float:
-        """Return the clipping norm: `candidate.clip` times the median norm of a contribution in the clear, at seed 0.
-
-        It is rounded to 3 digits, since the advice prints it.
-        """
+        """Return the clipping norm: `candidate.clip` times the norm that an audit clips to, in three digits."""
+        if self._own.published(self.source.name):
+            return candidate.clip * self.case.clip
         transcript = self._in_the_clear(candidate, 0).transcript
-        sizes = [
-            math.sqrt(sum(float(np.vdot(value, value)) for value in sent.values()))
-            for sent in transcript.contributions.values()
-        ]
-        return float(f"{candidate.clip * max(median(sizes), 1e-12):.3g}")
+        return float(f"{candidate.clip * clipping_norm(transcript):.3g}")
 
     def defense(self, candidate: Candidate, prepared: Prepared, *, real: bool) -> Defense:
         """Make the defence of a setting.
@@ -258,10 +261,13 @@ class Trials:
         leaks: dict[str, list[float]] = {}
         explained: dict[str, list[float]] = {}
         utilities: list[float] = []
+        small: list[bool] = []
         try:
             for done, seed in enumerate(seeds, 1):
                 result = self._result(candidate, seed)
                 utilities.append(self._utility(result, candidate, seed))
+                prepared = self.prepare(candidate, seed)
+                small.append(prepared.public.rows[TARGET] == prepared.smallest)
                 for name, leak, fits in self._attacked(candidate, result, seed):
                     leaks.setdefault(name, []).append(leak if math.isfinite(leak) else 0.0)
                     if fits is not None:
@@ -272,7 +278,7 @@ class Trials:
             return Trial({}, {}, tuple(utilities), str(error), len(seeds))
         complete = {name: tuple(values) for name, values in leaks.items()}
         shares = {name: float(np.mean(values)) for name, values in explained.items()}
-        return Trial(complete, shares, tuple(utilities), asked=len(seeds))
+        return Trial(complete, shares, tuple(utilities), asked=len(seeds), smallest=tuple(small))
 
     def _result(self, candidate: Candidate, seed: int) -> Result:
         if candidate.defense == PLAIN:

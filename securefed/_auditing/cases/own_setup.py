@@ -46,7 +46,6 @@ class OwnSetup:
             algorithm's own default.
         standardise: whether every column is scaled to mean 0 and standard deviation 1 over all rows.
         owner: fact of the rows that says whose they are; each client is one owner, drawn anew for every seed.
-        clip: L2 norm of one contribution under differential privacy.
 
     Raises:
         ConfigError: rows or rounds are no integers of at least 1.
@@ -57,12 +56,15 @@ class OwnSetup:
     settings: Pairs = ()
     standardise: bool = False
     owner: str = ""
-    clip: float | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("rows_per_client", self.rows), ("rounds", self.rounds)):
             if value is not None:
                 check_integer(name, value, 1)
+
+    def published(self, data: str) -> bool:
+        """Return whether cases run as published, on the data of that name; their clips are then the published ones."""
+        return data == "digits" and self == OwnSetup()
 
     def apply(self, case: Case) -> Case:
         """Return the case with these changes.
@@ -72,7 +74,7 @@ class OwnSetup:
         """
         if self == OwnSetup():
             return case
-        changed = replace(case, rounds=self.rounds or case.rounds, clip=self.clip or case.clip)
+        changed = replace(case, rounds=self.rounds or case.rounds)
         if self.settings:
             changed = _with_settings(changed, self.settings)
         if self.rows or self.owner or self.standardise:
@@ -161,7 +163,7 @@ def _plain(value: Any) -> Any:
 
 def head_text(sizes: Mapping[str, Any]) -> str:
     """Write what `head` returned in one line; columns and numbers a round stand in `audit.json` alone."""
-    values = {name: value for name, value in sizes.items() if name not in ("columns", "numbers a round")}
+    values = {name: value for name, value in sizes.items() if name not in ("columns", "numbers a round", "owners")}
     own, others = values.pop("rows of client 0", ""), values.pop("rows of the others", "")
     first = " in the first run" if values.pop("owner", "") else ""
     least, most = others if isinstance(others, list | tuple) else (others, others)
@@ -181,14 +183,16 @@ def owner_note(sizes: Mapping[str, Any]) -> str:
     """Say of whom the figures are, where each run attacks another owner of rows; empty elsewhere.
 
     Args:
-        sizes: what `head` returned, with the name of the owners' column under `owner` where clients are owners.
+        sizes: what `head` returned, where clients are owners with the name of their column under `owner` and their
+            number under `owners`.
     """
     owner, own, others = sizes.get("owner", ""), sizes.get("rows of client 0"), sizes.get("rows of the others")
     if not owner or own == others:
         return ""
+    how = "drawn at random" if sizes["clients"] < sizes["owners"] else "in turn, the smallest in the first"
     return (
-        f"Every run attacks one {owner}, drawn at random, so that each figure is a mean over {owner}s of different "
-        "sizes and of no certain one; data of one with fewer rows than the others usually leak more than that mean."
+        f"Every run attacks one {owner}, {how}: each figure is a mean over {owner}s of different sizes, and data of "
+        "one with fewer rows usually leak more than that mean."
     )
 
 

@@ -26,6 +26,12 @@ class Prepared:
     public: Public
     image_shape: tuple[int, int] | None
 
+    @property
+    def smallest(self) -> int:
+        """Rows of the smallest client; 0 where all clients have as many."""
+        rows = self.public.rows
+        return 0 if len(set(rows)) == 1 else int(min(rows))
+
 
 Preparation = Callable[[LoadedDataset, int, int], Prepared]
 """(source, clients, seed) -> the data of one run: the source's rows split over so many clients."""

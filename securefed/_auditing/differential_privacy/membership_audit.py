@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from securefed._auditing.cases import Case, Prepared, case
+from securefed._auditing.cases import Case, Prepared
 from securefed._auditing.differential_privacy.noise_audit import (
     NoiseAudit,
     audit_noise,
@@ -167,7 +167,7 @@ def play(algorithm: str, seed: int, settings: Settings) -> tuple[list[Play], lis
     Returns:
         The plays, and a sentence for each noise that was left out, with the reason.
     """
-    what = settings.own.apply(case(algorithm))
+    what = settings.case(algorithm)
     prepared = what.prepare(settings.source(), settings.clients, seed)
     rng = np.random.default_rng([seed, 0x3E3])  # any number that no other use of the seed has
     try:

@@ -31,6 +31,7 @@ from securefed._auditing.engine.statistics import (
 )
 from securefed._tensors import Array
 from securefed.attacks._generic import ClearRows, LowDigits, RawBits, RegressRows
+from securefed.attacks.views import SERVER_VIEW
 
 CLIENT: Final[Literal["client"]] = "client"
 FEDERATION: Final[Literal["federation"]] = "federation"
@@ -307,6 +308,19 @@ class Cell:
         return not reads and (self.attack != RegressRows.name or self.explained >= SIGHTED)
 
     @property
+    def worse_than(self) -> str:
+        """Say what guess a client's batch statistics were read worse than, and why; empty elsewhere."""
+        if self.secret != "statistics" or not self.leakage.mean < 0:
+            return ""
+        why = "over several batches the weights move between what is read"
+        if self.view != SERVER_VIEW:
+            why = "a sum shows the mean over its clients"
+        return (
+            "worse than a guess: guessed are mean and variance of all clients' rows together, which a client's own are "
+            f"near, and {why}"
+        )
+
+    @property
     def remarks(self) -> str:
         """Remarks on the verdict, in brackets: power, missing seeds, reconstructed clients; empty if there are none."""
         remarks = []
@@ -316,11 +330,14 @@ class Cell:
             remarks.append("one seed: no power" if math.isnan(self.verdict.detectable) else power)
             if min(self.leakage.mean, self.null_leakage.high) >= PARTIAL_FROM:
                 remarks.append(f"guessing gives up to {self.null_leakage.high:.2f}")
+        if self.worse_than:
+            remarks.append(self.worse_than)
         if self.open:
             remarks.append(f"the rest may be known: the messages leave open {self.open}")
         if self.without:
-            remarks.append(f"the strongest attack, {self.without}, did not run")
-        if self.verdict.word == INCONCLUSIVE and not self.explained < SIGHTED and self.leakage.seeds > 1:
+            remarks.append(f"not tested by the strongest attack, {self.without}, which did not run")
+        scattered = not self.without or not self.verdict.detectable < 1
+        if self.verdict.word == INCONCLUSIVE and scattered and not self.explained < SIGHTED and self.leakage.seeds > 1:
             remarks.append("its results, or those of chance, scatter too much for any leak to be noticed")
         if self.leakage.seeds < self.asked:
             remarks.append(f"{self.leakage.seeds} of {self.asked} seeds")

@@ -7,9 +7,10 @@ numbers and no data; each process loads the data once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 
+from securefed._auditing.cases.case import Case, case
 from securefed._auditing.cases.own_setup import OwnSetup
 from securefed.datasets._loaded_dataset import LoadedDataset
 from securefed.datasets._loaders import load
@@ -37,6 +38,8 @@ class Settings:
         own: what the user changes of every algorithm's audit case; `own.owner` names the fact of the rows (such as
             their writer) that says whose they are, where each client is one owner.
         label: name of the column of labels in a file of the user's; empty for the usual ones.
+        clips: by (algorithm, rows of every client or `None`) the clipping norm under noise, where it is measured
+            (`registered_subject.measured_clips`).
     """
 
     data: str
@@ -52,6 +55,18 @@ class Settings:
     active: bool = False
     own: OwnSetup = OwnSetup()
     label: str = ""
+    clips: Mapping[tuple[str, int | None], float] = field(default_factory=dict)
+
+    def case(self, algorithm: str, rows: int | None = None) -> Case:
+        """Return an algorithm's audit case with what the user changes of it.
+
+        Args:
+            algorithm: its name.
+            rows: of every client, where they are not those of `own`.
+        """
+        own = self.own if rows is None else replace(self.own, rows=rows)
+        found = own.apply(case(algorithm))
+        return replace(found, clip=self.clips.get((algorithm, rows), found.clip))
 
     def present(self, round: int) -> tuple[int, ...]:
         """List the clients of a round over changing survivors: all in even rounds, all but the first few in odd.

@@ -7,16 +7,18 @@ is published; distributed noise (`ddp`) is added by every client before its mask
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
+from statistics import median
 from typing import Final
 
 import numpy as np
 
 from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
 from securefed._extras import check_installed
-from securefed._messages import RoundRecord
+from securefed._messages import RoundRecord, Transcript
 from securefed._runtime.federation import Federation
 from securefed._runtime.server import Result
 from securefed._tensors import Layout
@@ -103,6 +105,36 @@ def choose(names: Sequence[str] | None) -> tuple[tuple[str, ...], dict[str, str]
         else:
             chosen.append(name)
     return tuple(chosen), unavailable
+
+
+def clipping_norm(transcript: Transcript) -> float:
+    """Return the norm to which audit and advice clip under noise: the median contribution's of a run in the clear.
+
+    A clip far above it would add noise for nothing; at it, half of the contributions are shortened.
+    """
+    sizes = [
+        math.sqrt(sum(float(np.vdot(value, value)) for value in sent.values()))
+        for sent in transcript.contributions.values()
+    ]
+    return max(median(sizes), 1e-12)
+
+
+def noise_words(epsilon: float, norm: float, threshold: int, clients: int, precision: str = "") -> str:
+    """Describe distributed noise under secure aggregation by all that sets its size.
+
+    Args:
+        epsilon: for all rounds together.
+        norm: to which a contribution is clipped.
+        threshold: fewest clients over which a sum opens, for whom the noise is sized.
+        clients: in a round.
+        precision: words on the bits of a number that begin with a comma; may be empty.
+    """
+    return f"distributed noise (epsilon {epsilon:g}, clip {norm:.3g}) under {sums_words(threshold, clients, precision)}"
+
+
+def sums_words(threshold: int, clients: int, precision: str = "") -> str:
+    """Describe secure aggregation; the arguments are those of `noise_words`."""
+    return f"secure aggregation (sums of at least {threshold} of {clients} clients{precision})"
 
 
 def default_threshold(clients: int) -> int:

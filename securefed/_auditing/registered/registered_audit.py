@@ -27,7 +27,7 @@ from securefed._auditing.engine.statistics import interval
 from securefed._auditing.engine.worker_processes import run_all
 from securefed._auditing.registered.audit_settings import Settings
 from securefed._auditing.registered.audited_defenses import ALL, COVERED, DEFENSES, DP, NOISES, USUAL, choose
-from securefed._auditing.registered.registered_subject import RegisteredSubject
+from securefed._auditing.registered.registered_subject import RegisteredSubject, measured_clips
 from securefed._auditing.registered.unfinished_tasks import Unfinished
 from securefed._auditing.report.round_curves import curves_of
 from securefed.datasets._loaders import load
@@ -142,6 +142,7 @@ def audit(
     )
     # the noise depends on the subjects' numbers of rounds, so that it is known only now
     common = replace(common, noise=_noise(subjects, (*under, DP) if membership else under, {epsilon, *curve}, delta))
+    common = replace(common, clips=measured_clips(subjects) if noised or membership else {})
     subjects = [replace(subject, settings=common) for subject in subjects]
     tasks = [(subject, seed) for seed in range(seeds) for subject in subjects]
     processes = workers or os.cpu_count() or 1

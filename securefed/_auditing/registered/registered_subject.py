@@ -7,16 +7,27 @@ processes call `audit_seed`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from securefed._auditing.cases import Case, Prepared, case
-from securefed._auditing.cases.own_setup import head
+from securefed._auditing.cases import Case, Prepared
+from securefed._auditing.cases.own_setup import head, owners_of
 from securefed._auditing.engine.seed_result import SeedResult
 from securefed._auditing.registered.audit_settings import Settings
-from securefed._auditing.registered.audited_defenses import DP, NOISES, default_threshold, distributed_multiplier
+from securefed._auditing.registered.audited_defenses import (
+    DDP,
+    DP,
+    NOISES,
+    clipping_norm,
+    default_threshold,
+    distributed_multiplier,
+    noise_words,
+)
 from securefed._auditing.registered.seed_run import SeedRun
+from securefed._runtime.federation import Federation
+from securefed.defenses._chain import chain
 from securefed.errors import SecureFedError
 
 
@@ -44,8 +55,7 @@ class RegisteredSubject:
     @property
     def case(self) -> Case:
         """The audit case with what the user changes of it."""
-        own = self.settings.own
-        return (own if self.rows is None else replace(own, rows=self.rows)).apply(case(self.algorithm))
+        return self.settings.case(self.algorithm, self.rows)
 
     def prepare(self, seed: int) -> Prepared:
         """Split the data for a seed: each client's rows, held-out rows and public facts."""
@@ -55,8 +65,13 @@ class RegisteredSubject:
         """Return the settings of its audit case, the sizes at which it runs, and how much noise each defence adds."""
         prepared = self.prepare(0)
         noise = {name: self._noise(name, prepared) for name in NOISES if name in self.settings.defenses}
-        more = {"noise multipliers": noise} if noise else {}
-        owner = {"owner": self.settings.own.owner} if self.settings.own.owner else {}
+        more: dict[str, Any] = {"noise multipliers": noise} if noise else {}
+        if noise.get(DDP) is not None:
+            clients = self.settings.clients
+            sizes = self.case.clip, default_threshold(clients), clients
+            more["noise"] = noise_words(self.settings.epsilon, *sizes)
+        named = self.settings.own.owner
+        owner = {"owner": named, "owners": owners_of(self.settings.source(), named)} if named else {}
         return self.case.describe() | {"sizes": head(prepared, self.case) | owner} | more
 
     def _noise(self, defense: str, prepared: Prepared) -> float | None:
@@ -83,3 +98,21 @@ class RegisteredSubject:
         """
         chosen = seed == 0 if first is None else first
         return SeedRun(self.name, self.case, self.settings, self.prepare(seed), seed, chosen).run()
+
+
+def measured_clips(subjects: Iterable[RegisteredSubject]) -> dict[tuple[str, int | None], float]:
+    """Measure the clipping norm of every algorithm that does not run as published, as the search of an advice does.
+
+    Returns:
+        By (algorithm, rows of every client or `None`) the norm in three digits, of a run in the clear at seed 0; none
+        of an algorithm whose run is refused.
+    """
+    clips: dict[tuple[str, int | None], float] = {}
+    for subject in subjects:
+        if subject.settings.own.published(subject.settings.data) and subject.rows is None:
+            continue
+        prepared, case = subject.prepare(0), subject.case
+        with suppress(SecureFedError):  # the audit's own runs say why
+            run = Federation(case.build(), prepared.clients, chain(), seed=0, public=prepared.public).run(case.rounds)
+            clips[subject.algorithm, subject.rows] = float(f"{clipping_norm(run.transcript):.3g}")
+    return clips

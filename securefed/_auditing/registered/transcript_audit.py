@@ -37,6 +37,7 @@ from securefed.attacks import views
 from securefed.attacks._base import Attack, Reconstruction, Target, View
 from securefed.attacks._diagnosis import diagnose, explained
 from securefed.attacks._generic import ClearRows, FitRows, ProbeGram
+from securefed.attacks._networks.view_inversion import NetworkInversion
 from securefed.attacks._repeatability import SMALL, Repeatability, repeatability
 from securefed.attacks._requirements import unbroken
 from securefed.attacks.scores import leakage
@@ -96,6 +97,7 @@ def audit_transcript(
     clients: Sequence[Dataset] | None = None,
     classes: int | None = None,
     seed: int = 0,
+    progress: Callable[[int, int | None, str], None] | None = None,
 ) -> TranscriptAudit:
     """Attack a recorded run.
 
@@ -109,6 +111,7 @@ def audit_transcript(
         clients: every client's rows if they are known, for a score.
         classes: number of classes, if the transcript states none.
         seed: of the attacks' own randomness, and of the control's rows.
+        progress: called by attacks that search for long, as `NetworkInversion.progress`.
 
     Raises:
         TranscriptError: the transcript states no public facts, or its rounds cannot be those of one run.
@@ -124,7 +127,11 @@ def audit_transcript(
     if clients is not None and tuple(data.rows for data in clients) != public.rows:
         raise ConfigError(f"the clients' rows must number {list(public.rows)}, as the transcript states")
     names = [catalogue.attacks[name].name for name in attacks or catalogue.attacks.names]
-    chosen = [catalogue.attacks.make(name) for name in names if attacks or name not in WEAKER_FITS]
+    chosen = [
+        catalogue.attacks.make(name, **({"progress": progress} if name == NetworkInversion.name else {}))
+        for name in names
+        if attacks or name not in WEAKER_FITS
+    ]
     runs = [
         _Candidate(transcript, begun_as(transcript, one, public), public, target, chosen, clients, seed)
         for one in candidates

@@ -17,12 +17,11 @@ from securefed._auditing.advice.advice_values import Advice, Setting
 from securefed._auditing.advice.advised_words import (
     FAILED,
     UNKNOWN,
+    answers,
     explained_words,
     leak_words,
-    nearest_sentence,
     noise_words,
     record_rows,
-    record_sentence,
     utility_words,
 )
 from securefed._auditing.report.plot import Plot, figure
@@ -35,8 +34,8 @@ _TICKS: Final = (0.0, 0.5, 1.0)
 def advice_block(advice: Advice) -> dict[str, Any]:
     """Collect what the first screen shows of one advice, by the names that the template uses.
 
-    There are up to three answers, each a sentence and a command: the setting advised, the one advised to hide single
-    rows of a client, and, where no setting can be advised, the nearest to one.
+    There are up to three answers, each in a few sentences and with a command: the setting advised, the one advised to
+    hide single rows of a client, and, where no setting can be advised, the nearest to one.
     """
     best = advice.frontier  # the settings that no other one beats in leak, utility, bytes and epsilon at once
     shown = sorted(advice.tried, key=lambda setting: (setting != advice.advised, setting not in best))
@@ -44,13 +43,7 @@ def advice_block(advice: Advice) -> dict[str, Any]:
     return {
         "title": short(advice.algorithm),
         "answers": [
-            {"words": words, "paste": "" if setting is None else setting.paste}
-            for words, setting in (
-                (" ".join(advice.sentences), advice.advised),
-                (f"{record_sentence(advice)} {advice.record.changes if advice.record else ''}".strip(), advice.record),
-                (nearest_sentence(advice), advice.nearest),
-            )
-            if words
+            {"words": one.words, "paste": "" if one.setting is None else one.setting.paste} for one in answers(advice)
         ],
         "records": record_rows(advice),
         "chart": Markup(_frontier(advice, shown)),  # noqa: S704 - the chart escapes its text

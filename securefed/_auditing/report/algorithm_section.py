@@ -18,6 +18,7 @@ from securefed import _catalogue as catalogue
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, Cell
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE
+from securefed._auditing.registered.audited_defenses import DDP
 from securefed._auditing.report import charts
 from securefed._auditing.report.actions import algorithm_actions
 from securefed._auditing.report.matrix import anchor
@@ -50,6 +51,7 @@ def section(report: AuditResult, algorithm: str) -> dict[str, Any]:
         "notes": _not_run(report, algorithm),
         "charts": [Markup(chart) for chart in _charts(report, algorithm) if chart],  # noqa: S704 - charts escape their text
         "costs": (rows := _costs(report, algorithm)),
+        "noise": noise_sentence(report, algorithm),
         "columns": [  # (name, whether some row has a figure in it)
             (name, any(row["figures"][index] for row in rows))
             for index, name in enumerate((report.settings[algorithm]["utility"], *_FIGURES))
@@ -91,6 +93,19 @@ def _charts(report: AuditResult, algorithm: str) -> list[str]:
             title = "Leakage and utility by epsilon"
             out.append(charts.tradeoff(title, settings["utility"], item["epsilons"], leaks, item["utility"]))
     return out
+
+
+def noise_sentence(report: AuditResult, algorithm: str) -> str:
+    """Say how large the distributed noise of the audit is, and what utility it leaves; empty where none was audited."""
+    noise = report.settings[algorithm].get("noise")
+    by_defense = {cell.defense: cell.utility for cell in reversed(report.of(algorithm))}
+    if noise is None or DDP not in by_defense:
+        return ""
+    clear = f", {by_defense[PLAIN]:.3f} in the clear" if PLAIN in by_defense else ""
+    return (
+        f"{protection(DDP)} of {short(algorithm)} is {noise}: its utility is {by_defense[DDP]:.3f}{clear}. "
+        "`securefed advise` clips and adds noise in the same way."
+    )
 
 
 def _not_run(report: AuditResult, algorithm: str) -> list[str]:

@@ -21,11 +21,13 @@ from typing import Final
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult, rows_cut
 from securefed._auditing.engine.results import CLIENT, Cell
 from securefed._auditing.engine.statistics import ENOUGH, EXPOSED, FOUND, INCONCLUSIVE, PARTIAL
+from securefed._auditing.report.membership_sentence import told_rows
 from securefed._auditing.report.message_size import too_few_numbers
 from securefed._auditing.report.observers import FEWEST, NAMED, names_secrets
 from securefed._auditing.report.outcomes import Outcome, outcomes
-from securefed._auditing.report.report_words import in_sentence, listed, secret_title, short
+from securefed._auditing.report.report_words import in_sentence, leak_text, listed, secret_title, short
 from securefed._auditing.report.selections import ALONE, PLAIN, strongest, worst
+from securefed.attacks._active.chosen_broadcasts import active_attacks
 from securefed.attacks.views import ACTIVE_SERVER
 
 _ONLY: Final = {
@@ -54,7 +56,9 @@ def decision(report: AuditResult) -> str:
     said = _concluded(report)
     if cut := rows_cut(shared):
         said = f"With {cut}: {said[0].lower()}{said[1:]}"
-    return " ".join(part for part in (said, _untested(report), _lied(report), _few(shared["seeds"])) if part)
+    return " ".join(
+        part for part in (said, _untested(report), told_rows(report), _lied(report), _few(shared["seeds"])) if part
+    )
 
 
 def _untested(report: AuditResult) -> str:
@@ -66,23 +70,54 @@ def _untested(report: AuditResult) -> str:
 
 
 def _lied(report: AuditResult) -> str:
-    """Say what a server that chooses its broadcasts reads in spite of protections; empty where none was tried.
+    """Say what a server that chooses its broadcasts reads in spite of protections; empty where none was asked for.
 
-    Where it reads more from unprotected messages than a server that follows the protocol, that comes first.
+    Where it reads more from unprotected messages than a server that follows the protocol, that comes first. Where it
+    reads nothing, the sentence names the attacks and the most that they read; where none applies, the reason.
     """
-    tried = [cell for cell in _lying_cells(report) if cell.defense != PLAIN]
+    everywhere = _lying_cells(report)
+    if not everywhere:
+        return _not_lied(report)
+    tried = [cell for cell in everywhere if cell.defense != PLAIN]
     found = [cell for cell in tried if cell.verdict.word in FOUND]
     bare = _lied_in_the_clear(report)
     level = report.settings[AUDIT]["acceptable"]
     # an inconclusive one may miss any leak; a quiet one those below what it would have noticed
     blind = any(cell.verdict.word == INCONCLUSIVE or not cell.verdict.detectable <= level for cell in tried)
     if not found and blind:
-        return f"{bare} Whether a server that lies reads more under a protection is not known.".strip()
+        said = f"{_lies_tried(everywhere)} Whether it reads more under a protection is not known."
+        return f"{bare} {said}".strip()
     if not found:
-        said = "A server that lies read nothing more under the protections where it was tried." if tried else ""
+        said = _lies_tried(everywhere)
+        said += " It read nothing more under the protections where it was tried." if tried else ""
         return f"{bare} {said}".strip()
     under = listed([in_sentence(name) for name in dict.fromkeys(cell.defense for cell in found)])
     return f"A server that lies computes {_what(report, found)} in spite of {under}."
+
+
+def _lies_tried(cells: Sequence[Cell]) -> str:
+    """Name the attacks by which a server that lies was tried, and the most that they read of one client's data."""
+    most = max(cells, key=lambda cell: cell.leakage.mean)
+    names = [_in_words(name) for name in dict.fromkeys(cell.attack for cell in cells)]
+    size = leak_text(max(most.leakage.mean, 0.0))
+    return f"A server that lies was tried by {listed(names)}: it read at most {size} of a client's data."
+
+
+def _in_words(attack: str) -> str:
+    """Name an active attack, with what it does in brackets where it is registered."""
+    if attack not in active_attacks.names:
+        return attack
+    summary = active_attacks[attack].summary
+    return f"{attack} ({summary[0].lower()}{summary[1:]})"
+
+
+def _not_lied(report: AuditResult) -> str:
+    """Say why no attack of a server that lies applied, where the audit asked for one; else empty."""
+    if "--active" not in report.command:
+        return ""
+    reasons = [item.said.rstrip(".") for item in report.missing if item.view == ACTIVE_SERVER]
+    said = reasons[0] if reasons else "none of them looks for the secret of this algorithm"
+    return f"A server that lies was asked for, but no such attack applies: {said}."
 
 
 def _lied_in_the_clear(report: AuditResult) -> str:

@@ -182,7 +182,9 @@ def search_failed(cell: Cell) -> bool:
 
 
 def runs_text(cell: Cell) -> str:
-    """Say on how many runs a cell rests where they are fewer than the audit's; empty otherwise."""
+    """Say that the strongest attack did not test a cell, or on how few runs it rests; empty otherwise."""
+    if cell.without and cell.verdict.word == INCONCLUSIVE:
+        return "not tested by the strongest attack"
     return f"{cell.leakage.seeds} of {cell.asked} runs" if cell.leakage.seeds < cell.asked else ""
 
 
@@ -210,6 +212,8 @@ def glossary() -> Mapping[str, str]:
 
 def why_inconclusive(cell: Cell) -> str:
     """Say why a cell is inconclusive."""
+    if cell.without:
+        return f"it was not tested by the strongest attack, {cell.without}, which did not run"
     if not cell.explained < SIGHTED:
         return "the results, or those of chance, scatter so much that no leak would have been noticed"
     where = "" if cell.explained == 0 else f" in {1 - cell.explained:.0%} of the runs"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -38,6 +38,7 @@ class AttackInputs:
         budget: time that is left.
         share: of the audit's `seconds`, the share that the attacks on one view of one run get, less where more seconds
             would have the audit take slower steps; 0 where it is not known.
+        asked: seconds of the audit that attacks asked for which had too little time (`ask_for`).
     """
 
     training: TorchTraining
@@ -48,17 +49,22 @@ class AttackInputs:
     facts: StepFacts | None
     budget: TimeBudget
     share: float = 0.0
+    asked: list[float] = field(default_factory=list)
 
-    def more_seconds(self, needed: float) -> str:
-        """Say how many `seconds` of the audit would give an attack time; it is a guess, as steps vary in time.
+    def ask_for(self, needed: float) -> str:
+        """Note how many `seconds` of the audit would give an attack time; it is a guess, as steps vary in time.
+
+        The report names the most that any attack asked for, once (`training_audit`).
 
         Args:
             needed: seconds that would have to be left, beyond those that the attacks before it spent.
+
+        Returns:
+            What to do, without the number.
         """
-        if not self.share:
-            return "allow more `seconds`"
-        spent = self.budget.seconds - self.budget.remaining
-        return f"allow about `seconds={in_two_digits((spent + needed) / self.share)}`"
+        if self.share:
+            self.asked.append((self.budget.seconds - self.budget.remaining + needed) / self.share)
+        return "allow more `seconds`"
 
     @property
     def count(self) -> int:

@@ -163,7 +163,7 @@ def learn_labels(inputs: AttackInputs) -> LabelRegression:
     if affordable < _FEWEST:
         raise TranscriptError(
             f"{_FEWEST} simulated clients at {facts.seconds:.2g} s a step take longer than the time left; "
-            f"{inputs.more_seconds(_FEWEST * facts.seconds * len(inputs.rows) / _LEARNING)}"
+            f"{inputs.ask_for(_FEWEST * facts.seconds * len(inputs.rows) / _LEARNING)}"
         )
     features, counts = [], []
     for number in range(min(_SIMULATED, affordable)):

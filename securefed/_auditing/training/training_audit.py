@@ -21,7 +21,9 @@ from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_rep
 from securefed._auditing.engine.audit_result import CUT
 from securefed._auditing.engine.results import Cell, RunFacts
 from securefed._auditing.engine.seed_result import SeedResult, gap_sentences
+from securefed._auditing.engine.statistics import INCONCLUSIVE, NOT_DETECTED
 from securefed._auditing.own.own_seed_run import DEFENSES
+from securefed._auditing.training.attack_inputs import in_two_digits
 from securefed._auditing.training.local_training import LocalStep, LossFunction, TorchTraining, TrainedRows
 from securefed._auditing.training.observed_runs import ObservedRuns, RecordedRuns, SimulatedRuns
 from securefed._auditing.training.size_curve import SizeCurve
@@ -98,17 +100,17 @@ def audit_training(
     _check_shapes(rows, held_out)
     training = TorchTraining(model, loss, local_step)
     _check_model(training, rows[0])
-    notes, slower = list[str](), 1.0
+    notes, slower, asked = list[str](), 1.0, list[float]()
     held = max(len(own) for own in rows)
     if local_step is not None and recording is None:
-        rows, notes, slower = cut_to_budget(training, rows, seeds, seconds)
+        rows, notes, slower, asked = cut_to_budget(training, rows, seeds, seconds)
     runs: ObservedRuns = (
         SimulatedRuns(training, rows, seeds)
         if recording is None
         else RecordedRuns(recording, training, _recorded_rows(recording, rows), seeds)
     )
     named = _classes(training, rows, classes)
-    subject = TrainingSubject(training, runs, rows, held_out, named, chosen, seconds, slower)
+    subject = TrainingSubject(training, runs, rows, held_out, named, chosen, seconds, slower, asked=asked)
     curve = subject.measure_sizes() if local_step is not None else SizeCurve()
     results = [subject.audit_seed(seed) for seed in range(runs.count)]
     for seed, result in enumerate(results):
@@ -124,22 +126,39 @@ def audit_training(
         unfit={},
         command="",
         curves=(curve.chart(subject.name),) if curve.shares else (),
-        skipped=(*notes, *gap_sentences(results, runs.count, "runs"), *curve.sentences()),
+        skipped=(
+            *_more_seconds(subject.asked),
+            *notes,
+            *gap_sentences(results, runs.count, "runs"),
+            *curve.sentences(),
+        ),
         assumptions=subject.assumptions(),
         seconds=time.perf_counter() - began,
     )
     return _without_shadow(report)
 
 
+def _more_seconds(asked: Sequence[float]) -> list[str]:
+    """Say how many seconds would do for all that time was too short for: the most that any part asked for."""
+    if not asked:
+        return []
+    return [f"more time would test more: allow about `seconds={in_two_digits(max(asked))}`"]
+
+
 def _without_shadow(report: Report) -> Report:
-    """Note beside membership in which views its strongest attack, which simulates clients, did not run in any run."""
+    """Note beside membership in which views its strongest attack, which simulates clients, did not run in any run.
+
+    The silence of the weaker attacks is then no finding: such a cell is inconclusive, and the report says "not tested".
+    """
     ran = {cell.view for cell in report.cells if cell.attack == SHADOW}
 
     def noted(cell: Cell) -> Cell:
         if cell.secret != "membership" or cell.view in ran:
             return cell
         why = f"{SHADOW}, the strongest attack on membership, did not run"
-        return replace(cell, without=SHADOW, note="; ".join(filter(None, (cell.note, why))))
+        quiet = cell.verdict.word == NOT_DETECTED
+        judged = replace(cell.verdict, word=INCONCLUSIVE) if quiet else cell.verdict
+        return replace(cell, verdict=judged, without=SHADOW, note="; ".join(filter(None, (cell.note, why))))
 
     return replace(report, cells=tuple(noted(cell) for cell in report.cells))
 

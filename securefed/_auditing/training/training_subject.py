@@ -19,7 +19,7 @@ import torch
 
 from securefed._auditing.engine.seed_result import Place, SeedResult
 from securefed._auditing.own.own_seed_run import DEFENSES
-from securefed._auditing.training.attack_inputs import AttackInputs, in_two_digits
+from securefed._auditing.training.attack_inputs import AttackInputs
 from securefed._auditing.training.local_training import TorchTraining, TrainedRows
 from securefed._auditing.training.observed_runs import ObservedChange, ObservedRuns
 from securefed._auditing.training.size_curve import SizeCurve, measure_sizes, rows_by_search
@@ -57,6 +57,7 @@ class TrainingSubject:
         seconds: for all attacks together.
         slower: by how much longer a step takes on all rows, where clients were cut to fewer; 1 where they were not.
         facts: what the first probe of the step showed; `None` before it, and where there is no step to run.
+        asked: seconds of the audit that would have given more time to what was cut down or left out.
     """
 
     training: TorchTraining
@@ -68,6 +69,7 @@ class TrainingSubject:
     seconds: float
     slower: float = 1.0
     facts: StepFacts | None = None
+    asked: list[float] = field(default_factory=list)
     _statistics: dict[int, list[Array]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -174,7 +176,7 @@ class TrainingSubject:
         facts = self._probe(observed, prior) if self.training.step is not None else None
         of_runs = 1 if self.training.step is None else 1 - _CURVE_SHARE  # of all seconds; the curve may take the rest
         share = of_runs * self._share(view) / (self.runs.count * self.slower)
-        inputs = AttackInputs(self.training, observed, sizes, prior, self.classes, facts, budget, share)
+        inputs = AttackInputs(self.training, observed, sizes, prior, self.classes, facts, budget, share, self.asked)
         # `None`: the rows of all clients together, which a sum may show where it does not show one client's
         for target in (observed.target, None) if view == views.SUM_ONLY else (observed.target,):
             secrets = TrainingSecrets(self.clients, target, seed, self._statistics_of(seed, observed), self.vocabulary)
@@ -217,7 +219,7 @@ class TrainingSubject:
 
 def cut_to_budget(
     training: TorchTraining, clients: list[TrainedRows], seeds: int, seconds: float
-) -> tuple[list[TrainedRows], list[str], float]:
+) -> tuple[list[TrainedRows], list[str], float, list[float]]:
     """Leave each client as many rows as the audit has time for.
 
     Args:
@@ -227,7 +229,8 @@ def cut_to_budget(
         seconds: for all attacks together.
 
     Returns:
-        The clients, a sentence where rows were left out, and how many times longer the step takes on all rows.
+        The clients, a sentence where rows were left out, how many times longer the step takes on all rows, and the
+        seconds that would do for all rows, where some were left out.
     """
     most = max(len(rows) for rows in clients)
     # half of the time is for local steps, of which a run's attacks take about `_STEPS_A_RUN`
@@ -244,10 +247,10 @@ def cut_to_budget(
             break
         count = max(count // 2, _FEWEST)
     if count == most:
-        return clients, [], 1.0
+        return clients, [], 1.0, []
     note = (
         f"the local step takes {full:.2g} s on {most} rows, too long for {seconds:.0f} s of attacks: every figure is "
-        f"of clients cut to their first {count} rows ({spent:.2g} s); allow about "
-        f"`seconds={in_two_digits(2 * full * seeds * _STEPS_A_RUN)}` to audit all rows"
+        f"of clients cut to their first {count} rows ({spent:.2g} s); allow more `seconds` to audit all rows"
     )
-    return [rows.part(slice(0, count)) for rows in clients], [note], max(full / spent, 1.0)
+    cut = [rows.part(slice(0, count)) for rows in clients]
+    return cut, [note], max(full / spent, 1.0), [2 * full * seeds * _STEPS_A_RUN]
