@@ -290,23 +290,6 @@ def test_clips_of_a_sum_are_those_of_its_members() -> None:
     assert sample_error(found.value, np.concatenate([c.x for c in clients])) < 1e-4
 
 
-def test_a_search_says_how_far_it_is_and_by_name_that_its_seconds_ran_out(caplog: pytest.LogCaptureFixture) -> None:
-    """Three rows behind a clip need a search; of a nanosecond it returns the first thing that it reached."""
-    target, server, _, _ = seen(METHODS[1], 3)
-    calls: list[tuple[int, int | None, str]] = []
-    attack = NetworkInversion(low=0.0, fits=1, evaluations=20, progress=lambda *call: calls.append(call))
-    whole = attack.run(server, target, np.random.default_rng(0))
-    made, _ = len(calls), calls.clear()
-    assert made > 10 and "stopped" not in whole.diagnostics
-    short = replace(attack, seconds=1e-9).run(server, target, np.random.default_rng(0))
-    assert 0 < len(calls) < made / 2 and "residual" in calls[0][2]
-    said = f"networks/inversion ended after its 1e-09 s with a residual of {short.residual:.2g} (0 is solved)"
-    assert str(short.diagnostics["stopped"]).startswith(said) and said in caplog.text
-    assert np.isfinite(short.residual) and short.value.shape == (3, 16)
-    with pytest.raises(ConfigError, match="seconds must be positive"):
-        InversionEffort(seconds=0.0)
-
-
 def test_networks_without_labels_are_inverted() -> None:
     method = FedAvg(problem=Autoencoder(layers=(24, 4), precision="float64"), learning_rate=0.05, local_steps=2)
     target, server, _, clients = seen(method, 1)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 from scipy.optimize import rosen, rosen_der
 
 from securefed.attacks._networks.gradient_searches import lbfgs, run_searches
+from securefed.attacks._networks.staged_inversion import InversionEffort
+from securefed.attacks._networks.view_inversion import NetworkInversion
+from securefed.errors import ConfigError
+from tests.attacks.test_networks import METHODS, seen
 
 
 def rosenbrock(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -48,3 +55,20 @@ def test_the_budget_is_kept_and_numbers_that_are_none_are_survived() -> None:
         return np.full(len(points), np.nan), np.full_like(points, np.nan)
 
     np.testing.assert_array_equal(run_searches([lbfgs(start[0])], start, nowhere, 40, 0)[0].point, start[0])
+
+
+def test_a_search_says_how_far_it_is_and_by_name_that_its_seconds_ran_out(caplog: pytest.LogCaptureFixture) -> None:
+    """Three rows behind a clip need a search; of a nanosecond it returns the first thing that it reached."""
+    target, server, _, _ = seen(METHODS[1], 3)
+    calls: list[tuple[int, int | None, str]] = []
+    attack = NetworkInversion(low=0.0, fits=1, evaluations=20, progress=lambda *call: calls.append(call))
+    whole = attack.run(server, target, np.random.default_rng(0))
+    made, _ = len(calls), calls.clear()
+    assert made > 10 and "stopped" not in whole.diagnostics
+    short = replace(attack, seconds=1e-9).run(server, target, np.random.default_rng(0))
+    assert 0 < len(calls) < made / 2 and "residual" in calls[0][2]
+    said = f"networks/inversion ended after its 1e-09 s with a residual of {short.residual:.2g} (0 is solved)"
+    assert str(short.diagnostics["stopped"]).startswith(said) and said in caplog.text
+    assert np.isfinite(short.residual) and short.value.shape == (3, 16)
+    with pytest.raises(ConfigError, match="seconds must be positive"):
+        InversionEffort(seconds=0.0)

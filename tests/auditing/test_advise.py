@@ -289,7 +289,7 @@ def test_audit_and_advice_clip_and_add_noise_in_one_way(rows: Path) -> None:
     report = audit(
         ["dsgd"], ["ddp"], data=str(rows), clients=4, seeds=1, workers=1, attacks=["gradient_inversion/fit"], **given
     )
-    own = OwnSetup(**given)
+    own = OwnSetup(rows=2, rounds=3)
     trials = Trials(own.apply(case("dsgd")), own, load(rows), 1e-5)
     asked = Candidate("ddp", 4, 2, 3, threshold=3, epsilon=8.0)
     found = report.settings["optimization/dsgd"]
