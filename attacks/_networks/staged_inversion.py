@@ -20,15 +20,13 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
 from securefed._public import require
 from securefed._tensors import Array
-from securefed.attacks._generic.time_budget import TimeBudget
 from securefed.attacks._networks.client_simulations import ClientSimulation
 from securefed.attacks._networks.first_layer import FirstLayerEvidence
 from securefed.attacks._networks.flat_network import FlatNetwork
@@ -136,7 +134,7 @@ class RecoveredRows:
 
 @dataclass(frozen=True)
 class StagedInversion:
-    """Invert messages of one network and one simulation; the limit of seconds begins when it is made.
+    """Invert messages of one network and one simulation.
 
     Attributes:
         network: the model and its loss.
@@ -145,6 +143,7 @@ class StagedInversion:
         prior: range of the entries, and shape of images.
         effort: how hard it tries.
         columns: categorical and continuous columns; `None` where all columns are numbers.
+        began: time from which its seconds count, on the clock of `time.monotonic`.
     """
 
     network: FlatNetwork
@@ -153,23 +152,21 @@ class StagedInversion:
     prior: RowPrior
     effort: InversionEffort = InversionEffort()
     columns: MixedColumns | None = None
+    began: float = field(default_factory=time.monotonic)
 
-    @cached_property
-    def budget(self) -> TimeBudget:
-        """The time that is left."""
-        return TimeBudget.of(self.effort.seconds)
-
-    def __post_init__(self) -> None:
-        """Start the clock."""
-        assert self.budget
+    @property
+    def _late(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() - self.began > self.effort.seconds
 
     def _stop(self, stage: str, most: int | None = None) -> Callable[[int, float], bool]:
-        """Return a function that reports the progress of a search, and says whether its time is up."""
+        """Return a function that reports a search's residual (in a descent given as a square) and says if time is up."""
 
-        def stop(done: int, residual: float) -> bool:
+        def stop(done: int, value: float) -> bool:
             if self.effort.progress is not None:
+                residual = value if most is None else max(value, 0.0) ** 0.5
                 self.effort.progress(done, most, f"{stage}, residual {residual:.2g}")
-            return self.budget.remaining < 0
+            return self._late
 
         return stop
 
@@ -189,9 +186,9 @@ class StagedInversion:
         started = time.perf_counter()
         self.require_memory(len(problem.targets))
         recovered = self._exact(problem, first, rng)
-        if not recovered.residual <= self.effort.solved and self.budget.remaining >= 0:
+        if not recovered.residual <= self.effort.solved and not self._late:
             recovered = self._descend(problem, recovered, rng)
-        stopped = self.budget.remaining < 0 and not recovered.residual <= self.effort.solved
+        stopped = self._late and not recovered.residual <= self.effort.solved
         seconds = time.perf_counter() - started
         return replace(recovered, seconds=seconds, targets=problem.targets.numpy(), stopped=stopped)
 
@@ -296,10 +293,8 @@ class StagedInversion:
         space, effort = RowSpace(first.row_space), self.effort
         if 8 * first.count * space.width * len(hypotheses[0].message) > min(effort.memory, _JACOBIAN_BYTES):
             return None
-        return RowSpaceFit(
-            self.network, self.simulation, hypotheses, space, self.prior, effort.fits, effort.solved,
-            self._stop("coordinates"),
-        )  # fmt: skip
+        limits = effort.fits, effort.solved, self._stop("coordinates")
+        return RowSpaceFit(self.network, self.simulation, hypotheses, space, self.prior, *limits)
 
     def _descend(self, problem: InversionProblem, best: RecoveredRows, rng: np.random.Generator) -> RecoveredRows:
         """Run L-BFGS on the entries."""
@@ -343,12 +338,9 @@ class StagedInversion:
         with SmoothedReLU(width) if width else nullcontext():
             searches = [lbfgs(start, _HISTORY) for start in starts]
             goal = (0.1 * effort.solved) ** 2  # of the squared relative residual
-            most, stage = evaluations or effort.evaluations, "smoothed" if width else "descent"
-            # its value is the squared relative residual, and what the prior adds
-            stop = self._stop(stage, most)
-            return run_searches(
-                searches, starts, matching, most, goal, lambda done, lowest: stop(done, max(lowest, 0.0) ** 0.5)
-            )
+            most = evaluations or effort.evaluations
+            stop = self._stop("smoothed" if width else "descent", most)
+            return run_searches(searches, starts, matching, most, goal, stop)
 
     def _smoothed(
         self, problem: InversionProblem, parametrisation: RowParametrisation, starts: Array

@@ -170,9 +170,9 @@ def record_sentence(advice: Advice) -> str:
         lost = one.utility_clear - one.utility
         kept = f"{lost:.3f} less than" if round(lost, 3) > 0 else "no less than"
         return (
-            f"If it is enough to hide each single row (a patient) and not a whole client: {one.algorithm} with epsilon "
-            f"{one.epsilon:g} (delta {one.delta:g}) for a row has a utility of {one.utility:.3f}{_scatter(one)}, "
-            f"{kept} in the clear. An attacker who knows all other rows and sees every message then tells whether a "
+            "If it is enough to hide each single row (a patient) and not a whole client: use "
+            f"{one.algorithm} with epsilon {one.epsilon:g} (delta {one.delta:g}) for a row. Its utility is "
+            f"{one.utility:.3f}{_scatter(one)}, {kept} in the clear. An attacker who knows all other rows and sees every message then tells whether a "
             f"row was there in at most {_of_100(one.guess)} of 100 cases; a coin is right in 50. What a client's rows "
             "have in common is not hidden. The table of single rows has the other epsilons."
         )
@@ -188,7 +188,7 @@ def record_sentence(advice: Advice) -> str:
 
 
 @dataclass(frozen=True)
-class Answer:
+class AdvisedAnswer:
     """One answer of an advice, as terminal and page show it.
 
     Attributes:
@@ -200,17 +200,17 @@ class Answer:
     setting: Setting | RecordSetting | None
 
 
-def answers(advice: Advice) -> list[Answer]:
+def answers(advice: Advice) -> list[AdvisedAnswer]:
     """List what the reader may do: usable settings with the reader's own rows and rounds first, then other usable ones.
 
     Of equal ones that of higher utility comes first. Then follow why no setting is advised, where none is, and the
     setting that comes nearest.
     """
-    main = Answer(" ".join((*advice.sentences, smallest_sentence(advice.advised))).strip(), advice.advised)
-    record = Answer(" ".join(part for part in _record_parts(advice) if part), advice.record)
-    nearest = Answer(f"{nearest_sentence(advice)} {smallest_sentence(advice.nearest)}".strip(), advice.nearest)
+    main = AdvisedAnswer(" ".join((*advice.sentences, smallest_sentence(advice.advised))).strip(), advice.advised)
+    record = AdvisedAnswer(" ".join(part for part in _record_parts(advice) if part), advice.record)
+    nearest = AdvisedAnswer(f"{nearest_sentence(advice)} {smallest_sentence(advice.nearest)}".strip(), advice.nearest)
 
-    def rank(one: Answer) -> tuple[bool, bool, float]:
+    def rank(one: AdvisedAnswer) -> tuple[bool, bool, float]:
         setting, asked = one.setting, advice.tried[0]
         if setting is None:
             return True, True, 0.0
