@@ -160,7 +160,7 @@ class StagedInversion:
         return time.monotonic() - self.began > self.effort.seconds
 
     def _stop(self, stage: str, most: int | None = None) -> Callable[[int, float], bool]:
-        """Return a function that reports a search's residual (in a descent given as a square) and says if time is up."""
+        """Return a function that reports a search's residual (a descent gives its square), and says if time is up."""
 
         def stop(done: int, value: float) -> bool:
             if self.effort.progress is not None:

@@ -172,8 +172,9 @@ def record_sentence(advice: Advice) -> str:
         return (
             "If it is enough to hide each single row (a patient) and not a whole client: use "
             f"{one.algorithm} with epsilon {one.epsilon:g} (delta {one.delta:g}) for a row. Its utility is "
-            f"{one.utility:.3f}{_scatter(one)}, {kept} in the clear. An attacker who knows all other rows and sees every message then tells whether a "
-            f"row was there in at most {_of_100(one.guess)} of 100 cases; a coin is right in 50. What a client's rows "
+            f"{one.utility:.3f}{_scatter(one)}, {kept} in the clear. An attacker who knows all other rows and sees "
+            "every message then tells whether a row was there in at most "
+            f"{_of_100(one.guess)} of 100 cases; a coin is right in 50. What a client's rows "
             "have in common is not hidden. The table of single rows has the other epsilons."
         )
     if not advice.records:
