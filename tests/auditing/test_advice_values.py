@@ -120,7 +120,7 @@ def test_of_noise_that_hides_single_rows_the_strongest_usable_promise_is_said() 
     assert "use private/fedavg with epsilon 1 (delta 1e-05) for a row. Its utility is 0.880, 0.020 less than in" in said
     assert "in at most 55 of 100 cases" in said
     scattered = replace(RECORD, utility_deviation=0.0312)
-    assert "of 0.880 on average (standard deviation of single runs 0.031), 0.020 less" in record_sentence(
+    assert "is 0.880 on average (standard deviation of single runs 0.031), 0.020 less" in record_sentence(
         replace(ADVICE, records=(scattered,))
     )
     none = record_sentence(replace(ADVICE, records=(strong,)))
