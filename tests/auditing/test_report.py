@@ -163,6 +163,9 @@ def test_the_decision_says_whether_a_row_can_be_told_and_what_the_attacker_must_
         "row (a patient) was in a client's data: right in 100% of comparisons, a coin in 50%. Sums do not stop this "
         "attacker, who subtracts what it knows; of the kinds of noise tried, no test showed it."
     ) in said
+    assert said.startswith("Whoever knows")  # no other leak was found
+    leaking = replace(report(cell("pca/ssi", "plain", "server", 0.97)), membership=(found,))
+    assert decision(leaking).startswith("Without protection, the server can compute a client's data. ")
     unsure = decision(replace(made, membership=(found, row("skellam", "informed", "inconclusive", 0.6))))
     assert "no test showed it" not in unsure
     noised = decision(replace(made, membership=(row("skellam", "population", "partial", 0.7),)))

@@ -56,9 +56,11 @@ def decision(report: AuditResult) -> str:
     said = _concluded(report)
     if cut := rows_cut(shared):
         said = f"With {cut}: {said[0].lower()}{said[1:]}"
-    return " ".join(
-        part for part in (said, _untested(report), told_rows(report), _lied(report), _few(shared["seeds"])) if part
-    )
+    told, parts = told_rows(report), [said, _untested(report)]
+    # rows that can be told are the worst finding where no other was made, and begin the conclusion
+    first = report.membership and not any(cell.verdict.word in FOUND for cell in report.cells)
+    parts.insert(0 if first else len(parts), told)
+    return " ".join(part for part in (*parts, _lied(report), _few(shared["seeds"])) if part)
 
 
 def _untested(report: AuditResult) -> str:
