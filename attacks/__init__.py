@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     )
     from securefed.attacks._active.chosen_consensus import ChosenConsensus
     from securefed.attacks._active.class_thresholds import ClassThresholds
+    from securefed.attacks._active.client_kernels import ClientKernels
     from securefed.attacks._active.gradient_suppression import GradientSuppression
+    from securefed.attacks._active.imprint_module import insert_imprint_module
     from securefed.attacks._active.trap_weights import TrapWeights
     from securefed.attacks._active.visibility import BroadcastSigns, broadcast_signs
     from securefed.attacks._aggregates.client_groups import ClientGroups, group_by_client
@@ -73,6 +75,7 @@ __all__ = [
     "ChosenConsensus",
     "ClassThresholds",
     "ClientGroups",
+    "ClientKernels",
     "ConfirmationAttack",
     "ConsensusGram",
     "Dialogue",
@@ -110,6 +113,7 @@ __all__ = [
     "broadcast_signs",
     "disaggregate",
     "group_by_client",
+    "insert_imprint_module",
     "invert",
     "isolate",
     "membership_rates",
@@ -122,7 +126,9 @@ EXPORTS = {
     "securefed.attacks._active.chosen_bases": "ChosenBases",
     "securefed.attacks._active.chosen_consensus": "ChosenConsensus",
     "securefed.attacks._active.class_thresholds": "ClassThresholds",
+    "securefed.attacks._active.client_kernels": "ClientKernels",
     "securefed.attacks._active.gradient_suppression": "GradientSuppression",
+    "securefed.attacks._active.imprint_module": "insert_imprint_module",
     "securefed.attacks._active.trap_weights": "TrapWeights",
     "securefed.attacks._active.visibility": "BroadcastSigns broadcast_signs",
     "securefed.attacks._base": "Attack View RoundView Target Reconstruction attacks",

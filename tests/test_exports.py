@@ -32,13 +32,14 @@ _NAMES = {
     """,
     "securefed.attacks": """
         ADMMRecursion ActiveAttack Attack BroadcastSigns ChosenBases ChosenBroadcast ChosenConsensus
-        ClassThresholds ClientGroups ConfirmationAttack ConsensusGram DLG Dialogue DifferenceGram DistanceFit ESTIMATORS
+        ClassThresholds ClientGroups ClientKernels ConfirmationAttack ConsensusGram DLG Dialogue DifferenceGram
+        DistanceFit ESTIMATORS
         FLAMENetworkInversion FedPEDuals FitRows FedPGDuals GradientSuppression
         InversionEffort JointDuals JointGram
         LocalPowerGram LocalSteps MembershipAttack NaiveDescent NetworkInversion ParticipationMatrix
         PersonalModelReplay PooledDuals PowerGram Reconstruction RecoveredRows RoundView SampleFit
         ShadowMembership Situation Target TelescopingFit TrapWeights View active_attacks attacks broadcast_signs
-        disaggregate group_by_client invert isolate membership_rates psnr tabular_accuracy
+        disaggregate group_by_client insert_imprint_module invert isolate membership_rates psnr tabular_accuracy
     """,
     "securefed.defenses": """
         AdaptiveTransform Aggregation Budget ChainStage Defense FixedSizeSampling Identities KeyHolder KeySet

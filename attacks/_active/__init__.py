@@ -6,6 +6,7 @@ from securefed.attacks._active.chosen_bases import ChosenBases
 from securefed.attacks._active.chosen_broadcasts import active_attacks
 from securefed.attacks._active.chosen_consensus import ChosenConsensus
 from securefed.attacks._active.class_thresholds import ClassThresholds
+from securefed.attacks._active.client_kernels import ClientKernels
 from securefed.attacks._active.gradient_suppression import GradientSuppression
 from securefed.attacks._active.trap_weights import TrapWeights
 
@@ -29,6 +30,13 @@ active_attacks.register(
     summary="A dead first layer for all clients but one, whose gradient is then alone in the sum",
     source="Pasquini et al. 2022 (2111.07380), sec. 4.1",
     reads="sums of gradients or of model updates of rounds in which one client is told another model",
+)
+active_attacks.register(
+    ClientKernels.name,
+    ClientKernels,
+    summary="A convolution with channels of its own for each client, which separates the clients of a sum",
+    source="Zhao et al. 2023 (LOKI, 2303.12233)",
+    reads="sums of gradients or of model updates of rounds in which every client is told another model",
 )
 active_attacks.register(
     ChosenBases.name,

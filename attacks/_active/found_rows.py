@@ -9,6 +9,7 @@ of several rows seldom recur.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,9 +26,12 @@ RECURS = 1e-3
 differ by about a percent only."""
 
 
-def same(one: Array, other: Array, within: float = SAME) -> bool:
-    """Return whether two rows are one row that was read twice."""
-    return bool(np.linalg.norm(one - other) <= within * max(float(np.linalg.norm(one)), 1e-12))
+def same(row: Array, others: Sequence[Array] | Array, within: float = SAME) -> Array:
+    """Return (others,) whether a row (width,) and each other one are one row that was read twice."""
+    if not len(others):
+        return np.zeros(0, bool)
+    limit = within * max(float(np.linalg.norm(row)), 1e-12)
+    return np.asarray(np.linalg.norm(np.asarray(others) - row, axis=1) <= limit)
 
 
 @dataclass
@@ -60,11 +64,10 @@ class FoundRows:
 
     def add(self, row: Array, label: int = -1) -> None:
         """Add a vector that is known to be a single row, or the label (-1: not known) of one found without a label."""
-        for place, known in enumerate(self.single):
-            if same(row, known):
-                if self.labels[place] < 0:
-                    self.labels[place] = label
-                return
+        for place in np.flatnonzero(same(row, self.single))[:1]:
+            if self.labels[place] < 0:
+                self.labels[place] = label
+            return
         self.single.append(row)
         self.labels.append(label)
 
@@ -75,9 +78,9 @@ class FoundRows:
         """
         self.earlier += self.newest
         self.newest = list(rows) or self.newest  # a message whose bins are all empty leaves them
-        several = any(not same(rows[0], other) for other in rows[1:])
+        several, earlier = len(rows) > 0 and not same(rows[0], rows).all(), np.asarray(self.earlier)
         for row in rows if several else ():
-            if any(same(row, other, RECURS) for other in self.earlier):
+            if same(row, earlier, RECURS).any():
                 self.add(row)
 
     def reconstruction(self, situation: Situation) -> Reconstruction:
@@ -90,7 +93,7 @@ class FoundRows:
         """
         others: list[Array] = []
         for row in [*self.newest, *reversed(self.earlier)]:
-            if not any(same(row, known) for known in [*self.single, *others]):
+            if not same(row, self.single).any() and not same(row, others).any():
                 others.append(row)
         rows = [*self.single, *others][: situation.rows]
         value = np.asarray(rows) if rows else np.zeros((1, self.width))

@@ -59,7 +59,7 @@ class GradientSuppression:
         chosen = next(traps)
         while True:
             suppressed = _suppressed(chosen.to_all, chain, public.feature_bound)
-            observed = yield ChosenBroadcast(suppressed, {situation.victim: chosen.to_all})
+            observed = yield ChosenBroadcast(suppressed, {situation.victim: chosen.to_all}, counted=False)
             try:
                 chosen = traps.send(replace(observed, broadcast=chosen.to_all))
             except StopIteration as end:

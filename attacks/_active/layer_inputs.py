@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -57,6 +58,19 @@ class LayerInputs:
         """Return rows (rows, features) for which these inputs (rows, width), less the offset, enter."""
         return entered
 
+    def widen(self, weight: Array) -> Array:
+        """Return the layer's whole weight, given its columns (outputs, width) of the inputs described here."""
+        return weight
+
+    def read(self, weight: Array, bias: Array) -> tuple[Array, Array]:
+        """Return the gradients (outputs, width) and (outputs,) of these columns and of the bias.
+
+        Args:
+            weight: gradient of the layer's whole weight.
+            bias: gradient of its bias.
+        """
+        return weight, bias
+
 
 @dataclass(frozen=True)
 class PooledPixels(LayerInputs):
@@ -84,12 +98,17 @@ class PooledPixels(LayerInputs):
         same maxima (a closing, in the words of mathematical morphology). Pixels in no window become zero.
         """
         if not self.maximum:
-            return np.asarray(entered @ np.linalg.pinv(self.windows, rcond=_CUT).T)
+            return np.asarray(entered @ self._from_means)
         covered = self.windows.any(axis=0)
         out = np.zeros((len(entered), self.windows.shape[1]))
         for place, values in enumerate(entered):
             out[place, covered] = np.where(self.windows[:, covered] > 0, values[:, None], np.inf).min(axis=0)
         return out
+
+    @cached_property
+    def _from_means(self) -> Array:
+        """Return (width, features) the map from means to the picture of least norm."""
+        return np.asarray(np.linalg.pinv(self.windows, rcond=_CUT).T)
 
 
 def pool_pixels(
@@ -119,6 +138,24 @@ def pool_pixels(
         return len(np.unique(np.round(enter(_passing(kernels, biases, bound, split), probe) / bound, 4)))
 
     chosen = _passing(kernels, biases, bound, max(product((True, False), repeat=len(kernels)), key=windows_of))
+    return measure_pixels(chosen, features, bound, enter, rng)
+
+
+def measure_pixels(
+    chosen: Mapping[str, Array], features: int, bound: float, enter: Enter, rng: np.random.Generator
+) -> PooledPixels | None:
+    """Measure which windows enter the first fully connected layer through chosen kernels.
+
+    Args:
+        chosen: weights and biases of the convolutions, by name.
+        features: as in `pool_pixels`, with the other arguments.
+        bound: see there.
+        enter: see there.
+        rng: see there.
+
+    Returns:
+        The map; `None` where the layers neither average nor take maxima of windows.
+    """
     offset = enter(chosen, np.zeros(features))
     pulses = (enter(chosen, bound * pulse) for pulse in np.eye(features))  # one bright pixel shows a column of A
     windows = np.stack([(entered - offset) / bound for entered in pulses], axis=1)

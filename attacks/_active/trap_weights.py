@@ -26,7 +26,7 @@ network's own first layer, so that names and shapes are those that the clients a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -38,10 +38,12 @@ from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogu
 from securefed.attacks._active.found_rows import FoundRows
 from securefed.attacks._active.layer_inputs import LayerInputs
 from securefed.attacks._active.simulated_client import SimulatedClient, has_labels, why_no_method
-from securefed.attacks._active.trap_network import DenseChain, TrapNetwork, layer_inputs
+from securefed.attacks._active.trap_network import GENTLE, DenseChain, TrapNetwork, layer_inputs, possible_chains
 from securefed.attacks._base import RoundView
 from securefed.errors import ConfigError
 
+NOT_POOLED = "The layers before the first fully connected one change pictures by more than pooling."
+"""Why the attack cannot run behind convolutions that `MeasureInputs` finds no kernels for."""
 _HEIGHT = 0.01
 """`TrapNetwork.height`, the size of the layer's outputs. With small ones the layers behind hardly change over local
 steps."""
@@ -62,6 +64,9 @@ _IDLE = 8
 The last weights of these outputs can be random, so that its columns are not all alike."""
 _FEWEST = 4
 """Vectors (found rows, and bins of the newest message) that thresholds need to be placed by their projections."""
+
+MeasureInputs = Callable[[SimulatedClient, DenseChain, Mapping[str, Array]], LayerInputs | None]
+"""Describes how rows enter the first fully connected layer of a chain, or returns `None`, as `layer_inputs` does."""
 
 
 @dataclass(frozen=True)
@@ -95,40 +100,52 @@ class TrapWeights:
 
     def applies(self, situation: Situation) -> str | None:
         """Return why the attack cannot run, or `None`."""
+        return self.why_not(situation)
+
+    def why_not(self, situation: Situation, measure: MeasureInputs = layer_inputs) -> str | None:
+        """Return why the attack cannot run on layers that are measured so, or `None`; arguments as in `layers`."""
         if (reason := why_no_method(situation.target)) is not None:
             return reason
-        client, public = SimulatedClient(situation), situation.target.public
+        client = SimulatedClient(situation)
         if not has_labels(client.method.problem):
             return "It holds a classifier's prediction fixed, and this model does not classify."
         try:
-            shapes = client.method.problem.shapes(public)
+            client.method.problem.shapes(situation.target.public)
         except ConfigError as error:
             return str(error)
-        chain = DenseChain.of(shapes, public.features, public.classes)
-        if chain is None:
-            return "It needs two or more fully connected layers with biases, which rows or convolutions of them enter."
-        return self._why_not_read(client, chain, client.model.parameters(situation.honest))
+        found = self.layers(client, client.model.parameters(situation.honest), measure)
+        return found if isinstance(found, str) else None
 
-    def _why_not_read(self, client: SimulatedClient, chain: DenseChain, initial: Mapping[str, Array]) -> str | None:
-        """Try the weights on made-up rows; return why they cannot be read, or `None` where they can.
+    def layers(
+        self, client: SimulatedClient, initial: Mapping[str, Array], measure: MeasureInputs = layer_inputs
+    ) -> tuple[DenseChain, LayerInputs] | str:
+        """Find the layers that the weights can be chosen for, by trying them on made-up rows.
 
         Args:
             client: computes gradients of made-up rows.
-            chain: the network's layers.
             initial: the parameters that an honest server would send.
+            measure: chooses convolutions before these layers, and measures what enters through them.
+
+        Returns:
+            The layers and how a row enters the first of them, or why there are none, in a sentence.
         """
         if not client.begins_at_broadcast:
             return "Clients take their first step at a model that they keep, not at the broadcast one."
-        if chain.kernels and self.unused:
-            return "Unused columns are those of rows, which enter convolutions here."
-        if chain.kernels and not client.one_step:
-            return "Convolutions move over several local steps, so that rows of several clients blur."
-        inputs, rng = layer_inputs(client, chain, initial), np.random.default_rng(0)
-        if inputs is None:
-            return "The layers before the first fully connected one change pictures by more than pooling."
-        if not self._trap(chain, inputs, client.target.public.feature_bound, 0, [], rng).works(client, initial, rng):
-            return "Single rows have other slopes than in a fully connected ReLU network, so the model is none."
-        return None
+        reason = "It needs two or more fully connected layers with biases, which rows or convolutions of them enter."
+        for chain in possible_chains(client, initial):
+            if chain.kernels and self.unused:
+                return "Unused columns are those of rows, which enter convolutions here."
+            if chain.kernels and not client.one_step:
+                return "Convolutions move over several local steps, so that rows of several clients blur."
+            inputs, rng = measure(client, chain, initial), np.random.default_rng(0)
+            if inputs is None:
+                reason = NOT_POOLED
+                continue
+            bound = client.target.public.feature_bound
+            if self._trap(chain, inputs, bound, 0, [], rng).works(client, initial, rng):
+                return chain, inputs
+            reason = "Single rows have other slopes than in a fully connected ReLU network, so the model is none."
+        return reason
 
     def play(self, situation: Situation, rng: np.random.Generator) -> Dialogue:
         """Choose broadcasts round by round, and read each message.
@@ -143,17 +160,31 @@ class TrapWeights:
         Returns:
             The rows found, at most as many as the clients in the sum have.
         """
+        client = SimulatedClient(situation)
+        layers = self.layers(client, client.model.parameters(situation.honest))
+        assert not isinstance(layers, str)  # `applies` has refused other networks
+        return (yield from self.play_on(situation, *layers, rng))
+
+    def play_on(
+        self, situation: Situation, chain: DenseChain, inputs: LayerInputs, rng: np.random.Generator,
+        known: Sequence[Array] = (),
+    ) -> Dialogue:  # fmt: skip
+        """Choose broadcasts and read messages as `play` does, on layers that are known.
+
+        Args:
+            situation: the algorithm, the public facts, and the broadcast of an honest server.
+            chain: the network's layers.
+            inputs: how rows enter the first fully connected layer.
+            rng: draws directions, disguises and made-up rows.
+            known: (inputs,) vectors of other clients, which show where rows lie.
+        """
         client, public = SimulatedClient(situation), situation.target.public
         initial = client.model.parameters(situation.honest)
-        chain = DenseChain.of(client.method.problem.shapes(public), public.features, public.classes)
-        assert chain is not None
-        inputs = layer_inputs(client, chain, initial)
-        assert inputs is not None
         found = FoundRows(inputs.width)
         for number in range(self.rounds):
             # The predicted class changes from round to round, since its rows have slope 0.
             label = number % public.classes
-            trap = self._trap(chain, inputs, public.feature_bound, label, found.all, rng)
+            trap = self._trap(chain, inputs, public.feature_bound, label, [*found.all, *known], rng)
             broadcast = client.broadcast(situation.honest, trap.parameters(initial, public.classes))
             observed = yield ChosenBroadcast(broadcast, counted=False)
             self._read(client, trap, observed, found, rng)
@@ -186,7 +217,8 @@ class TrapWeights:
         else:
             projected = np.asarray(known) @ direction
             thresholds = _normal_quantiles(count, projected.mean(), _WIDER * projected.std() + 1e-9)
-        trap = TrapNetwork(chain, inputs, direction, thresholds, label, self.slope, _HEIGHT)
+        height = _HEIGHT if chain.behind is None else GENTLE
+        trap = TrapNetwork(chain, inputs, direction, thresholds, label, self.slope, height)
         return self._disguised(trap, rng) if self.unused else trap
 
     def _disguised(self, trap: TrapNetwork, rng: np.random.Generator) -> TrapNetwork:
@@ -214,8 +246,8 @@ class TrapWeights:
         """
         part, unit = _unit(client, trap, observed, rng)
         left = _FirstLayer.of(client, trap, part, client.heard(observed))
-        for entered, label in found.labelled if client.additive else ():
-            left = left.without(_simulated(client, trap, part, observed, entered, label))
+        if client.additive:
+            left = left.without(_known(client, trap, part, observed, found.labelled, unit))
         # A vector with entries far outside the declared range is no row: slopes cancelled in its bin.
         bins = read_bins(left.weight, left.bias, _FLOOR * abs(unit))
         bound, entered_rows = _BEYOND * client.target.public.feature_bound, bins.rows - trap.inputs.offset
@@ -251,6 +283,8 @@ class TrapWeights:
         codes[trap.label] = np.inf  # rows of the predicted label have slope 0 and lie in no bin
         for _ in range(2):
             label = int(np.argmin(np.abs(slope / unit - codes)))
+            if client.one_step:
+                return label if abs(slope - unit * codes[label]) <= _TOLERANCE * abs(unit) else None
             # Output 0 has the lowest threshold: its bias gradient is the row's slope.
             expected = float(_simulated(client, trap, part, observed, entered, label).bias[0])
             if abs(slope - expected) <= _TOLERANCE * abs(unit):
@@ -277,11 +311,41 @@ class _FirstLayer:
     def of(cls, client: SimulatedClient, trap: TrapNetwork, part: str, message: Tensors) -> _FirstLayer:
         """Take them from a message, whose gradient is the part of this name."""
         tensors = client.part(message, part)
-        return cls(tensors[trap.chain.weights[0]], tensors[trap.chain.biases[0]])
+        return cls(*trap.inputs.read(tensors[trap.chain.weights[0]], tensors[trap.chain.biases[0]]))
 
     def without(self, other: _FirstLayer) -> _FirstLayer:
         """Return the difference of two messages."""
         return _FirstLayer(self.weight - other.weight, self.bias - other.bias)
+
+
+def _known(
+    client: SimulatedClient, trap: TrapNetwork, part: str, observed: RoundView, rows: Sequence[tuple[Array, int]],
+    unit: float,
+) -> _FirstLayer:  # fmt: skip
+    """Return what rows of known labels add to a message: by simulation, or in closed form where clients make one step.
+
+    Args:
+        client: simulates messages.
+        trap: the weights that were broadcast.
+        part: name of the part of a message that holds the gradient.
+        observed: the round.
+        rows: what entered the layer, less the offset, and the label of each row.
+        unit: slope of a row over the code of its label.
+    """
+    width, outputs = trap.inputs.width, trap.chain.outputs
+    if client.one_step:
+        entered = np.asarray([row for row, _ in rows]).reshape(len(rows), width)
+        codes = label_codes(client.target.public.classes)
+        codes[trap.label] = 0.0
+        active = np.zeros((outputs, len(rows)))
+        active[: len(trap.thresholds)] = (entered @ trap.direction) > trap.thresholds[:, None]
+        active *= unit * codes[[label for _, label in rows]]
+        return _FirstLayer(active @ (entered + trap.inputs.offset), active.sum(axis=1))
+    each = [_simulated(client, trap, part, observed, entered, label) for entered, label in rows]
+    return _FirstLayer(
+        sum((one.weight for one in each), np.zeros((outputs, width))),
+        sum((one.bias for one in each), np.zeros(outputs)),
+    )
 
 
 def _simulated(

@@ -14,11 +14,14 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 
 from benchmarks.pages import active_groups, active_page
 from benchmarks.rows import RESULTS
@@ -29,13 +32,15 @@ from securefed._tensors import Array
 from securefed.algorithms import FLAME, FedAvg, Scaffold
 from securefed.attacks import (
     ClassThresholds,
+    ClientKernels,
     GradientSuppression,
     TrapWeights,
     broadcast_signs,
+    insert_imprint_module,
 )
 from securefed.datasets import load
 from securefed.defenses import clip, local_gaussian, quantise, secure_aggregation
-from securefed.problems import problems
+from securefed.problems import TorchModule, problems
 
 FILE, GROUPS = RESULTS / "active.json", RESULTS / "active_groups.json"
 SEEDS = 10
@@ -43,6 +48,10 @@ WITHIN = 0.05
 """A row counts as recovered within this relative error: pictures then look the same."""
 RATE = 0.05
 HONEST_ROUNDS = 3
+SHOWN = 8
+"""Clients of the cells from which the table of what a client can see is made."""
+BOUND = 8.0
+"""Declared gradient bound of the residual network, whose last layer's gradients reach 2.5."""
 Defence = Callable[[], Any]
 SUMS: Mapping[str, Defence] = {
     "sums": lambda: chain(quantise()),  # the sums of integers of secure aggregation, bit for bit
@@ -72,6 +81,9 @@ class Cell:
         settings: of the algorithm, for the table.
         informed: whether trap weights know the rows' brightness from held-out rows.
         disguised: whether trap weights put random weights on the columns that are zero in all held-out rows.
+        bins: outputs of the first layer of an imprint module in front of `residual_network`; 0: the model is `problem`.
+        channels: of the convolution before that layer; 0: none.
+        data: name of the data set.
     """
 
     attack: Any
@@ -83,6 +95,9 @@ class Cell:
     settings: Mapping[str, Any] = field(default_factory=lambda: {"local_steps": 5})
     informed: bool = False
     disguised: bool = False
+    bins: int = 0
+    channels: int = 0
+    data: str = "digits"
 
     @property
     def name(self) -> str:
@@ -97,7 +112,15 @@ class Cell:
         )
         return " | ".join(
             map(str, (*words, dict(self.settings), *["informed"] * self.informed, *["disguised"] * self.disguised))
-        )
+        ) + (f" | {self.bins} bins, {self.channels} channels, {self.data}" if self.bins else "")
+
+    def model(self, side: int) -> Any:
+        """Make the problem, for pictures with this side where a module is inserted."""
+        if not self.bins:
+            return problems.make(self.problem)
+        network, shape = partial(residual_network, side), (1, side, side)
+        module = partial(insert_imprint_module, network, shape, self.bins, self.channels)
+        return TorchModule(module=module, gradient_bound=BOUND)  # else bounds would have to double in the first round
 
 
 def cells() -> list[Cell]:
@@ -121,7 +144,44 @@ def cells() -> list[Cell]:
     defences = [name for name in SUMS if name.startswith("clip")]
     out += [Cell(thresholds, "softmax", 8, defence=name) for name in defences]
     out += [Cell(trap, "mlp", 8, defence=name) for name in defences]
-    return out
+    return out + inserted_cells()
+
+
+def inserted_cells() -> list[Cell]:
+    """List the cells of models that begin with an imprint module."""
+    one_step = {"local_steps": 1}
+    trap = partial(Cell, TrapWeights(), "residual", settings=one_step)
+    known = partial(Cell, TrapWeights(rounds=1), "residual", settings=one_step, informed=True, data="mnist")
+    kernels = partial(Cell, ClientKernels(TrapWeights()), "residual", settings=one_step)
+    at_once = partial(Cell, ClientKernels(TrapWeights(rounds=1)), "residual", settings=one_step, informed=True)
+    out = [known(8, 8, bins=256), known(8, 64, bins=2048), known(8, 64, defence="in the clear", bins=256)]
+    out += [trap(8, 8, bins=256), trap(32, 32, bins=2048), trap(100, 8, bins=2048)]
+    out += [Cell(TrapWeights(), "residual", 8, 8, bins=256)]
+    out += [at_once(32, 16, bins=64, channels=64), at_once(100, 8, bins=32, channels=200)]
+    out += [trap(32, 16, bins=64, channels=64)]  # with the same bins, and all clients told the same
+    small = {"bins": 64, "channels": 16}
+    defences = ["sums", "secure aggregation", "clip 1", "clip 0.1", "clip 1, noise 0.001", "clip 1, noise 0.01"]
+    out += [kernels(8, 8, defence=name, **small) for name in defences]
+    return out + [trap(8, 8, defence=name, bins=256) for name in defences if name != "sums"]
+
+
+class Residual(nn.Module):
+    """Two convolutions with a normalisation between them, added to their input."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        first, second = (nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2))
+        self.layers = nn.Sequential(first, nn.GroupNorm(2, channels), nn.ReLU(), second)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Compute the block's output."""
+        return x + self.layers(x)
+
+
+def residual_network(side: int) -> nn.Sequential:
+    """Make a small residual network for pictures of one colour with 10 classes."""
+    begin = (nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), Residual(8), nn.MaxPool2d(2), Residual(8))
+    return nn.Sequential(*begin, nn.Flatten(), nn.Linear(8 * (side // 2) ** 2, 10))
 
 
 def recovered(estimate: Array, truth: Array) -> float:
@@ -132,12 +192,15 @@ def recovered(estimate: Array, truth: Array) -> float:
 
 def measure(cell: Cell, seed: int) -> dict[str, Any]:
     """Run one seed of a cell."""
-    prepared = rows_each(cell.rows)(load("digits"), cell.clients, seed)
-    algorithm = cell.method(problem=problems.make(cell.problem), learning_rate=RATE, **cell.settings)
+    prepared = rows_each(cell.rows)(load(cell.data), cell.clients, seed)
+    model = cell.model(int(prepared.public.features**0.5))
+    algorithm = cell.method(problem=model, learning_rate=RATE, **cell.settings)
     attack = cell.attack
-    if cell.informed and isinstance(attack, TrapWeights):
+    if cell.informed:
         means = prepared.test.x.mean(axis=1)
-        attack = replace(attack, brightness=(float(means.mean()), float(means.std())))
+        told = {"brightness": (float(means.mean()), float(means.std()))}
+        kernels = isinstance(attack, ClientKernels)
+        attack = replace(attack, traps=replace(attack.traps, **told)) if kernels else replace(attack, **told)
     if cell.disguised:
         zero = np.flatnonzero(~prepared.test.x.any(axis=0))
         attack = replace(attack, unused=tuple(zero.tolist()))
@@ -152,8 +215,13 @@ def measure(cell: Cell, seed: int) -> dict[str, Any]:
         truth = np.concatenate([prepared.clients[client].x for client in members])
         single = run.estimate.diagnostics["single rows"]
         surely = recovered(truth, run.estimate.value[:single]) if single else None
+        whose = run.estimate.diagnostics.get("clients")
+        if whose is not None:  # rows recovered among those that are said to be the client's
+            by_client = [run.estimate.value[np.equal(whose, client)] for client in members]
+            own = [recovered(rows, prepared.clients[client].x) for client, rows in zip(members, by_client, strict=True)]
+            found["own"] = float(np.average(own, weights=[prepared.clients[client].rows for client in members]))
         found |= {"share": recovered(run.estimate.value, truth), "single": single, "right": surely, "rows": len(truth)}
-    return found | _signs(algorithm, prepared, run, seed)
+    return found | (_signs(algorithm, prepared, run, seed) if cell.clients == SHOWN else {})
 
 
 def _signs(algorithm: Any, prepared: Prepared, run: ActiveRun, seed: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Measure how many pictures trap weights read through the convolutions and maximum pooling of `cnn` on MNIST.
+"""Measure how many pictures a server reads through the convolutions and maximum pooling of `cnn` on MNIST.
 
     python -m benchmarks.pages.active_convolutions [--seconds S]
 
@@ -22,8 +22,9 @@ from benchmarks.rows import RESULTS
 from securefed import DeviatingServer
 from securefed._auditing.cases.data_splits import rows_each
 from securefed.algorithms import FedAvg
-from securefed.attacks import TrapWeights
+from securefed.attacks import ClientKernels, TrapWeights
 from securefed.attacks._active.chosen_broadcasts import Situation
+from securefed.attacks._active.client_kernels import client_channels
 from securefed.attacks._active.simulated_client import SimulatedClient
 from securefed.attacks._active.trap_network import DenseChain, layer_inputs
 from securefed.attacks._base import Target
@@ -35,22 +36,24 @@ FILE = RESULTS / "active_convolutions.json"
 
 @dataclass(frozen=True)
 class ConvolutionCell:
-    """One row of the table: clients with one picture each, in one local step.
+    """One row of the table: clients with as many pictures each, in one local step.
 
     Attributes:
         clients: number of clients.
         defence: name in `SUMS`.
         rows: of each client.
+        kernels: whether each client is sent channels of its own; otherwise all clients are sent the same trap weights.
     """
 
     clients: int
     defence: str = "sums"
     rows: int = 1
+    kernels: bool = False
 
     @property
     def name(self) -> str:
         """Key of the cell in the file."""
-        return f"{self.clients} clients, {self.defence}"
+        return f"{self.clients} clients, {self.defence}" + f", {self.rows} pictures, kernels" * self.kernels
 
 
 def cells() -> list[ConvolutionCell]:
@@ -58,22 +61,27 @@ def cells() -> list[ConvolutionCell]:
     sizes, noises = (8, 32, 100), ("clip 1, noise 0.01", "clip 1, noise 0.1")
     defences = ("sums", "clip 1", "clip 1, noise 0.001")
     out = [ConvolutionCell(clients, defence) for defence in defences for clients in sizes]
-    return out + [ConvolutionCell(8, "clip 0.1")] + [ConvolutionCell(8, defence) for defence in noises]
+    out += [ConvolutionCell(8, "clip 0.1")] + [ConvolutionCell(8, defence) for defence in noises]
+    shown = ("sums", "secure aggregation", "clip 1", "clip 1, noise 0.001")
+    return out + [ConvolutionCell(8, defence, rows=8, kernels=True) for defence in shown]
 
 
 def measure(cell: ConvolutionCell, seed: int) -> dict[str, Any]:
     """Run one seed: shares of pictures and of their pooled forms that are read, and of single ones that are right."""
     prepared = rows_each(cell.rows)(load("mnist"), cell.clients, seed)
     method = FedAvg(problem=problems.make("cnn"), learning_rate=RATE, local_steps=1)
-    attack, public, started = TrapWeights(), prepared.public, time.process_time()
+    traps = TrapWeights()
+    attack, measured = (ClientKernels(traps), client_channels) if cell.kernels else (traps, layer_inputs)
+    public, started = prepared.public, time.process_time()
     defence = SUMS[cell.defence]()
     run = DeviatingServer(method, prepared.clients, defence, attack, seed=seed, public=public).deceive()
     seconds = time.process_time() - started
+    if run.estimate is None:
+        return {"rounds": len(run.broadcasts), "seconds": seconds, "refused": run.refused}
     client = SimulatedClient(Situation(Target(method, public), run.honest, 0, frozenset(range(cell.clients))))
     layers = DenseChain.of(method.problem.shapes(public), public.features, public.classes)
     assert layers is not None
-    assert run.estimate is not None
-    inputs = layer_inputs(client, layers, client.model.parameters(run.honest))
+    inputs = measured(client, layers, client.model.parameters(run.honest))
     assert inputs is not None
     truth = np.concatenate([own.x for own in prepared.clients])
     pooled, read = (np.stack([inputs.of(row) for row in rows]) for rows in (truth, run.estimate.value))

@@ -27,8 +27,9 @@ GROUPS = (
 DISTANCES = "| clients | columns | seeds | rounds | leakage, chosen | leakage, honest |\n|---|---|---|---|---|---|"
 
 CONVOLUTIONS = (
-    "| clients | what the server sees | pooled pictures read | full pictures read | called single: right |\n"
-    "|---|---|---|---|---|"
+    "| attack | clients x pictures | what the server sees | pooled pictures read | full pictures read "
+    "| called single: right |\n"
+    "|---|---|---|---|---|---|"
 )
 
 
@@ -83,7 +84,9 @@ def _row(cell: Any, seeds: Sequence[Mapping[str, Any]]) -> str:
     shares = [seed["share"] for seed in seeds if "share" in seed]
     right = [seed["right"] for seed in seeds if seed.get("right") is not None]
     refused = sum(bool(seed["refused"]) for seed in seeds)
-    share = _spread(shares, ".0%") if shares else f"refused in {refused} of {len(seeds)}"
+    share = ", ".join(
+        [*([_spread(shares, ".0%")] if shares else []), *([f"refused in {refused} of {len(seeds)}"] if refused else [])]
+    )
     rounds = f"{median(seed['rounds'] for seed in seeds):.0f}"
     words = (_attack(cell), _model(cell), f"{cell.clients} x {cell.rows}", cell.defence)
     return f"| {' | '.join(words)} | {rounds} | {share} | {_spread(right, '.0%') if right else 'none'} |"
@@ -99,9 +102,10 @@ def _attack(cell: Any) -> str:
 
 def _model(cell: Any) -> str:
     steps, anchor = cell.settings["local_steps"], cell.settings.get("anchor", "")
-    return f"{cell.problem}, {cell.method.__name__}, {steps} step{'s' * (steps != 1)}" + f", {anchor} anchor" * bool(
-        anchor
-    )
+    inserted = f" behind {cell.bins} bins" * bool(cell.bins) + f", {cell.channels} channels" * bool(cell.channels)
+    data = f", {cell.data}" * (cell.data != "digits")
+    model = f"{cell.problem}{inserted}{data}, {cell.method.__name__}, {steps} step{'s' * (steps != 1)}"
+    return model + f", {anchor} anchor" * bool(anchor)
 
 
 def _spread(values: Sequence[float], form: str) -> str:
@@ -143,7 +147,11 @@ def _group(cell: Any, seeds: Sequence[Mapping[str, Any]]) -> str:
 
 def _convolution(cell: Any, seeds: Sequence[Mapping[str, Any]]) -> str:
     """Write one row of the table of convolutions."""
-    right = [seed["right"] for seed in seeds if seed["right"] is not None]
-    shares = [_spread([seed[name] for seed in seeds], ".0%") for name in ("pooled", "pictures")]
-    columns = [str(cell.clients), cell.defence, *shares, _spread(right, ".0%") if right else "none"]
+    read = [seed for seed in seeds if "pooled" in seed]
+    right = [seed["right"] for seed in read if seed["right"] is not None]
+    shares = [_spread([seed[name] for seed in read], ".0%") for name in ("pooled", "pictures") if read]
+    shares = shares or [f"refused in {len(seeds)} of {len(seeds)}", "none"]
+    attack = "client kernels" if cell.kernels else "trap weights"
+    size = f"{cell.clients} x {cell.rows}"
+    columns = [attack, size, cell.defence, *shares, _spread(right, ".0%") if right else "none"]
     return f"| {' | '.join(columns)} |"

@@ -58,7 +58,7 @@ class ActiveRun:
         estimate: of the secret; `None` where clients or protocol refused to go on, or where the attack did not end.
         refused: why there is no estimate; empty where there is one.
         observed: the rounds that it observed, under the name of the view.
-        broadcasts: what it sent to all clients, round by round.
+        broadcasts: what it sent to the victim, round by round.
         honest: the broadcast of an honest server's first round.
     """
 
@@ -226,4 +226,4 @@ class DeviatingServer(Federation):
         """Send these broadcasts in the next round, with these bounds; bounds that clients had doubled stay doubled."""
         self._chosen, self._altering.to_some = chosen, chosen.to_some
         self._doublings[TRAIN] = max(self._doublings[TRAIN], chosen.doublings)
-        self._sent.append(chosen.to_all)
+        self._sent.append(chosen.to_some.get(self._victim, chosen.to_all))

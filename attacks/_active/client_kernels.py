@@ -1,0 +1,257 @@
+"""Separate the clients of a sum by sending each of them a convolution with channels of its own.
+
+The server sends every client a model of its own: in client k's, the picture passes through channels that are dead (0
+for any picture) in the models of all others. What enters the first fully connected layer, h, is then 0 outside client
+k's columns, and so is k's gradient of that layer's weight, sum of s h. The sum over clients holds each client's
+gradient in columns of its own. One of k's channels is a constant beside the picture's colours. Its columns hold the sum
+of the slopes s of k's rows alone, in place of the bias gradient, which adds up all clients.
+
+With that, the columns of each client are read as a client's own gradient would be: `TrapWeights` plays one dialogue for
+each client, on the columns that `ClientChannels` describes. Where there are fewer channels than clients need, the
+clients are read in groups, one after the other, while the others receive dead channels only.
+
+A message layer that sums only clients that received the same broadcast does not sum these.
+
+Source: Zhao et al. 2023, LOKI (arXiv 2303.12233). There the server inserts the convolution (`insert_imprint_module`
+makes such a model), and the attacker knows a client's gradients up to their scale; the constant channel, which gives
+the scale, is this package's, and so is the use of the network's own convolution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+
+from securefed._messages import ClientId
+from securefed._tensors import Array, Tensors
+from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogue, Situation
+from securefed.attacks._active.layer_inputs import PooledPixels, measure_pixels
+from securefed.attacks._active.simulated_client import SimulatedClient
+from securefed.attacks._active.trap_network import DenseChain, entering
+from securefed.attacks._active.trap_weights import NOT_POOLED, TrapWeights
+from securefed.attacks._base import Reconstruction, RoundView
+
+_CLOSE = 1e-3
+"""Largest error, in units of the range, of what enters through another client's channels; rounding leaves 1e-5."""
+
+
+@dataclass(frozen=True)
+class ClientChannels(PooledPixels):
+    """The columns of one client: those through which its picture enters, and those of its constant channel.
+
+    Attributes:
+        total: number of inputs of the layer.
+        columns: (width,) the columns of the picture.
+        constant: (columns of the constant channel,) their numbers.
+        level: what enters through the constant channel.
+    """
+
+    total: int = 0
+    columns: Array = field(default_factory=lambda: np.empty(0, np.int64))
+    constant: Array = field(default_factory=lambda: np.empty(0, np.int64))
+    level: float = 1.0
+
+    def widen(self, weight: Array) -> Array:
+        """Return the whole weight: zero outside the client's picture."""
+        whole = np.zeros((len(weight), self.total))
+        whole[:, self.columns] = weight
+        return whole
+
+    def read(self, weight: Array, bias: Array) -> tuple[Array, Array]:
+        """Return the client's own gradients; those of the bias come from the constant channel."""
+        return weight[:, self.columns], weight[:, self.constant].mean(axis=1) / self.level
+
+
+@dataclass(frozen=True)
+class ClientKernels:
+    """Send each client a convolution with channels of its own, and trap weights behind it.
+
+    Attributes:
+        traps: the attack on each client's columns.
+    """
+
+    traps: TrapWeights = field(default_factory=lambda: TrapWeights(rounds=2))
+
+    name: ClassVar[str] = "active/client_kernels"
+    secret: ClassVar[str] = "samples"
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds whose broadcasts the server chooses for each group of clients."""
+        return self.traps.rounds
+
+    def applies(self, situation: Situation) -> str | None:
+        """Return why the attack cannot run, or `None`."""
+        if len(situation.members) < 2:
+            return "It separates clients in a sum, and this view holds the client's own messages."
+        reason = self.traps.why_not(situation, client_channels)
+        if reason == NOT_POOLED:
+            return (
+                "It gives each client channels of a convolution, one more than pictures have colours; none fits here."
+            )
+        return reason
+
+    def play(self, situation: Situation, rng: np.random.Generator) -> Dialogue:
+        """Play `TrapWeights` against all clients at once, or against one group of them after the other.
+
+        Args:
+            situation: the algorithm, the public facts, and the broadcast of an honest server.
+            rng: draws directions and made-up rows.
+
+        Yields:
+            The broadcasts of the next round, in return for which it is sent that round as the server observed it.
+
+        Returns:
+            The rows found, the single ones first; `diagnostics["clients"]` holds the client of each.
+        """
+        client = SimulatedClient(situation)
+        initial = client.model.parameters(situation.honest)
+        layers = self.traps.layers(client, initial, client_channels)
+        assert not isinstance(layers, str)  # `applies` has refused other networks
+        chain, inputs = layers
+        assert isinstance(inputs, ClientChannels)
+        channels = _all_channels(client, chain, initial, inputs)
+        dead = {name: np.zeros_like(initial[name]) for name in inputs.kernels}
+        to_all = client.broadcast(situation.honest, {**initial, **dead})
+        members, found = sorted(situation.members), dict[ClientId, Reconstruction]()
+        for start in range(0, len(members), len(channels)):
+            group = dict(zip(members[start : start + len(channels)], channels, strict=False))
+            begin = partial(self._group, situation, to_all, chain, group, rng)
+            if self.traps.brightness is not None or self.rounds == 1:
+                found |= yield from begin(self.traps, [])
+                continue
+            # The first broadcasts show where rows lie. That is the same for all clients, who may have few rows each.
+            first = yield from begin(replace(self.traps, rounds=1), [])
+            known = [group[member].of(row) for member in group for row in first[member].value if row.any()]
+            found |= yield from begin(replace(self.traps, rounds=self.rounds - 1), known)
+        return _joined(situation, found)
+
+    @staticmethod
+    def _group(
+        situation: Situation, to_all: Tensors, chain: DenseChain, group: Mapping[ClientId, ClientChannels],
+        rng: np.random.Generator, traps: TrapWeights, known: Sequence[Array],
+    ) -> Generator[ChosenBroadcast, RoundView, dict[ClientId, Reconstruction]]:  # fmt: skip
+        """Play trap weights against the clients of a group at once, each on its own columns.
+
+        Args:
+            situation: the algorithm, the public facts, and the broadcast of an honest server.
+            to_all: the broadcast of all other clients, whose channels are dead.
+            chain: the network's layers.
+            group: the columns of each client.
+            rng: draws directions and made-up rows.
+            traps: the attack on each client's columns.
+            known: vectors that show where rows lie.
+
+        Yields:
+            The broadcasts of the next round, in return for which it is sent that round as the server observed it.
+
+        Returns:
+            The estimate of each client's rows.
+        """
+        alone = {member: replace(situation, members=frozenset({member})) for member in group}
+        playing = {member: traps.play_on(alone[member], chain, own, rng, known) for member, own in group.items()}
+        chosen = {member: next(dialogue).to_all for member, dialogue in playing.items()}
+        found: dict[ClientId, Reconstruction] = {}
+        while len(found) < len(playing):  # all dialogues have as many rounds
+            observed = yield ChosenBroadcast(to_all, dict(chosen), counted=False)
+            for member, dialogue in playing.items():
+                try:
+                    chosen[member] = dialogue.send(replace(observed, broadcast=chosen[member])).to_all
+                except StopIteration as end:
+                    found[member] = end.value
+        return found
+
+
+def client_channels(client: SimulatedClient, chain: DenseChain, initial: Mapping[str, Array]) -> ClientChannels | None:
+    """Measure the columns of the first channels of the last convolution: a picture's colours and a constant.
+
+    Args:
+        client: computes gradients of made-up rows.
+        chain: the layers.
+        initial: all parameters by name.
+
+    Returns:
+        The columns, or `None` where there are no such channels, or layers between change pictures by more than pooling.
+    """
+    shapes, public = list(chain.kernels.values()), client.target.public
+    if not shapes or min(shape[0] for shape in shapes) <= shapes[0][1]:
+        return None
+    enter, kernels = entering(client, chain, initial), _kernels(chain, public.feature_bound, 0)
+    found = measure_pixels(kernels, public.features, public.feature_bound, enter, np.random.default_rng(0))
+    if found is None:
+        return None
+    moved = found.windows.any(axis=1)
+    constant = np.flatnonzero(~moved & (found.offset > _CLOSE * public.feature_bound))
+    if not len(constant):
+        return None
+    return ClientChannels(
+        int(moved.sum()), found.offset[moved], kernels, found.windows[moved], found.maximum,
+        total=chain.inputs, columns=np.flatnonzero(moved), constant=constant,
+        level=float(found.offset[constant].mean()),
+    )  # fmt: skip
+
+
+def _all_channels(
+    client: SimulatedClient, chain: DenseChain, initial: Mapping[str, Array], first: ClientChannels
+) -> list[ClientChannels]:
+    """Return the columns of as many clients as there are channels for: those of the first, shifted by whole channels.
+
+    A made-up row shows whether it enters through the shifted columns; those through which it does not are left out.
+    """
+    (outputs, *_), colours = list(chain.kernels.values())[-1], next(iter(chain.kernels.values()))[1]
+    public, enter = client.target.public, entering(client, chain, initial)
+    row, out = np.random.default_rng(0).uniform(0.0, public.feature_bound, public.features), [first]
+    for place in range(colours + 1, outputs - colours, colours + 1):
+        shift = place * (chain.inputs // outputs)
+        kernels = _kernels(chain, public.feature_bound, place)
+        own = replace(first, kernels=kernels, columns=first.columns + shift, constant=first.constant + shift)
+        expected = np.zeros(chain.inputs)
+        expected[own.columns] = own.of(row) + own.offset
+        expected[own.constant] = own.level
+        if np.abs(enter(kernels, row) - expected).max() < _CLOSE * public.feature_bound:
+            out.append(own)
+    return out
+
+
+def _kernels(chain: DenseChain, bound: float, place: int) -> dict[str, Array]:
+    """Return convolutions that pass a picture and a constant to the last one's channels from `place` on.
+
+    The first bias lifts all pixels above zero, as in `layer_inputs`; it is the constant too.
+    """
+    names, chosen = list(chain.kernels), dict[str, Array]()
+    colours = chain.kernels[names[0]][1]
+    for name, shape in chain.kernels.items():
+        weight, bias = np.zeros(shape), np.zeros(shape[0])
+        start, middle = place if name == names[-1] else 0, tuple((side - 1) // 2 for side in shape[2:])
+        for channel in range(colours + 1):
+            if name != names[0] or channel < colours:  # the constant channel's first kernel is zero
+                weight[(start + channel, channel, *middle)] = 1.0
+            bias[start + channel] = bound if name == names[0] else 0.0
+        chosen |= {name: weight, chain.kernel_biases[name]: bias}
+    return chosen
+
+
+def _joined(situation: Situation, estimates: Mapping[ClientId, Reconstruction]) -> Reconstruction:
+    """Return all clients' rows as one estimate, those that are known to be single rows first."""
+    parts: list[tuple[bool, ClientId, Array, int]] = []
+    for member, estimate in estimates.items():
+        single, labels = int(estimate.diagnostics["single rows"]), estimate.labels
+        assert labels is not None
+        rows = enumerate(zip(estimate.value, labels, strict=True))
+        parts += [(place >= single, member, row, int(label)) for place, (row, label) in rows]
+    parts.sort(key=lambda part: part[0])
+    return Reconstruction(
+        "samples",
+        np.asarray([row for _, _, row, _ in parts]),
+        labels=np.asarray([label for *_, label in parts], np.int64),
+        unknowns=situation.rows * situation.target.public.features,
+        members=situation.members,
+        diagnostics={
+            "single rows": sum(not several for several, *_ in parts),
+            "clients": [member for _, member, *_ in parts],
+        },
+    )
