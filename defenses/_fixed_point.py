@@ -125,7 +125,7 @@ class Quantise(Transform):
     def _round(value: Array, tensor: TensorPlan) -> Array:
         """Round to integers, a part at a time: temporary arrays of full size cost more than the arithmetic."""
         assert tensor.bound is not None
-        flat, out = value.reshape(-1), np.empty(value.size, np.int64)
+        flat, out, per_step = value.reshape(-1), np.empty(value.size, np.int64), 1.0 / tensor.step
         units = np.empty(min(value.size, _PART))
         for start in range(0, value.size, _PART):
             part = flat[start : start + _PART]
@@ -135,7 +135,7 @@ class Quantise(Transform):
                 raise RangeRefused(
                     f"{tensor.name!r} reaches {largest:.3g}, beyond the planned bound {tensor.bound:.3g}"
                 )
-            np.divide(part, tensor.step, out=scaled)
+            np.multiply(part, per_step, out=scaled)  # exact, as the quotient is: a step is a power of two
             out[start : start + _PART] = np.rint(scaled, out=scaled)
         return out.reshape(value.shape)
 

@@ -181,7 +181,9 @@ class ClientNode:
             if trains:
                 state = replace(state, tentative=tentative, tentative_round=message.round, absent=False)
             try:
-                self.state, body = self._upload(state, raw)
+                encoded = self._encoded(state, raw)
+                del raw, computed  # arrays as large as the model: their memory serves the upload
+                self.state, body = self._upload(state, encoded)
             except Exception as error:
                 if not (self._plans.hide_absence or isinstance(error, SecureFedError)):
                     raise
@@ -317,10 +319,12 @@ class ClientNode:
             return state, {}
         return state, reveal_scalars(self.algorithm, state.committed, self._rng(message.round + 1, 1))
 
-    def _upload(self, state: ClientNodeState, raw: Tensors | None) -> tuple[ClientNodeState, Tensors]:
-        """Upload a contribution; `None` stands for a client that sits out where the defence hides uploads."""
+    def _encoded(self, state: ClientNodeState, raw: Tensors) -> Tensors:
         assert state.session is not None
-        encoded = None if raw is None else self._defense.encode(raw, state.session.plan)
+        return self._defense.encode(raw, state.session.plan)
+
+    def _upload(self, state: ClientNodeState, encoded: Tensors | None) -> tuple[ClientNodeState, Tensors]:
+        """Upload an encoded contribution; `None` is for a client that sits out where the defence hides uploads."""
         protocol, reply = self._defense.aggregation.client_upload(state.protocol, encoded)
         kept = state.encoded if encoded is None or not self._keep else without_indicator_tensor(encoded)
         state = self._remember(replace(state, protocol=protocol, encoded=kept))
@@ -339,7 +343,7 @@ class ClientNode:
             state = replace(state, tentative=state.committed, tentative_round=number, absent=True)
         if has_indicator(plan):
             return self._upload(replace(state, out=state.out + 1), None)
-        return self._upload(state, {spec.name: np.zeros(spec.shape) for spec in plan.own})
+        return self._upload(state, self._encoded(state, {spec.name: np.zeros(spec.shape) for spec in plan.own}))
 
     def _remember(self, state: ClientNodeState) -> ClientNodeState:
         """Keep what the aggregation must know in later exchanges: in which sums this client was, or a pinned key."""

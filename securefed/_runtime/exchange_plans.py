@@ -42,7 +42,11 @@ class ExchangePlans:
         facts = self._schema.layouts[header.kind], header.doublings, header.learned
         if self._newest is None or self._newest[0] != facts:
             layout, doublings, learned = facts
-            plan = self._defense.plan(layout, self._schema.public.cohort, range_doublings=doublings, learned=learned)
+            if header.kind == TRAIN and not doublings and learned == self._defense.start(layout):
+                plan = self.training
+            else:
+                cohort = self._schema.public.cohort
+                plan = self._defense.plan(layout, cohort, range_doublings=doublings, learned=learned)
             self._newest = facts, plan
         return self._newest[1]
 

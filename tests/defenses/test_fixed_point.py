@@ -36,6 +36,18 @@ def test_sums_stay_within_the_planned_error_and_never_wrap(data, ring, clients, 
     assert plan.max_clients * units <= 2 ** (ring - 1) - 1 < (plan.max_clients + 1) * units
 
 
+@given(st.data(), st.sampled_from([32, 64]), st.floats(1e-280, 1e290))
+def test_an_entry_is_its_quotient_by_the_step_rounded_to_nearest(data, ring, bound) -> None:
+    """The code multiplies by the step's reciprocal, which is exact, ties and the smallest floats included."""
+    plan = Quantise(ring).plan(identity().plan(Layout((TensorSpec("x", (6,), bound, ring),)), 3))
+    (tensor,) = plan.tensors
+    ties = st.integers(-1000, 1000).map(lambda k: (k + 0.5) * tensor.step)
+    entry = st.floats(-bound, bound) | ties | st.sampled_from([bound, -bound, 5e-324, -5e-324])
+    x = np.array([data.draw(entry) for _ in range(6)])
+    found = Quantise(ring).encode({"x": x}, plan)["x"]
+    np.testing.assert_array_equal(found, np.rint(x / tensor.step).astype(np.int64))
+
+
 @given(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=20))
 def test_ring_residues_are_inverse_and_add_like_integers(values) -> None:
     a = np.array(values, dtype=np.int64)
