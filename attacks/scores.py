@@ -18,6 +18,7 @@ from typing import Final
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
+from scipy.spatial.distance import cdist
 
 from securefed._tensors import Array
 
@@ -65,8 +66,7 @@ def match(estimate: Array, truth: Array) -> Array:
 
     Rows of `truth` beyond k are matched to the mean of `estimate`.
     """
-    cost = ((truth[:, None, :] - estimate[None, :, :]) ** 2).sum(axis=2)
-    rows, columns = linear_sum_assignment(cost)
+    rows, columns = linear_sum_assignment(cdist(truth, estimate, "sqeuclidean"))
     matched = np.broadcast_to(estimate.mean(axis=0), truth.shape).copy()
     matched[rows] = estimate[columns]
     return matched

@@ -8,6 +8,7 @@ import pytest
 from securefed._auditing.cases.prepared_data import Prepared
 from securefed._auditing.engine.results import CLIENT
 from securefed._auditing.own.client_secrets import SecretData
+from securefed._auditing.registered import scoring
 from securefed._auditing.registered.scoring import assess
 from securefed._public import Public
 from securefed.attacks._base import Reconstruction
@@ -63,3 +64,11 @@ def test_what_follows_from_read_rows_is_of_as_many_rows_as_the_members_have(copi
     for each in estimates:
         judged = secret.judge(each)[0]
         assert leakage(judged.error, judged.baseline) > 0.9, each.secret
+
+
+@pytest.mark.parametrize("members", [EVERYONE, frozenset({0})], ids=["all", "one"])
+def test_a_random_part_of_many_rows_is_scored_alike(members: frozenset[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "_MOST_SCORED", 5)
+    nothing = [leaks(seed, own=False, known=False, members=members) for seed in range(20)]
+    assert -0.5 < np.mean(nothing) < 0.05
+    assert leaks(0, own=False, known=True, members=members) == 1
