@@ -33,8 +33,8 @@ from securefed.attacks.scores import (
 )
 
 _MOST_SCORED = 2000
-"""True rows that are matched with those of an estimate: an assignment of 4,000 to 4,000 takes seconds, and an audit makes
-dozens of them."""
+"""True rows that are matched with those of an estimate: an assignment of 4,000 to 4,000 takes seconds, and an audit
+makes dozens of them."""
 
 
 class RunOutput(Protocol):
