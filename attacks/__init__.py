@@ -164,5 +164,7 @@ EXPORTS = {
     "securefed.attacks._membership.membership_rates": "membership_rates",
 }
 export_lazily(
-    __name__, EXPORTS, needs=dict.fromkeys(("InversionEffort", "LocalSteps", "RecoveredRows", "invert"), "torch")
+    __name__,
+    EXPORTS,
+    needs=dict.fromkeys(("InversionEffort", "LocalSteps", "RecoveredRows", "insert_imprint_module", "invert"), "torch"),
 )
