@@ -40,6 +40,7 @@ def parts(lines: list[str]) -> tuple[list[str], list[float]]:
     return [line.rpartition(" ")[0] for line in lines], [float(line.rpartition(" ")[2]) for line in lines]
 
 
+@pytest.mark.exhaustive  # eight processes that import torch
 def test_the_program_trains_in_an_empty_folder_as_printed_and_goes_on_when_it_is_started_again(tmp_path: Path) -> None:
     said, losses = parts(PRINTED.splitlines())
     assert len(said) == 10 and "(0, 1, 2)" in said[6] and "(0, 2)" in said[7]

@@ -129,7 +129,8 @@ def test_the_measured_error_follows_the_rounding_of_the_messages() -> None:
     assert all(truth / 30 < error < 30 * truth for error, truth in zip(errors, truths, strict=True))
 
 
-@pytest.mark.parametrize("begun", [pytest.param(0.0, marks=pytest.mark.exhaustive), 0.1])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("begun", [0.0, 0.1])
 def test_flame_is_followed_from_where_its_run_began(begun) -> None:
     """The first broadcast says where; with the method's own w^0 no rows fall, and hyper-parameters are blamed."""
     rng = np.random.default_rng(1)
