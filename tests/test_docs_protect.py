@@ -36,7 +36,7 @@ def run(folder: Path, code: str, name: str) -> list[str]:
 
 
 def parts(lines: list[str]) -> tuple[list[str], list[float]]:
-    """What is printed before the losses, and the losses."""
+    """Split each printed line into its words and its loss."""
     return [line.rpartition(" ")[0] for line in lines], [float(line.rpartition(" ")[2]) for line in lines]
 
 

@@ -13,10 +13,10 @@ Summed over the classes from c on, the first term is the sum of all rows above t
 that row exactly. Each further round divides the intervals that hold several rows. Logistic regression has one logit,
 k (g x - t_1), whose gradient is directly (sum of the rows above t_1) - (sum of the rows of label 1).
 
-Clients' memories do not matter, since the server says after every round that its sum counted nobody. Clients of FLAME
-start their steps at a model w^0 of their own, and the broadcast w pulls them, so that step h is made at
-w^0 + s_h (w - w^0) with public s_h: for large k a classifier with the same thresholds. The gradient at w^0 is in all
-messages alike, and the subtraction of the first one removes it.
+Clients with a memory are attacked alike: the server claims after every round that its sum counted no client, and each
+client then returns to the memory that it had before. Clients of FLAME start their steps at a model w^0 of their own,
+and the broadcast w pulls them, so that step h is made at w^0 + s_h (w - w^0) with public s_h: for large k a classifier
+with the same thresholds. The gradient at w^0 is in all messages alike, and the subtraction of the first one removes it.
 
 An audit's `DeviatingServer` runs the attack: it sends the broadcasts that `play` yields, and gives it the messages.
 

@@ -58,7 +58,8 @@ class SimulatedClient:
     def repeats(self) -> bool:
         """Whether clients use all their rows in every step, so that equal broadcasts give equal messages.
 
-        A memory does not stop this: a server that says that its sums counted nobody finds it as it was.
+        This holds for clients with a memory too: the server claims that its sum counted no client, and each client then
+        returns to the memory that it had before the round.
         """
         most = self.sizes[-1]
         return set(self._batches(most)) == {most}

@@ -68,7 +68,13 @@ def test_what_follows_from_read_rows_is_of_as_many_rows_as_the_members_have(copi
 
 @pytest.mark.parametrize("members", [EVERYONE, frozenset({0})], ids=["all", "one"])
 def test_a_random_part_of_many_rows_is_scored_alike(members: frozenset[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, match = [], scoring.match
+    monkeypatch.setattr(scoring, "match", lambda value, truth: sizes.append(len(truth)) or match(value, truth))
+    leaks(0, own=False, known=True, members=members)
+    assert max(sizes) == ROWS * len(members)  # the control: all rows
+    sizes.clear()
     monkeypatch.setattr(scoring, "_MOST_SCORED", 5)
     nothing = [leaks(seed, own=False, known=False, members=members) for seed in range(20)]
     assert -0.5 < np.mean(nothing) < 0.05
     assert leaks(0, own=False, known=True, members=members) == 1
+    assert set(sizes) == {5}

@@ -15,12 +15,12 @@ from flwr.serverapp.strategy import FedAvg
 from securefed import DataUsage, Ledger, Limits, Seal
 from securefed.defenses import Identities, new_identity, public_identity, secure_aggregation
 from securefed.defenses._homomorphic import InsecurePaillier
-from securefed.errors import ConfigError, StorageError, VersionRefused
+from securefed.errors import ConfigError, StorageError
 from securefed.flower import SitePolicy, secure_mod
-from securefed.flower._sum_messages import SumRequest, party_content, party_named
+from securefed.flower._sum_messages import SumRequest
 from securefed.parties import SumTerms
 from tests.flower import ordinary_app
-from tests.flower.grid import LocalGrid, Node, arrived, of_version, released
+from tests.flower.grid import LocalGrid, Node, arrived
 from tests.flower.ordinary_app import CLIENTS
 from tests.flower.test_secure_strategy import agree, run, secured
 
@@ -194,35 +194,6 @@ def test_terms_that_the_site_does_not_allow_are_refused_and_the_app_is_not_calle
     with pytest.raises(ConfigError, match=f"5 refuse, .*{words}"):
         run(secured(FedAvg()), grid)
     assert not any("calls" in node.context.state for node in grid.nodes.values())
-
-
-@pytest.mark.parametrize("pinned", [False, True])
-def test_sites_of_another_version_are_refused_by_name(tmp_path: Path, pinned: bool) -> None:
-    """The first message of each side names the version, also where the server first asks which client a site is."""
-    keys = {i: new_identity() for i in range(CLIENTS)}
-    public = Identities({i: public_identity(key) for i, key in keys.items()})
-    config = {"config": site_files(tmp_path, keys)} if pinned else {}
-
-    def ran(version: int) -> list[int]:
-        grid = ordinary_app.grid(secure_mod, **config)
-        for node in grid.nodes.values():
-            node.app = released(node.app, version)  # type: ignore[assignment]
-        strategy = secured(FedAvg(), secure_aggregation(identities=public if pinned else None))
-        run(strategy, grid, rounds=1)
-        return survivors(strategy)
-
-    with pytest.raises(ConfigError, match="it speaks version 1 of the protocol and this party speaks version 2"):
-        ran(2)
-    assert ran(1) == [CLIENTS]  # positive control
-
-
-def test_a_site_that_names_its_number_in_another_version_is_refused_by_name() -> None:
-    with of_version(2):
-        content = party_content(3)
-    with pytest.raises(VersionRefused, match="SuperNode 100 speaks version 2") as refused:
-        party_named(content, 100)
-    assert refused.value.sender == 100
-    assert party_named(party_content(3), 100) == 3  # positive control
 
 
 def test_one_site_that_refuses_does_not_end_the_run() -> None:

@@ -114,7 +114,7 @@ def agreements(
     tamper: Callable[[int, int, Array], Array] | None = None,
     module: Callable[[int], Any] = lambda rank: _agreement,
 ) -> list[Agreement | Exception]:
-    """What the agreement of keys gives each rank, or raises there; `module` has the code that a rank runs."""
+    """Agree on keys between ranks; return each rank's agreement or error. `module(rank)` is the code that it runs."""
     add, found = ThreadSum(ranks, tamper), [RuntimeError("not run")] * ranks
 
     def one(rank: int) -> None:

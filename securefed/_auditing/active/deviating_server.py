@@ -1,9 +1,8 @@
 """Run a federation whose server follows an active attack instead of the algorithm.
 
 The clients, the defence and the protocol are the library's own: the clients check everything that they check in any
-run.
-Chosen are the broadcasts, and what the server says of bounds and of the clients that its sums counted; the server
-makes no step of the algorithm. So a run shows both what the attack reads, and whether clients or protocol stop it.
+run. The attack chooses the broadcasts, the bounds, and which clients the server claims to have counted; the server
+makes no step of the algorithm. So a run shows what the attack reads, and whether clients or protocol stop it.
 
 An active attack is a `Dialogue`: a generator that yields the next broadcast (`ChosenBroadcast`: one for all clients,
 and others for some of them), is sent the message that the server observed in that round, and returns its estimate.
@@ -212,8 +211,8 @@ class DeviatingServer(Federation):
         except StopIteration as end:
             self._estimate = end.value
         # After `_choose`: the broadcast that followed from this sum is the one that the attack sends next. Where the
-        # attack has ended, no client is told of it any more. A round that the server says has counted nobody is left
-        # out of the list, so that clients go on from the states that they had before it.
+        # attack has ended, no client is told of it any more. A round without an entry here counted
+        # nobody, as far as clients can tell: they go on from the states that they had before it.
         if counted:
             self._counted.count(record.round, record.survivors, self._chosen.to_all, summed.announced)
 
