@@ -45,7 +45,7 @@ class OwnSetup:
         settings: (name, value) pairs of hyper-parameters, which replace those of the case; `None` goes back to the
             algorithm's own default.
         standardise: whether every column is scaled to mean 0 and standard deviation 1 over all rows.
-        owner: fact of the rows that says whose they are; each client is one owner, drawn anew for every seed.
+        owner: fact of the rows that says whose they are; each client is one owner (`data_splits.by_owner` says which).
 
     Raises:
         ConfigError: rows or rounds are no integers of at least 1.
