@@ -64,22 +64,21 @@ class GaussianRowPrior:
     mean: float
     own: float
 
-    def covariance(self, summed: Array, features: int) -> Array:
-        """Return covariances (2, ..., k, k) of k sums of `summed` (..., k) rows each.
+    def shared(self, features: int) -> tuple[float, float]:
+        """Return what any two rows have in common: their covariance along (1, ..., 1), and orthogonal to it.
 
-        The first is that of their components along (1, ..., 1), the second that of any component orthogonal to it.
+        A row's own variance, `own`, comes on top, so that the covariance C over the rows is own I + shared 1 1^T.
         """
-        both = summed[..., :, None] * summed[..., None, :]
-        rest = self.own * summed[..., None] * np.eye(summed.shape[-1]) + self.mean * both
-        return np.stack([rest + features * self.level * both, rest])
+        return self.mean + features * self.level, self.mean
 
     def root(self, rows: int) -> Array:
         """Return (rows, rows) R with R^T R = C^-1, C the covariance over the rows of one entry of each.
 
         The level, which ties the features together, counts as part of the mean here.
         """
-        values, vectors = np.linalg.eigh(self.covariance(np.ones(rows), 1)[0])
-        return np.asarray((vectors / np.sqrt(values)).T)
+        average = np.full((rows, rows), 1.0 / rows)  # the projection onto (1, ..., 1)
+        along = self.own + rows * self.shared(1)[0]
+        return np.asarray((np.eye(rows) - average) / np.sqrt(self.own) + average / np.sqrt(along))
 
 
 def priors_with(square: float) -> list[GaussianRowPrior]:
@@ -174,15 +173,15 @@ class LinearMessages:
         """
         R, data = self._reduced
         out, spread = [], np.zeros(self.coefficients.shape[1])  # spread: posterior variance, summed over all directions
-        covariances = prior.covariance(np.ones(len(spread)), self.features)
         # twice: the coordinate along (1, ..., 1), then all others
-        for cov, part, width in zip(covariances, *self._split(data), strict=True):
+        for shared, part, width in zip(prior.shared(self.features), *self._split(data), strict=True):
             # With C the prior covariance: posterior mean C R^T (R C R^T + I)^-1 Q^T data, posterior covariance
-            # C - C R^T (R C R^T + I)^-1 R C.
-            gain = cov @ R.T
+            # C - C R^T (R C R^T + I)^-1 R C. C = own I + shared 1 1^T is as large as the square of all rows: only its
+            # product with R^T, and its diagonal, are formed.
+            gain = prior.own * R.T + shared * R.sum(axis=1)
             kept = gain @ np.linalg.inv(R @ gain + np.eye(len(R)))
             out.append(kept @ part)
-            spread += width * np.diag(cov - kept @ gain.T)
+            spread += width * (prior.own + shared - np.sum(kept * gain, axis=1))
         return np.concatenate([*out, np.sqrt(np.maximum(spread, 0.0))[:, None]], axis=1)
 
 

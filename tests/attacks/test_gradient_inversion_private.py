@@ -243,3 +243,9 @@ def test_a_fit_under_noise_has_as_many_unknowns_as_its_rows_have_directions():
         tracemalloc.stop()
     assert fitted.objective < replace(estimate, rows=searched, labels=labels).objective
     assert most < 1e7  # a root of the prior of all 60 x 60 coordinates takes 1e8 bytes
+
+
+def test_the_root_of_the_prior_is_that_of_its_covariance() -> None:
+    prior = GaussianRowPrior(0.3, 0.2, 0.1)
+    root = prior.root(4)
+    np.testing.assert_allclose(np.linalg.inv(root.T @ root), 0.1 * np.eye(4) + 0.5, atol=1e-12)
