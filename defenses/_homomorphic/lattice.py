@@ -241,11 +241,11 @@ class CKKS(KeyHolderAggregation[LatticeClient]):
         assert state.next_stage == CONTRIBUTE
         plan = state.session.plan
         context = read_context({CONTEXT: from_bytes(state.context)}, SERVER)
-        context.global_scale = scale(plan.clients)
+        unit = scale(plan.clients)
         if encoded is None:
-            vectors = [uniform_vector(context, scale(plan.clients)) for _ in range(_chunks(plan))]
+            vectors = [uniform_vector(context, unit) for _ in range(_chunks(plan))]
         else:
-            vectors = [library().ckks_vector(context, chunk) for chunk in _slots(plan, encoded)]
+            vectors = [library().ckks_vector(context, chunk, unit) for chunk in _slots(plan, encoded)]
         return replace(state, next_stage="", context=b""), {CIPHERTEXTS: to_wire(vectors)}
 
     def _distribute(self, state: EncryptedSumServer, reply: Message) -> tuple[EncryptedSumServer, str, Outgoing]:

@@ -9,7 +9,7 @@ Not promised: that TenSEAL's own parsers are safe on bytes that another party se
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -29,18 +29,30 @@ parameters."""
 
 
 def read_context(body: Tensors, sender: PartyId) -> Any:
-    """Read a public context; `MalformedError` unless it has exactly this library's parameters."""
+    """Read a public context; `MalformedError` unless it has exactly this library's parameters.
+
+    All who read the same key in one process get the same object: no caller may change it.
+    """
     if set(body) != {CONTEXT}:
         raise MalformedError(sender, f"a public key holds {CONTEXT!r}, not {sorted(body)}")
     data = _unpadded(body[CONTEXT][None], CONTEXT_BYTES, sender)[0]
     try:
+        return _checked_context(data)
+    except (RuntimeError, ValueError) as error:
+        raise MalformedError(sender, str(error)) from error
+
+
+@lru_cache(maxsize=1)  # a key serves a whole run, and reading it takes 6 ms, twice for each client of a simulation
+def _checked_context(data: bytes) -> Any:
+    """Read a public context from its bytes; `ValueError` or `RuntimeError` unless it has this library's parameters."""
+    try:
         context = library().context_from(data)
     except (RuntimeError, ValueError) as error:
-        raise MalformedError(sender, f"its bytes are not a CKKS context: {error}") from error
+        raise ValueError(f"its bytes are not a CKKS context: {error}") from error
     if not context.has_public_key():  # a context with a secret key as well is too long for its field
-        raise MalformedError(sender, "the context has no public key")
+        raise ValueError("the context has no public key")
     if serialized(context, key=False) != _parameters():
-        raise MalformedError(sender, "the context's parameters are not those of the plan")
+        raise ValueError("the context's parameters are not those of the plan")
     return context
 
 

@@ -6,10 +6,8 @@ every kind of attacker. Tasks run in worker processes; then the results are gath
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -25,8 +23,9 @@ from securefed._auditing.engine.incomplete_results import Missing
 from securefed._auditing.engine.seed_result import SeedResult
 from securefed._auditing.engine.statistics import interval
 from securefed._auditing.engine.worker_processes import run_all
+from securefed._auditing.registered.audit_command import audit_command
 from securefed._auditing.registered.audit_settings import Settings
-from securefed._auditing.registered.audited_defenses import ALL, COVERED, DEFENSES, DP, NOISES, USUAL, choose
+from securefed._auditing.registered.audited_defenses import ALL, COVERED, DEFENSES, DP, NOISES, choose
 from securefed._auditing.registered.registered_subject import RegisteredSubject, measured_clips
 from securefed._auditing.registered.unfinished_tasks import Unfinished
 from securefed._auditing.report.round_curves import curves_of
@@ -131,6 +130,7 @@ def audit(
     with_attacks = _attacks(attacks)
     noised = any(name in NOISES for name in under)
     _check(count, seeds, survivor_change, workers, membership, curves_without_noise=bool(epsilons) and not noised)
+    _check_privacy((epsilon, *epsilons), delta)
     shared = {"data": data, "clients": count, "seeds": seeds, "epsilon": epsilon, "delta": delta}
     curve = tuple(sorted(set(epsilons)))
     common = Settings(
@@ -164,7 +164,7 @@ def audit(
         shared | {"acceptable": acceptable} | ({"warnings": warnings} if warnings else {}),
         covered=COVERED,
         unfit=unfit,
-        command=_command(common, algorithms, seeds, clients, sizes, acceptable, membership=membership),
+        command=audit_command(common, algorithms, seeds, clients, sizes, acceptable, membership=membership),
         curves=tuple(curves_of(results, {subject.name: subject.case.secret for subject in subjects})),
         tradeoffs=tuple(_tradeoffs(results)),
         membership=tuple(rows),
@@ -205,6 +205,15 @@ def _check(
             f"curves over epsilon belong to a defence with noise; name one of {', '.join(NOISES)} among the defences, "
             "or leave them"
         )
+
+
+def _check_privacy(epsilons: Iterable[float], delta: float) -> None:
+    """Refuse an epsilon or a delta that no noise meets, before any run."""
+    for epsilon in epsilons:
+        if not 0 < epsilon < math.inf:
+            raise ConfigError(f"epsilon must be positive and finite, not {epsilon}; 1 to 10 are usual")
+    if not 0 < delta < 1:
+        raise ConfigError(f"delta must lie in 0..1, not {delta}; 1e-5 is usual")
 
 
 def _tradeoffs(results: Iterable[SeedResult]) -> Iterator[Mapping[str, Any]]:
@@ -344,50 +353,3 @@ def _attacks(names: Sequence[str] | None) -> tuple[str, ...]:
         if name not in known:
             raise UnknownNameError("attack", name, known)
     return tuple(dict.fromkeys(full))
-
-
-def _command(
-    settings: Settings,
-    algorithms: Sequence[str] | None,
-    seeds: int,
-    clients: int | None,
-    sizes: Sequence[int | None],
-    acceptable: float,
-    *,
-    membership: bool,
-) -> str:
-    """Write the shell command that makes the same audit; `sizes` are the rows a client, else arguments of `audit`."""
-    lists = (
-        ("algorithms", tuple(algorithms or ()), ()),
-        ("defenses", settings.defenses, USUAL),
-        ("attacks", settings.attacks, catalogue.attacks.names),
-    )
-    parts = [f"--{name} {','.join(chosen)}" for name, chosen, usual in lists if chosen != usual]
-    parts.append(f"--data {shlex.quote(settings.data)}")
-    if clients is not None or not settings.own.owner:
-        parts.append(f"--clients {settings.clients}")
-    if len(sizes) > 1:
-        parts.append(f"--rows-per-client {','.join(map(str, sizes))}")
-    parts += [*own_options(settings.own, settings.label), f"--seeds {seeds}"]
-    parts += [f"--epsilon {settings.epsilon:g}", f"--delta {settings.delta:g}"]
-    if settings.epsilons:
-        parts.append(f"--epsilons {','.join(f'{epsilon:g}' for epsilon in settings.epsilons)}")
-    if settings.survivor_change > 1:
-        parts.append(f"--survivor-change {settings.survivor_change}")
-    parts += ["--every-seed"] * settings.every_seed
-    if acceptable != ACCEPTABLE:
-        parts.append(f"--acceptable {acceptable:g}")
-    parts += ["--membership"] * membership + ["--active"] * settings.active
-    return " ".join(["securefed audit", *parts])
-
-
-def own_options(own: OwnSetup, label: str) -> list[str]:
-    """Write what the user changes of the audit cases as options of the command line."""
-    named = (
-        ("owner-column", own.owner), ("label-column", label), ("rows-per-client", own.rows), ("rounds", own.rounds),
-    )  # fmt: skip
-    options = [f"--{name} {shlex.quote(str(value))}" for name, value in named if value]
-    for name, value in own.settings:
-        text = value if isinstance(value, str) else json.dumps(value)
-        options.append(f"--set {shlex.quote(f'{name}={text}')}")
-    return options + ["--standardise"] * own.standardise
