@@ -184,6 +184,7 @@ def _joined(output: str) -> str:
     return " ".join(output.split())
 
 
+@pytest.mark.exhaustive
 def test_curves_over_epsilon_are_asked_for_with_numbers(tmp_path) -> None:
     audited = ["audit", *SMALL, "--out", str(tmp_path), "--json", "--epsilons"]
     assert RUNNER.invoke(app, [*audited, "1,64"]).exit_code == 2  # none of these defences has an epsilon

@@ -91,6 +91,7 @@ def test_three_lines_a_side_secure_the_loop_over_pipes() -> None:
         assert len(added) == fewest
 
 
+@pytest.mark.exhaustive
 def test_the_server_over_https_goes_on_without_a_client_that_was_killed() -> None:
     assert shutil.which("openssl")
     shown = start(*command_of("http"))

@@ -138,6 +138,7 @@ class Weak(CentralGaussian):
         return super().release(total, replace(plan, privacy=quieter))
 
 
+@pytest.mark.exhaustive
 def test_noise_that_is_missing_shows(monkeypatch) -> None:
     def right(norm, noise):
         return chain(clip(norm), gaussian(noise), Quantise(), Plain())

@@ -29,6 +29,7 @@ from securefed.flower._enrolment import ACTION as ENROL
 from securefed.flower._enrolment import EnrolmentReply, Invitation
 from securefed.flower._grid import ACTION as PROTOCOL
 from securefed.flower._grid import from_content
+from tests.combinations import each_value
 from tests.contract.settings import CLIENTS, data, make
 from tests.flower.grid import FAILURES, LocalGrid, Node, failing, of_version, released
 
@@ -139,8 +140,7 @@ def test_a_supernode_whose_invitation_failed_is_invited_again(kind: str) -> None
     assert len(invited) == 3
 
 
-@pytest.mark.parametrize("kind", FAILURES)
-@pytest.mark.parametrize("pipelined", [False, True])
+@pytest.mark.parametrize(("kind", "pipelined"), each_value(FAILURES, [False, True]))
 def test_a_run_that_begins_without_a_supernode_invites_it_in_later_rounds(kind: str, pipelined: bool) -> None:
     terms = terms_of("optimization/scaffold", chain(secure_aggregation(pipelined=pipelined)))
     grid, rounds = grid_of(terms), list[int]()
