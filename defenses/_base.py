@@ -352,13 +352,13 @@ class Defense:
         units = {name: unit for record in records for name, unit in record.units.items()}
 
         # links state noise in multiples of `units[name]`, the norm of an adaptive clip; here in the algorithm's units
-        def in_units(noise: Mapping[str, float]) -> dict[str, float]:
-            return {name: deviation * units.get(name, 1.0) for name, deviation in noise.items()}
+        def in_units(noise: Mapping[str, float], rate: float = 1.0) -> dict[str, float]:
+            return {name: deviation * units.get(name, 1.0) / rate for name, deviation in noise.items()}
 
         return ClippingNoiseRecord(
             tuple(clip for record in records for clip in record.clips),
             in_units({name: value for record in records for name, value in record.noise.items()}),
-            in_units({name: value for record in records for name, value in record.released.items()}),
+            in_units({name: x for record in records for name, x in record.released.items()}, plan.sampling_rate),
             units,
         )
 

@@ -126,6 +126,8 @@ class Plan:
         learned: public numbers that an `AdaptiveTransform` derived from earlier releases of the run.
         masking: the part of secure aggregation by masks; `None` under another aggregation.
         privacy: the part of differential privacy; `None` where no contribution is bounded.
+        sampling_rate: probability with which a client contributes instead of uploading zeros. A released sum is the
+            decoded one divided by it.
         exchange: the run and the number of the exchange, set by `Session`; `None` before there is one.
         assumptions: what is assumed, one sentence each.
     """
@@ -143,6 +145,7 @@ class Plan:
     learned: tuple[float, ...] = ()
     masking: MaskingPlan | None = None
     privacy: PrivacyPlan | None = None
+    sampling_rate: float = 1.0
     exchange: tuple[str, int] | None = None
     assumptions: tuple[str, ...] = ()
 

@@ -1,8 +1,9 @@
 """Clip a client's contribution to an L2 norm, as a whole or tensor by tensor.
 
 A contribution x (the tensors that one client sends in an exchange) becomes x min(1, C / ||x||), with C the norm that is
-allowed. That bounds how far one client can move a sum, which is what noise is sized for. `clip(C)` and `clip_each(...)`
-make the first link of a defence's chain; a client's encoding calls `encode`, the plan is made before the run.
+allowed. So adding or removing one client moves a sum by at most C, which is what noise is sized for. `clip(C)` and
+`clip_each(...)` make a link of a defence's chain, before sampling, noise and fixed point. Before the run the defence
+calls the link's `plan`; in each exchange every client calls its `encode`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Clip(Transform):
 
     Guarantee: the clipped contribution's norm is at most `norm` in exact arithmetic: rounding of the norm and of
     the products is allowed for by a margin of about `size` machine epsilons, by which a contribution that
-    is scaled ends below `norm`. Entries of each tensor are bounded by the smaller of `norm` and the declared bound.
+    is scaled ends below `norm`. Entries are therefore at most `norm`. `encode` does not cut them to a smaller declared
+    bound: the plan keeps that bound, and without noise a fixed point after the clip refuses entries beyond it.
     Under noise a contribution that is not finite becomes zeros, so that no client refuses because of what it computed.
     Not promised: privacy; without noise after it, clipping hides nothing.
 
@@ -52,7 +54,7 @@ class Clip(Transform):
         return f"{self.name}({self.norm:g})"
 
     def plan(self, plan: Plan) -> Plan:
-        """Set the bounds of the tensors, and the clip as the sensitivity to one client."""
+        """Set the bounds of the tensors, and the clip: how far adding or removing one client moves a sum (L2)."""
         tensors = tuple(
             replace(tensor, bound=self.norm if tensor.bound is None else min(tensor.bound, self.norm))
             for tensor in plan.tensors
@@ -64,7 +66,7 @@ class Clip(Transform):
         return clipped(finite(contribution, plan), self.norm)
 
     def distortion(self, plan: Plan, count: int) -> ClippingNoiseRecord:
-        """State the clipping and the noise of an exchange, for the recorded transcript."""
+        """State the norms that tensors are clipped to, for the recorded transcript; `count` changes nothing here."""
         return ClippingNoiseRecord(clips=((plan.own.names, self.norm),))
 
 
@@ -72,7 +74,7 @@ class Clip(Transform):
 class ClipEach(Transform):
     """Scales every tensor by itself to a norm of its own, as `Clip` does the whole contribution.
 
-    The contribution's L2 norm is then at most the root of the norms' squares, which is what noise is sized for.
+    The contribution's L2 norm is then at most the root of the sum of the squared norms; noise is sized for that.
 
     Attributes:
         norm: of every tensor that is not in `norms`; `None` where `norms` names them all.
@@ -112,7 +114,7 @@ class ClipEach(Transform):
         tensors = tuple(
             replace(t, bound=limits[t.name] if t.bound is None else min(t.bound, limits[t.name])) for t in plan.tensors
         )
-        # the root of the squared norms, with a margin for its rounding
+        # the root of the sum of the squared norms, with a margin for its rounding
         return replace(plan, tensors=tensors, privacy=PrivacyPlan(math.hypot(*limits.values()) * (1 + 4 * _EPS)))
 
     def _limit(self, name: str) -> float:
@@ -128,7 +130,7 @@ class ClipEach(Transform):
         return {name: clipped(part, self._limit(name))[name] for name, part in parts}
 
     def distortion(self, plan: Plan, count: int) -> ClippingNoiseRecord:
-        """State the clipping and the noise of an exchange, for the recorded transcript."""
+        """State the norms that tensors are clipped to, for the recorded transcript; `count` changes nothing here."""
         return ClippingNoiseRecord(clips=tuple(((name,), self._limit(name)) for name in plan.own.names))
 
 
@@ -143,7 +145,7 @@ def clip_each(norm: float | None = None, norms: Mapping[str, float] | None = Non
 
 
 def norm_of(contribution: Tensors) -> float:
-    """Compute the L2 norm over all tensors together; infinite where it overflows."""
+    """Compute the L2 norm of finite entries over all tensors together; infinite where it overflows."""
     values = [np.asarray(value, np.float64) for value in contribution.values()]
     largest = max((float(np.abs(value).max(initial=0.0)) for value in values), default=0.0)
     # Scaled by the largest entry, so that no square overflows or vanishes.

@@ -49,17 +49,17 @@ class PoissonCohort(Transform):
         return f"{self.name}({self.sampler.rate:g})"
 
     def plan(self, plan: Plan) -> Plan:
-        """Divide the planned errors of the sum by the rate, as the sum is.
+        """State the rate. Planned errors stay those of the decoded sum, which `release` divides by the rate.
 
         Raises:
             PlanError: no clip of whole contributions stands before it; a clip of single records does not do.
         """
         if plan.privacy is None or plan.privacy.unit != "client":
             raise PlanError(f"{self.name}: it samples whole clients; put a clip of contributions before it")
-        tensors = tuple(replace(t, error=t.error / self.sampler.rate) for t in plan.tensors)
-        return replace(plan, tensors=tensors).assume(
+        return replace(plan, sampling_rate=self.sampler.rate).assume(
             f"Each client tosses a coin and contributes with probability {self.sampler.rate:g}, else it uploads zeros; "
-            "sums are divided by that rate. No other party learns the coin, as far as the aggregation hides uploads."
+            "sums are divided by that rate, and so are their errors and the noise. No other party learns the coin, as "
+            "far as the aggregation hides uploads."
         )
 
     def encode(self, contribution: Tensors, plan: Plan) -> dict[str, Array]:

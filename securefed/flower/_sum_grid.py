@@ -333,13 +333,7 @@ class SumGrid(Grid):
         roster, exchanges, seconds = self._known_roster, self._exchanges - before, time.monotonic() - begun
         survivors = () if result is None else tuple(roster.node(party) for party in result.survivors)
         refusals = {} if result is None else {roster.node(p): text for p, text in result.refusals.items()}
-        error = 0.0
-        if result is not None and result.weight > 0:
-            terms = self._sums[phase].terms
-            # The plan's errors are those of sums of (w_i / W) x_i, with W the largest weight: times W they are those of
-            # the sums of w_i x_i, which are divided by the total weight. Without weights W is 1.
-            scale = terms.largest_weight if terms.weighted else 1.0
-            error = max(tensor.error for tensor in result.plan.tensors) * scale / result.weight
+        error = 0.0 if result is None else max(result.error.values(), default=0.0)
         self.rounds.append(SecureRound(phase, exchanges, survivors, seconds, void, refusals, error))
         _LOG.info("%s: sum of %d clients after %d exchanges, %.1f s", phase, len(survivors), exchanges, seconds)
 

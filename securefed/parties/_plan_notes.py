@@ -51,14 +51,16 @@ def _noise(plan: Plan) -> str:
     """Say how long the noise of the mean is beside one clipped update, where it is longer.
 
     With noise multiplier z and clip C, each of the d entries of the sum gets noise of standard deviation z C, so the
-    noise vector of the mean over n clients has a length of about z C sqrt(d) / n. Where clients add the noise, z is
-    that of as few survivors as the plan allows, and of all n clients the noise is sqrt(n / survivors) as large.
+    noise vector of the mean over n clients has a length of about z C sqrt(d) / n, and under Poisson sampling with rate
+    q of z C sqrt(d) / (n q), since sums are divided by q. Where clients add the noise, z is that of as few survivors as
+    the plan allows, and of all n clients the noise is sqrt(n / survivors) as large.
     """
     if plan.privacy is None or plan.privacy.noise_multiplier <= 0:
         return ""
     entries = sum(tensor.size for tensor in plan.tensors)
     least = plan.privacy.noise_survivors or plan.clients
-    length = plan.privacy.noise_multiplier * math.sqrt(entries * plan.clients / least) / plan.clients  # in units of C
+    contributing = plan.clients * plan.sampling_rate
+    length = plan.privacy.noise_multiplier * math.sqrt(entries * plan.clients / least) / contributing  # in units of C
     if length <= _DROWNED:
         return ""
     times = f"{length:.1f}" if length < 10 else f"{length:.0f}"

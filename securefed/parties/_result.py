@@ -24,7 +24,6 @@ from securefed._messages import ClientId
 from securefed._runtime.exchange_header import TRAIN
 from securefed._tensors import Array, Tensors
 from securefed.defenses._base import Plan
-from securefed.defenses._differential_privacy import PoissonCohort
 from securefed.errors import DataError
 from securefed.parties._terms import METRIC, UPDATE, WEIGHT, SumTerms
 from securefed.parties._update import is_local, like
@@ -153,7 +152,10 @@ def result_of(terms: SumTerms, summed: CompletedSum, base: Mapping[str, Array] |
         terms.core.schema.layouts[TRAIN], terms.cohort, range_doublings=summed.doublings, learned=summed.learned
     )
     scale = terms.largest_weight if terms.weighted else 1.0
-    errors = {tensor.name: tensor.error * scale for tensor in plan.tensors}
+    distortion = terms.defense.distortion(plan, len(survivors))
+    # The plan's errors are those of the decoded sum, the release multiplies it by these factors.
+    units = {tensor.name: distortion.units.get(tensor.name, 1.0) / plan.sampling_rate for tensor in plan.tensors}
+    errors = {tensor.name: tensor.error * scale * units[tensor.name] for tensor in plan.tensors}
     weight = float(released[WEIGHT]) * scale if terms.weighted else _divisor(terms, len(survivors))
     uncertain = errors[WEIGHT] if terms.weighted else 0.0  # u W of the module's docstring
     if not weight > uncertain:
@@ -173,7 +175,7 @@ def result_of(terms: SumTerms, summed: CompletedSum, base: Mapping[str, Array] |
         if tensor.integer:
             mean[tensor.name] = np.asarray(np.rint(mean[tensor.name]))
     metrics = {name: float(released[f"{METRIC}{name}"]) for name, _ in terms.metrics}
-    deviations = terms.defense.distortion(plan, len(survivors)).released
+    deviations = distortion.released
     noise = {t.name: deviations[f"{UPDATE}{t.name}"] for t in terms.tensors if f"{UPDATE}{t.name}" in deviations}
     return SumResult(
         mean=mean,
@@ -192,8 +194,8 @@ def result_of(terms: SumTerms, summed: CompletedSum, base: Mapping[str, Array] |
 
 
 def _divisor(terms: SumTerms, survivors: int) -> float:
-    """Return what an unweighted sum is divided by: the survivors, or under noise the planned (or expected) cohort."""
-    if terms.plan.privacy is None:
-        return float(survivors)
-    coins = [link.sampler.rate for link in terms.defense.transforms if isinstance(link, PoissonCohort)]
-    return terms.cohort * (coins[0] if coins else 1.0)
+    """Return what an unweighted sum is divided by: the survivors, or under a clip or noise the planned cohort.
+
+    The planned cohort under Poisson sampling too: the release divided the sum by the sampling rate.
+    """
+    return float(survivors if terms.plan.privacy is None else terms.cohort)

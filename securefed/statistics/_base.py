@@ -197,10 +197,8 @@ class Statistic(ABC):
         Raises:
             DataError: the sum holds too few rows for the statistic.
         """
-        # the sum's tensors are called `update.NAME` in the defence's plan
-        planned = {tensor.name.removeprefix("update."): tensor for tensor in result.plan.tensors}
         noised = result.plan.noised
-        error = {name: planned[name].error for name in result.total}
+        error = {name: result.error[name] * result.weight for name in result.total}
         total = dict(result.total)
         if not noised and error["count"] < 0.5:  # whole rows: rounding is exact
             total["count"], error["count"] = np.rint(total["count"]), 0.0

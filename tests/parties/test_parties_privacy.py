@@ -11,15 +11,19 @@ from dp_accounting import pld
 
 from securefed import chain
 from securefed.defenses import (
+    PoissonSampling,
+    Transform,
     adaptive_clip,
     clip,
     gaussian,
+    poisson,
+    quantise,
     secure_aggregation,
 )
 from securefed.errors import (
     BudgetSpent,
 )
-from securefed.parties import SumClient, SumServer, SumTerms
+from securefed.parties import SumClient, SumResult, SumServer, SumTerms
 from tests.parties.helpers import play
 from tests.parties.sums import (
     BASE,
@@ -100,3 +104,46 @@ def test_a_function_of_a_weight_is_not_summed_under_noise() -> None:
     terms = private_terms()
     mine = {i: {"update": UPDATES[i], "base": BASE, "weight": lambda: 500.0} for i in range(CLIENTS)}
     assert play(SumServer(terms), parties(terms), mine, base=BASE).weight == CLIENTS
+
+
+SAMPLED_CLIENTS, RATE = 200, 0.25
+
+
+def sampled_sum(*rest: Transform) -> SumResult:
+    """One round of clients that all have an update of ones, of which a quarter contribute, with little noise."""
+    base = {"w": np.zeros(3)}
+    defense = chain(clip(10.0), poisson(RATE), gaussian(1e-4, sampler=PoissonSampling(RATE)), *rest)
+    terms = SumTerms.like(base, clients=SAMPLED_CLIENTS, defense=defense)
+    mine = {i: {"update": {"w": np.ones(3)}, "base": base} for i in range(SAMPLED_CLIENTS)}
+    return play(SumServer(terms), parties(terms), mine, base=base)
+
+
+def test_a_mean_over_sampled_clients_is_divided_by_the_rate_once() -> None:
+    """The mean estimates 1; divided by the rate twice it would be about 4.
+
+    The clients' coins are the system's. Of 200 between 21 and 99 show heads, but for a chance of 8e-8, so that the mean
+    lies between .42 and 1.98.
+    """
+    result = sampled_sum()
+    assert (result.mean["w"] > 0.4).all() and (result.mean["w"] < 2.0).all()
+    np.testing.assert_allclose(result.total["w"], result.mean["w"] * SAMPLED_CLIENTS)
+
+
+def test_the_noise_and_the_error_of_a_sampled_sum_are_divided_by_the_rate_too() -> None:
+    result = sampled_sum()
+    assert result.noise["w"] == pytest.approx(1e-4 * 10.0 / RATE)
+    coarse = sampled_sum(quantise(16))
+    (tensor,) = coarse.plan.tensors
+    assert coarse.error["w"] == pytest.approx(tensor.error / RATE / SAMPLED_CLIENTS)
+
+
+def test_the_error_of_a_sum_under_an_adaptive_clip_is_in_the_units_of_the_update() -> None:
+    """Sums are made in multiples of the clip, 50 here, and so are the plan's errors."""
+    base, step = {"w": np.zeros(3)}, 50.0 * 2.0**-12
+    defense = chain(adaptive_clip(0.5, initial=50.0), gaussian(1e-5), quantise(16))
+    terms = SumTerms.like(base, clients=CLIENTS, defense=defense)
+    mine = {i: {"update": {"w": np.full(3, 200.45 * step)}, "base": base} for i in range(CLIENTS)}
+    result = play(SumServer(terms), parties(terms), mine, base=base)
+    off = float(np.abs(result.mean["w"] - 200.45 * step).max())
+    assert off == pytest.approx(0.45 * step, rel=0.2)
+    assert off <= result.error["w"] + 6 * result.noise["w"] / CLIENTS < 0.7 * step
