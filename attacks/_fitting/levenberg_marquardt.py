@@ -56,10 +56,11 @@ class LeastSquaresFit:
 
     @cached_property
     def jacobian(self) -> Array:
-        """Jacobian at `point`, (equations, parameters); empty where the residual is not finite."""
+        """Jacobian at `point`, (equations, parameters); empty where the residual or the Jacobian is not finite."""
         if not np.isfinite(self.norm):
             return np.zeros((0, 0))
-        return self.linearised(self.point)[1] if self.known is None else self.known
+        jacobian = self.linearised(self.point)[1] if self.known is None else self.known
+        return jacobian if np.isfinite(jacobian).all() else np.zeros((0, 0))
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,8 @@ def levenberg_marquardt(
                 break
         if linearisation is None:
             linearisation, jacobians = linearised(point), jacobians + 1
+            if not np.isfinite(linearisation[1]).all():  # `residual` is finite here, and no step can be computed
+                break
         if not point_is_set:
             stepper.at(point, *linearisation)
             point_is_set = True
@@ -203,7 +206,10 @@ def gauss_newton(linearised: ResidualAndJacobian, start: Array, steps: int) -> L
 
 
 def newton_step(residual: Array, jacobian: Array) -> Array:
-    """Return the undamped step, computed with columns of unit length; directions of pure round-off are left out."""
+    """Return the undamped step, computed with columns of unit length.
+
+    Directions whose singular value is below 1e-13 of the largest are left out: round-off of J may have made them.
+    """
     scale = np.maximum(np.linalg.norm(jacobian, axis=0), _TINY)
     return np.asarray(lstsq(jacobian / scale, -residual, cond=1e-13, lapack_driver="gelsy")[0] / scale)
 
@@ -252,6 +258,8 @@ class NielsenDamping:
         """Return the next step to try, or `None` if the damping has to grow first."""
         jacobian = self._jacobian
         if self._norm < self._NEAR and self._growth == 2.0:  # the growth is 2 unless a step was refused at this point
+            # columns as they are, so that the cut-off is closer to round-off than that of `newton_step`: a column that
+            # is short because of its unit must not be taken for round-off
             return np.asarray(lstsq(jacobian, -self._residual, cond=1e-14, lapack_driver="gelsy")[0])
         if self._normal is None:
             self._normal = jacobian.T @ jacobian
@@ -281,7 +289,8 @@ class GeodesicAcceleration:
 
     With r'' the second derivative of r along v, the two minimise ||J v + r||^2 and ||J a + r''||^2, each plus the same
     damping. |a| and |v| are taken with columns of J scaled to unit length. After a refused step the damping is raised
-    by less (4) than it is lowered after a good one (10): Transtrum and Sethna's delayed gratification.
+    by less (4) than it is lowered after a good one (10): Transtrum and Sethna's delayed gratification. After a step
+    that reduces the norm by less than a tenth it is lowered by 3 only: below that damping steps may be refused.
 
     Args:
         residual: residual function of the search; the acceleration is a one-sided difference of it.
@@ -301,6 +310,7 @@ class GeodesicAcceleration:
     """
 
     def __init__(self, residual: ResidualFunction, corrections: int = 0) -> None:
+        # the first damping, relative to the largest squared singular value: tau = 1e-3 of algorithm 3.16
         self._of, self._damping, self._corrections = residual, 1e-3, corrections
 
     def at(self, point: Array, residual: Array, jacobian: Array) -> None:
@@ -366,7 +376,8 @@ class _DampedLeastSquares:
     """Least damping of the normal equations, with which they can be factorised."""
 
     def __init__(self, jacobian: Array) -> None:
-        # J = matrix * scale, the matrix with columns of unit length
+        # J = matrix * scale, the matrix with columns of unit length. Shorter columns than 1e-12 stay short: residuals are
+        # relative, so that round-off alone makes such a column, and scaled to length 1 it would direct the steps.
         self.scale = np.maximum(np.linalg.norm(jacobian, axis=0), 1e-12)
         self.matrix = jacobian / self.scale
         self._svd = None if len(self.scale) > self._LARGE else np.linalg.svd(self.matrix, full_matrices=False)

@@ -1,6 +1,8 @@
 """FAPS taken apart into its rounds: the equations, their derivative and the search."""
 
 import numpy as np
+import pytest
+from numpy.linalg import LinAlgError
 
 from securefed.algorithms._pca import FAPS
 from securefed.algorithms._pca.operators import off
@@ -12,6 +14,7 @@ from securefed.attacks._gram.faps.simulated_client import (
     iterate_by_rule,
     rule_counts,
 )
+from securefed.errors import DivergenceError
 from tests.attacks.subspaces import digits, gram, observe
 
 
@@ -71,3 +74,32 @@ def test_gauss_newton_keeps_the_digits_that_normal_equations_lose():
     lost = np.linalg.solve(A.T @ A + 1e-18 * np.eye(8), A.T @ (A @ truth))
     assert np.linalg.norm(lost - truth) > 1e-4
     assert not gauss_newton(lambda x: (np.full(1, np.nan), np.ones((1, 8))), truth, 8).norm < 1
+
+
+@pytest.mark.parametrize("failure", [LinAlgError, DivergenceError, "NaN"])
+@pytest.mark.parametrize("good_points", [0, 1, 2])
+def test_a_search_whose_counts_fail_at_a_new_point_keeps_the_last_good_one(failure, good_points, monkeypatch):
+    """The counts of a new point follow from its S and may be larger than those of the step that led there."""
+    shooting, equations, S, counts = seen(None)
+    start = equations.parametrisation.coordinates(1.2 * S)
+    before = shooting.search(start, max(good_points - 1, 0))
+    calls = 0
+
+    def failing(point):
+        nonlocal calls
+        calls += 1
+        if calls <= good_points:
+            return MultipleShooting.counts(shooting, point)
+        if failure == "NaN":
+            monkeypatch.setattr(shooting, "residual", lambda *_: np.full(1, np.nan))
+            return counts
+        raise failure("an iterate is not finite")
+
+    monkeypatch.setattr(shooting, "counts", failing)
+    found = shooting.search(start, 5)
+    if good_points:
+        assert found.norm == before.norm < np.inf
+        np.testing.assert_array_equal(found.x, before.x)
+        np.testing.assert_array_equal(found.counts, before.counts)
+    else:
+        assert found.norm == np.inf

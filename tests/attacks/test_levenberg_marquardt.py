@@ -79,3 +79,23 @@ def test_out_of_reach_trials_are_refused_on_the_way() -> None:
     for stepper in (NielsenDamping(), GeodesicAcceleration(wall)):
         found = levenberg_marquardt(slopes, np.array([0.6, 3.0]), steps=200, goal=1e-12, residual=wall, stepper=stepper)
         np.testing.assert_allclose(found.point, [1.0, 1.0], atol=1e-10)
+
+
+@pytest.mark.parametrize("residual", [None, rosenbrock], ids=["jacobians", "residuals"])
+@pytest.mark.parametrize("make", STEPPERS.values(), ids=STEPPERS)
+@pytest.mark.parametrize("after", [0, 3])
+def test_a_jacobian_that_is_not_finite_ends_the_search_at_a_finite_point(make, residual, after) -> None:
+    """`residual` may be finite where the derivative is not, as of a root at zero."""
+    calls = 0
+
+    def linearised(x):
+        nonlocal calls
+        calls += 1
+        return rosenbrock(x), slopes(x)[1] * (np.nan if calls > after else 1.0)
+
+    found = levenberg_marquardt(linearised, START, steps=100, goal=1e-12, residual=residual, stepper=make(rosenbrock))
+    assert np.isfinite(found.point).all()
+    if after:
+        assert found.norm == np.linalg.norm(rosenbrock(found.point)) < np.linalg.norm(rosenbrock(START))
+    else:
+        assert found.jacobian.size == 0

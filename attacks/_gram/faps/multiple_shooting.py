@@ -1,17 +1,21 @@
 """Find a start for the fit of a simulated FAPS client by multiple shooting: S and inner counts from messages Y_k.
 
-FAPS is federated PCA whose clients mask what they send. A client with Gram matrix S moves its subspace from
-X = X_{k-1} to X_k, orthonormal (features, rank), by c_k iterations V <- orth(H V) (c_k is the inner count),
+FAPS is federated PCA whose clients mask what they send by a function W of their own data: nothing about it is random.
+In round k the server sends a basis Z_k. A client with Gram matrix S and a factor beta_k, which it derives from the
+largest eigenvalue lambda_1(S) (`client_equations`), moves its subspace from X = X_{k-1} to X_k, orthonormal (features,
+rank), by c_k iterations V <- orth(H V) (c_k is the inner count),
 
-    H = S + X W^T + W X^T + beta Z Z^T,   W = -(I - X X^T) S X,   Z the broadcast basis,
+    H = S + X W^T + W X^T + beta_k Z_k Z_k^T,   W = -(I - X X^T) S X,
 
-and sends Y_k = beta X X^T Z - X W^T Z - W X^T Z at X = X_k. A fit of S alone simulates all rounds one after the other.
+and sends Y_k = beta_k X X^T Z_k - X W^T Z_k - W X^T Z_k with X = X_k and W at X_k, and the number tr(Z_k^T S Z_k). The
+first message also shows lambda_1(S), since Z_0^T Y_0 = beta_0 I (`client_equations`). In the code `probes` are the Z_k
+and `products` the Y_k. A fit of S alone simulates all rounds one after the other.
 Where the inner iterations converge slowly, a small change of S turns later subspaces by much, so that few starts
 succeed. Here S and every X_k are unknown. The residuals are
 
     Y(S, X_k) - Y_k for each message, over the norm of Y_k,
     (X_{k-1} after the inner iterations of round k) - X_k for each link between rounds, in the coordinates T_k below,
-    tr(Z_k^T S Z_k) and lambda_1(S) less what the client's scalars say of them,
+    tr(Z_k^T S Z_k) and lambda_1(S) less the numbers that the messages show,
 
 so that links (the equations that tie X_k to X_{k-1}) need not hold before the end of the search. Where the inner counts
 follow FAPS' stop rule, the rule is applied again after every step, to the S and X_{k-1} of that step.
@@ -54,11 +58,13 @@ ones leave flat valleys (at .01 the search crawls).
 """
 _QUICK, _SLOWNESS = 8.0, 3.0
 """A link of c inner iterations has its weight multiplied by min(1, (_QUICK / c) ** _SLOWNESS): where iterations
-converge slowly, their end depends on every digit of S, and the link would dominate the search.
+converge slowly, their end depends on every digit of S, and the link would dominate the search. Both were chosen by
+trial on the digits; links of up to 8 iterations keep their full weight, one of 16 has an eighth of it.
 """
 _PATIENCE, _SETTLED, _NOISE = 20, 4, 1e-3
 """The search ends when its residual has not halved within `_PATIENCE` steps, or within `_SETTLED` steps below `_NOISE`,
-where the rest may be noise of the messages.
+where the rest may be noise of the messages. A longer patience costs Jacobians of starts that do not succeed, a shorter
+one ends searches that crawl along a valley before they reach its end; `client_fit` tries further starts.
 """
 
 
@@ -69,7 +75,7 @@ class ShootingResult:
     Attributes:
         x: parameters of S, those of `ClientEquations.parametrisation`.
         counts: inner counts of rounds 1, 2, ..., as floats.
-        norm: norm of the residuals.
+        norm: norm of the residuals; infinite where the start is out of range.
     """
 
     x: Array
@@ -111,8 +117,8 @@ class MultipleShooting:
             steps: largest number of steps, each with one Jacobian.
         """
         point = np.concatenate([x, np.zeros((len(self._received.probes) - 1) * self._subspace_size)])
-        counts = self.counts(point)
-        norm = best = float(np.linalg.norm(self.residual(point, counts)))
+        counts, norm = self._counts_and_norm(point)
+        best = norm
         steps_taken = steps_waited = 0
 
         def residual(values: Array) -> Array:
@@ -122,16 +128,26 @@ class MultipleShooting:
             return self.linearised(values, counts)
 
         stepper = GeodesicAcceleration(residual)
-        while norm > GOAL and steps_taken < steps and steps_waited < (_SETTLED if norm < _NOISE else _PATIENCE):
+        while GOAL < norm < np.inf and steps_taken < steps and steps_waited < (_SETTLED if norm < _NOISE else _PATIENCE):
             fit = levenberg_marquardt(linearised, point, steps=1, goal=GOAL, residual=residual, stepper=stepper)
             steps_taken += 1
             if not fit.norm < norm:
                 break
-            point = fit.point
-            counts = self.counts(point)
-            norm = float(np.linalg.norm(self.residual(point, counts)))
+            counts_there, norm_there = self._counts_and_norm(fit.point)
+            if not np.isfinite(norm_there):  # with the new counts the simulation breaks down: keep the last point
+                break
+            point, counts, norm = fit.point, counts_there, norm_there
             best, steps_waited = (norm, 0) if norm < 0.5 * best else (best, steps_waited + 1)
         return ShootingResult(point[: len(x)], counts.astype(float), norm)
+
+    def _counts_and_norm(self, point: Array) -> tuple[Array, float]:
+        """Return the inner counts at a point and the norm of the residuals; infinite where the simulation fails."""
+        try:
+            counts = self.counts(point)
+        except (LinAlgError, DivergenceError):
+            return np.ones(len(self._received.probes) - 1), np.inf
+        norm = float(np.linalg.norm(self.residual(point, counts)))
+        return counts, norm if np.isfinite(norm) else np.inf
 
     def residual(self, point: Array, counts: Array) -> Array:
         """Return the relative residuals of the messages, of the scalars that depend on S alone, and of the links.
@@ -280,6 +296,10 @@ class MultipleShooting:
         """Return the inner counts of rounds 1, 2, ...: FAPS' fixed number where it has one, else by its stop rule.
 
         Where the parameters give no S, the counts are 1: the residual is NaN then, and the step is refused.
+
+        Raises:
+            LinAlgError: the inner iterations break down.
+            DivergenceError: an iterate is not finite.
         """
         S, subspaces = self._gram_and_subspaces(point)
         rounds = range(1, len(self._received.probes))
