@@ -154,9 +154,8 @@ def levenberg_marquardt(
         if residual is None or linearisation is None:
             if norm < 0.5 * norm_at_halving:
                 norm_at_halving, jacobians_at_halving = norm, jacobians
-            elif patience is not None and patience.reached(norm, jacobians - jacobians_at_halving):
-                break
-            if jacobians >= steps:
+            stalled = patience is not None and patience.reached(norm, jacobians - jacobians_at_halving)
+            if stalled or jacobians >= steps:
                 break
         if linearisation is None:
             linearisation, jacobians = linearised(point), jacobians + 1
@@ -376,8 +375,8 @@ class _DampedLeastSquares:
     """Least damping of the normal equations, with which they can be factorised."""
 
     def __init__(self, jacobian: Array) -> None:
-        # J = matrix * scale, the matrix with columns of unit length. Shorter columns than 1e-12 stay short: residuals are
-        # relative, so that round-off alone makes such a column, and scaled to length 1 it would direct the steps.
+        # J = matrix * scale, the matrix with columns of unit length. Columns shorter than 1e-12 stay short: residuals
+        # are relative, so that round-off alone makes such a column, and scaled to length 1 it would direct the steps.
         self.scale = np.maximum(np.linalg.norm(jacobian, axis=0), 1e-12)
         self.matrix = jacobian / self.scale
         self._svd = None if len(self.scale) > self._LARGE else np.linalg.svd(self.matrix, full_matrices=False)

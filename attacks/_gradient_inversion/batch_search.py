@@ -3,9 +3,10 @@
 A client that trains by mini-batches (or by LoSAC's blocks, a fixed partition of its rows) draws at random which rows
 each local step uses, and the attacker does not know which. A draw is that choice for all local steps of one round; a
 round has finitely many. Given the rows, the best draw of each round is the one whose simulated message is nearest to
-the observed one; given the draws, the rows are fitted as without randomness. The two alternate. The start is a fit of
-full batches, which is close enough if steps are small: a wrong order of the same batches changes a round only by the
-square of the step. `SampleFit` calls this for messages of a single client.
+the observed one; given the draws, the rows are fitted as without randomness. The two alternate. The start is a fit to
+several rounds as if each step used all rows. For small steps that is close: batches that deal out all rows have
+gradients at almost the same parameters, which add up to that of all rows, and the order of the batches changes a round
+only by the square of the step. `SampleFit` calls this for messages of a single client.
 
 `SumEquations` simulates a client's rounds for given rows and draws, and has the residuals of the fit: simulated less
 observed messages. Its rows are written in coordinates: row = coordinates @ basis. `SumEquations.basis`, (coordinates,
@@ -15,9 +16,9 @@ features), has orthonormal rows that span the clients' rows; the messages reveal
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, product
-from math import factorial
+from math import comb, inf
 
 import numpy as np
 
@@ -35,6 +36,13 @@ from securefed.attacks._gradient_inversion.sum_equations import SumEquations
 _DISTURBANCE = 0.5
 """Bound on the standard deviation of the noise with which a start is repeated, relative to the rows' root mean square.
 """
+_FIRST_STEPS, _FIRST_ALTERNATIONS = 15, 2
+"""Jacobians of a start and of each of its alternations, and their number: enough to rank the starts, not to solve."""
+_FINALISTS, _TRIES = 3, 4
+"""Number of starts that are continued, and how often each is. With one start and one try, SCAFFOLD's rows and draws
+were not found; the search ends at the first try that explains the messages."""
+_LAST_ALTERNATIONS, _LAST_STEPS = 10, 60
+"""Most alternations of a try, and Jacobians of each. Draws that repeat end a try earlier."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +65,7 @@ class PossibleDraws:
 
 
 def number_of_draws(method: LocalRound, rows: int) -> float:
-    """Return the number of possible draws of a round, without listing them.
+    """Return the number of possible draws of a round, without listing them; infinite where float64 cannot hold it.
 
     With blocks, each step takes one of them. Else each pass over the rows (epoch) deals them into batches, and the rows
     that fill no batch are left out.
@@ -67,20 +75,16 @@ def number_of_draws(method: LocalRound, rows: int) -> float:
         rows: the client's number of rows.
     """
     steps = local_steps(method)
-    if isinstance(method, BlockMethod):
-        return float(method.blocks) ** steps
-    size = int(getattr(method, "batch_size", None) or rows)
-    whole = rows // size
-    out = 1.0
-    while steps > 0:
-        now = min(steps, whole)
-        out, steps = out * _ordered(rows, size, now), steps - now
-    return out
-
-
-def _ordered(rows: int, size: int, batches: int) -> float:
-    """Return the number of ways to take so many batches from the rows, one after another."""
-    return factorial(rows) / (float(factorial(size)) ** batches * factorial(rows - size * batches))
+    try:
+        if isinstance(method, BlockMethod):
+            return float(method.blocks) ** steps
+        size = int(getattr(method, "batch_size", None) or rows)
+        whole, out = rows // size, 1.0
+        for step in range(steps):
+            out *= comb(rows - size * (step % whole), size)  # from the rows that are left in this epoch
+        return out
+    except OverflowError:  # of a power, or of an integer that becomes a float
+        return inf
 
 
 def _options(method: LocalRound, rows: int) -> Iterator[BatchDraw]:
@@ -120,7 +124,7 @@ def best_draws(
     Args:
         equations: equations of the client.
         possible: the draws of a round.
-        samples: (rows, coordinates) the rows, in coordinates of `equations.basis`.
+        samples: (rows, coordinates) the rows; row = coordinates @ `equations.basis`.
         labels: (rows,) their classes.
     """
     simulation = equations.simulation
@@ -150,6 +154,7 @@ def best_draws(
         with np.errstate(all="ignore"):
             sent, memory_after = method.steps(observed.received, memory, training)
             sent = clipped(sent, observed.clips)
+        # the parts of a message (weights, control variates) count by the size of their data-dependent share
         distances = sum(
             scale * np.linalg.norm(sent[part] - observed.total[part], axis=-1)
             for part, scale in equations.scales.items()
@@ -171,21 +176,11 @@ class BatchSearch:
         options: number of draws of a round above which the search is not tried; `SampleFit` checks it.
         rounds: number of rounds to fit, more if the rows need them; `SampleFit` builds the equations with it.
         starts: number of starts; at least one is made for each candidate of how many rows each class has.
-        first_steps: Jacobians of a start, and of each of its alternations.
-        finalists: number of starts that are continued.
-        tries: how often each of them is continued.
-        alternations: most alternations of a try.
-        last_steps: Jacobians of each alternation of a try.
     """
 
     options: int = 4096
     rounds: int = 24
     starts: int = 8
-    first_steps: int = 15
-    finalists: int = 3
-    tries: int = 4
-    alternations: int = 10
-    last_steps: int = 60
 
     def __call__(
         self, equations: SumEquations, plain: StartGenerator, rng: np.random.Generator
@@ -206,34 +201,42 @@ class BatchSearch:
         generated, guesses, jacobians = starts(rng), list[_BatchFit](), 0
         for _ in range(max(self.starts, len(starts.label_counts))):
             start = next(generated)
-            full_batches = fit_rows(plain.equations, start.labels, start.samples.ravel(), self.first_steps)
+            full_batches = fit_rows(plain.equations, start.labels, start.samples.ravel(), _FIRST_STEPS)
             point = full_batches.point.reshape(plain.equations.shape) @ change_of_basis
-            guess = _alternate(equations, start.labels, point, possible, 2, self.first_steps)
+            guess = _alternate(equations, start.labels, point, possible, _FIRST_ALTERNATIONS, _FIRST_STEPS)
             guesses.append(guess)
-            jacobians += full_batches.steps + guess.fit.steps
+            jacobians += full_batches.steps + guess.jacobians
             if guess.fit.norm <= SOLVED:
                 break
         guesses.sort(key=lambda one: one.fit.norm)
         best = guesses[0]
-        for guess in guesses[: self.finalists]:
-            for attempt in range(self.tries):
+        for guess in guesses[:_FINALISTS]:
+            for attempt in range(_TRIES):
                 if best.fit.norm <= SOLVED:
                     break
                 point = guess.fit.point.reshape(equations.shape)
-                spread = _DISTURBANCE * attempt / self.tries * float(np.sqrt(np.mean(point**2)))
+                spread = _DISTURBANCE * attempt / _TRIES * float(np.sqrt(np.mean(point**2)))
                 point = point + rng.normal(0.0, spread, point.shape)
-                found = _alternate(equations, guess.labels, point, possible, self.alternations, self.last_steps)
-                best, jacobians = min(best, found, key=lambda one: one.fit.norm), jacobians + found.fit.steps
+                found = _alternate(equations, guess.labels, point, possible, _LAST_ALTERNATIONS, _LAST_STEPS)
+                best, jacobians = min(best, found, key=lambda one: one.fit.norm), jacobians + found.jacobians
         return best.equations, SearchResult(best.labels, best.fit, len(guesses), jacobians)
 
 
 @dataclass(frozen=True)
 class _BatchFit:
-    """Rows and labels that were fitted, with the equations of the draws that they were fitted under."""
+    """Rows that were fitted, with the equations of the draws that they were fitted under.
+
+    Attributes:
+        equations: with the draws.
+        labels: (rows,) classes of the rows.
+        fit: the fit of the best alternation.
+        jacobians: number of Jacobians of all alternations.
+    """
 
     equations: SumEquations
     labels: Array
     fit: LeastSquaresFit
+    jacobians: int
 
 
 def _alternate(
@@ -251,7 +254,8 @@ def _alternate(
     """
     known = set[bytes]()  # the draws tried so far, of all rounds together
     # in place of a fit, until there is one: infinite residual, 0 steps, and a function that nothing calls
-    best = _BatchFit(equations, labels, LeastSquaresFit(point.ravel(), np.inf, 0, lambda p: (p, p)))
+    best = _BatchFit(equations, labels, LeastSquaresFit(point.ravel(), np.inf, 0, lambda p: (p, p)), 0)
+    jacobians = 0
     for _ in range(alternations):
         draws = best_draws(equations, possible, point, labels)
         key = b"".join(np.asarray(part).tobytes() for draw in draws for part in draw.parts)
@@ -260,9 +264,10 @@ def _alternate(
         known.add(key)
         now = equations.with_draws(draws)
         fit = fit_rows(now, labels, point.ravel(), steps)
+        jacobians += fit.steps
         if fit.norm < best.fit.norm:
-            best = _BatchFit(now, labels, fit)
+            best = _BatchFit(now, labels, fit, 0)
         point = fit.point.reshape(point.shape)
         if fit.norm <= SOLVED or not np.isfinite(fit.norm):
             break
-    return best
+    return replace(best, jacobians=jacobians)

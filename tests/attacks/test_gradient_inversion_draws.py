@@ -1,5 +1,7 @@
 """Random mini-batches and blocks: found together with the rows, or reported as not searched for."""
 
+import math
+
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
@@ -9,8 +11,9 @@ from securefed._runtime.federation import Federation
 from securefed.algorithms._optimization import DSGD, FedAvg, FedSaga, LoSAC, Scaffold
 from securefed.attacks import views
 from securefed.attacks._base import Target
-from securefed.attacks._gradient_inversion import SampleFit
+from securefed.attacks._gradient_inversion import SampleFit, batch_search
 from securefed.attacks._gradient_inversion.batch_search import BatchSearch, PossibleDraws, best_draws, number_of_draws
+from securefed.attacks._gradient_inversion.multistart_search import fit_rows
 from securefed.attacks._gradient_inversion.row_fit_problem import problem_from_view
 from securefed.attacks.scores import sample_error
 from securefed.datasets._base import Dataset
@@ -47,6 +50,20 @@ def test_all_draws_of_a_round_are_listed_once(name: str) -> None:
         assert tuple(tuple(sorted(part)) for part in method.draw(rows, rng).parts) in listed
 
 
+@pytest.mark.parametrize(
+    ("method", "rows", "log"),
+    [
+        (DSGD(batch_size=2), 171, math.log(171 * 85)),  # pairs of rows
+        (FedAvg(batch_size=2, local_steps=85), 171, math.lgamma(172) - 85 * math.log(2)),  # 171!, too large for float64
+        (FedAvg(batch_size=128, local_steps=3), 1000, math.inf),  # e^1078
+        (LoSAC(local_steps=400, blocks=20), 1000, math.inf),  # 20^400
+    ],
+    ids=["pairs", "an epoch", "batches", "blocks"],
+)
+def test_numbers_of_draws_that_need_more_than_float64_are_counted(method, rows: int, log: float) -> None:
+    assert math.log(number_of_draws(method, rows)) == pytest.approx(log)
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_given_the_rows_every_rounds_draw_is_found(name: str) -> None:
     method, rows = METHODS[name]
@@ -58,6 +75,21 @@ def test_given_the_rows_every_rounds_draw_is_found(name: str) -> None:
     wrong = np.linalg.norm(system.with_draws((*draws[:-1], drawn.options[0])).residual(samples, truth.y))
     assert exact < 1e-11
     assert wrong > 1e-4 or all(map(np.array_equal, draws[-1].parts, drawn.options[0].parts))
+
+
+def test_the_jacobians_of_all_alternations_are_counted(monkeypatch) -> None:
+    method, rows = METHODS["dsgd"]
+    _, transcript, target = scene(method, rows, rounds=8)
+    problem = problem_from_view(views.server(transcript, 1), target, rounds=8)
+    made = []
+
+    def fit(*arguments):
+        made.append(fit_rows(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(batch_search, "fit_rows", fit)
+    found = BatchSearch(starts=1)(problem.equations, problem.starts, np.random.default_rng(0))[1]
+    assert len(made) > 2 and found.steps == sum(one.steps for one in made)
 
 
 @pytest.mark.parametrize("name", first_ones(METHODS, 2))

@@ -128,7 +128,9 @@ class MultipleShooting:
             return self.linearised(values, counts)
 
         stepper = GeodesicAcceleration(residual)
-        while GOAL < norm < np.inf and steps_taken < steps and steps_waited < (_SETTLED if norm < _NOISE else _PATIENCE):
+        while (
+            GOAL < norm < np.inf and steps_taken < steps and steps_waited < (_SETTLED if norm < _NOISE else _PATIENCE)
+        ):
             fit = levenberg_marquardt(linearised, point, steps=1, goal=GOAL, residual=residual, stepper=stepper)
             steps_taken += 1
             if not fit.norm < norm:
