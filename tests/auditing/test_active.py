@@ -111,6 +111,56 @@ def test_an_attack_that_does_not_end_is_stopped_with_a_reason(monkeypatch: pytes
     assert run.refused == "no estimate after 2 rounds"
 
 
+@pytest.mark.parametrize("rounds", [0, 2])
+@pytest.mark.parametrize("estimate", [None, Reconstruction("samples", np.zeros((3, 5)))], ids=["none", "one"])
+def test_an_attack_may_end_at_once_and_without_an_estimate(rounds: int, estimate: Reconstruction | None) -> None:
+    class Short(TellOneOther):
+        def play(self, situation: Situation, rng: np.random.Generator) -> Iterator[Any]:
+            for _ in range(rounds):
+                yield ChosenBroadcast(situation.honest)
+            return estimate
+
+    data = [Dataset(np.random.default_rng(seed).uniform(size=(3, 5)), np.arange(3) % 2) for seed in range(4)]
+    run = DeviatingServer(FedAvg(learning_rate=0.1), data, chain(), Short(False)).deceive()
+    assert run.estimate is estimate
+    assert run.refused == ("the attack ended without an estimate" if estimate is None else "")
+    assert len(run.observed.rounds) == len(run.broadcasts) == rounds
+
+
+def test_a_client_that_was_asked_nothing_in_a_round_was_not_told_another_broadcast() -> None:
+    """Client 0 takes part in the second round only; the attack has another model for it in both."""
+
+    class Twice(TellOneOther):
+        def play(self, situation: Situation, rng: np.random.Generator) -> Iterator[Any]:
+            other = {name: value + 1.0 for name, value in situation.honest.items()}
+            yield ChosenBroadcast(situation.honest, {0: other})
+            yield ChosenBroadcast(situation.honest, {0: other})
+            return Reconstruction("samples", np.zeros((3, 5)))
+
+    data = [Dataset(np.random.default_rng(seed).uniform(size=(3, 5)), np.arange(3) % 2) for seed in range(4)]
+    options, method = RunOptions(schedule=lambda number: range(number == 0, 4)), FedAvg(learning_rate=0.1)
+    clear = DeviatingServer(method, data, chain(), Twice(False), options=options).deceive()
+    assert clear.estimate is not None and len(clear.observed.rounds) == 2
+    masked = DeviatingServer(method, data, chain(secure_aggregation()), Twice(False), options=options).deceive()
+    assert "clients [0] were told another broadcast" in masked.refused  # positive control: in the second round
+    assert len(masked.observed.rounds) == len(masked.broadcasts) == 2
+
+
+def test_broadcasts_are_those_that_were_sent() -> None:
+    """The attack has a second broadcast ready when the first round already shows that it fails."""
+
+    class Twice(TellOneOther):
+        def play(self, situation: Situation, rng: np.random.Generator) -> Iterator[Any]:
+            other = {name: value + 1.0 for name, value in situation.honest.items()}
+            while True:
+                yield ChosenBroadcast(situation.honest, {0: other})
+
+    data = [Dataset(np.random.default_rng(seed).uniform(size=(3, 5)), np.arange(3) % 2) for seed in range(4)]
+    run = DeviatingServer(FedAvg(learning_rate=0.1), data, chain(secure_aggregation()), Twice(False)).deceive()
+    assert "clients [0] were told another broadcast" in run.refused
+    assert len(run.observed.rounds) == len(run.broadcasts) == 1
+
+
 def test_a_round_without_the_victim_gives_the_attack_no_message_of_an_earlier_round() -> None:
     """The victim takes part in all rounds but the third."""
 

@@ -1,8 +1,10 @@
 """Run a federation whose server follows an active attack instead of the algorithm.
 
 The clients, the defence and the protocol are the library's own: the clients check everything that they check in any
-run. The attack chooses the broadcasts, the bounds, and which clients the server claims to have counted; the server
-makes no step of the algorithm. So a run shows what the attack reads, and whether clients or protocol stop it.
+run. The attack chooses the broadcasts, how often the declared bounds of contributions are doubled (at most
+`MAX_DOUBLINGS` times, as a server does after a client was out of range), and whether the server tells the clients of a
+sum that it counted them; the server makes no step of the algorithm. So a run shows what the attack reads, and whether
+clients or protocol stop it.
 
 An active attack is a `Dialogue`: a generator that yields the next broadcast (`ChosenBroadcast`: one for all clients,
 and others for some of them), is sent the message that the server observed in that round, and returns its estimate.
@@ -46,7 +48,8 @@ from securefed.defenses._chain import Link
 from securefed.errors import DivergenceError, PlanError, RangeRefused, RoundVoid, TranscriptError
 
 _MOST_ROUNDS: Final = 200
-"""Rounds after which a dialogue that does not end is stopped, without an estimate."""
+"""Rounds after which a dialogue that does not end is stopped, without an estimate. The registered attacks bound their
+rounds by their settings and end before; the limit stops attacks of users that do not."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class ActiveRun:
         estimate: of the secret; `None` where clients or protocol refused to go on, or where the attack did not end.
         refused: why there is no estimate; empty where there is one.
         observed: the rounds that it observed, under the name of the view.
-        broadcasts: what it sent to the victim, round by round.
+        broadcasts: what it sent to the victim, round by round; one more than observed where the last round failed.
         honest: the broadcast of an honest server's first round.
     """
 
@@ -74,11 +77,13 @@ class _DifferentBroadcasts:
     Attributes:
         inner: the transport that carries the messages.
         to_some: by client, the broadcast that it gets in place of the common one.
+        altered: clients that were sent another broadcast than the common one since this set was emptied.
     """
 
     def __init__(self, inner: Transport) -> None:
         self.inner = inner
         self.to_some: Mapping[ClientId, Tensors] = {}
+        self.altered: set[ClientId] = set()
 
     def exchange(self, outgoing: Mapping[PartyId, bytes], timeout: float | None = None) -> dict[PartyId, bytes]:
         """Send the altered requests; return the answers of all clients."""
@@ -100,6 +105,7 @@ class _DifferentBroadcasts:
         kept = {name: value for name, value in message.body.items() if not name.startswith("broadcast/")}
         if len(kept) == len(message.body):
             return data
+        self.altered.add(party)
         return replace(message, body=kept | nest("broadcast", self.to_some[party])).encode()
 
 
@@ -141,6 +147,7 @@ class DeviatingServer(Federation):
             algorithm, clients, defense, seed=seed, public=public, transport=self._tell, options=options or RunOptions()
         )
         self._alone, self._victim = alone, victim
+        # streams 3 (permutations) and 1 (the attack) of the seed are independent of one another and of the run's own
         self._rng = np.random.default_rng([seed, 3])
         self._shuffled = shuffled
         members = frozenset({victim}) if alone else frozenset(range(len(clients)))
@@ -153,32 +160,36 @@ class DeviatingServer(Federation):
         self._chosen = ChosenBroadcast(self.honest)
         self._sent: list[Tensors] = []
         self._observed: list[RoundView] = []
-        self._deceived: frozenset[ClientId] = frozenset()
         self._estimate: Reconstruction | None = None
+        self._ended = False
 
     def deceive(self) -> ActiveRun:
         """Run until the attack has its estimate, or until clients or protocol refuse to go on."""
         refused = ""
         self._agree(0)  # tells the clients the schedule: no exchange evaluates the model
+        self._continue(None)
         try:
-            self._choose(next(self._dialogue))
-            while self._estimate is None and not refused:
+            while not self._ended and not refused:
+                self._altering.altered.clear()
+                self._sent.append(self._chosen.to_some.get(self._victim, self._chosen.to_all))
                 self._history.append(self._round())
                 if left := self._told_otherwise_and_dropped():
                     refused = f"clients {left} were told another broadcast than the rest and are not in the sum"
-                elif self._estimate is None and len(self._history) >= _MOST_ROUNDS:
+                elif not self._ended and len(self._history) >= _MOST_ROUNDS:
                     refused = f"no estimate after {_MOST_ROUNDS} rounds"
+            if self._estimate is None and not refused:
+                refused = "the attack ended without an estimate"
         except (RoundVoid, RangeRefused, DivergenceError, PlanError) as error:
             refused = str(error)
         observed = View(views.ACTIVE_SERVER, self._victim, tuple(self._observed), {})
         return ActiveRun(None if refused else self._estimate, refused, observed, tuple(self._sent), self.honest)
 
     def _told_otherwise_and_dropped(self) -> list[ClientId]:
-        """List the clients that were told another broadcast, and whose contributions the protocol left out.
+        """List the clients that were sent another broadcast in this round, and that the protocol left out of the sum.
 
         The protocol sums only contributions to one broadcast, so that such an attack sees nothing of these clients.
         """
-        return sorted(self._deceived - set(self._observed[-1].survivors))
+        return sorted(self._altering.altered - set(self._observed[-1].survivors))
 
     def next_broadcast(self) -> Tensors:
         """Return the broadcast for all clients that the attack chose; the base class sends it."""
@@ -194,7 +205,7 @@ class DeviatingServer(Federation):
         Raises:
             RoundVoid: the server reads single messages, and the victim sent none in this round.
         """
-        record, self._deceived = summed.record, frozenset(self._chosen.to_some)
+        record = summed.record
         if self._alone and self._victim not in record.survivors:
             raise RoundVoid(
                 f"the attack reads messages of client {self._victim}, which took no part in round {record.round}"
@@ -206,13 +217,10 @@ class DeviatingServer(Federation):
             observed = views.shuffled(View(views.ACTIVE_SERVER, None, (observed,), {}), self._rng).rounds[0]
         self._learned = self.defense.learn(record.released, summed.plan, len(record.survivors))
         counted = self._chosen.counted
-        try:
-            self._choose(self._dialogue.send(observed))
-        except StopIteration as end:
-            self._estimate = end.value
-        # After `_choose`: the broadcast that followed from this sum is the one that the attack sends next. Where the
-        # attack has ended, no client is told of it any more. A round without an entry here counted
-        # nobody, as far as clients can tell: they go on from the states that they had before it.
+        self._continue(observed)
+        # After `_continue`: clients are told the broadcast that followed from this sum, the one that the attack sends
+        # next. A round without an entry here counted no client, as far as clients can tell: they go on from the states
+        # that they had before it.
         if counted:
             self._counted.count(record.round, record.survivors, self._chosen.to_all, summed.announced)
 
@@ -221,8 +229,15 @@ class DeviatingServer(Federation):
         self._altering.inner = InProcessTransport(endpoints)
         return self._altering
 
-    def _choose(self, chosen: ChosenBroadcast) -> None:
-        """Send these broadcasts in the next round, with these bounds; bounds that clients had doubled stay doubled."""
+    def _continue(self, observed: RoundView | None) -> None:
+        """Give the attack what was observed, `None` at first, and take its next broadcasts and bounds, or its estimate.
+
+        Bounds that clients had doubled stay doubled.
+        """
+        try:
+            chosen = next(self._dialogue) if observed is None else self._dialogue.send(observed)
+        except StopIteration as end:
+            self._estimate, self._ended = end.value, True
+            return
         self._chosen, self._altering.to_some = chosen, chosen.to_some
         self._doublings[TRAIN] = max(self._doublings[TRAIN], chosen.doublings)
-        self._sent.append(chosen.to_some.get(self._victim, chosen.to_all))
