@@ -13,7 +13,7 @@ from securefed._auditing.advice.advice_values import Advice, Setting
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.incomplete_results import Missing
 from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, Artifact
-from securefed._auditing.engine.statistics import NOT_DETECTED, PARTIAL, Verdict
+from securefed._auditing.engine.statistics import EXPOSED, NOT_DETECTED, PARTIAL, Verdict
 from securefed._auditing.report import charts
 from securefed._auditing.report.actions import actions
 from securefed._auditing.report.audit_page import render
@@ -108,7 +108,7 @@ def test_no_protection_is_advised_against_nothing_and_none_is_called_safe() -> N
     assert "Other attacks may find more." in actions(quiet)[0].why
     stuck = report(cell("pca/ssi", "plain", "server", 0.0, explained=0.0))
     assert decision(stuck) == (
-        "Whether unprotected messages give a client's data away is not known: the attacks failed."
+        "Whether unprotected messages give a client's data away is not known: the attacks failed or scatter too much."
     )
     assert actions(stuck)[0].what == "Settle what is not known."
 
@@ -199,8 +199,8 @@ def test_an_advice_stands_on_the_first_screen_with_its_plot_its_table_and_what_t
     said = [decision(replace(alone, advice=(one,))).partition("data. ")[2] for one in (advice, none)]
     assert said == [
         "The setting advised below keeps one client's leak at 0.1 or less.",
-        "A protection leaves no more than the accepted leak in this audit, but the search of settings, whose bounds "
-        "hold for all of them together, advises none.",
+        "A protection leaves no more than the accepted leak in this audit, but the search of settings, whose "
+        "confidence bounds hold for all settings at once, advises none.",
     ]
 
 
@@ -282,8 +282,7 @@ def test_a_server_that_lies_is_named_and_warned_of_where_it_gets_past_a_protecti
     assert why.endswith("in spite of secure aggregation. Under Distributed DP it found nothing.")
     said = decision(report(honest, quiet))
     assert (
-        "A server that lies was tried by gram/power: it read at most 0.00 of a client's data. It read nothing more"
-        in said
+        "A server that lies was tried by gram/power: it read at most 0.00 of a client's data. It found no leak" in said
     )
     weak = replace(quiet, verdict=Verdict(NOT_DETECTED, 0.75))
     assert "Whether it reads more under a protection is not known." in decision(report(honest, weak))
@@ -292,6 +291,21 @@ def test_a_server_that_lies_is_named_and_warned_of_where_it_gets_past_a_protecti
         "asked for, but no such attack applies: none of them looks for the secret of this algorithm."
     )
     assert "A server that lies" not in decision(report(honest))
+
+
+def test_a_server_that_lies_to_several_algorithms_is_said_of_each() -> None:
+    """All of the data in one algorithm and a part in another; in the clear of a third, whatever leaks elsewhere."""
+    exposed = cell("optimization/dsgd", "secure_aggregation", "active server", 1.0)
+    partly = cell("pca/ssi", "secure_aggregation", "active server", 0.7)
+    assert (exposed.verdict.word, partly.verdict.word) == (EXPOSED, PARTIAL)
+    clear = cell("pca/faps", "plain", "active server", 0.7)
+    one = "A server that lies computes a part of a client's data in FAPS from unprotected messages."
+    assert one in decision(report(clear, cell("pca/ssi", "plain", "active server", 0.0)))  # positive control
+    said = decision(report(exposed, partly, clear))
+    assert one in said
+    assert "a client's data in DSGD and a part of them in SSI in spite of secure aggregation." in said
+    also = decision(report(exposed, replace(exposed, defense="plain"), partly))
+    assert "from unprotected messages" not in also  # a protection that does not help is enough said
 
 
 def test_a_curve_of_shares_is_linear_and_its_sizes_are_not() -> None:

@@ -15,7 +15,7 @@ it (the views `ALONE`). `outcomes` sorts the algorithms by what protects one cli
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Final
 
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult, rows_cut
@@ -74,27 +74,28 @@ def _untested(report: AuditResult) -> str:
 def _lied(report: AuditResult) -> str:
     """Say what a server that chooses its broadcasts reads in spite of protections; empty where none was asked for.
 
-    Where it reads more from unprotected messages than a server that follows the protocol, that comes first. Where it
-    reads nothing, the sentence names the attacks and the most that they read; where none applies, the reason.
+    Where it reads more from unprotected messages than a server that follows the protocol, that comes first, except for
+    algorithms in which it reads a client's data in spite of a protection. Where it finds no leak under a protection,
+    the sentence names the attacks and the most that they read; where none applies, the reason.
     """
     everywhere = _lying_cells(report)
     if not everywhere:
         return _not_lied(report)
     tried = [cell for cell in everywhere if cell.defense != PLAIN]
     found = [cell for cell in tried if cell.verdict.word in FOUND]
-    bare = _lied_in_the_clear(report)
+    bare = _lied_in_the_clear(report, {cell.algorithm for cell in found})
     level = report.settings[AUDIT]["acceptable"]
-    # an inconclusive one may miss any leak; a quiet one those below what it would have noticed
+    # an inconclusive attack may miss a leak of any size, one that found none a leak smaller than it would have noticed
     blind = any(cell.verdict.word == INCONCLUSIVE or not cell.verdict.detectable <= level for cell in tried)
     if not found and blind:
         said = f"{_lies_tried(everywhere)} Whether it reads more under a protection is not known."
         return f"{bare} {said}".strip()
     if not found:
         said = _lies_tried(everywhere)
-        said += " It read nothing more under the protections where it was tried." if tried else ""
+        said += " It found no leak under the protections where it was tried." if tried else ""
         return f"{bare} {said}".strip()
     under = listed([in_sentence(name) for name in dict.fromkeys(cell.defense for cell in found)])
-    return f"A server that lies computes {_what(report, found)} in spite of {under}."
+    return f"{bare} A server that lies computes {_what(report, found)} in spite of {under}.".strip()
 
 
 def _lies_tried(cells: Sequence[Cell]) -> str:
@@ -122,10 +123,17 @@ def _not_lied(report: AuditResult) -> str:
     return f"A server that lies was asked for, but no such attack applies: {said}."
 
 
-def _lied_in_the_clear(report: AuditResult) -> str:
-    """Say what a server that lies reads from unprotected messages where an honest one reads less; else empty."""
+def _lied_in_the_clear(report: AuditResult, without: Set[str]) -> str:
+    """Say what a server that lies reads from unprotected messages where an honest one reads less; else empty.
+
+    Args:
+        report: of the audit.
+        without: names of algorithms that are left out.
+    """
     found = []
     for cell in _lying_cells(report):
+        if cell.algorithm in without:
+            continue
         honest = worst(report, cell.algorithm, PLAIN, CLIENT)
         known = honest is not None and honest.verdict.word in (EXPOSED, cell.verdict.word)
         if cell.defense == PLAIN and cell.verdict.word in FOUND and not known:
@@ -140,11 +148,25 @@ def _lying_cells(report: AuditResult) -> list[Cell]:
 
 
 def _what(report: AuditResult, found: Sequence[Cell]) -> str:
-    """Say what was found of one client's data, and in which algorithms."""
-    names = list(dict.fromkeys(short(cell.algorithm) for cell in found))
-    part = "" if any(cell.verdict.word == EXPOSED for cell in found) else "a part of "
-    where = "" if len(report.algorithms) == 1 else f" in {_names(names, len(report.algorithms))}"
-    return f"{part}a client's data{where}"
+    """Say what was found of one client's data, and in which algorithms: all of it, or only a part."""
+    open_ = list(dict.fromkeys(short(cell.algorithm) for cell in found if cell.verdict.word == EXPOSED))
+    part = [name for name in dict.fromkeys(short(cell.algorithm) for cell in found) if name not in open_]
+    return _data_in(open_, part, len(report.algorithms))
+
+
+def _data_in(open_: list[str], part: list[str], among: int) -> str:
+    """Name what leaks of one client's data, for instance "a client's data in SSI and a part of them in FAPS".
+
+    Args:
+        open_: algorithms in which all of it leaks.
+        part: algorithms in which only a part leaks.
+        among: number of algorithms of the report; of a single one the name is left out.
+    """
+    if among == 1:
+        return "a client's data" if open_ else "a part of a client's data"
+    parts = [f"a client's data in {_names(open_, among)}"] if open_ else []
+    whose = "them" if open_ else "a client's data"
+    return listed(parts + ([f"a part of {whose} in {_names(part, among)}"] if part else []))
 
 
 def _few(seeds: int) -> str:
@@ -203,17 +225,12 @@ def _unprotected(report: AuditResult, words: dict[str, str]) -> str:
         where = f" in {count} algorithms" if several else ""
         return f"Without protection, the server can compute a client's data{where}."
     if open_ or part:
-        parts = [f"a client's data in {_names(open_, len(words))}"] if open_ else []
-        what = "them" if open_ else "a client's data"
-        parts += [f"a part of {what} in {_names(part, len(words))}"] if part else []
-        if not several:
-            return "Without protection, the server can compute a part of a client's data."
-        return f"Without protection, the server can compute {listed(parts)}."
+        return f"Without protection, the server can compute {_data_in(open_, part, len(words))}."
     if INCONCLUSIVE in named:
         start = "Whether unprotected messages give a client's data away is not known: the attacks failed"
         if all(too_few_numbers(report, name) for name in report.algorithms):
             return f"{start}, since the messages hold fewer numbers than the attacked client's rows."
-        return f"{start}."
+        return f"{start} or scatter too much."
     return "No attack here learnt a client's data even from unprotected messages."
 
 
@@ -268,7 +285,7 @@ def _advised(report: AuditResult, outcome: Outcome) -> str:
     if outcome.kind in ("held", "fixed"):
         return (
             "A protection leaves no more than the accepted leak in this audit, but the search of settings, whose "
-            "bounds hold for all of them together, advises none."
+            "confidence bounds hold for all settings at once, advises none."
         )
     return "No setting that was tried is advised at this size."
 
