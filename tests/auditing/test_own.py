@@ -14,9 +14,11 @@ from securefed._auditing.engine.statistics import EXPOSED, FOUND
 from securefed._auditing.gate.grown_leaks import growth
 from securefed._auditing.gate.leakage_limits import has_label_counts
 from securefed._auditing.gate.self_check import PLANTED, check, check_gaps, check_noise, failures
+from securefed._auditing.own.function_algorithm import as_algorithm
 from securefed._auditing.report import comparison
 from securefed._catalogue import algorithms
 from securefed._commands.cli import app
+from securefed._messages import Aggregate
 from securefed.algorithms._optimization.dsgd import DSGD
 from securefed.algorithms._pca import SSI
 from securefed.attacks._base import Reconstruction
@@ -165,6 +167,7 @@ def once_nan(rows, broadcast):
         (lambda rows, b: {"y": rows + 1j}, DataError, "complex"),
         (lambda rows, b: {"y": [[1, 2], [3]]}, DataError, "no array of numbers"),
         (lambda rows: {"y": rows}, ConfigError, r"contribute\(rows, broadcast\)"),
+        (lambda: {"y": np.ones(3)}, ConfigError, r"contribute\(rows, broadcast\)"),
         (lambda rows, b, rate: {"y": rows}, ConfigError, "functools.partial"),
         (lambda rows, b, labels: {"y": labels}, ConfigError, r"Dataset\(x, y\)"),
         (total_of(), DataError, "keeps something"),
@@ -205,12 +208,29 @@ def test_clients_that_are_no_rows_are_named(given, words) -> None:
         ({"start": np.ones(3)}, "by name"),
         ({"combine": lambda b, t, n: {"z": np.ones(3)}}, r"combine returned 'z' of shape \(3,\)"),
         ({"combine": lambda b, t, n: {"z": t["x"]}}, "combine raised KeyError"),
+        ({"combine": lambda b, t, n: {"z": b["z"] * np.nan}}, "combine returned NaN or infinity in 'z'"),
+        ({"combine": lambda b, t, n: {"z": b["z"] + 1j}}, "'z' of type complex128"),
+        ({"combine": lambda b, t, n: {"z": [[1, 2], [3]]}}, "'z', which is no array of numbers"),
         ({"seconds": 0}, "seconds"),
     ],
 )
 def test_broadcasts_of_another_kind_are_named(arguments, words) -> None:
     with pytest.raises((ConfigError, DataError), match=words):
         audit(product, **arguments)
+
+
+def test_fractions_are_not_cut_from_a_broadcast_that_starts_as_integers() -> None:
+    """The mean of uniform numbers as an integer is 0 for ever."""
+    start, total = {"z": np.zeros(4, int)}, Aggregate({"y": np.full(4, 1.5)}, (0, 1))
+
+    def combined(follow):
+        made = as_algorithm(lambda rows, b: {"y": rows.sum(0)}, Dataset(np.ones((2, 4))), start, follow, "numpy")
+        return made.combine(made.first, total)
+
+    for wrong in (lambda b, t, n: {"z": t["y"] / n}, lambda b, t, n: {"z": b["z"] + 1e300}):
+        with pytest.raises(DataError, match=r"'z' with numbers that int64 does not hold.*floating-point"):
+            combined(wrong)
+    assert combined(lambda b, t, n: {"z": t["y"] * n})["z"].tolist() == [3] * 4
 
 
 def test_a_function_that_changes_what_it_is_given_is_audited_as_one_that_does_not() -> None:

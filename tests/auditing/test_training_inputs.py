@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from securefed import audit_training
+from securefed._auditing.own.global_seed import global_seed
 from securefed._auditing.training import training_seed_run
 from securefed._auditing.training.attacked_network import attacked_network
 from securefed._auditing.training.local_training import TorchTraining, TrainedRows
@@ -171,3 +172,44 @@ def test_the_dropout_of_a_recurrent_layer_is_off_in_the_attacks_objective() -> N
     x, y, weights = torch.linspace(-1, 1, 30).reshape(5, 6), torch.tensor([0, 1, 2, 0, 1]), torch.full((5,), 0.2)
     values = {float(network.objective(training.state, x, y, weights)) for _ in range(4)}
     assert len(values) == 1
+
+
+class OnAnotherDevice(Tensor):
+    """Numbers that cannot be computed with before they are copied to the CPU, and have no double precision there."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in (Tensor.double, Tensor.sub, Tensor.__sub__, Tensor.__rsub__, Tensor.numpy):
+            raise RuntimeError("Expected all tensors to be on the same device")
+        found = super().__torch_function__(function, types, args, kwargs or {})
+        return found.as_subclass(Tensor) if function is Tensor.cpu else found
+
+
+def test_a_step_may_leave_the_model_on_another_device() -> None:
+    model = dense()
+
+    def step(given: nn.Module, x: Tensor, y: Tensor) -> nn.Module:
+        descend(given, x, y)
+        for layer in (given[0], given[2]):
+            layer.weight = nn.Parameter(layer.weight.detach().as_subclass(OnAnotherDevice))
+        return given
+
+    found, expected = (
+        TorchTraining(model, LOSS, one).change(model.state_dict(), TrainedRows(*rows()), 0) for one in (step, descend)
+    )
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value)
+
+
+def test_a_seeded_step_leaves_the_generators_of_cuda_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for CUDA with two devices; `torch.manual_seed` seeds them too."""
+    states = {0: torch.tensor([7], dtype=torch.uint8), 1: torch.tensor([8], dtype=torch.uint8)}
+    before = {device: state.clone() for device, state in states.items()}
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(states))
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: states[device].clone())
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: states.update({device: state}))
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: states.update(dict.fromkeys(states, seed)))
+    with global_seed(3):
+        assert set(states.values()) == {3}
+    assert {device: state.item() for device, state in states.items()} == {d: s.item() for d, s in before.items()}

@@ -9,10 +9,8 @@ that, and sets the global random generators for each call if the function draws 
 from __future__ import annotations
 
 import inspect
-import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,6 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from securefed._auditing.own.global_seed import global_seed
 from securefed._extras import needed_for
 from securefed._messages import Aggregate
 from securefed._persistence.packing import local
@@ -207,7 +206,8 @@ class FunctionAlgorithm(Algorithm[Tensors, Rows]):
         """Compute the next broadcast from the sum of a round.
 
         Raises:
-            DataError: `follow` fails, or returns other names or shapes than the broadcast's.
+            DataError: `follow` fails, or returns other names or shapes than the broadcast's, numbers that are not
+                finite, or fractions for a tensor that `start` gives as integers.
         """
         if self.follow is None:
             return server
@@ -217,13 +217,7 @@ class FunctionAlgorithm(Algorithm[Tensors, Rows]):
             raise DataError(f"combine raised {type(error).__name__}: {error}") from error
         if not isinstance(after, Mapping) or set(after) != set(server):
             raise DataError(f"combine must return the broadcast's tensors {sorted(server)}, as `start` names them")
-        for name, value in after.items():
-            if np.shape(value) != np.shape(server[name]):
-                raise DataError(
-                    f"combine returned {name!r} of shape {np.shape(value)}, `start` has {np.shape(server[name])}; "
-                    "every broadcast has the names and shapes of the first"
-                )
-        return {name: np.array(after[name], np.asarray(server[name]).dtype) for name in server}
+        return {name: _converted(name, after[name], np.asarray(server[name])) for name in server}
 
     def evaluation_layout(self, public: Public) -> Layout:
         """Return the layout of an evaluation, which counts rows only."""
@@ -340,6 +334,34 @@ def _checked_start(first: Tensors) -> dict[str, Array]:
     return start
 
 
+def _converted(name: str, value: object, first: Array) -> Array:
+    """Return a tensor of the next broadcast in the type of the first one; raise `DataError` where that cannot be.
+
+    Rounding from one floating type to another is allowed, and no other change of a number.
+    """
+    try:
+        given = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"combine returned {name!r}, which is no array of numbers: {error}") from error
+    if given.shape != first.shape:
+        raise DataError(
+            f"combine returned {name!r} of shape {given.shape}, `start` has {first.shape}; every broadcast has the "
+            "names and shapes of the first"
+        )
+    if given.dtype.kind not in "fiub":
+        raise DataError(f"combine returned {name!r} of type {given.dtype}; real numbers are needed")
+    with np.errstate(all="ignore"):  # what does not fit is refused below
+        array = np.array(given, first.dtype)
+    if not np.isfinite(given).all() or not np.isfinite(array).all():
+        raise DataError(f"combine returned NaN or infinity in {name!r}; mend it, or audit fewer rounds")
+    if first.dtype.kind != "f" and not np.array_equal(array, given):
+        raise DataError(
+            f"combine returned {name!r} with numbers that {first.dtype} does not hold, the type of {name!r} in "
+            "`start`; give it as floating-point numbers there, for instance np.zeros(3)"
+        )
+    return array
+
+
 def _parameters(function: Contribute) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(function).parameters
@@ -351,34 +373,14 @@ def _check_parameters(wrapped: FunctionAlgorithm) -> None:
     """Raise `ConfigError` unless the function can be called with rows, a broadcast, and the parameters it names."""
     if inspect.isclass(wrapped.function):
         raise ConfigError(f"{wrapped.name} is a class; give an instance, or its function")
-    known = _parameters(wrapped.function)
-    if not known:
+    try:
+        signature = inspect.signature(wrapped.function)
+    except (TypeError, ValueError):  # as in `_parameters`: it is called as it is
         return
     try:
-        inspect.signature(wrapped.function).bind(None, None, **dict.fromkeys(wrapped.extra))
+        signature.bind(None, None, **dict.fromkeys(wrapped.extra))
     except TypeError as error:
         raise ConfigError(
             f"{wrapped.name} must be callable as contribute(rows, broadcast), with parameters `labels` and `rng` where "
             f"it wants them: {error}; bind others with functools.partial"
         ) from error
-
-
-@contextmanager
-def global_seed(seed: int) -> Iterator[None]:
-    """Set the global generators to a seed, and restore them afterwards.
-
-    NumPy's legacy global generator is included, since a user's function may draw from it. Nothing secret depends on
-    these draws; they only make a simulated client step repeatable. torch is left alone if it is not loaded.
-    """
-    torch = sys.modules.get("torch")
-    states = random.getstate(), np.random.get_state()  # noqa: NPY002 - see above
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 - see above
-    try:
-        with nullcontext() if torch is None else torch.random.fork_rng(devices=[]):
-            if torch is not None:
-                torch.manual_seed(seed)
-            yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002 - see above

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from securefed._auditing.own.function_algorithm import global_seed
+from securefed._auditing.own.global_seed import global_seed
 from securefed._tensors import Array
 from securefed.errors import DataError, SecureFedError
 
@@ -123,6 +123,7 @@ class TorchTraining:
     def modes(self) -> Mapping[str, bool]:
         """By name of a part of the model, whether it was in training mode when the step first called it.
 
+        Parts that the step never called are left out; before any step all parts are named, in the mode they are in.
         Attacks set their copy of the model likewise: batch normalisation computes something else in each mode.
         """
         return self._modes or {name: part.training for name, part in self.model.named_modules()}
@@ -159,8 +160,9 @@ def _difference(before: State, after: State, rows: int) -> dict[str, Array]:
         raise DataError("local_step returned a model with other entries in its state dict than the model it was given")
     if odd := [name for name in before if before[name].shape != after[name].shape]:
         raise DataError(f"local_step returned {odd[0]!r} in another shape than that of the model it was given")
+    # `before` is on the CPU; the step may have moved the model to another device, one without double precision even
     change = {
-        name: np.asarray((after[name].detach().double() - before[name].double()).cpu().numpy())
+        name: (after[name].detach().cpu().double() - before[name].double()).numpy()
         for name in before
         if before[name].is_floating_point() or name.endswith(_COUNTER)
     }
