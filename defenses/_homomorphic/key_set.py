@@ -5,12 +5,13 @@ gives to `threshold_paillier(keys=...)`. The encryption is Paillier's (`cipher`)
 
 The dealer draws n = p q of safe primes p = 2 p' + 1, q = 2 q' + 1 and shares d = n^-1 mod m, m = p' q', by a random
 polynomial f of degree t - 1 over Z_m with f(0) = d: holder i is given s_i = f(i + 1). The power d of a square mod n is
-its n-th root. By it a ciphertext c = (1 + x n) r^n mod n^2 of a plaintext x opens: c mod n = r^n mod n, whose n-th root
-is r, and c / r^n = 1 + x n mod n^2. c mod n itself need not be a square: holders raise an even power of it to their
-shares, and r follows from the root of that power (`threshold_cipher.combine`). No holder learns d or m (Shoup,
-"Practical threshold signatures", EUROCRYPT 2000, section 3, with the public exponent n). To check its answers, every
-party receives v, which generates the squares mod n, and v_i = v^s_i. `SharedKey.base` is v; `PublicKey.base` is another
-number, h, from which encryptions of zero are made. Clients also get Ed25519 keys to sign their uploads with.
+its n-th root: the squares form a group of order m, and n d = 1 mod m. By it a ciphertext c = (1 + x n) r^n mod n^2 of a
+plaintext x opens: c mod n = r^n mod n, whose n-th root is r, and c / r^n = 1 + x n mod n^2. c mod n itself need not be
+a square: holders raise an even power of it to their shares, and r follows from the root of that power
+(`threshold_cipher.combine`). No holder learns d or m (Shoup, "Practical threshold signatures", EUROCRYPT 2000, section
+3, with the public exponent n). To check its answers, every party receives v, which generates the squares mod n, and
+v_i = v^s_i. `SharedKey.base` is v; `PublicKey.base` is another number, h, from which encryptions of zero are made.
+Clients also get Ed25519 keys to sign their uploads with.
 
     secret             made by       known to              lives
     p, q, m, d, f      the dealer    the dealer            until the dealer's process ends; not in the result
@@ -35,6 +36,7 @@ from typing import Any, TypeVar
 import gmpy2
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from securefed._hyperparameters import check_integer
 from securefed._messages import ClientId
 from securefed.defenses._homomorphic.keys import PublicKey, djn_base, phe_library
 from securefed.defenses._homomorphic.safe_primes import safe_prime
@@ -132,14 +134,14 @@ def deal(threshold: int, holders: int, *, clients: int | None = None, bits: int 
         threshold: t, more than half of the holders: else two halves would open two sums whose difference is one
             client's contribution.
         holders: N, at most 64 (exponents grow by the 296 bits of 64!); clients 0..N-1 hold shares.
-        clients: number of clients that get identities (default N).
-        bits: of n, a multiple of 64, at least 2048.
-
-    Raises:
-        ConfigError: a number outside these ranges.
+        clients: number of clients that get identities, at least N (default N).
+        bits: length of n, a multiple of 64, at least 2048.
 
     Returns:
         The secrets of all clients; hand each client `only(client)` of it and keep nothing.
+
+    Raises:
+        ConfigError: a number outside these ranges.
     """
     return _deal(KeySet, threshold, holders, clients, bits)
 
@@ -163,6 +165,8 @@ def check_threshold(threshold: int, holders: int) -> None:
 def _deal(kind: type[K], threshold: int, holders: int, clients: int | None, bits: int) -> K:
     """Deal keys of this class; arguments and errors as of `deal`."""
     check_threshold(threshold, holders)
+    if clients is not None:
+        check_integer("clients", clients, holders, note="(the number of share holders, who are clients)")
     least = 256 if kind is InsecureKeySet else 2048
     if bits % 64 or bits < least:
         raise ConfigError(f"threshold keys have a multiple of 64 bits and at least {least}, not {bits}")
@@ -170,12 +174,13 @@ def _deal(kind: type[K], threshold: int, holders: int, clients: int | None, bits
     while abs(p - q) >> max(bits // 2 - 100, 1) == 0:  # too close for FIPS 186-5, A.1.3, as for `keys.generate`
         q = safe_prime(bits // 2)
     n, m = p * q, (p // 2) * (q // 2)  # m = p' q', the order of the squares mod n
-    # gcd(p - 1, q - 1) = 2 as p' and q' are different primes: fit for DJN randomness.
+    # gcd(p - 1, q - 1) = 2 as p' and q' are different primes: as the base h of Damgard,
+    # Jurik and Nielsen (2010) needs.
     coefficients = [gmpy2.invert(n, m), *(gmpy2.mpz(randbelow(int(m))) for _ in range(threshold - 1))]
     shares = {i: int(_evaluate(coefficients, i + 1, m)) for i in range(holders)}
     base = _square(n)
     verifiers = tuple(int(gmpy2.powmod(base, shares[i], n)) for i in range(holders))
-    signers = {i: Ed25519PrivateKey.generate() for i in range(clients or holders)}
+    signers = {i: Ed25519PrivateKey.generate() for i in range(holders if clients is None else clients)}
     identities = {i: key.public_key().public_bytes_raw() for i, key in signers.items()}
     public = PublicKey(phe_library().PaillierPublicKey(int(n)), djn_base(n))
     shared = SharedKey(public, threshold, int(base), verifiers, identities)

@@ -60,14 +60,15 @@ class SumTerms:
         cohort: S, the number of clients planned for one round.
         defense: how the sum is made.
         metrics: by name, the largest absolute value of one client's metric; their sums are part of the result.
-        largest_weight: largest weight of one client (its number of rows), rounded up to a power of two.
+        largest_weight: largest weight of one client (its number of rows); `like` rounds it up to a power of two.
         weighted: whether updates are weighted; never under noise, whose size must not depend on a weight.
         base: whether every round begins with a model that all parties hold, its base (`SumServer.open(base=...)`,
             `SumClient.receive(..., base=...)`): clients that were given different models are then never summed.
         differences: whether the update minus the base is summed; the mean is then added to the base.
         local: shell patterns of tensors that stay with their client, such as `*running_mean`.
         rounds: rounds at most; clients refuse further ones. `None` for any number.
-        epsilon: privacy budget: server and clients stop before a round would exceed it. `None` for no limit.
+        epsilon: privacy budget, at the delta of the defence's noise: server and clients stop before a round would
+            exceed it. `None` for no limit.
         max_void: attempts at one sum. An attempt is void if too few clients reply, or if one of them sat out because
             its update was beyond a bound or not finite.
 
@@ -97,8 +98,7 @@ class SumTerms:
         object.__setattr__(self, "defense", with_plain_numbers(self.defense))
         if self.differences and not self.base:
             raise ConfigError("differences are taken from a base; leave base=True")
-        if self.epsilon is not None and not self.plan.noised:
-            raise ConfigError(f"epsilon={self.epsilon:g} limits noise, and {self.defense.name} adds none")
+        self.budget()  # raises ConfigError now, and not when the server starts
         if _changes_updates(self.defense):
             self._check_alone()
         self.plan  # noqa: B018 - raises PlanError now, and not at the first message
@@ -329,7 +329,11 @@ class SumTerms:
         return replace(self.defense, aggregation=replace(aggregation, identities=replace(known, own={party: identity})))
 
     def budget(self) -> Budget | None:
-        """Return the server's privacy budget; `None` without a limit on epsilon."""
+        """Return the server's privacy budget; `None` without a limit on epsilon.
+
+        Raises:
+            ConfigError: epsilon is limited, and the defence adds no noise, or none that is accounted for.
+        """
         if self.epsilon is None:
             return None
         for transform in self.defense.transforms:
@@ -337,10 +341,15 @@ class SumTerms:
                 return transform.budget(self.epsilon)
             if isinstance(transform, DistributedNoise):
                 return transform.budget(self.epsilon, self.plan)
-        raise ConfigError(f"epsilon={self.epsilon:g} limits noise, and {self.defense.name} adds none")
+        adds = "noise that is not accounted for, as gaussian(...) and skellam(...) are" if self.plan.noised else "none"
+        raise ConfigError(f"epsilon={self.epsilon:g} limits noise, and {self.defense.name} adds {adds}")
 
     def epsilon_after(self, exchanges: int) -> float:
-        """Compute epsilon of this number of exchanges (attempts at a sum); infinite without noise, 0 before any."""
+        """Compute epsilon of this number of exchanges (attempts at a sum); infinite without noise, 0 before any.
+
+        Raises:
+            ConfigError: the defence adds noise that is not accounted for.
+        """
         if exchanges == 0:
             return 0.0
         cost = cost_of(self.defense, self.plan)

@@ -146,3 +146,11 @@ def test_a_dealer_deals_once_and_its_copies_agree(monkeypatch):
     assert copy.copy(dealer).keys(2, 3, 3, 2048) == keys  # by `__reduce__`, as worker processes get one
     assert dealt == [3]
     assert dealer.keys(3, 4, 4, 2048).shared.holders == 4
+
+
+@pytest.mark.parametrize("clients", [0, -1, 2, 3.0, True])
+def test_fewer_clients_than_share_holders_are_refused(clients):
+    """Holders sign with their identities; 0 is no word for the default."""
+    with pytest.raises(ConfigError, match=r"clients must be an integer of at least 3"):
+        insecure_deal(2, 3, clients=clients, bits=256)
+    assert sorted(insecure_deal(2, 3, clients=3, bits=256).signers) == [0, 1, 2]

@@ -14,11 +14,13 @@ from securefed._messages import SERVER, Message
 from securefed.defenses import (
     Identities,
     clip,
+    gaussian,
     new_identity,
     public_identity,
     secure_aggregation,
     skellam,
 )
+from securefed.defenses._differential_privacy import CentralGaussian, InsecureGaussian
 from securefed.defenses._homomorphic import InsecurePaillier
 from securefed.errors import (
     ConfigError,
@@ -254,3 +256,14 @@ def test_noise_longer_than_an_update_is_said(clients: int, says: bool) -> None:
     plan = SumTerms.like({"w": np.zeros(30_000)}, clients=clients, defense=noise).plan
     assert any("about 50 times as long as a clipped update" in line for line in plan.assumptions) == says
     assert any("The noise of the mean is about" in line for line in plan.assumptions) == says
+
+
+def test_a_budget_on_noise_that_is_not_accounted_for_is_refused_with_the_terms() -> None:
+    """Not only when the server starts. Noise from a seed hides nothing from a party that knows it."""
+    seeded = chain(clip(1.0), InsecureGaussian(CentralGaussian(2.0), 1))
+    with pytest.raises(ConfigError, match=r"adds noise that is not accounted for"):
+        SumTerms.like(BASE, clients=5, defense=seeded, local=("seen",), epsilon=3.0)
+    with pytest.raises(ConfigError, match=r"adds none"):
+        SumTerms.like(BASE, clients=5, defense=chain(clip(1.0)), local=("seen",), epsilon=3.0)
+    secret = chain(clip(1.0), gaussian(2.0))  # positive control
+    assert SumTerms.like(BASE, clients=5, defense=secret, local=("seen",), epsilon=30.0).budget() is not None
