@@ -7,7 +7,8 @@ z_i / N_i alone, z_i being the squared distances between the columns of each edg
 IGL it sends only its objective, one number. The attacker observes sums over the members, the clients whose sum a
 message is. The unknowns are the members' z_i / N_i, (members, edges).
 
-Their mean is easy to find. In the first round all gamma_i are equal, so that the sum shows the mean of the graphs. The
+Their mean is easy to find. In the first round all gamma_i are 1 / N, N the number of clients: a client computes gamma_i
+from its last graph, before its local steps, and has none yet. So the sum shows the mean of the graphs. The
 pooled distances p are those of one client with this graph (`pooled`): after one local step p is the mean of the
 z_i / N_i on all edges where no weight is 0, after more steps roughly.
 
@@ -35,7 +36,7 @@ seven of ten seeds of two members of ten vertices end exact within six starts.
 
 
 def starting_points(system: GraphSimulation, rng: np.random.Generator) -> Iterator[Array]:
-    """Yield guesses of z / N, (members, edges), without end: p for one client, else p plus random differences.
+    """Yield guesses of z / N, (members, edges): p alone for one client, else p plus random differences, without end.
 
     Args:
         system: simulation of the members in the observed rounds.
@@ -44,6 +45,7 @@ def starting_points(system: GraphSimulation, rng: np.random.Generator) -> Iterat
     equal_members = np.tile(pooled(system), (len(system.members), 1))
     if len(equal_members) == 1:
         yield equal_members
+        return
     while True:
         difference = rng.normal(size=equal_members.shape)
         difference -= difference.mean(axis=0)
@@ -69,8 +71,9 @@ def pooled(system: GraphSimulation) -> Array:
     powers = method.momentum ** np.arange(method.local_steps)
     total_step = method.step_size * float(np.cumsum(powers).sum())
     # At stationary distances every w_i stays at `start_weight`, so that a simulated sum of PPGL, sum gamma_i w_i, is
-    # start_weight times the members' total weight, the same number at each edge. The observed sum over this weight is
-    # the mean graph.
+    # start_weight times the members' total weight, the same number at each edge; `weight` is that total, (edges,). It
+    # follows from public numbers, so that it need not be read from the observed sum's last entry, which may be rounded
+    # or noised. The observed sum over this weight is the mean graph.
     weight = system.sent(system.stationary)[0].sum(axis=0)[: system.edges] / method.start_weight
     guess = np.maximum(
         stationary - (first_round.total[: system.edges] / weight - method.start_weight) / total_step, 0.0

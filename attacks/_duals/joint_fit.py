@@ -1,6 +1,7 @@
 """Recover each client's Gram matrix S_i from sums of FedPG's or FedPE's messages, by one fit of all clients.
 
-FedPG and FedPE are federated PCA by consensus ADMM; equation numbers are those of their paper (`fedpca_grassmann`).
+FedPG and FedPE are federated PCA by consensus ADMM; equation numbers are those of their paper (`fedpca_grassmann`), and
+norms of matrices are Frobenius norms.
 Client i has the rows A_i^T and S_i = A_i A_i^T. It keeps an iterate U_i and a dual variable Y_i of the constraint
 U_i = Z, both (features, rank), with Z the server's consensus. It starts at U_i = orth(Z), Y_i = 0. In a round
 
@@ -19,10 +20,10 @@ through Y_i - rho Z. If S_i becomes S_i + c I, f_i(U) changes by c (features - r
 steps do not show c. FedPE's do, as its U is not orthonormal.
 
 A sum of messages gives no single U_i. But each client's messages are a known function of S_i and of the broadcasts,
-and a non-linear one, so that the sums depend on every S_i. All clients are therefore simulated from the start, and
-their S_i fitted to the sums together. The attack `JointDuals` states this problem; its base `JointAttack` calls the
-methods here, solves the problem by Levenberg-Marquardt and reports the sum of the S_i. Messages hold M_i under the name
-`POINT`, broadcasts Z under the name `BASIS`.
+and a non-linear one, so that the sums depend on every S_i. All clients are therefore simulated from the first round on,
+and their S_i fitted to the sums together, which presumes the same clients in every round. The attack `JointDuals`
+states this problem; its base `JointAttack` calls the methods here, solves the problem by Levenberg-Marquardt and
+reports the sum of the S_i. Messages hold M_i under the name `POINT`, broadcasts Z under the name `BASIS`.
 """
 
 from __future__ import annotations
@@ -70,7 +71,10 @@ class JointDuals(JointAttack):
         return None if isinstance(algorithm, FedPG | FedPE) else "The messages hold no points of FedPG or FedPE."
 
     def size(self, target: Target, rounds: int) -> tuple[int, int]:
-        """Return the numbers of unknowns of one client and of observed entries; FedPG's lack of c saves an unknown."""
+        """Return the numbers of unknowns of one client and of observed entries.
+
+        FedPG does not show c, so it has one unknown less.
+        """
         algorithm, features = cast("FedPG | FedPE", target.algorithm), target.public.features
         return features * (features + 1) // 2 - local_steps_of(algorithm).blind, rounds * features * algorithm.rank
 

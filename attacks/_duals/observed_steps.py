@@ -11,8 +11,10 @@ Both M and Z+ are observed, and Y = 0 at first, so Y follows, and with it U = M 
 constraint on U^T U grows by rho B*B a round (entry by entry), B = max(0, U^T U - I), and is known as well.
 
 Z+ is the consensus that followed from the round's own sum. A view that does not record it shows only the broadcast of
-the client's next round, which is another one if the client missed rounds in between. One wrong Z+ spoils one round: the
-next Y does not depend on the last one.
+the client's next round, which is another one if the client missed rounds in between. A wrong Z+ makes Y, and so U, of
+the next round wrong; the Y after it follows from that round's own M and Z+ and is right again. For FedPG two steps are
+lost: the one that ends at the wrong U and the one that starts from it. FedPE's T adds up B*B of all rounds, so that it
+stays wrong.
 """
 
 from __future__ import annotations

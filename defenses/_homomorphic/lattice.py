@@ -10,13 +10,13 @@ secret key, and the key holder is sent the sum alone by a server that follows th
 that uploaded. "Context" is TenSEAL's word for the scheme's parameters together with a key.
 
 Cheon, Kim, Kim and Song, ASIACRYPT 2017; additions only. Entries are divided by their tensor's bound and put into
-the 4096 slots of a ciphertext (a "chunk" of the contribution). A slot is one real number that a ciphertext encrypts. A
-ciphertext holds slots times a scale, rounded to integers: the largest power of two at which a sum of N contributions
-stays below a quarter of the modulus of 120 bits.
+the 4096 slots of a ciphertext (a "chunk" of the contribution). A slot is one real number that a ciphertext, a pair of
+polynomials modulo a number of 120 bits (`lattice_ring`), encrypts. It encrypts the slots times a scale, rounded to
+integers. The scale is the largest power of two at which a sum of N contributions stays below a quarter of that modulus.
 
 The key holder floods its answers with noise that hides the scheme's own (`lattice_flood`): answers of a run with 2^30
-values differ by at most 2^-40 in distribution from answers without that noise, whatever the sums are, for ciphertexts
-that were encrypted according to the protocol. The flooding noise is the error that the plan states.
+values differ by at most 2^-40 in distribution from answers without the scheme's noise, whatever the sums are, for
+ciphertexts that were encrypted according to the protocol. The flooding noise is the error that the plan states.
 """
 
 from __future__ import annotations
@@ -157,9 +157,9 @@ class CKKS(KeyHolderAggregation[LatticeClient]):
 
     Guarantees, for a server and a key holder that follow the protocol and do not collude: the server learns the sum and
     who is in it; the key holder learns the sum and how many are in it. The sum is approximate, by at most
-    `TensorPlan.error` per entry; the probability that an entry of a sum exceeds that is below 2^-69. A client that sits
-    out uploads two uniform polynomials, so that the sum is uniform modulo the 120 bits it lives in: it shows nothing of
-    the other clients, and only that some client was out.
+    `TensorPlan.error` per entry; the probability that an entry of a sum exceeds that is below 2^-69
+    (`lattice_flood.flood_error`). A client that sits out uploads two uniform polynomials, so that the sum is uniform
+    modulo the 120 bits it lives in: it shows nothing of the other clients, and only that some client was out.
     Not promised: anything against server and key holder together (they open every contribution), against a server that
     deviates (it can have one client's ciphertexts decrypted, or subtract sums over different survivors), or against a
     client that lies (only it checks that its entries lie in their bounds). The server sees which clients dropped out.

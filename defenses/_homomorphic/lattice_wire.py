@@ -130,6 +130,7 @@ def _fault(vector: Any) -> str | None:
     if vector.size() != SLOTS:
         return f"it holds {vector.size()} slots, not {SLOTS}"
     (inner,) = vector.ciphertext()
+    # minus one: encryption divides by the last prime (`lattice_ring.PRIMES`)
     if (inner.size(), inner.coeff_modulus_size()) != (2, len(PRIMES) - 1):
         return f"it has {inner.size()} polynomials modulo {inner.coeff_modulus_size()} primes"
     return "it is transparent: its values stand in the clear" if inner.is_transparent() else None

@@ -246,6 +246,8 @@ class RecordingAlgorithm:
         return state, tensors
 
     def __getattr__(self, name: str) -> Any:
+        if name == "inner":  # of a copy that is being made, which has no attributes yet
+            raise AttributeError(name)
         return getattr(self.inner, name)
 
 
@@ -299,6 +301,7 @@ def run_with_losses(algorithm: Method, clients: Sequence[Dataset], losses: Losse
     result = ours.run(completed)
     # The plain run: in each exchange the uploads of all but the survivors are lost; of one that gave no sum, all
     # uploads, so that it is void here too and the numbers of both runs agree.
+    # `round` of records and messages is the number of the exchange.
     survivors = {record.round: record.survivors for record in result.transcript.records}
 
     def left_out(message: Message) -> bool:

@@ -1,7 +1,7 @@
 """Distances from graphs: exact in the clear, member by member from PPGL's sums, and honest about the rest."""
 
 from dataclasses import replace
-from itertools import permutations
+from itertools import islice, permutations
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from securefed.attacks import views
 from securefed.attacks._base import Target
 from securefed.attacks._distances import DistanceFit, centred_gram, embedding
 from securefed.attacks._distances.graph_simulation import GraphSimulation
+from securefed.attacks._distances.starting_points import starting_points
 from securefed.attacks._fitting.levenberg_marquardt import LeastSquaresFit
 from securefed.attacks.scores import relative_error
 from securefed.datasets._base import Dataset
@@ -170,3 +171,13 @@ def test_a_start_that_ends_in_no_number_does_not_replace_a_finite_fit() -> None:
         ends = list(order)
         norm, point, _ = TwoEnds(starts=2)._search(system, np.random.default_rng(0))
         assert np.isfinite(norm) and np.array_equal(point.ravel(), found) and not ends
+
+
+def test_one_client_has_one_start_and_several_have_ever_new_ones() -> None:
+    """Differences between the members of one client are none: a second start was not a number."""
+    federation, _, target = scene(PPGL(local_steps=1), rounds=2)
+    one = GraphSimulation.of(views.server(federation.transcript, 1), target)
+    assert len(list(islice(starting_points(one, np.random.default_rng(0)), 3))) == 1
+    both = GraphSimulation.of(views.sum_only(federation.transcript, None), target)
+    starts = list(islice(starting_points(both, np.random.default_rng(0)), 3))
+    assert len(starts) == 3 and np.isfinite(starts).all() and np.ptp(starts, axis=0).min() > 0

@@ -55,6 +55,7 @@ def too_few_numbers(report: AuditResult, algorithm: str) -> TooFewNumbers | None
     sizes = settings.get("sizes", {})
     if settings.get("secret") != ROWS or "numbers a round" not in sizes:
         return None
+    # client 0 is the attacked one
     found = TooFewNumbers(
         sizes["rounds"], sizes["rounds"] * sizes["numbers a round"], sizes["rows of client 0"], sizes["columns"]
     )

@@ -100,8 +100,8 @@ class L1:
 class Nuclear:
     """Psi = weight * sum of the singular values of every parameter that is a matrix; other parameters do not count.
 
-    The proximal operator soft-thresholds the singular values (LoSAC, sec. 5.5), so the matrices that it returns have
-    low rank up to rounding.
+    The proximal operator soft-thresholds the singular values (Liu et al., LoSAC, sec. 5.5), so the matrices that it
+    returns have low rank up to rounding.
     """
 
     weight: float
