@@ -59,8 +59,8 @@ class LeastSquaresFit:
         """Jacobian at `point`, (equations, parameters); empty where the residual or the Jacobian is not finite."""
         if not np.isfinite(self.norm):
             return np.zeros((0, 0))
-        jacobian = self.linearised(self.point)[1] if self.known is None else self.known
-        return jacobian if np.isfinite(jacobian).all() else np.zeros((0, 0))
+        found = self.linearised(self.point)[1] if self.known is None else self.known
+        return found if np.isfinite(found).all() else np.zeros((0, 0))
 
 
 @dataclass(frozen=True)
@@ -205,10 +205,7 @@ def gauss_newton(linearised: ResidualAndJacobian, start: Array, steps: int) -> L
 
 
 def newton_step(residual: Array, jacobian: Array) -> Array:
-    """Return the undamped step, computed with columns of unit length.
-
-    Directions whose singular value is below 1e-13 of the largest are left out: round-off of J may have made them.
-    """
+    """Return the undamped step, computed with columns of unit length; directions of pure round-off are left out."""
     scale = np.maximum(np.linalg.norm(jacobian, axis=0), _TINY)
     return np.asarray(lstsq(jacobian / scale, -residual, cond=1e-13, lapack_driver="gelsy")[0] / scale)
 
@@ -257,8 +254,7 @@ class NielsenDamping:
         """Return the next step to try, or `None` if the damping has to grow first."""
         jacobian = self._jacobian
         if self._norm < self._NEAR and self._growth == 2.0:  # the growth is 2 unless a step was refused at this point
-            # columns as they are, so that the cut-off is closer to round-off than that of `newton_step`: a column that
-            # is short because of its unit must not be taken for round-off
+            # columns keep their units: a smaller cut-off than `newton_step`'s spares those that are short by theirs
             return np.asarray(lstsq(jacobian, -self._residual, cond=1e-14, lapack_driver="gelsy")[0])
         if self._normal is None:
             self._normal = jacobian.T @ jacobian
@@ -288,8 +284,7 @@ class GeodesicAcceleration:
 
     With r'' the second derivative of r along v, the two minimise ||J v + r||^2 and ||J a + r''||^2, each plus the same
     damping. |a| and |v| are taken with columns of J scaled to unit length. After a refused step the damping is raised
-    by less (4) than it is lowered after a good one (10): Transtrum and Sethna's delayed gratification. After a step
-    that reduces the norm by less than a tenth it is lowered by 3 only: below that damping steps may be refused.
+    by less (4) than it is lowered after a good one (10): Transtrum and Sethna's delayed gratification.
 
     Args:
         residual: residual function of the search; the acceleration is a one-sided difference of it.
@@ -304,13 +299,10 @@ class GeodesicAcceleration:
     _HELPS = 0.9
     """Factor by which a correction must reduce the norm for another one to be tried."""
     _LOWEST, _HIGHEST = 1e-16, 1e12
-    """Smallest damping (round-off), and damping above which a search ends, relative to the largest squared singular
-    value.
-    """
+    """Smallest damping (round-off), and damping that ends a search, in units of the largest squared singular value."""
 
     def __init__(self, residual: ResidualFunction, corrections: int = 0) -> None:
-        # the first damping, relative to the largest squared singular value: tau = 1e-3 of algorithm 3.16
-        self._of, self._damping, self._corrections = residual, 1e-3, corrections
+        self._of, self._damping, self._corrections = residual, 1e-3, corrections  # tau of algorithm 3.16
 
     def at(self, point: Array, residual: Array, jacobian: Array) -> None:
         """Take over the residual and the Jacobian of a new point."""
@@ -351,7 +343,7 @@ class GeodesicAcceleration:
         return step
 
     def accepted(self, step: Array, norm: float, reached: float) -> None:
-        """Adapt the damping to a step that was taken."""
+        """Lower the damping by 10, or by 3 after a step that reduced the norm by less than a tenth."""
         self._damping = max(self._damping / (10 if reached < 0.9 * norm else 3), self._LOWEST)
 
     def rejected(self) -> bool:
@@ -375,8 +367,7 @@ class _DampedLeastSquares:
     """Least damping of the normal equations, with which they can be factorised."""
 
     def __init__(self, jacobian: Array) -> None:
-        # J = matrix * scale, the matrix with columns of unit length. Columns shorter than 1e-12 stay short: residuals
-        # are relative, so that round-off alone makes such a column, and scaled to length 1 it would direct the steps.
+        # J = matrix * scale, the matrix with columns of unit length; those below 1e-12, round-off alone, stay short
         self.scale = np.maximum(np.linalg.norm(jacobian, axis=0), 1e-12)
         self.matrix = jacobian / self.scale
         self._svd = None if len(self.scale) > self._LARGE else np.linalg.svd(self.matrix, full_matrices=False)

@@ -220,7 +220,6 @@ def test_broadcasts_of_another_kind_are_named(arguments, words) -> None:
 
 
 def test_fractions_are_not_cut_from_a_broadcast_that_starts_as_integers() -> None:
-    """The mean of uniform numbers as an integer is 0 for ever."""
     start, total = {"z": np.zeros(4, int)}, Aggregate({"y": np.full(4, 1.5)}, (0, 1))
 
     def combined(follow):
