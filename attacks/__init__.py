@@ -2,7 +2,7 @@
 
     from securefed.attacks import PowerGram, Target, views
 
-    view = views.server(result.transcript, client=0)
+    view = views.server(result.transcript, target=0)
     estimate = PowerGram().run(view, Target(algorithm, public), rng)
 
 `views` holds what each kind of attacker sees, `scores` how estimates are scored. To write an attack of your own, see

@@ -42,7 +42,7 @@ class FederatedMean(Algorithm[MeanServer, ClientData]):
     # EDIT: small, quick settings for the published checks (see README.md), and the audit's run of this algorithm. There
     # `secret` names what attacks try to reconstruct, and `utility` what the quality of the result is called.
     test_settings: ClassVar = {"scale": 2.0}
-    audit_case: ClassVar = AuditCase(settings={}, secret="gram", rounds=3, utility="score")
+    audit_case: ClassVar = AuditCase(settings={}, secret="samples", rounds=3, utility="score")
 
     def layout(self, public: Public) -> Layout:
         """Return the names, shapes and bounds of a contribution. Bounds follow from public facts, never from data.

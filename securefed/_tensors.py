@@ -101,6 +101,11 @@ class TensorSpec:
     sensitivity: float | None = None
 
     def __post_init__(self) -> None:
+        if not (isinstance(self.shape, tuple) and all(isinstance(n, int | np.integer) and n >= 0 for n in self.shape)):
+            raise DataError(
+                f"tensor {self.name!r}: the shape must be a tuple of sizes, such as (4,), or () for a scalar; "
+                f"got {self.shape!r}"
+            )
         if self.sensitivity is not None and not (np.isfinite(self.sensitivity) and self.sensitivity > 0):
             raise DataError(f"tensor {self.name!r}: its sensitivity must be positive and finite: {self.sensitivity}")
         if self.bound is not None and not (np.isfinite(self.bound) and self.bound > 0):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -21,7 +22,8 @@ from securefed._tensors import Layout, TensorSpec
 from securefed.algorithms._base import Algorithm, algorithms
 from securefed.attacks._base import attacks
 from securefed.datasets._base import Dataset
-from securefed.errors import ConfigError, DataError
+from securefed.defenses._secure_aggregation import secure_aggregation
+from securefed.errors import ConfigError, DataError, RoundVoid
 from securefed.testing import checks_for, parametrize_with_checks
 from securefed.testing._algorithm_checks import labelled_clients
 from securefed.testing._attack_checks import check_description, check_views_of
@@ -146,6 +148,16 @@ class NoPair(Broken):
         return {"gram": np.eye(6), "moment": np.zeros(6)}
 
 
+class ListOfArrays(Broken):
+    def contribute(self, client, broadcast, rng):
+        return client, [np.eye(6), np.zeros(6)]
+
+
+class NoServer(Broken):
+    def combine(self, server, aggregate):
+        return None
+
+
 class Lacking:
     needs_outcome: ClassVar[bool] = False
 
@@ -166,17 +178,58 @@ class Lacking:
         (OtherNames(), "must return the tensors of the layout, gram, moment; got hessian"),
         (OtherShape(), r"tensor 'gram' must have shape \(6, 6\), as the layout says; got \(5, 5\)"),
         (OtherType(), "tensor 'gram' must hold real numbers; got complex128"),
-        (NoPair(), r"must return a pair \(state, tensors by name\); got dict"),
+        (NoPair(), r'must return a pair \(state, \{"gram": array, \.\.\.\}\); got dict'),
+        (ListOfArrays(), r'a pair \(state, \{"gram": array, \.\.\.\}\); got list in place of the tensors'),
+        (NoServer(), "NoServer.combine must return the new server state; got None"),
     ],
     ids=lambda value: value if isinstance(value, str) else getattr(value, "__name__", type(value).__name__),
 )
 @pytest.mark.parametrize("defended", [False, True])
 def test_misuse_is_refused_by_name(algorithm: Any, words: str, defended: bool) -> None:
-    from securefed.defenses._chain import chain  # noqa: PLC0415
-    from securefed.defenses._secure_aggregation import secure_aggregation  # noqa: PLC0415
-
     with pytest.raises(ConfigError, match=words):
-        Federation(algorithm, labelled_clients(), chain(secure_aggregation()) if defended else None).run(1)
+        Federation(algorithm, labelled_clients(), secure_aggregation() if defended else None).run(1)
+
+
+class Mistaken(Broken):
+    """Its client step has a mistake."""
+
+    def contribute(self, client, broadcast, rng):
+        return client, {"gram": client.data.rows_of_mine, "moment": np.zeros(6)}
+
+
+class NotFinite(Broken):
+    """Its messages are not finite."""
+
+    def contribute(self, client, broadcast, rng):
+        return client, {"gram": np.full((6, 6), np.nan), "moment": np.zeros(6)}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "words", "cause"),
+    [(Mistaken(), "AttributeError: .*rows_of_mine", AttributeError), (NotFinite(), "'gram' holds NaN", DataError)],
+)
+def test_a_round_without_contributions_says_what_went_wrong_at_simulated_clients(
+    algorithm: Any, words: str, cause: type[Exception], caplog: Any
+) -> None:
+    """Over a network only the client's own log says it; there each client says the same thing once."""
+    with pytest.raises(RoundVoid, match=f"the simulated client 0 had no contribution because of .*{words}") as found:
+        Federation(algorithm, labelled_clients(), secure_aggregation()).run(1)
+    assert isinstance(found.value.__cause__, cause)
+    assert len(caplog.records) == len(labelled_clients())
+
+
+def test_the_shape_of_a_tensor_is_a_tuple() -> None:
+    with pytest.raises(DataError, match=r"a tuple of sizes, such as \(4,\), or \(\) for a scalar; got 4"):
+        TensorSpec("sum", 4)  # type: ignore[arg-type]
+
+
+def test_an_attack_of_an_own_module_is_audited_by_its_place(tmp_path: Path) -> None:
+    for name in ("algorithm", "attack"):
+        (tmp_path / f"own_{name}.py").write_text((ROOT / "extension_templates" / f"{name}.py").read_text())
+    options = ["--attacks", "own_attack:MeanRow", "--defenses", "plain", "--seeds", "2", "--workers", "1", "--json"]
+    shown = run_beside(tmp_path, "audit", "--algorithms", "own_algorithm:FederatedMean", *options)
+    (cell,) = json.loads(shown)["cells"]
+    assert cell["attack"] == "statistics/mean-row"
 
 
 def test_a_class_without_a_method_says_which() -> None:

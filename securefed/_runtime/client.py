@@ -93,6 +93,8 @@ class ClientNode:
     of `handle`. `None` for a client that answers alone."""
     simulated = False
     """True for a simulated client: then a contribution that does not fit the layout ends the run by name."""
+    absence: Exception | None = None
+    """Why this client last had no contribution; it stays here, and no message holds it."""
 
     def __init__(
         self,
@@ -336,9 +338,11 @@ class ClientNode:
         """Upload for a client without a contribution, or raise `error` if the defence hides nothing."""
         assert state.session is not None
         number, plan = state.session.round, state.session.plan
+        known, self.absence = repr(self.absence) == repr(error), error
         if not self._plans.hide_absence:
             raise error
-        _LOG.warning("client %d has no contribution to exchange %d: %r", self.client, number, error)
+        if not known:  # a client that fails in the same way in every attempt is logged once
+            _LOG.warning("client %d has no contribution to exchange %d: %r", self.client, number, error)
         if state.trains:  # the client then replies like any other if the server claims to have counted it
             state = replace(state, tentative=state.committed, tentative_round=number, absent=True)
         if has_indicator(plan):

@@ -20,7 +20,7 @@ from securefed._runtime.exchange import HelperNode
 from securefed._runtime.ledger import Ledger
 from securefed._runtime.privacy_checks import check_stateless_clients
 from securefed._runtime.run_options import RunOptions
-from securefed._runtime.server import Server
+from securefed._runtime.server import Progress, Result, Server
 from securefed._runtime.terms import Terms, new_run
 from securefed._transports.base import Endpoint, Transport
 from securefed._transports.in_process import InProcessTransport
@@ -29,7 +29,7 @@ from securefed.algorithms._validation import check_object, check_packable
 from securefed.datasets._base import Dataset
 from securefed.defenses._base import Helper
 from securefed.defenses._chain import Link
-from securefed.errors import DataError
+from securefed.errors import DataError, RoundVoid
 
 
 class Federation(Server):
@@ -97,6 +97,25 @@ class Federation(Server):
         if self.helper is not None:
             endpoints[self.helper.party] = HelperNode(self.helper, run)
         super().__init__(terms, transport(endpoints), run=run, options=options, nodes=nodes)
+
+    def run(self, rounds: int, *, evaluate_every: int = 0, progress: Progress | None = None) -> Result:
+        """Run as `Server.run` does, and say why a round stays void: the simulated clients know.
+
+        Raises:
+            RoundVoid: as of `Server.run`; its cause is the error for which the first client without a contribution had
+                none. A server over a network does not learn it.
+        """
+        try:
+            return super().run(rounds, evaluate_every=evaluate_every, progress=progress)
+        except RoundVoid as error:
+            absent = [node for node in self.nodes.values() if node.absence is not None]
+            if not absent:
+                raise
+            why, others = absent[0].absence, len(absent) - 1
+            raise RoundVoid(
+                f"the simulated client {absent[0].client} had no contribution because of {type(why).__name__}: {why}; "
+                f"{others} more had none. What the server saw: {error}"
+            ) from why
 
 
 def _check_clients(clients: Sequence[Dataset]) -> None:

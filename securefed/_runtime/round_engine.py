@@ -261,6 +261,8 @@ class RoundEngine:
             # `plan.added` names tensors that the defence adds to each contribution, for itself
             released = {name: value for name, value in record.released.items() if name not in summed.plan.added}
             server = self.algorithm.combine(self._server, Aggregate(released, record.survivors))
+            if server is None:
+                raise ConfigError(f"{type(self.algorithm).__name__}.combine must return the new server state; got None")
             broadcast = self.algorithm.broadcast(server)
         self._guard(broadcast)
         self._server, self.plan = server, with_disclosures(summed.plan, self.algorithm, self.public)

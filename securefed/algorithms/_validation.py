@@ -96,7 +96,9 @@ def check_contribution(algorithm: Algorithm[Any, Any], computed: Any, layout: La
     """
     name = f"{_name(algorithm)}.contribute"
     if not (isinstance(computed, tuple) and len(computed) == 2 and isinstance(computed[1], Mapping)):
-        raise ConfigError(f"{name} must return a pair (state, tensors by name); got {type(computed).__name__}.")
+        pair = isinstance(computed, tuple) and len(computed) == 2
+        got = f"{type(computed[1]).__name__} in place of the tensors" if pair else type(computed).__name__
+        raise ConfigError(f'{name} must return a pair (state, {{"{layout.names[0]}": array, ...}}); got {got}.')
     tensors: Tensors = computed[1]
     if set(tensors) != set(layout.names):
         raise ConfigError(

@@ -41,11 +41,12 @@ class Dataset:
             raise DataError("data must be a (rows, features) matrix; got None. Write Dataset(x), or Dataset(x, y).")
         try:
             given = real_array(self.x, "data")
-        except ValueError as error:
-            raise DataError(
-                f"data must be a (rows, features) matrix; got rows of different lengths ({error}). Give every row the "
-                "same number of features."
-            ) from error
+        except DataError as error:
+            if isinstance(error.__cause__, ValueError):  # NumPy makes no array of them
+                got = "got rows of different lengths. Give every row the same number of features."
+            else:
+                got = f"{error}."
+            raise DataError(f"data must be a (rows, features) matrix; {got}") from error
         kept = np.float32 if given.dtype == np.float32 else np.float64
         object.__setattr__(self, "x", np.ascontiguousarray(given, dtype=kept))
         if self.x.ndim != 2 or not self.x.size:

@@ -103,7 +103,12 @@ class LogisticRegression(LinearProblem):
     def shapes(self, public: Public) -> dict[str, tuple[int, ...]]:
         """Return the parameters' names and shapes; raise `ConfigError` where the data does not fit."""
         require(
-            1 <= public.classes <= 2,
+            public.classes >= 1,
+            "logistic regression separates labels 0 and 1, and the data declares no classes; write "
+            "Dataset(x, y.astype(int)) where labels are floats",
+        )
+        require(
+            public.classes <= 2,
             f"logistic regression separates labels 0 and 1, the data declares {public.classes} classes; "
             "use problem='softmax', or relabel",
         )

@@ -85,7 +85,10 @@ def check_something_is_attacked(attack: Any) -> None:
         found |= any(attack.applies(target, look) is None for look in looks.values())
         reason = attack.applies(target, looks["output only"])
         assert reason is not None, f"{attack.name}: it applies to the result of {name} alone, without a message"
-    assert found, f"{attack.name}: it applies to no view of any registered algorithm that has an audit case"
+    assert found, (
+        f"{attack.name}: it applies to no view of any registered algorithm with an audit case; import the module of "
+        "the algorithm whose messages it reads before this check"
+    )
 
 
 CHECKS = (check_description, check_every_view, check_something_is_attacked)

@@ -31,7 +31,7 @@ from securefed._auditing.registered.unfinished_tasks import Unfinished
 from securefed._auditing.report.round_curves import curves_of
 from securefed.datasets._loaders import load
 from securefed.datasets._row_tables import scaling_warning
-from securefed.errors import ConfigError, DataError, UnknownNameError
+from securefed.errors import ConfigError, DataError
 
 CLIENTS: Final = 8
 """Clients of an audit that names no number."""
@@ -346,10 +346,5 @@ def _fitting(subjects: Sequence[RegisteredSubject], *, named: bool) -> tuple[lis
 
 
 def _attacks(names: Sequence[str] | None) -> tuple[str, ...]:
-    """Resolve names of attacks, and refuse those that are not registered; all registered ones if none is given."""
-    known = catalogue.attacks.names
-    full = [catalogue.attacks[name].name for name in names or known]
-    for name in full:
-        if name not in known:
-            raise UnknownNameError("attack", name, known)
-    return tuple(dict.fromkeys(full))
+    """Resolve names of attacks, also `module:Class`; all registered ones if none is given."""
+    return tuple(dict.fromkeys(catalogue.attacks[name].name for name in names or catalogue.attacks.names))
