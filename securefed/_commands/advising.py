@@ -27,7 +27,6 @@ from securefed._commands.base import (
     Settings,
     Standardise,
     app,
-    guarded,
 )
 from securefed._commands.display import console, errors
 from securefed._commands.progress import progress
@@ -72,50 +71,45 @@ def advise(
     questions: Annotated[bool, typer.Option("--questions", help="Print the choice of a defence by questions.")] = False,
 ) -> None:
     """Find defences and settings that keep a leak acceptable on your data, and what each costs."""
+    if questions:
+        from securefed._auditing.advice.decision_tree import outline  # noqa: PLC0415 - not needed for --help
 
-    def command() -> int:
-        if questions:
-            from securefed._auditing.advice.decision_tree import outline  # noqa: PLC0415 - not needed for --help
+        for line in outline():
+            console.print(line.replace("**", ""), soft_wrap=True, highlight=False, markup=False)
+        return
+    if algorithm is None:
+        raise ConfigError("advise needs the name of an algorithm (see `securefed list`), or --questions")
+    if workers != 1:
+        from securefed._auditing.engine.worker_processes import warm_up  # noqa: PLC0415 - not needed for --help
 
-            for line in outline():
-                console.print(line.replace("**", ""), soft_wrap=True, highlight=False, markup=False)
-            return 0
-        if algorithm is None:
-            raise ConfigError("advise needs the name of an algorithm (see `securefed list`), or --questions")
-        if workers != 1:
-            from securefed._auditing.engine.worker_processes import warm_up  # noqa: PLC0415 - not needed for --help
+        warm_up()
+    from securefed._auditing.advice import search  # noqa: PLC0415 - heavy, and not needed for --help
+    from securefed._commands.named_run import parse_settings  # noqa: PLC0415
 
-            warm_up()
-        from securefed._auditing.advice import search  # noqa: PLC0415 - heavy, and not needed for --help
-        from securefed._commands.named_run import parse_settings  # noqa: PLC0415
-
-        with progress("advise", errors, silent=as_json) as step:
-            found = search.advise(
-                algorithm,
-                data=data,
-                acceptable=acceptable,
-                clients=clients,
-                rows_per_client=rows_per_client,
-                rounds=rounds,
-                settings=parse_settings(settings or []),
-                standardise=standardise,
-                owner_column=owner_column,
-                label_column=label_column,
-                colluding=colluding,
-                keep=keep,
-                seeds=seeds,
-                fineness=fineness,
-                workers=workers,
-                progress=step,
-            )
-        _write(found, out)
-        if as_json:
-            typer.echo(json.dumps(found.to_json(), indent=1, allow_nan=False))
-        else:
-            show_advice(found, seeds)
-        return 0
-
-    guarded(command)
+    with progress("advise", errors, silent=as_json) as step:
+        found = search.advise(
+            algorithm,
+            data=data,
+            acceptable=acceptable,
+            clients=clients,
+            rows_per_client=rows_per_client,
+            rounds=rounds,
+            settings=parse_settings(settings or []),
+            standardise=standardise,
+            owner_column=owner_column,
+            label_column=label_column,
+            colluding=colluding,
+            keep=keep,
+            seeds=seeds,
+            fineness=fineness,
+            workers=workers,
+            progress=step,
+        )
+    _write(found, out)
+    if as_json:
+        typer.echo(json.dumps(found.to_json(), indent=1, allow_nan=False))
+    else:
+        show_advice(found, seeds)
 
 
 def _write(found: Advice, out: Path | None) -> None:

@@ -26,7 +26,6 @@ from securefed._commands.base import (
     Settings,
     Standardise,
     app,
-    guarded,
     numbers,
     split,
     whole_numbers,
@@ -116,60 +115,54 @@ def audit(
         bool,
         typer.Option("--self-check", help="Only check that planted leaks are found and that planted safe runs pass."),
     ] = False,
-) -> None:
+) -> int:
     """Attack every algorithm under every defence and report how much of a client's data the messages leak."""
+    if check_itself:
+        return _self_check()
+    if fail_above is not None:
+        from securefed._auditing.gate.leakage_limits import require_limit  # noqa: PLC0415 - heavy, and not needed for --help
 
-    def command() -> int:
-        if check_itself:
-            return _self_check()
-        if fail_above is not None:
-            from securefed._auditing.gate.leakage_limits import require_limit  # noqa: PLC0415 - heavy, and not needed for --help
+        require_limit(fail_above, "--fail-above")
+    check_installed("the audit's page", "jinja2", "PIL")  # before minutes of attacks
+    if workers != 1:
+        from securefed._auditing.engine.worker_processes import warm_up  # noqa: PLC0415 - not needed for --help
 
-            require_limit(fail_above, "--fail-above")
-        check_installed("the audit's page", "jinja2", "PIL")  # before minutes of attacks
-        if workers != 1:
-            from securefed._auditing.engine.worker_processes import warm_up  # noqa: PLC0415 - not needed for --help
+        warm_up()
+    from securefed._commands import audit_run as auditing  # noqa: PLC0415 - heavy, and not needed for --help
+    from securefed._commands.named_run import parse_settings  # noqa: PLC0415
 
-            warm_up()
-        from securefed._commands import audit_run as auditing  # noqa: PLC0415 - heavy, and not needed for --help
-        from securefed._commands.named_run import parse_settings  # noqa: PLC0415
-
-        with progress("audit", errors, silent=as_json) as step:
-            report = auditing.run_and_save(
-                out,
-                step,
-                algorithms=split(algorithms),
-                defenses=split(defenses),
-                attacks=split(attacks),
-                data=data,
-                clients=clients,
-                rows_per_client=whole_numbers(rows_per_client, "--rows-per-client"),
-                rounds=rounds,
-                settings=parse_settings(settings or []),
-                standardise=standardise,
-                owner_column=owner_column,
-                label_column=label_column,
-                seeds=seeds,
-                epsilon=epsilon,
-                delta=delta,
-                epsilons=numbers(epsilons),
-                acceptable=acceptable,
-                every_seed=every_seed,
-                survivor_change=survivor_change,
-                membership=membership,
-                active=active,
-                workers=workers,
-            )
-        if as_json:
-            typer.echo(json.dumps(report.to_json(), indent=1))
-        else:
-            show_audit(report)
-            console.print(
-                f"\nReport: [bold]{escape(str(out / 'audit.html'))}[/] (data: {escape(str(out / 'audit.json'))})"
-            )
-        return _gate(report, fail_above)
-
-    guarded(command)
+    with progress("audit", errors, silent=as_json) as step:
+        report = auditing.run_and_save(
+            out,
+            step,
+            algorithms=split(algorithms),
+            defenses=split(defenses),
+            attacks=split(attacks),
+            data=data,
+            clients=clients,
+            rows_per_client=whole_numbers(rows_per_client, "--rows-per-client"),
+            rounds=rounds,
+            settings=parse_settings(settings or []),
+            standardise=standardise,
+            owner_column=owner_column,
+            label_column=label_column,
+            seeds=seeds,
+            epsilon=epsilon,
+            delta=delta,
+            epsilons=numbers(epsilons),
+            acceptable=acceptable,
+            every_seed=every_seed,
+            survivor_change=survivor_change,
+            membership=membership,
+            active=active,
+            workers=workers,
+        )
+    if as_json:
+        typer.echo(json.dumps(report.to_json(), indent=1))
+    else:
+        show_audit(report)
+        console.print(f"\nReport: [bold]{escape(str(out / 'audit.html'))}[/] (data: {escape(str(out / 'audit.json'))})")
+    return _gate(report, fail_above)
 
 
 @app.command(
@@ -196,27 +189,22 @@ def attack(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Attack a recorded run and report what its messages leak, and what the recording lacks."""
+    from securefed._commands.audit_run import attack_file  # noqa: PLC0415 - heavy, and not needed for --help
+    from securefed._commands.named_run import parse_settings  # noqa: PLC0415
 
-    def command() -> int:
-        from securefed._commands.audit_run import attack_file  # noqa: PLC0415 - heavy, and not needed for --help
-        from securefed._commands.named_run import parse_settings  # noqa: PLC0415
-
-        with progress("attack", errors, silent=as_json) as step:
-            found = attack_file(
-                transcript,
-                algorithm,
-                parse_settings(settings or []),
-                [parse_settings([candidate]) for candidate in candidates or []],
-                attacks=split(attacks),
-                target=target,
-                classes=classes,
-                rows=rows,
-                progress=step,
-            )
-        typer.echo(json.dumps(found.to_json(), indent=1) if as_json else str(found))
-        return 0
-
-    guarded(command)
+    with progress("attack", errors, silent=as_json) as step:
+        found = attack_file(
+            transcript,
+            algorithm,
+            parse_settings(settings or []),
+            [parse_settings([candidate]) for candidate in candidates or []],
+            attacks=split(attacks),
+            target=target,
+            classes=classes,
+            rows=rows,
+            progress=step,
+        )
+    typer.echo(json.dumps(found.to_json(), indent=1) if as_json else str(found))
 
 
 @app.command(
@@ -242,27 +230,23 @@ def compare(
         Path | None, typer.Option(help="Folder for comparison.html and comparison.json; none are written without it.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print comparison.json instead of the table.")] = False,
-) -> None:
+) -> int:
     """Compare two audits: leaks that grew or shrank by more than their intervals, utility and bytes."""
+    from securefed._auditing.report import comparison, comparison_page  # noqa: PLC0415 - not needed for --help
 
-    def command() -> int:
-        from securefed._auditing.report import comparison, comparison_page  # noqa: PLC0415 - not needed for --help
-
-        reports = comparison.read(before), comparison.read(after)
-        rows = comparison.compare(*reports)
+    reports = comparison.read(before), comparison.read(after)
+    rows = comparison.compare(*reports)
+    if out is not None:
+        comparison_page.save(out, *reports)
+    if as_json:
+        typer.echo(json.dumps(comparison_page.to_json(*reports), indent=1, allow_nan=False))
+    else:
+        show_comparison(rows, [str(item) for item in comparison.differences(*reports)], everything=every)
+        console.print(f"\n{comparison_page.summary(*reports)}", highlight=False, markup=False)
         if out is not None:
-            comparison_page.save(out, *reports)
-        if as_json:
-            typer.echo(json.dumps(comparison_page.to_json(*reports), indent=1, allow_nan=False))
-        else:
-            show_comparison(rows, [str(item) for item in comparison.differences(*reports)], everything=every)
-            console.print(f"\n{comparison_page.summary(*reports)}", highlight=False, markup=False)
-            if out is not None:
-                where = [escape(str(out / f"comparison.{kind}")) for kind in ("html", "json")]
-                console.print(f"\nPage: [bold]{where[0]}[/] (data: {where[1]})")
-        return _gate_growth(*reports) if fail_on_growth else 0
-
-    guarded(command)
+            where = [escape(str(out / f"comparison.{kind}")) for kind in ("html", "json")]
+            console.print(f"\nPage: [bold]{where[0]}[/] (data: {where[1]})")
+    return _gate_growth(*reports) if fail_on_growth else 0
 
 
 def _gate_growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> int:

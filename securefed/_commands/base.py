@@ -1,17 +1,17 @@
 """Define what all commands share: the application, common options, and the exit on an error.
 
-Each module of commands adds its own by `@app.command(...)`. A command's body is a function that returns the exit code
-and runs inside `guarded`; it imports the heavy parts of the package itself, so that `--help` stays quick.
+Each module of commands adds its own by `@app.command(...)`. A command returns its exit code, or nothing for
+success, and imports the heavy parts of the package itself, so that `--help` stays quick.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import metadata
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
+from typer.core import TyperGroup
 
 from securefed._commands.display import errors
 from securefed.errors import ConfigError, SecureFedError
@@ -19,8 +19,22 @@ from securefed.errors import ConfigError, SecureFedError
 EXIT_DECLINED, EXIT_BAD_INPUT, EXIT_LEAK = 1, 2, 3
 """Exit codes: a plan promises less than was required, bad input, and a leak above the limit that was given."""
 
+
+class _Commands(TyperGroup):
+    """Run a command, and exit with its code; print an error of the library in one line and exit with code 2."""
+
+    def invoke(self, ctx: Any) -> None:
+        try:
+            code = super().invoke(ctx)
+        except SecureFedError as error:
+            errors.print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
+            raise typer.Exit(EXIT_BAD_INPUT) from error
+        raise typer.Exit(code or 0)
+
+
 app = typer.Typer(
     name="securefed",
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -77,21 +91,6 @@ Standardise = Annotated[
 OwnerColumn = Annotated[str, typer.Option(help="Column that says whose row it is; each client is then one owner.")]
 LabelColumn = Annotated[str, typer.Option(help="Column of the labels in a file; by default y or label.")]
 Names = Annotated[str | None, typer.Option(help="Comma-separated names; all by default (see `securefed list`).")]
-
-
-def guarded(command: Callable[[], int]) -> None:
-    """Run a command, and exit with its code; print an error of the library in one line and exit with code 2.
-
-    Args:
-        command: returns the exit code; 0 for success.
-    """
-    try:
-        code = command()
-    except SecureFedError as error:
-        errors.print(f"[bold red]{type(error).__name__}[/]: {escape(str(error))}", highlight=False, soft_wrap=True)
-        raise typer.Exit(EXIT_BAD_INPUT) from error
-    if code:
-        raise typer.Exit(code)
 
 
 def split(names: str | None) -> list[str] | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from securefed._commands.base import DefenseSettings, app, guarded
+from securefed._commands.base import DefenseSettings, app
 from securefed._commands.display import console
 
 if TYPE_CHECKING:
@@ -48,24 +48,19 @@ def identity(
     path: Annotated[Path, typer.Argument(help="File of the private identity; an existing one is kept.")],
 ) -> None:
     """Make this site's private identity, and show the public one with its fingerprint."""
+    from securefed._commands.party_files import make_identity, write_whole  # noqa: PLC0415 - not for --help
+    from securefed.defenses._secure_aggregation.identities import fingerprint_of, public_identity  # noqa: PLC0415
 
-    def command() -> int:
-        from securefed._commands.party_files import make_identity, write_whole  # noqa: PLC0415 - not for --help
-        from securefed.defenses._secure_aggregation.identities import fingerprint_of, public_identity  # noqa: PLC0415
-
-        public = public_identity(make_identity(path))
-        beside = path.with_name(f"{path.name}.pub")
-        write_whole(beside, f"{public.hex()}\n".encode())
-        _say(
-            [
-                f"Private: {path}. Keep it like a password, and give it to no one.",
-                f"Public:  {public.hex()} ({beside}). Send it to the site that writes the terms.",
-                f"Fingerprint: {fingerprint_of(public)}. Read it to the others on the phone, against a swapped one.",
-            ]
-        )
-        return 0
-
-    guarded(command)
+    public = public_identity(make_identity(path))
+    beside = path.with_name(f"{path.name}.pub")
+    write_whole(beside, f"{public.hex()}\n".encode())
+    _say(
+        [
+            f"Private: {path}. Keep it like a password, and give it to no one.",
+            f"Public:  {public.hex()} ({beside}). Send it to the site that writes the terms.",
+            f"Fingerprint: {fingerprint_of(public)}. Read it to the others on the phone, against a swapped one.",
+        ]
+    )
 
 
 @party.command(
@@ -109,27 +104,22 @@ def terms(
     epsilon: Annotated[float | None, typer.Option(help="Privacy budget, of a defence that adds noise.")] = None,
 ) -> None:
     """Write what all parties agree on, and show what it promises; compare the fingerprint at all sites."""
+    from securefed._commands.named_run import parse_settings  # noqa: PLC0415 - heavy, and not needed for --help
+    from securefed._commands.party_files import read_arrays, write_whole  # noqa: PLC0415
+    from securefed.errors import ConfigError  # noqa: PLC0415
+    from securefed.parties import SumTerms  # noqa: PLC0415
 
-    def command() -> int:
-        from securefed._commands.named_run import parse_settings  # noqa: PLC0415 - heavy, and not needed for --help
-        from securefed._commands.party_files import read_arrays, write_whole  # noqa: PLC0415
-        from securefed.errors import ConfigError  # noqa: PLC0415
-        from securefed.parties import SumTerms  # noqa: PLC0415
-
-        settings = parse_settings(defense_settings or []) | ({} if threshold is None else {"threshold": threshold})
-        made = SumTerms.like(
-            read_arrays(like), clients=clients, defense=_defense(defense, settings, identity or []),
-            bounds=_bounds(bound or []), metrics=metric or (), largest_weight=largest_weight, base=base,
-            local=local or (), rounds=rounds, epsilon=epsilon,
-        )  # fmt: skip
-        data, plan = made.to_bytes(), made.plan  # a plan that cannot be kept is refused here
-        if path.exists() and path.read_bytes() != data:
-            raise ConfigError(f"{path} holds other terms; the parties may have it already: give another path")
-        write_whole(path, data)
-        _say([str(plan), f"Terms: {path}, fingerprint {_fingerprint(made)}. It must be the same at all sites."])
-        return 0
-
-    guarded(command)
+    settings = parse_settings(defense_settings or []) | ({} if threshold is None else {"threshold": threshold})
+    made = SumTerms.like(
+        read_arrays(like), clients=clients, defense=_defense(defense, settings, identity or []),
+        bounds=_bounds(bound or []), metrics=metric or (), largest_weight=largest_weight, base=base,
+        local=local or (), rounds=rounds, epsilon=epsilon,
+    )  # fmt: skip
+    data, plan = made.to_bytes(), made.plan  # a plan that cannot be kept is refused here
+    if path.exists() and path.read_bytes() != data:
+        raise ConfigError(f"{path} holds other terms; the parties may have it already: give another path")
+    write_whole(path, data)
+    _say([str(plan), f"Terms: {path}, fingerprint {_fingerprint(made)}. It must be the same at all sites."])
 
 
 @party.command(
@@ -155,19 +145,14 @@ def contribute(
     seal_key_file: SealKey = None,
 ) -> None:
     """Answer the newest request in the folder; the update leaves this machine masked, and in no other form."""
+    from securefed._commands.party_files import read_arrays, read_identity  # noqa: PLC0415
+    from securefed._commands.party_turns import Contribution, answer  # noqa: PLC0415
 
-    def command() -> int:
-        from securefed._commands.party_files import read_arrays, read_identity  # noqa: PLC0415
-        from securefed._commands.party_turns import Contribution, answer  # noqa: PLC0415
-
-        at = _exchange(folder, terms, state or Path(f"client-{number}.state"), seal_key_file)
-        read = [None if path is None else read_arrays(path) for path in (update, base)]
-        key = None if identity is None else read_identity(identity)
-        numbers = {name: _number(text, f"--metric {name}") for name, text in _pairs(metric or [], "--metric").items()}
-        _say(answer(at, number, key, Contribution(read[0], weight, numbers, read[1])))
-        return 0
-
-    guarded(command)
+    at = _exchange(folder, terms, state or Path(f"client-{number}.state"), seal_key_file)
+    read = [None if path is None else read_arrays(path) for path in (update, base)]
+    key = None if identity is None else read_identity(identity)
+    numbers = {name: _number(text, f"--metric {name}") for name, text in _pairs(metric or [], "--metric").items()}
+    _say(answer(at, number, key, Contribution(read[0], weight, numbers, read[1])))
 
 
 @party.command(
@@ -191,19 +176,14 @@ def sum_(
     seal_key_file: SealKey = None,
 ) -> None:
     """Take the replies that are there and go on: to the next requests, and at the end to the mean."""
+    from securefed._commands.base import split  # noqa: PLC0415
+    from securefed._commands.party_files import read_arrays  # noqa: PLC0415
+    from securefed._commands.party_turns import take_turn  # noqa: PLC0415
 
-    def command() -> int:
-        from securefed._commands.base import split  # noqa: PLC0415
-        from securefed._commands.party_files import read_arrays  # noqa: PLC0415
-        from securefed._commands.party_turns import take_turn  # noqa: PLC0415
-
-        at = _exchange(folder, terms, state, seal_key_file)
-        invited = None if cohort is None else [_client(text, "--cohort") for text in split(cohort) or []]
-        model = None if base is None else read_arrays(base)
-        _say(take_turn(at, round=round, base=model, cohort=invited, without=without or ()))
-        return 0
-
-    guarded(command)
+    at = _exchange(folder, terms, state, seal_key_file)
+    invited = None if cohort is None else [_client(text, "--cohort") for text in split(cohort) or []]
+    model = None if base is None else read_arrays(base)
+    _say(take_turn(at, round=round, base=model, cohort=invited, without=without or ()))
 
 
 @party.command(
@@ -211,14 +191,9 @@ def sum_(
 )
 def status(folder: Folder) -> None:
     """Say who is waited for."""
+    from securefed._commands.party_turns import describe  # noqa: PLC0415
 
-    def command() -> int:
-        from securefed._commands.party_turns import describe  # noqa: PLC0415
-
-        _say([describe(folder)])
-        return 0
-
-    guarded(command)
+    _say([describe(folder)])
 
 
 def _say(sentences: list[str]) -> None:

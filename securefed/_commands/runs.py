@@ -24,7 +24,6 @@ from securefed._commands.base import (
     Settings,
     Standardise,
     app,
-    guarded,
 )
 from securefed._commands.display import console, errors, show_plan, show_registry
 from securefed._commands.progress import progress
@@ -104,47 +103,43 @@ def run(
     yes: Annotated[
         bool, typer.Option("--yes", help="Run although the plan promises less than the file requires, without asking.")
     ] = False,
-) -> None:
+) -> int:
     """Run one algorithm on real data, in the clear or under a defence.
 
     Exit codes: 0 done; 1 not run, because the plan promises less than the file requires; 2 bad input, or a run that
     could not be completed.
     """
+    seal = _seal(seal_key_file, seal_anchor, checkpoint)
+    from securefed._commands import named_run as running  # noqa: PLC0415 - heavy, and not needed for --help
 
-    def command() -> int:
-        seal = _seal(seal_key_file, seal_anchor, checkpoint)
-        from securefed._commands import named_run as running  # noqa: PLC0415 - heavy, and not needed for --help
-
-        if algorithm.endswith(".toml"):
-            what, agreed = _from_file(context, Path(algorithm), reveal or None, quiet=as_json, yes=yes)
-            if not agreed:
-                return EXIT_DECLINED
-        else:
-            own, defending = running.parse_settings(settings or []), running.parse_settings(defense_settings or [])
-            what = running.NamedRun(
-                algorithm, own, defense, defending, data, clients, cohort, partition, held_out, rounds, evaluate_every,
-                seed, owner_column, label_column, standardise,
-            )  # fmt: skip
-        with progress(what.algorithm, errors, silent=as_json) as step:
-            ran = running.execute(
-                what,
-                checkpoint=checkpoint,
-                seal=seal,
-                reveal=reveal or None,
-                progress=lambda entry: step(entry.round + 1, what.rounds, running.line(entry)),
-            )
+    if algorithm.endswith(".toml"):
+        what, agreed = _from_file(context, Path(algorithm), reveal or None, quiet=as_json, yes=yes)
+        if not agreed:
+            return EXIT_DECLINED
+    else:
+        own, defending = running.parse_settings(settings or []), running.parse_settings(defense_settings or [])
+        what = running.NamedRun(
+            algorithm, own, defense, defending, data, clients, cohort, partition, held_out, rounds, evaluate_every,
+            seed, owner_column, label_column, standardise,
+        )  # fmt: skip
+    with progress(what.algorithm, errors, silent=as_json) as step:
+        ran = running.execute(
+            what,
+            checkpoint=checkpoint,
+            seal=seal,
+            reveal=reveal or None,
+            progress=lambda entry: step(entry.round + 1, what.rounds, running.line(entry)),
+        )
+    if out is not None:
+        ran.save(out)
+    if as_json:
+        typer.echo(json.dumps(ran.to_json(), indent=1))
+    else:
+        for sentence in running.summary(ran):
+            console.print(escape(sentence), soft_wrap=True, highlight=False)
         if out is not None:
-            ran.save(out)
-        if as_json:
-            typer.echo(json.dumps(ran.to_json(), indent=1))
-        else:
-            for sentence in running.summary(ran):
-                console.print(escape(sentence), soft_wrap=True, highlight=False)
-            if out is not None:
-                console.print(f"Results: [bold]{escape(str(out))}[/]")
-        return 0
-
-    guarded(command)
+            console.print(f"Results: [bold]{escape(str(out))}[/]")
+    return 0
 
 
 def _from_file(
@@ -190,19 +185,14 @@ def _was_given(context: typer.Context, name: str) -> bool:
 )
 def key(path: Annotated[Path, typer.Argument(help="File to write; an existing file is not changed.")]) -> None:
     """Make a key for encrypting files: 32 bytes, in a file that only its owner can read."""
+    from securefed._persistence.sealing import make_key  # noqa: PLC0415
 
-    def command() -> int:
-        from securefed._persistence.sealing import make_key  # noqa: PLC0415
-
-        make_key(path)
-        console.print(
-            f"Key: [bold]{escape(str(path))}[/]. Do not store it beside the files that it encrypts, and keep a "
-            "copy in a safe place: without the key they cannot be opened.",
-            soft_wrap=True,
-        )
-        return 0
-
-    guarded(command)
+    make_key(path)
+    console.print(
+        f"Key: [bold]{escape(str(path))}[/]. Do not store it beside the files that it encrypts, and keep a "
+        "copy in a safe place: without the key they cannot be opened.",
+        soft_wrap=True,
+    )
 
 
 def _seal(key_file: Path | None, anchor: Path | None, checkpoint: Path | None) -> Seal | None:
@@ -235,22 +225,17 @@ def list_(
     kind: Annotated[RegistryName | None, typer.Argument(help="Which names to show; all by default.")] = None,
 ) -> None:
     """List every algorithm, defence and attack with its source; active attacks are those of `audit --active`."""
+    from securefed import _catalogue as catalogue  # noqa: PLC0415 - heavy, and not needed for --help
+    from securefed.attacks import active_attacks  # noqa: PLC0415 - likewise
 
-    def command() -> int:
-        from securefed import _catalogue as catalogue  # noqa: PLC0415 - heavy, and not needed for --help
-        from securefed.attacks import active_attacks  # noqa: PLC0415 - likewise
-
-        for name, title, registry in (
-            (RegistryName.algorithms, "algorithms", catalogue.algorithms),
-            (RegistryName.defenses, "defenses", catalogue.defenses),
-            (RegistryName.attacks, "attacks", catalogue.attacks),
-            (RegistryName.active, "active attacks, by a server that chooses its broadcasts", active_attacks),
-        ):
-            if kind in (None, name):
-                show_registry(title, registry)
-        return 0
-
-    guarded(command)
+    for name, title, registry in (
+        (RegistryName.algorithms, "algorithms", catalogue.algorithms),
+        (RegistryName.defenses, "defenses", catalogue.defenses),
+        (RegistryName.attacks, "attacks", catalogue.attacks),
+        (RegistryName.active, "active attacks, by a server that chooses its broadcasts", active_attacks),
+    ):
+        if kind in (None, name):
+            show_registry(title, registry)
 
 
 @app.command(
@@ -271,13 +256,8 @@ def plan(
     ] = None,
 ) -> None:
     """Show a run's plan in advance: bounds, bits, largest cohort, error, stages, bytes, cost, assumptions."""
+    from securefed._commands.audit_run import plan_for  # noqa: PLC0415
+    from securefed._commands.named_run import parse_settings  # noqa: PLC0415
 
-    def command() -> int:
-        from securefed._commands.audit_run import plan_for  # noqa: PLC0415
-        from securefed._commands.named_run import parse_settings  # noqa: PLC0415
-
-        own, defending = parse_settings(settings or []), parse_settings(defense_settings or [])
-        show_plan(*plan_for(algorithm, defense, clients, data, own, defending), tree)
-        return 0
-
-    guarded(command)
+    own, defending = parse_settings(settings or []), parse_settings(defense_settings or [])
+    show_plan(*plan_for(algorithm, defense, clients, data, own, defending), tree)
