@@ -13,8 +13,9 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner
 
 from securefed._catalogue import algorithms
+from securefed._commands.base import parse_settings
 from securefed._commands.cli import app
-from securefed._commands.named_run import NamedRun, build, execute, measures, parse_settings, prepare
+from securefed._commands.named_run import NamedRun, build, execute, measures, prepare
 from securefed.datasets._loaders import digits
 from securefed.datasets._named_partitions import PARTITIONS, partitioned
 from securefed.errors import ConfigError

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from securefed._commands.base import (
     DATA_HELP,
@@ -27,13 +26,16 @@ from securefed._commands.base import (
     Settings,
     Standardise,
     app,
+    parse_settings,
 )
-from securefed._commands.display import console, errors
+from securefed._commands.display import console, errors, plain_table, say
 from securefed._commands.progress import progress
 from securefed.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
-    from securefed._auditing.advice.advice_values import Advice, RecordSetting, Setting
+    from rich.table import Table
+
+    from securefed._auditing.advice.advice_values import Advice, Setting
 
 _WIDE: Final = 120
 """Columns of a terminal from which on the table shows everything."""
@@ -74,8 +76,7 @@ def advise(
     if questions:
         from securefed._auditing.advice.decision_tree import outline  # noqa: PLC0415 - not needed for --help
 
-        for line in outline():
-            console.print(line.replace("**", ""), soft_wrap=True, highlight=False, markup=False)
+        say(*(line.replace("**", "") for line in outline()))
         return
     if algorithm is None:
         raise ConfigError("advise needs the name of an algorithm (see `securefed list`), or --questions")
@@ -84,7 +85,6 @@ def advise(
 
         warm_up()
     from securefed._auditing.advice import search  # noqa: PLC0415 - heavy, and not needed for --help
-    from securefed._commands.named_run import parse_settings  # noqa: PLC0415
 
     with progress("advise", errors, silent=as_json) as step:
         found = search.advise(
@@ -94,7 +94,7 @@ def advise(
             clients=clients,
             rows_per_client=rows_per_client,
             rounds=rounds,
-            settings=parse_settings(settings or []),
+            settings=parse_settings(settings),
             standardise=standardise,
             owner_column=owner_column,
             label_column=label_column,
@@ -134,7 +134,7 @@ def show_advice(found: Advice, seeds: int) -> None:
 
     console.print(f"[bold]What to do about {escape(found.algorithm)} on {escape(found.data)}[/]", highlight=False)
     for number, one in enumerate(words.answers(found), 1):
-        _print_all(f"{number}. {one.words}", _paste(one.setting))
+        say(f"\n{number}. {one.words}", *([f"\n{one.paste}"] if one.paste else []))
     if found.records:
         console.print(_record_table(found))
     console.print()
@@ -147,23 +147,16 @@ def show_advice(found: Advice, seeds: int) -> None:
         highlight=False,
     )
     for reason in dict.fromkeys(one.note for one in found.tried if math.isnan(one.leak)):
-        console.print(escape(f"`{words.UNKNOWN}`: {reason}."), highlight=False, soft_wrap=True)
-    few = f"{seeds} runs of each setting are too few to rely on; add --seeds {ENOUGH}." if seeds < ENOUGH else ""
-    _print_all(few)
-
-
-def _print_all(*lines: str) -> None:
-    """Print lines with an empty one above each; empty ones are left out."""
-    for line in lines:
-        if line:
-            console.print(f"\n{escape(line)}", soft_wrap=True, highlight=False)
+        say(f"`{words.UNKNOWN}`: {reason}.")
+    if seeds < ENOUGH:
+        say(f"\n{seeds} runs of each setting are too few to rely on; add --seeds {ENOUGH}.")
 
 
 def _record_table(found: Advice) -> Table:
     """Lay out the settings that hide single rows."""
     from securefed._auditing.advice.advised_words import record_rows  # noqa: PLC0415 - not needed for --help
 
-    table = Table(title="\nSingle rows", title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = plain_table("\nSingle rows", gap=2)
     for name in ("epsilon of a row", "right guesses of 100, at most", "utility", "usable"):
         table.add_column(name, justify="right")
     for row in record_rows(found):
@@ -171,21 +164,10 @@ def _record_table(found: Advice) -> Table:
     return table
 
 
-def _paste(setting: Setting | RecordSetting | None) -> str:
-    """Return the command to paste for a setting; the empty text without one."""
-    return "" if setting is None else setting.paste
-
-
 def _table(found: Advice) -> Table:
     """Lay the settings out; a narrow terminal leaves out the utility in the clear and the seconds."""
     wide = console.width >= _WIDE
-    table = Table(
-        title=f"{found.algorithm} on {found.data}: settings tried; {found.acceptable:g} is acceptable",
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+    table = plain_table(f"{found.algorithm} on {found.data}: settings tried; {found.acceptable:g} is acceptable")
     table.add_column("")
     table.add_column("setting", overflow="fold")
     figures = ("rows", "rounds", "leak", "up to", "seen from", "utility", *(("clear",) if wide else ()), "bytes up")

@@ -27,10 +27,10 @@ from securefed._commands.base import (
     Standardise,
     app,
     numbers,
+    parse_settings,
     split,
-    whole_numbers,
 )
-from securefed._commands.display import console, errors, show_audit, show_comparison
+from securefed._commands.display import console, errors
 from securefed._commands.progress import progress
 from securefed._extras import check_installed
 
@@ -129,7 +129,6 @@ def audit(
 
         warm_up()
     from securefed._commands import audit_run as auditing  # noqa: PLC0415 - heavy, and not needed for --help
-    from securefed._commands.named_run import parse_settings  # noqa: PLC0415
 
     with progress("audit", errors, silent=as_json) as step:
         report = auditing.run_and_save(
@@ -140,16 +139,16 @@ def audit(
             attacks=split(attacks),
             data=data,
             clients=clients,
-            rows_per_client=whole_numbers(rows_per_client, "--rows-per-client"),
+            rows_per_client=numbers(rows_per_client, "--rows-per-client", int) or None,
             rounds=rounds,
-            settings=parse_settings(settings or []),
+            settings=parse_settings(settings),
             standardise=standardise,
             owner_column=owner_column,
             label_column=label_column,
             seeds=seeds,
             epsilon=epsilon,
             delta=delta,
-            epsilons=numbers(epsilons),
+            epsilons=numbers(epsilons, "--epsilons", float),
             acceptable=acceptable,
             every_seed=every_seed,
             survivor_change=survivor_change,
@@ -160,6 +159,8 @@ def audit(
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=1))
     else:
+        from securefed._commands.audit_tables import show_audit  # noqa: PLC0415 - heavy, and not needed for --help
+
         show_audit(report)
         console.print(f"\nReport: [bold]{escape(str(out / 'audit.html'))}[/] (data: {escape(str(out / 'audit.json'))})")
     return _gate(report, fail_above)
@@ -190,13 +191,12 @@ def attack(
 ) -> None:
     """Attack a recorded run and report what its messages leak, and what the recording lacks."""
     from securefed._commands.audit_run import attack_file  # noqa: PLC0415 - heavy, and not needed for --help
-    from securefed._commands.named_run import parse_settings  # noqa: PLC0415
 
     with progress("attack", errors, silent=as_json) as step:
         found = attack_file(
             transcript,
             algorithm,
-            parse_settings(settings or []),
+            parse_settings(settings),
             [parse_settings([candidate]) for candidate in candidates or []],
             attacks=split(attacks),
             target=target,
@@ -241,6 +241,8 @@ def compare(
     if as_json:
         typer.echo(json.dumps(comparison_page.to_json(*reports), indent=1, allow_nan=False))
     else:
+        from securefed._commands.audit_tables import show_comparison  # noqa: PLC0415 - likewise
+
         show_comparison(rows, [str(item) for item in comparison.differences(*reports)], everything=every)
         console.print(f"\n{comparison_page.summary(*reports)}", highlight=False, markup=False)
         if out is not None:

@@ -6,8 +6,11 @@ success, and imports the heavy parts of the package itself, so that `--help` sta
 
 from __future__ import annotations
 
+import ast
+import json
+from collections.abc import Iterable
 from importlib import metadata
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.markup import escape
@@ -16,6 +19,7 @@ from typer.core import TyperGroup
 from securefed._commands.display import errors
 from securefed.errors import ConfigError, SecureFedError
 
+T = TypeVar("T", int, float)
 EXIT_DECLINED, EXIT_BAD_INPUT, EXIT_LEAK = 1, 2, 3
 """Exit codes: a plan promises less than was required, bad input, and a leak above the limit that was given."""
 
@@ -93,24 +97,45 @@ LabelColumn = Annotated[str, typer.Option(help="Column of the labels in a file; 
 Names = Annotated[str | None, typer.Option(help="Comma-separated names; all by default (see `securefed list`).")]
 
 
+def parse_settings(pairs: Iterable[str] | None) -> dict[str, Any]:
+    """Parse `name=value` pairs: numbers, truth values, null and lists as in JSON or Python, all else as text.
+
+    Raises:
+        ConfigError: a text is not of the form `name=value`, or there are two values for one setting.
+    """
+    texts: dict[str, str] = {}
+    for pair in pairs or ():
+        name, equals, value = pair.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            raise ConfigError(f"a setting must be written name=value; got {pair!r}")
+        if name in texts:
+            raise ConfigError(f"two values for one setting, {name}: {texts[name]!r} and {value!r}; give it once")
+        texts[name] = value
+    return {name: _read(value) for name, value in texts.items()}
+
+
+def _read(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError:
+        pass
+    try:  # what JSON does not know: .1, 1., +3, True, None
+        read = ast.literal_eval(value.strip())
+    except (ValueError, SyntaxError):
+        return value
+    return read if read is None or isinstance(read, int | float | list) else value
+
+
 def split(names: str | None) -> list[str] | None:
     """Split names at commas; return `None` for no names."""
     return [name.strip() for name in names.split(",") if name.strip()] if names else None
 
 
-def numbers(values: str | None) -> list[float]:
-    """Split numbers at commas; raise `ConfigError` for anything else."""
+def numbers(values: str | None, option: str, kind: type[T]) -> list[T]:
+    """Split numbers of a kind (`int` or `float`) at commas; raise `ConfigError`, with the option, for anything else."""
     try:
-        return [float(value) for value in split(values) or []]
+        return [kind(value) for value in split(values) or []]
     except ValueError as error:
-        raise ConfigError(
-            f"--epsilons must be numbers with commas between them, as in 1,8,64; got {values!r}"
-        ) from error
-
-
-def whole_numbers(values: str | None, option: str) -> list[int] | None:
-    """Split whole numbers at commas; `None` for no text; raise `ConfigError` for anything else."""
-    try:
-        return [int(value) for value in split(values) or []] or None
-    except ValueError as error:
-        raise ConfigError(f"{option} must be whole numbers with commas between them; got {values!r}") from error
+        what = "whole numbers" if kind is int else "numbers"
+        raise ConfigError(f"{option} must be {what} with commas between them, as in 1,8,64; got {values!r}") from error

@@ -1,14 +1,11 @@
-"""Print results on the command line: tables and plans.
+"""Print results on the command line: sentences, registries and plans.
 
-A report of an audit consists of cells. A cell is one attack on one algorithm under one defence, from one view (what the
-attacker sees: all messages, sums only, ...), for one secret (one client's data, or all clients' pooled), with its
-leakage over several runs and a verdict such as `exposed`. Where an attack did not run, the report gives the reason.
+`audit_tables` prints the report of an audit, whose parts take longer to import.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -16,215 +13,24 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from securefed._auditing.engine.audit_result import AuditResult
-    from securefed._auditing.engine.results import Cell
-    from securefed._auditing.report.comparison import Compared
-
 console = Console()
 errors = Console(stderr=True)
-_LONGEST_REASON = 200
-"""Largest number of characters of a reason; `audit.json` holds the whole text."""
 
 
-def show_audit(report: AuditResult) -> None:
-    """Print a report: a table with one line for each algorithm, defence and view, and what follows from it.
-
-    Each line holds the strongest attack on one client's data and on all clients' pooled, or numbers of the reasons why
-    none ran. Below stand these reasons, a legend, membership inference if it was tested, and what to do next.
-    """
-    from securefed._auditing.cases.own_setup import head_text, owner_note  # noqa: PLC0415
-    from securefed._auditing.engine.audit_result import AUDIT  # noqa: PLC0415
-    from securefed._auditing.report.algorithm_section import noise_sentence  # noqa: PLC0415
-    from securefed._auditing.report.decision import decision  # noqa: PLC0415
-    from securefed._auditing.report.palette import TONES  # noqa: PLC0415
-    from securefed._auditing.report.plain_sums import added, with_sums  # noqa: PLC0415
-    from securefed._auditing.report.report_words import COUNTS, chance_text, short, short_defense  # noqa: PLC0415
-    from securefed._auditing.report.selections import strongest  # noqa: PLC0415
-
-    # What an attack found in exact sums counts for unprotected messages too, which a server can add: such cells are
-    # added where single messages told less, and named below (`added`). The report on disk keeps what was measured.
-    report = with_sums(report)
-    for warning in report.settings[AUDIT].get("warnings", ()):
-        console.print(f"[bold yellow]warning[/]: {escape(warning)}", soft_wrap=True, highlight=False)
-    for name in report.algorithms:
-        if sizes := report.settings[name].get("sizes"):
-            head = f"[bold]{escape(short(name))}[/]: {escape(head_text(sizes))}"
-            console.print(head, soft_wrap=True, highlight=False)
-    for note in dict.fromkeys(owner_note(report.settings[name].get("sizes", {})) for name in report.algorithms):
-        if note:
-            console.print(escape(note), soft_wrap=True, highlight=False)
-    best = strongest(report.cells)
-    gaps, reasons = _gaps(report)
-    console.print(_leak_table(report, best, gaps))
-    for cell in best.values():
-        if text := chance_text(cell):
-            where = f"{short(cell.algorithm)}, {short_defense(cell.defense)}, {cell.view}"
-            console.print(f"{escape(where)}: {cell.leakage.mean:.2f} is no finding: {text}", soft_wrap=True)
-    if len(report.algorithms) == 1 and (noise := noise_sentence(report, report.algorithms[0])):
-        console.print(escape(noise), soft_wrap=True, highlight=False)
-    for cell in added(report):
-        where = f"{short(cell.algorithm)}, {short_defense(cell.defense)}, {cell.view}"
-        console.print(f"{escape(where)}: {cell.note}", soft_wrap=True, highlight=False)
-    for number, reason in enumerate(reasons, 1):
-        console.print(f"({number}) did not run: {escape(_cut(reason))}", soft_wrap=True)
-    legend = "  ".join(f"[{_tone(word)}]{look.mark} {word}[/]" for word, look in TONES.items())
-    console.print(
-        f"{legend}\nWhere it is inconclusive, the attacks failed or scatter too much, and say nothing of the data; "
-        f"“worse” is worse than a guess. {COUNTS} Epsilon and everything else are in the report.",
-        soft_wrap=True,
-        highlight=False,
-    )
-    if report.membership:
-        console.print()
-        _show_membership(report)
-    console.print(f"\n[bold]{escape(decision(report))}[/]", soft_wrap=True, highlight=False)
-    _show_next(report)
+def say(*sentences: str) -> None:
+    """Print sentences as they are, a line each; the terminal wraps them."""
+    for sentence in sentences:
+        console.print(sentence, soft_wrap=True, highlight=False, markup=False)
 
 
-def _leak_table(
-    report: AuditResult,
-    best: Mapping[tuple[str, str, str, str], Cell],
-    gaps: Mapping[tuple[str, str, str], Sequence[int]],
-) -> Table:
-    """Lay out the strongest cells, one line for each algorithm, defence and view.
+def plain_table(title: str, gap: int = 1) -> Table:
+    """Make a table without lines.
 
     Args:
-        report: gives the order of the lines.
-        best: by algorithm, defence, view and secret, the strongest cell.
-        gaps: by algorithm, defence and view, the numbers of the reasons why attacks did not run.
+        title: above the table.
+        gap: spaces between two columns.
     """
-    from securefed._auditing.engine.results import CLIENT, FEDERATION  # noqa: PLC0415
-    from securefed._auditing.report.report_words import short, short_defense  # noqa: PLC0415
-
-    title = "Leakage of the strongest attack: mean [95 % interval], 1 = exact, 0 = nothing"
-    table = _table(title, ("defence", "view", "one client", "all clients pooled"))
-    previous = ("", "")
-    for algorithm, defense, view in sorted(dict.fromkeys([*(key[:3] for key in best), *gaps]), key=_order(report)):
-        cells = [best.get((algorithm, defense, view, secret)) for secret in (CLIENT, FEDERATION)]
-        texts = [_leakage(cell) if cell else "" for cell in cells]
-        numbers = "".join(f" ({number})" for number in gaps.get((algorithm, defense, view), []))
-        absent = f"[dim]did not run{numbers}[/]" if numbers else ""
-        if algorithm != previous[0]:
-            table.add_row(f"[bold]{escape(short(algorithm))}[/]")
-        table.add_row(
-            f"  {short_defense(defense)}" if (algorithm, defense) != previous else "",
-            view.replace(" + ", "+"),
-            *(texts if any(texts) else [absent, ""]),
-        )
-        if absent and any(texts):
-            table.add_row("", "", absent)
-        previous = (algorithm, defense)
-    return table
-
-
-def _show_next(report: AuditResult) -> None:
-    """Print how sure the audit is where it has few runs, the settings that held, and what was not tried."""
-    from securefed._auditing.engine.audit_result import AUDIT  # noqa: PLC0415
-    from securefed._auditing.engine.statistics import ENOUGH  # noqa: PLC0415
-    from securefed._auditing.report.actions import actions  # noqa: PLC0415
-    from securefed._auditing.report.next_runs import enough_seeds  # noqa: PLC0415
-    from securefed._auditing.report.sureness import lying, runs_sentence, some_fewer  # noqa: PLC0415
-
-    plain: dict[str, Any] = {"soft_wrap": True, "highlight": False, "markup": False}
-    seeds = report.settings[AUDIT]["seeds"]
-    if seeds < ENOUGH:
-        console.print(f"\n{runs_sentence(seeds, some_fewer(report))}\n  {enough_seeds(report)}", **plain)
-    for action in actions(report):
-        console.print(f"\n{action.what} {action.why}", **plain)
-        for said, text in action.steps:
-            for line in (said, *(f"  {one}" for one in text.splitlines())):
-                if line:
-                    console.print(line, **plain)
-    if untried := lying(report):  # says that no server which lies to clients was tried, and how to try one
-        console.print(f"\n{untried}", **plain)
-
-
-def _table(title: str, names: Sequence[str]) -> Table:
-    """Make a table without lines, whose columns do not wrap."""
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in names:
-        table.add_column(name, no_wrap=True)
-    return table
-
-
-def _show_membership(report: AuditResult) -> None:
-    """Print one line for each algorithm and noise: how well each adversary tells records from others like them."""
-    from securefed._auditing.differential_privacy.membership_audit import RECORD_CANARY  # noqa: PLC0415
-    from securefed._auditing.report.membership_sentence import ADVERSARIES, by_noise, membership  # noqa: PLC0415
-    from securefed._auditing.report.palette import tone  # noqa: PLC0415
-
-    def shown(row: Mapping[str, Any] | None) -> str:
-        if row is None:
-            return "[dim]did not run[/]"
-        value, low, high = row["auc"]
-        return f"[{_tone(row['verdict'])}]{tone(row['verdict']).mark} {value:.2f} \\[{low:.2f},{high:.2f}][/]"
-
-    title = "Which rows were in the data: AUC [95 % interval], 1 = certainty, .5 = a coin"
-    table = _table(title, ("algorithm", "noise", *ADVERSARIES.values()))
-    previous = ""
-    for row in by_noise(report):
-        name = row["algorithm"]
-        table.add_row(name if name != previous else "", row["noise"], *map(shown, row["found"]))
-        previous = name
-    console.print(table)
-    console.print(membership(report), soft_wrap=True, highlight=False)
-    console.print("Canaries, the worst case of each noise, are in the report.", soft_wrap=True, highlight=False)
-    for reason in report.skipped:
-        if RECORD_CANARY in reason:
-            console.print(f"did not run: {escape(reason)}", soft_wrap=True, highlight=False)
-
-
-def _gaps(report: AuditResult) -> tuple[dict[tuple[str, str, str], list[int]], list[str]]:
-    """Return the numbers of the reasons by algorithm, defence and view, and the reasons, each once."""
-    numbers: dict[str, int] = {}
-    gaps: dict[tuple[str, str, str], list[int]] = {}
-    for item in report.missing:
-        said = f"{item.attack}: {item.said}" if item.attack else item.said
-        number = numbers.setdefault(said, len(numbers) + 1)
-        gaps.setdefault((item.algorithm, item.defense, item.view), []).append(number)
-    return gaps, list(numbers)
-
-
-def _cut(reason: str) -> str:
-    """Shorten a reason to `_LONGEST_REASON` characters."""
-    return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}... (audit.json says it all)"
-
-
-def _order(report: AuditResult) -> Callable[[tuple[str, str, str]], tuple[int, int, int]]:
-    """Return the sort key: algorithms and defences as reported, those without a cell last; views by strength."""
-    from securefed._auditing.report.observers import strength  # noqa: PLC0415
-
-    algorithms = list(dict.fromkeys([*report.algorithms, *(item.algorithm for item in report.missing)]))
-    defenses = list(dict.fromkeys([*(cell.defense for cell in report.cells), *(m.defense for m in report.missing)]))
-    return lambda key: (algorithms.index(key[0]), defenses.index(key[1]), strength(key[2]))
-
-
-def _leakage(cell: Cell) -> str:
-    """Write a cell's mean leakage and 95 % interval, or that its attacks failed, with its verdict's mark and colour."""
-    from securefed._auditing.report.palette import tone  # noqa: PLC0415
-    from securefed._auditing.report.report_words import (  # noqa: PLC0415
-        ATTACKS_FAILED,
-        interval_text,
-        leak_text,
-        search_failed,
-    )
-
-    start = f"[{_tone(cell.verdict.word)}]{tone(cell.verdict.word).mark}"
-    if search_failed(cell):
-        return f"{start} {ATTACKS_FAILED}[/]"
-    mean = leak_text(cell.leakage.mean).partition(" ")[0]  # "worse", which the legend says in full
-    ends = interval_text(cell.leakage.low, cell.leakage.high)  # "0.12 to 0.34", "up to 0.34" or nothing
-    shown = ends if ends.startswith("up") or not ends else f"\\[{ends.replace(' to ', ',')}]"
-    return f"{start} {mean:>5} {shown}[/]"
-
-
-def _tone(word: str) -> str:
-    """Return the colour of a verdict in a terminal, bold where something leaks."""
-    from securefed._auditing.engine.statistics import EXPOSED  # noqa: PLC0415
-    from securefed._auditing.report.palette import tone  # noqa: PLC0415
-
-    return f"bold {tone(word).terminal}" if word == EXPOSED else tone(word).terminal
+    return Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, gap, 0, 0))
 
 
 def show_registry(title: str, registry: Any) -> None:
@@ -247,46 +53,8 @@ def show_plan(defense: Any, found: Any, clients: int | None = None) -> None:
         clients: number of clients for which to show also a tree of groups of the plan's size, each of which sums its
             own; `None` for no tree.
     """
-    for line in (*str(found).splitlines(), *_costs(defense, found, clients)):
-        console.print(escape(line), soft_wrap=True, highlight=False)
-
-
-def _costs(defense: Any, found: Any, clients: int | None) -> list[str]:
     from securefed import _costs as costs  # noqa: PLC0415 - not needed for --help
 
-    if clients is None:
-        return costs.cost_lines(defense, found)
-    tree = costs.aggregator_tree(defense, found.layout, clients, found.clients)
-    return costs.cost_lines(defense, found) + costs.tree_lines(tree)
-
-
-def show_comparison(rows: Sequence[Compared], uneven: Sequence[str], *, everything: bool) -> None:
-    """Print the cells that changed, or all of them, and the settings in which the two audits differ.
-
-    Args:
-        rows: the cells of both audits, each with its leakage before and after.
-        uneven: sentences on settings in which the audits differ.
-        everything: whether to print also the cells that did not change.
-    """
-    from securefed._auditing.engine.statistics import EXPOSED, NOT_DETECTED, PARTIAL  # noqa: PLC0415
-    from securefed._auditing.report.comparison import QUIET  # noqa: PLC0415 - not needed for --help
-    from securefed._auditing.report.report_words import short, short_defense  # noqa: PLC0415
-
-    shown = [row for row in rows if everything or row.change not in QUIET]
-    table = Table(title="Leakage before and after", title_justify="left", box=None, pad_edge=False)
-    for name in ("algorithm, defence, view, attack, secret", "before", "after", "change", "utility", "bytes"):
-        table.add_column(name)
-    style = {"grew": _tone(EXPOSED), "no longer known": _tone(PARTIAL), "shrank": _tone(NOT_DETECTED)}
-    for row in shown:
-        attack = row.attack.rsplit("/", 1)[-1]
-        where = f"{short(row.algorithm)}, {short_defense(row.defense)}, {row.view}, {attack}, {row.secret}"
-        leaks = ["" if value is None else f"{value:.3f}" for value in (row.before, row.after)]
-        change = f"[{style[row.change]}]{row.change}[/]" if row.change in style else row.change
-        utility = "" if row.utility is None else f"{row.utility:+.3f}"
-        traffic = "" if row.bytes is None else f"x {row.bytes:.2f}"
-        table.add_row(escape(where), *leaks, change, utility, traffic)
-    if shown:
-        console.print(table)
-    console.print(f"{len(rows)} cells compared, {len(rows) - len(shown)} without a change that shows and left out.")
-    for sentence in uneven:
-        console.print(f"- not the same audit: {escape(sentence)}", soft_wrap=True)
+    say(*str(found).splitlines(), *costs.cost_lines(defense, found))
+    if clients is not None:
+        say(*costs.tree_lines(costs.aggregator_tree(defense, found.layout, clients, found.clients)))

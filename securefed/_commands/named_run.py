@@ -6,7 +6,6 @@ and `summary` and `FinishedRun.save` give the result to people and to files.
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import time
@@ -304,36 +303,6 @@ def summary(ran: FinishedRun) -> list[str]:
         out.append(f"personal results of {len(result.personal)} clients")
     out += [f"assumed: {sentence}" for sentence in result.plan.assumptions]
     return out
-
-
-def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """Parse `name=value` pairs: numbers, truth values, null and lists as in JSON or Python, all else as text.
-
-    Raises:
-        ConfigError: a text is not of the form `name=value`, or there are two values for one setting.
-    """
-    texts: dict[str, str] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        name = name.strip()
-        if not equals or not name:
-            raise ConfigError(f"a setting must be written name=value; got {pair!r}")
-        if name in texts:
-            raise ConfigError(f"two values for one setting, {name}: {texts[name]!r} and {value!r}; give it once")
-        texts[name] = value
-    return {name: _read(value) for name, value in texts.items()}
-
-
-def _read(value: str) -> Any:
-    try:
-        return json.loads(value)
-    except json.JSONDecodeError:
-        pass
-    try:  # what JSON does not know: .1, 1., +3, True, None
-        read = ast.literal_eval(value.strip())
-    except (ValueError, SyntaxError):
-        return value
-    return read if read is None or isinstance(read, int | float | list) else value
 
 
 def _texts(settings: Mapping[str, Any]) -> dict[str, Any]:

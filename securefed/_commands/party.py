@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
-from securefed._commands.base import DefenseSettings, app
-from securefed._commands.display import console
+from securefed._commands.base import DefenseSettings, app, parse_settings, split
+from securefed._commands.display import say
+from securefed.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
     from securefed._commands.party_turns import Exchange
@@ -54,12 +54,10 @@ def identity(
     public = public_identity(make_identity(path))
     beside = path.with_name(f"{path.name}.pub")
     write_whole(beside, f"{public.hex()}\n".encode())
-    _say(
-        [
-            f"Private: {path}. Keep it like a password, and give it to no one.",
-            f"Public:  {public.hex()} ({beside}). Send it to the site that writes the terms.",
-            f"Fingerprint: {fingerprint_of(public)}. Read it to the others on the phone, against a swapped one.",
-        ]
+    say(
+        f"Private: {path}. Keep it like a password, and give it to no one.",
+        f"Public:  {public.hex()} ({beside}). Send it to the site that writes the terms.",
+        f"Fingerprint: {fingerprint_of(public)}. Read it to the others on the phone, against a swapped one.",
     )
 
 
@@ -104,12 +102,10 @@ def terms(
     epsilon: Annotated[float | None, typer.Option(help="Privacy budget, of a defence that adds noise.")] = None,
 ) -> None:
     """Write what all parties agree on, and show what it promises; compare the fingerprint at all sites."""
-    from securefed._commands.named_run import parse_settings  # noqa: PLC0415 - heavy, and not needed for --help
     from securefed._commands.party_files import read_arrays, write_whole  # noqa: PLC0415
-    from securefed.errors import ConfigError  # noqa: PLC0415
     from securefed.parties import SumTerms  # noqa: PLC0415
 
-    settings = parse_settings(defense_settings or []) | ({} if threshold is None else {"threshold": threshold})
+    settings = parse_settings(defense_settings) | ({} if threshold is None else {"threshold": threshold})
     made = SumTerms.like(
         read_arrays(like), clients=clients, defense=_defense(defense, settings, identity or []),
         bounds=_bounds(bound or []), metrics=metric or (), largest_weight=largest_weight, base=base,
@@ -119,7 +115,7 @@ def terms(
     if path.exists() and path.read_bytes() != data:
         raise ConfigError(f"{path} holds other terms; the parties may have it already: give another path")
     write_whole(path, data)
-    _say([str(plan), f"Terms: {path}, fingerprint {_fingerprint(made)}. It must be the same at all sites."])
+    say(str(plan), f"Terms: {path}, fingerprint {_fingerprint(made)}. It must be the same at all sites.")
 
 
 @party.command(
@@ -152,7 +148,7 @@ def contribute(
     read = [None if path is None else read_arrays(path) for path in (update, base)]
     key = None if identity is None else read_identity(identity)
     numbers = {name: _number(text, f"--metric {name}") for name, text in _pairs(metric or [], "--metric").items()}
-    _say(answer(at, number, key, Contribution(read[0], weight, numbers, read[1])))
+    say(*answer(at, number, key, Contribution(read[0], weight, numbers, read[1])))
 
 
 @party.command(
@@ -176,14 +172,13 @@ def sum_(
     seal_key_file: SealKey = None,
 ) -> None:
     """Take the replies that are there and go on: to the next requests, and at the end to the mean."""
-    from securefed._commands.base import split  # noqa: PLC0415
     from securefed._commands.party_files import read_arrays  # noqa: PLC0415
     from securefed._commands.party_turns import take_turn  # noqa: PLC0415
 
     at = _exchange(folder, terms, state, seal_key_file)
     invited = None if cohort is None else [_client(text, "--cohort") for text in split(cohort) or []]
     model = None if base is None else read_arrays(base)
-    _say(take_turn(at, round=round, base=model, cohort=invited, without=without or ()))
+    say(*take_turn(at, round=round, base=model, cohort=invited, without=without or ()))
 
 
 @party.command(
@@ -193,19 +188,13 @@ def status(folder: Folder) -> None:
     """Say who is waited for."""
     from securefed._commands.party_turns import describe  # noqa: PLC0415
 
-    _say([describe(folder)])
-
-
-def _say(sentences: list[str]) -> None:
-    for sentence in sentences:
-        console.print(escape(sentence), soft_wrap=True, highlight=False)
+    say(describe(folder))
 
 
 def _exchange(folder: Path, terms: Path, state: Path, seal_key_file: Path | None) -> Exchange:
     """Read what `sum` and `contribute` both need: the terms, and the key of their state."""
     from securefed._commands.party_turns import Exchange  # noqa: PLC0415
     from securefed._persistence.sealing import Seal  # noqa: PLC0415
-    from securefed.errors import StorageError  # noqa: PLC0415
     from securefed.parties import SumTerms  # noqa: PLC0415
 
     seal = None if seal_key_file is None else Seal.from_file(seal_key_file, make=False)
@@ -219,8 +208,6 @@ def _exchange(folder: Path, terms: Path, state: Path, seal_key_file: Path | None
 
 def _check_no_key_holder(defense: Defense) -> None:
     """Refuse a defence with parties beside server and clients: they would have to answer messages too."""
-    from securefed.errors import ConfigError  # noqa: PLC0415
-
     if defense.aggregation.beside:
         raise ConfigError(
             f"{defense.name} needs a key holder, which has no command; use securefed.parties.SumHelper in Python"
@@ -236,7 +223,6 @@ def _defense(name: str, settings: dict[str, object], identity: list[str]) -> Def
     from securefed.defenses._chain import as_defense  # noqa: PLC0415
     from securefed.defenses._secure_aggregation.double_masking import SecureAggregation  # noqa: PLC0415
     from securefed.defenses._secure_aggregation.identities import Identities  # noqa: PLC0415
-    from securefed.errors import ConfigError  # noqa: PLC0415
 
     made = as_defense(build(defenses, name, settings))
     _check_no_key_holder(made)
@@ -260,8 +246,6 @@ def _bounds(texts: list[str]) -> float | dict[str, float] | None:
 
 def _pairs(texts: list[str], option: str) -> dict[str, str]:
     """Read NAME=VALUE, each name once; `option` names the option in errors."""
-    from securefed.errors import ConfigError  # noqa: PLC0415
-
     pairs: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -273,15 +257,12 @@ def _pairs(texts: list[str], option: str) -> dict[str, str]:
 
 def _client(text: str, option: str) -> int:
     """Read a client's number; raise `ConfigError` for anything but a whole number from 0."""
-    from securefed.errors import ConfigError  # noqa: PLC0415
-
     if not text.strip().isdecimal():
         raise ConfigError(f"{option} must name clients by whole numbers from 0; got {text!r}")
     return int(text)
 
 
 def _number(text: str, option: str) -> float:
-    from securefed.errors import ConfigError  # noqa: PLC0415
 
     try:
         return float(text)

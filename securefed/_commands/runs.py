@@ -24,9 +24,11 @@ from securefed._commands.base import (
     Settings,
     Standardise,
     app,
+    parse_settings,
 )
-from securefed._commands.display import console, errors, show_plan, show_registry
+from securefed._commands.display import console, errors, say, show_plan, show_registry
 from securefed._commands.progress import progress
+from securefed.errors import ConfigError
 
 if TYPE_CHECKING:
     from securefed._commands.named_run import NamedRun
@@ -117,7 +119,7 @@ def run(
         if not agreed:
             return EXIT_DECLINED
     else:
-        own, defending = running.parse_settings(settings or []), running.parse_settings(defense_settings or [])
+        own, defending = parse_settings(settings), parse_settings(defense_settings)
         what = running.NamedRun(
             algorithm, own, defense, defending, data, clients, cohort, partition, held_out, rounds, evaluate_every,
             seed, owner_column, label_column, standardise,
@@ -135,8 +137,7 @@ def run(
     if as_json:
         typer.echo(json.dumps(ran.to_json(), indent=1))
     else:
-        for sentence in running.summary(ran):
-            console.print(escape(sentence), soft_wrap=True, highlight=False)
+        say(*running.summary(ran))
         if out is not None:
             console.print(f"Results: [bold]{escape(str(out))}[/]")
     return 0
@@ -152,7 +153,6 @@ def _from_file(
     """
     from securefed._commands.named_run import federation  # noqa: PLC0415 - heavy, and not needed for --help
     from securefed._commands.run_file import read_run, shortfalls  # noqa: PLC0415
-    from securefed.errors import ConfigError  # noqa: PLC0415
 
     given = [name for name in context.params if name not in _BESIDE_A_FILE and _was_given(context, name)]
     if given:
@@ -198,7 +198,6 @@ def key(path: Annotated[Path, typer.Argument(help="File to write; an existing fi
 def _seal(key_file: Path | None, anchor: Path | None, checkpoint: Path | None) -> Seal | None:
     """Return what encrypts the checkpoint, if the options ask for it; raise `ConfigError` where one lacks another."""
     from securefed._persistence.sealing import Seal  # noqa: PLC0415
-    from securefed.errors import ConfigError  # noqa: PLC0415
 
     if key_file is None:
         if anchor is not None:
@@ -257,7 +256,6 @@ def plan(
 ) -> None:
     """Show a run's plan in advance: bounds, bits, largest cohort, error, stages, bytes, cost, assumptions."""
     from securefed._commands.audit_run import plan_for  # noqa: PLC0415
-    from securefed._commands.named_run import parse_settings  # noqa: PLC0415
 
-    own, defending = parse_settings(settings or []), parse_settings(defense_settings or [])
+    own, defending = parse_settings(settings), parse_settings(defense_settings)
     show_plan(*plan_for(algorithm, defense, clients, data, own, defending), tree)

@@ -27,8 +27,9 @@ from securefed._auditing.cases.own_setup import OwnSetup
 from securefed._auditing.registered.audited_defenses import distributed_multiplier
 from securefed._auditing.report.algorithm_section import noise_sentence
 from securefed._catalogue import algorithms, defenses
+from securefed._commands.base import parse_settings
 from securefed._commands.cli import app
-from securefed._commands.named_run import NamedRun, federation, parse_settings
+from securefed._commands.named_run import NamedRun, federation
 from securefed._runtime.federation import Federation
 from securefed.datasets import load
 from securefed.defenses import chain

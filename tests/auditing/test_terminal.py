@@ -12,7 +12,7 @@ from rich.console import Console
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.statistics import EXPOSED, INCONCLUSIVE, NOT_DETECTED, PARTIAL
 from securefed._auditing.report.palette import TONES
-from securefed._commands import advising, display
+from securefed._commands import advising, audit_tables, display
 from tests.auditing.test_advice_values import ADVICE, RECORD, SETTING
 from tests.auditing.test_report import SMALL, cell, report
 
@@ -25,8 +25,9 @@ def printed(monkeypatch: pytest.MonkeyPatch):
         out = StringIO()
         system = "truecolor" if colours else None
         console = Console(file=out, width=160, force_terminal=colours, color_system=system)  # type: ignore[arg-type]
-        monkeypatch.setattr(display, "console", console)
-        display.show_audit(made)
+        for module in (display, audit_tables):
+            monkeypatch.setattr(module, "console", console)
+        audit_tables.show_audit(made)
         return out.getvalue()
 
     return shown
@@ -73,7 +74,8 @@ def test_membership_is_printed_where_it_was_asked_for(printed) -> None:
 
 def test_an_advice_prints_scatter_every_epsilon_its_words_and_what_the_command_changes(monkeypatch) -> None:
     out = StringIO()
-    monkeypatch.setattr(advising, "console", Console(file=out, width=200))
+    for module in (display, advising):
+        monkeypatch.setattr(module, "console", Console(file=out, width=200))
     blind = replace(SETTING, defense="noise", leak_upper=1.0, detectable=math.nan, utility_deviation=0.13)
     absent = replace(blind, leak=math.nan, note="did not run: too few clients")
     records = (replace(RECORD, changes="Learning rate 0.5 (yours: 0.1)."), replace(RECORD, epsilon=4.0, guess=0.67))

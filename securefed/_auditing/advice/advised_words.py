@@ -200,6 +200,11 @@ class AdvisedAnswer:
     words: str
     setting: Setting | RecordSetting | None
 
+    @property
+    def paste(self) -> str:
+        """The command to paste; empty without a setting."""
+        return "" if self.setting is None else self.setting.paste
+
 
 def answers(advice: Advice) -> list[AdvisedAnswer]:
     """List what the reader may do: usable settings with the reader's own rows and rounds first, then other usable ones.

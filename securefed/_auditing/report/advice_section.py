@@ -34,17 +34,15 @@ _TICKS: Final = (0.0, 0.5, 1.0)
 def advice_block(advice: Advice) -> dict[str, Any]:
     """Collect what the first screen shows of one advice, by the names that the template uses.
 
-    There are up to three answers, each in a few sentences and with a command: the setting advised, the one advised to
-    hide single rows of a client, and, where no setting can be advised, the nearest to one.
+    There are up to three answers, each in a few sentences (`words`) and with a command (`paste`): the setting advised,
+    the one advised to hide single rows of a client, and, where no setting can be advised, the nearest to one.
     """
     best = advice.frontier  # the settings that no other one beats in leak, utility, bytes and epsilon at once
     shown = sorted(advice.tried, key=lambda setting: (setting != advice.advised, setting not in best))
     notes = [*(setting.note for setting in shown), *(setting.note for setting in advice.records)]
     return {
         "title": short(advice.algorithm),
-        "answers": [
-            {"words": one.words, "paste": "" if one.setting is None else one.setting.paste} for one in answers(advice)
-        ],
+        "answers": answers(advice),
         "records": record_rows(advice),
         "chart": Markup(_frontier(advice, shown)),  # noqa: S704 - the chart escapes its text
         "rows": [_row(index, setting, advice) for index, setting in enumerate(shown, 1)],
