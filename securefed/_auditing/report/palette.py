@@ -69,47 +69,27 @@ TONES: Final[Mapping[str, Tone]] = {
     ),
 }
 """By verdict, from the worst to the best; what is not known counts as worse than what was looked for and not found."""
-LIGHT: Final = {
-    "ink": "#1c2430",
-    "soft": "#55606f",
-    "line": "#d5dbe2",
-    "paper": "#ffffff",
-    "wash": "#f3f5f8",
-    "accent": "#1b57b0",
-    "truth": "#55606f",
-    "better": "#14693f",
-    "worse": "#a81f1e",
-    "series-0": "#a81f1e",
-    "series-1": "#1b57b0",
-    "series-2": "#14693f",
-    "series-3": "#5b3fa8",
-    "series-4": "#8a5200",
-    "series-5": "#0b6975",
-    "series-6": "#a0387f",
-    "series-7": "#55606f",
+COLOURS: Final = {
+    "ink": ("#1c2430", "#e6eaf0"),
+    "soft": ("#55606f", "#a9b3bf"),
+    "line": ("#d5dbe2", "#39434f"),
+    "paper": ("#ffffff", "#1a2027"),
+    "wash": ("#f3f5f8", "#11161b"),
+    "accent": ("#1b57b0", "#86b4ff"),
+    "truth": ("#55606f", "#a9b3bf"),
+    "better": ("#14693f", "#74d6a9"),
+    "worse": ("#a81f1e", "#ff958c"),
+    "series-0": ("#a81f1e", "#ff958c"),
+    "series-1": ("#1b57b0", "#86b4ff"),
+    "series-2": ("#14693f", "#74d6a9"),
+    "series-3": ("#5b3fa8", "#b9a3f5"),
+    "series-4": ("#8a5200", "#f0b35c"),
+    "series-5": ("#0b6975", "#6bd0de"),
+    "series-6": ("#a0387f", "#f09bd2"),
+    "series-7": ("#55606f", "#a9b3bf"),
 }
-"""Colours of a light page; `series-K` are those of a chart's lines."""
-DARK: Final = {
-    "ink": "#e6eaf0",
-    "soft": "#a9b3bf",
-    "line": "#39434f",
-    "paper": "#1a2027",
-    "wash": "#11161b",
-    "accent": "#86b4ff",
-    "truth": "#a9b3bf",
-    "better": "#74d6a9",
-    "worse": "#ff958c",
-    "series-0": "#ff958c",
-    "series-1": "#86b4ff",
-    "series-2": "#74d6a9",
-    "series-3": "#b9a3f5",
-    "series-4": "#f0b35c",
-    "series-5": "#6bd0de",
-    "series-6": "#f09bd2",
-    "series-7": "#a9b3bf",
-}
-"""Colours of a dark page, with the same names."""
-SERIES: Final = sum(name.startswith("series-") for name in LIGHT)
+"""Colours of a light and of a dark page; `series-K` are those of a chart's lines."""
+SERIES: Final = sum(name.startswith("series-") for name in COLOURS)
 """Number of colours of lines, after which they repeat."""
 
 
@@ -120,17 +100,11 @@ def tone(verdict: str | None) -> Tone:
 
 def style_sheet() -> str:
     """Write the palette as custom properties of CSS, for light and dark pages; print is always light."""
-    light, dark = (
-        "".join(f"--{name}: {value}; " for name, value in page.items())
-        + "".join(
-            f"--{tone.name}-ground: {ground}; --{tone.name}-ink: {ink}; --{tone.name}-word: {word}; "
-            for tone, (ground, ink, word) in tones
-        )
-        for page, tones in (
-            (LIGHT, [(tone, tone.light) for tone in TONES.values()]),
-            (DARK, [(tone, tone.dark) for tone in TONES.values()]),
-        )
-    )
+    colours = {f"--{name}": pair for name, pair in COLOURS.items()}
+    for tone in TONES.values():
+        names = (f"--{tone.name}-{part}" for part in ("ground", "ink", "word"))
+        colours |= dict(zip(names, zip(tone.light, tone.dark, strict=True), strict=True))
+    light, dark = ("".join(f"{name}: {pair[page]}; " for name, pair in colours.items()) for page in (0, 1))
     classes = "".join(
         f".{tone.name} {{ background-color: var(--{tone.name}-ground); color: var(--{tone.name}-ink); }}\n"
         f".word.{tone.name} {{ background: none; color: var(--{tone.name}-word); font-weight: 600; }}\n"
