@@ -19,11 +19,11 @@ from securefed._auditing.report.comparison import (
     GREW,
     LOST,
     Compared,
+    beyond,
     cells_of,
     compare,
     compare_members,
     compare_views,
-    fell,
     members_of,
 )
 from securefed._auditing.report.report_words import leak_text, short, short_defense
@@ -63,7 +63,7 @@ def growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Reason]:
     out += [
         Reason(LOST, _where(row), f"{row.verdicts[0]} at {_leak(row, 0)} before, and inconclusive now")
         for row in views
-        if row.change == LOST and row.verdicts[0] in FOUND and fell(old[row.situation], new[row.situation])
+        if row.change == LOST and row.verdicts[0] in FOUND and beyond(new[row.situation], old[row.situation])
     ]
     return out + _members(before, after) + _missing(before, after)
 

@@ -9,7 +9,7 @@ acceptable leak, and a larger leak would have shown; it is usable if it keeps en
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Any
 
 from markupsafe import Markup
 
@@ -24,11 +24,10 @@ from securefed._auditing.advice.advised_words import (
     record_rows,
     utility_words,
 )
+from securefed._auditing.report.charts import HALVES
 from securefed._auditing.report.plot import Plot, figure
 from securefed._auditing.report.report_words import figure as number
 from securefed._auditing.report.report_words import short
-
-_TICKS: Final = (0.0, 0.5, 1.0)
 
 
 def advice_block(advice: Advice) -> dict[str, Any]:
@@ -88,9 +87,9 @@ def _frontier(advice: Advice, shown: list[Setting]) -> str:
         "The table below lists them."
     )
     plot = Plot(label, (0, 1), (math.floor(low), math.ceil(top)))
-    heights = [math.floor(low) + share * (math.ceil(top) - math.floor(low)) for share in _TICKS]
+    heights = [math.floor(low) + share * (math.ceil(top) - math.floor(low)) for share in HALVES]
     plot.rows((value, f"{value:g}") for value in heights)
-    plot.columns(((tick, f"{tick:g}") for tick in _TICKS), "leak, upper end of its interval")
+    plot.columns(((tick, f"{tick:g}") for tick in HALVES), "leak, upper end of its interval")
     plot.band([0, advice.acceptable], [heights[0]] * 2, [heights[-1]] * 2, "var(--better)")  # shades accepted leaks
     best = advice.frontier
     for index, setting in known:

@@ -48,7 +48,7 @@ def section(report: AuditResult, algorithm: str) -> dict[str, Any]:
         "transmits": entry.details.get("transmits", "") if entry else "",
         "carried": _carried(report, algorithm),
         "recovered": recovered(report, algorithm),
-        "notes": _not_run(report, algorithm),
+        "notes": [str(item) for item in report.missing if item.algorithm == algorithm],  # did not run, or not in full
         "charts": [Markup(chart) for chart in _charts(report, algorithm) if chart],  # noqa: S704 - charts escape their text
         "costs": (rows := _costs(report, algorithm)),
         "noise": noise_sentence(report, algorithm),
@@ -106,11 +106,6 @@ def noise_sentence(report: AuditResult, algorithm: str) -> str:
         f"{protection(DDP)} of {short(algorithm)} is {noise}: its utility is {by_defense[DDP]:.3f}{clear}. "
         "`securefed advise` clips and adds noise in the same way."
     )
-
-
-def _not_run(report: AuditResult, algorithm: str) -> list[str]:
-    """List what was asked for of this algorithm and did not run, or not in full."""
-    return [str(item) for item in report.missing if item.algorithm == algorithm]
 
 
 def _costs(report: AuditResult, algorithm: str) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from securefed._auditing.engine.audit_result import AUDIT, FORMAT
-from securefed._auditing.engine.results import Cell
+from securefed._auditing.engine.results import Cell, finite_or_none
 from securefed._auditing.engine.statistics import INCONCLUSIVE, Interval, Verdict, widened
 from securefed._auditing.report.selections import strongest
 from securefed.errors import DataError
@@ -154,8 +154,7 @@ class Cost:
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values."""
-        pairs = {name: [_known(value) for value in getattr(self, name)] for name in ("utility", "bytes", "seconds")}
-        return asdict(self) | pairs
+        return {key: finite_or_none(value) for key, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)
@@ -262,16 +261,11 @@ def change_of(old: Cell, new: Cell) -> Change:
     failed = [cell.verdict.word == INCONCLUSIVE for cell in (old, new)]
     if all(failed):
         return UNKNOWN
-    if _beyond(old, new):
+    if beyond(old, new):
         return GREW
     if any(failed):
         return LOST if failed[1] else SETTLED
-    return SHRANK if _beyond(new, old) else SAME
-
-
-def fell(old: Cell, new: Cell) -> bool:
-    """Whether the leak of `new` lies below that of `old`, beyond both intervals, even if its attacks failed."""
-    return _beyond(new, old)
+    return SHRANK if beyond(new, old) else SAME
 
 
 def cells_of(report: Mapping[str, Any]) -> list[Cell]:
@@ -369,7 +363,7 @@ def _compared(old: Cell | None, new: Cell | None) -> Compared:
         intervals=(_ends(old), _ends(new)),
         change=change_of(*both) if both else ADDED if old is None else GONE,
         verdicts=(None if old is None else old.verdict.word, None if new is None else new.verdict.word),
-        utility=_known(both[1].utility - both[0].utility) if both else None,
+        utility=finite_or_none(both[1].utility - both[0].utility) if both else None,
         bytes=_ratio(cell.bytes_per_client_round for cell in both) if both else None,
         seconds=_ratio(cell.seconds_per_round for cell in both) if both else None,
         epsilons=(None if old is None else old.epsilon, None if new is None else new.epsilon),
@@ -380,7 +374,7 @@ def _ends(cell: Cell | None) -> tuple[float, float] | None:
     return None if cell is None else (cell.leakage.low, cell.leakage.high)
 
 
-def _beyond(old: Cell, new: Cell) -> bool:
+def beyond(old: Cell, new: Cell) -> bool:
     """Whether the leak of `new` lies above that of `old`, beyond both intervals."""
     a, b = old.leakage, new.leakage
     low, high = b.mean - widened(b), max(a.high, a.mean + widened(a))
@@ -389,8 +383,4 @@ def _beyond(old: Cell, new: Cell) -> bool:
 
 def _ratio(values: Iterable[float]) -> float | None:
     before, after = values
-    return _known(after / before) if before and after else None
-
-
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    return finite_or_none(after / before) if before and after else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -51,20 +52,12 @@ class Lines:
 
     Attributes:
         caption: which one.
-        truth: its values, or its parts.
-        estimate: as many, reconstructed.
-        same: for each, whether the two agree as far as they are shown.
+        columns: for each value or character the original, its reconstruction, and whether the two agree as far as they
+            are shown.
     """
 
     caption: str
-    truth: tuple[str, ...]
-    estimate: tuple[str, ...]
-    same: tuple[bool, ...]
-
-    @property
-    def columns(self) -> list[tuple[str, str, bool]]:
-        """Pair each value with its reconstruction."""
-        return list(zip(self.truth, self.estimate, self.same, strict=True))
+    columns: tuple[tuple[str, str, bool], ...]
 
 
 @dataclass(frozen=True)
@@ -125,9 +118,9 @@ def _records(artifact: Artifact) -> Evidence:
     truth, estimate = (np.atleast_2d(values) for values in (artifact.truth, artifact.estimate))
     made = []
     for index, (own, found) in enumerate(zip(truth[:_RECORDS], estimate[:_RECORDS], strict=True)):
-        pairs = [(f"{a:.3g}", f"{b:.3g}") for a, b in zip(own[:_VALUES], found[:_VALUES], strict=True)]
-        shown = tuple(zip(*pairs, strict=True))
-        made.append(Lines(f"record {index + 1}", shown[0], shown[1], tuple(a == b for a, b in pairs)))
+        made.append(
+            _lines(f"record {index + 1}", *([f"{value:.3g}" for value in row[:_VALUES]] for row in (own, found)))
+        )
     note = f"The first {min(_VALUES, truth.shape[1])} of {truth.shape[1]} values, to three digits"
     return Evidence(records=tuple(made), note=f"{note}, bold where they agree; {len(made)} of {len(truth)} records.")
 
@@ -137,10 +130,12 @@ def _texts(artifact: Artifact) -> tuple[Lines, ...]:
     made = []
     for index, (own, found) in enumerate(zip(artifact.truth.ravel(), artifact.estimate.ravel(), strict=True)):
         width = max(len(own), len(found))
-        pairs = list(zip(str(own).ljust(width), str(found).ljust(width), strict=True))
-        letters = tuple(zip(*pairs, strict=True))
-        made.append(Lines(f"text {index + 1}", letters[0], letters[1], tuple(a == b for a, b in pairs)))
+        made.append(_lines(f"text {index + 1}", str(own).ljust(width), str(found).ljust(width)))
     return tuple(made[:_MOST])
+
+
+def _lines(caption: str, truth: Sequence[str], estimate: Sequence[str]) -> Lines:
+    return Lines(caption, tuple((a, b, a == b) for a, b in zip(truth, estimate, strict=True)))
 
 
 def _matrix(artifact: Artifact, caption: str) -> tuple[Pair, ...]:

@@ -59,5 +59,4 @@ def added(report: AuditResult) -> tuple[Cell, ...]:
 
 def as_attacked(report: AuditResult) -> AuditResult:
     """Return the report without the cells that `with_sums` added."""
-    extra = added(report)
-    return replace(report, cells=tuple(cell for cell in report.cells if cell not in extra)) if extra else report
+    return replace(report, cells=tuple(cell for cell in report.cells if cell.note != ADDED))
