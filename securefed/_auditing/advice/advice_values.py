@@ -9,24 +9,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Final, TypeVar
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Final, Self
 
+from securefed._auditing.engine.results import finite_or_none
 from securefed.errors import DataError
 
-T = TypeVar("T")
-
-MEASURED: Final = (
-    "leak", "leak_upper", "detectable", "utility", "utility_clear", "bytes_up", "seconds_per_round",
-    "utility_deviation", "smallest_leak",
-)  # fmt: skip
-"""Figures of a `Setting` that are NaN where it did not run, and `None` in JSON."""
 LEAST_ACCEPTABLE: Final = 0.06
 """Smallest leak that a user may name as acceptable: the smallest that the attacks would notice."""
 
 
 @dataclass(frozen=True)
-class Setting:
+class _Values:
+    """A dataclass that JSON holds."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to JSON values, as they stand in `audit.json` under "advice"; NaN and infinity become `None`."""
+        values: dict[str, Any] = finite_or_none(asdict(self))
+        return values
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Read what `to_json` wrote; of a figure `None` becomes NaN.
+
+        Raises:
+            DataError: a value is missing or unknown.
+        """
+        figures = {field.name for field in fields(cls) if field.type == "float"}
+        try:
+            return cls(
+                **{key: math.nan if value is None and key in figures else value for key, value in values.items()}
+            )
+        except TypeError as error:
+            raise DataError(f"this is no {cls.__name__.lower()} of an advice of this version: {error}") from error
+
+
+@dataclass(frozen=True)
+class Setting(_Values):
     """One defence at one size of federation: what it leaks, and what it costs.
 
     Attributes:
@@ -85,22 +104,13 @@ class Setting:
     smallest_leak: float = math.nan
     smallest_runs: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        """Convert to JSON values; NaN and infinity become `None`."""
-        return _plain(asdict(self))
 
-    @staticmethod
-    def from_json(values: Mapping[str, Any]) -> Setting:
-        """Read what `to_json` wrote.
-
-        Raises:
-            DataError: a value is missing or unknown.
-        """
-        return _read(Setting, values, MEASURED)
+MEASURED: Final = tuple(field.name for field in fields(Setting) if field.type == "float")
+"""Figures of a `Setting`, which are NaN where it did not run, and `None` in JSON."""
 
 
 @dataclass(frozen=True)
-class RecordSetting:
+class RecordSetting(_Values):
     """Noise that hides single rows of a client, not the client: its promise, and what it costs.
 
     Attributes:
@@ -141,22 +151,9 @@ class RecordSetting:
     changes: str = ""
     smallest_rows: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        """Convert to JSON values; NaN and infinity become `None`."""
-        return _plain(asdict(self))
-
-    @staticmethod
-    def from_json(values: Mapping[str, Any]) -> RecordSetting:
-        """Read what `to_json` wrote.
-
-        Raises:
-            DataError: a value is missing or unknown.
-        """
-        return _read(RecordSetting, values, MEASURED)
-
 
 @dataclass(frozen=True)
-class Advice:
+class Advice(_Values):
     """Advice on the leaks of one algorithm, for the user's data and sizes.
 
     Attributes:
@@ -210,33 +207,21 @@ class Advice:
 
         return min(known, key=distance)
 
-    def to_json(self) -> dict[str, Any]:
-        """Convert to JSON values, as they stand in `audit.json` under "advice"."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return values | {
-            "tried": [setting.to_json() for setting in self.tried],
-            "records": [setting.to_json() for setting in self.records],
-            "advised": None if self.advised is None else self.advised.to_json(),
-            "sentences": list(self.sentences),
-        }
-
-    @staticmethod
-    def from_json(values: Mapping[str, Any]) -> Advice:
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Read what `to_json` wrote.
 
         Raises:
             DataError: a value is missing or unknown.
         """
-        advice = _read(Advice, values)
-        return Advice(
-            **{field.name: getattr(advice, field.name) for field in fields(advice)}
-            | {
-                "tried": tuple(Setting.from_json(one) for one in values["tried"]),
-                "advised": None if values["advised"] is None else Setting.from_json(values["advised"]),
-                "sentences": tuple(values["sentences"]),
-                "records": tuple(RecordSetting.from_json(one) for one in values.get("records", ())),
-            }
-        )
+        made = super().from_json(values)
+        parts: dict[str, Any] = {
+            "tried": tuple(map(Setting.from_json, values["tried"])),
+            "advised": None if values["advised"] is None else Setting.from_json(values["advised"]),
+            "sentences": tuple(values["sentences"]),
+            "records": tuple(map(RecordSetting.from_json, values.get("records", ()))),
+        }
+        return replace(made, **parts)
 
 
 def _beats(other: Setting, setting: Setting) -> bool:
@@ -248,17 +233,3 @@ def _beats(other: Setting, setting: Setting) -> bool:
 
     pairs = list(zip(measures(other), measures(setting), strict=True))
     return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
-
-
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace NaN and infinity by `None`, since JSON has neither."""
-    return {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in values.items()}
-
-
-def _read(kind: type[T], values: Mapping[str, Any], numbers: tuple[str, ...] = ()) -> T:
-    """Make a dataclass of JSON values; of the fields in `numbers` a `None` becomes NaN."""
-    named = {key: math.nan if value is None and key in numbers else value for key, value in values.items()}
-    try:
-        return kind(**named)
-    except TypeError as error:
-        raise DataError(f"this is no {kind.__name__.lower()} of an advice of this version: {error}") from error

@@ -213,7 +213,9 @@ def answers(advice: Advice) -> list[AdvisedAnswer]:
     setting that comes nearest.
     """
     main = AdvisedAnswer(" ".join((*advice.sentences, smallest_sentence(advice.advised))).strip(), advice.advised)
-    record = AdvisedAnswer(" ".join(part for part in _record_parts(advice) if part), advice.record)
+    hidden = advice.record  # noise that hides single rows
+    parts = record_sentence(advice), smallest_sentence(hidden), hidden.changes if hidden else ""
+    record = AdvisedAnswer(" ".join(filter(None, parts)), hidden)
     nearest = AdvisedAnswer(f"{nearest_sentence(advice)} {smallest_sentence(advice.nearest)}".strip(), advice.nearest)
 
     def rank(one: AdvisedAnswer) -> tuple[bool, bool, float]:
@@ -224,11 +226,6 @@ def answers(advice: Advice) -> list[AdvisedAnswer]:
         return False, sizes or setting.rounds != asked.rounds, -setting.utility
 
     return [one for one in (*sorted((main, record), key=rank), nearest) if one.words]
-
-
-def _record_parts(advice: Advice) -> tuple[str, ...]:
-    """Return the sentences on noise that hides single rows: its cost, the smallest client, what the command sets."""
-    return (record_sentence(advice), smallest_sentence(advice.record), advice.record.changes if advice.record else "")
 
 
 def smallest_sentence(one: Setting | RecordSetting | None) -> str:

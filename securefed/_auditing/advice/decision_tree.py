@@ -8,8 +8,8 @@ on the user's data.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True)
@@ -139,20 +139,6 @@ TREE: Final = Question(
     (Answer("Yes, it is trusted with the data", _NOTHING), Answer("No", _PROMISE)),
 )
 """The first question."""
-
-
-def recommendations(at: Question | Recommendation = TREE) -> Iterator[Recommendation]:
-    """Iterate over the recommendations that a part of the tree leads to, in order."""
-    if isinstance(at, Recommendation):
-        yield at
-        return
-    for answer in at.answers:
-        yield from recommendations(answer.leads_to)
-
-
-def to_json() -> dict[str, Any]:
-    """Convert the tree to JSON values; a question has `answers`, a recommendation has `defense`."""
-    return asdict(TREE)
 
 
 def outline(at: Question | Recommendation = TREE, depth: int = 0) -> Iterator[str]:

@@ -110,7 +110,7 @@ class _Priced:
 
         def score(pair: tuple[float, float]) -> float:
             case = self._case(EPSILONS[CHOSEN_AT], self._rate * pair[0], pair[1])
-            return float(np.mean(self._utilities(self._with(case), seeds)))
+            return float(np.mean(self._utilities(self._trials.of(case), seeds)))
 
         factor, clip = max(product(STEPS, CLIPS), key=score)
         return self._rate * factor, clip
@@ -130,13 +130,13 @@ class _Priced:
             options: what names the data in the command to paste.
         """
         case = self._case(epsilon, rate, clip)
-        trials = self._with(case)
+        trials = self._trials.of(case)
         upload, seconds = trials.cost(self._candidate)
         scores = self._utilities(trials, seeds)
         score = float(np.mean(scores))
         limited = dict(case.setting) | {"epsilon": epsilon}  # in the command, clients refuse to spend more than this
         defense = f"--defense secure_aggregation --defense-set threshold={self._candidate.threshold}"
-        scaled = f", {SCALED}" if trials.scaled else ""
+        scaled = f", {SCALED}" if trials.own.standardise else ""
         return RecordSetting(
             algorithm=METHOD,
             paste=f"{command(METHOD, self._candidate, options, limited)} {defense}",
@@ -173,9 +173,6 @@ class _Priced:
         tuned = {"learning_rate": rate, "max_grad_norm": clip, "noise_multiplier": noise}
         made = replace(self._trials.case, name=METHOD, setting=self._fixed | tuned)
         return replace(made, utility=utility("accuracy", made.build)[0])
-
-    def _with(self, case: Case) -> Trials:
-        return self._trials.of(case)
 
     def _utilities(self, trials: Trials, seeds: Sequence[int]) -> list[float]:
         return [trials.utility(self._candidate, seed) for seed in seeds]

@@ -18,7 +18,6 @@ from statistics import fmean
 from typing import Any, Final
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from securefed._auditing.advice.advice_values import LEAST_ACCEPTABLE, MEASURED, Advice, RecordSetting, Setting
 from securefed._auditing.advice.advised_words import sentences
@@ -136,7 +135,7 @@ def listing(trials: Trials, clients: int, colluding: int = 0, fineness: int = 1)
     """List the candidates for an algorithm on its data: larger numbers of rows only as far as the data suffice."""
     counts = trials.case.prepare(trials.source, clients, 0).public.rows
     same = counts[0] if len(set(counts)) == 1 else None
-    most = 0 if trials.owned else int((1 - HELD_OUT) * trials.source.data.rows) // clients
+    most = 0 if trials.own.owner else int((1 - HELD_OUT) * trials.source.data.rows) // clients
     return candidates(clients, same, trials.case.rounds, most, colluding, fineness)
 
 
@@ -205,8 +204,7 @@ def _try_all(question: _Question, workers: int, progress: Progress | None) -> tu
         if progress is not None:
             progress(len(found) + len(records), len(tasks), words)
 
-    with threadpool_limits(1):  # runs are small: several threads wait for each other longer than they compute
-        run_all(tasks, workers, _try, finished)
+    run_all(tasks, workers, _try, finished)
     _built.clear()
     return [found[number] for number in range(count)], records[0]
 

@@ -29,7 +29,7 @@ from securefed._auditing.cases import Case, Prepared
 from securefed._auditing.cases.own_setup import OwnSetup
 from securefed._auditing.engine.explained_messages import explains, precision
 from securefed._auditing.engine.results import CLIENT
-from securefed._auditing.engine.statistics import PARTIAL_FROM, RECONSTRUCTED, SIGHTED
+from securefed._auditing.engine.statistics import PARTIAL_FROM, POWER, RECONSTRUCTED, SIGHTED
 from securefed._auditing.registered.attacker import WEAKER_FITS, Attacker
 from securefed._auditing.registered.audited_defenses import PLAIN, clipping_norm, distributed
 from securefed._auditing.registered.scoring import assess
@@ -50,7 +50,6 @@ TARGET: Final = 0
 """The client that is attacked."""
 LEVEL: Final = 0.05
 """Probability that any of the upper bounds of a search lies below the true mean leakage that it bounds."""
-_POWER: Final = 0.8416  # the normal quantile of 8 in 10, as in `verdict`
 _HOPELESS: Final = 2
 """Seeds after which a setting that leaks more than is acceptable in every one of them is not tried again."""
 
@@ -86,14 +85,9 @@ class Trial:
         return max((_mean([one[run] for run in runs]) for one in complete if runs), default=math.nan), len(runs)
 
     @property
-    def strongest(self) -> str:
-        """Name of the attack of highest mean leakage; empty if none applied."""
-        return max(self.leaks, key=lambda name: _mean(self.leaks[name]), default="")
-
-    @property
     def mean(self) -> float:
         """Mean leakage of the strongest attack; NaN if none applied."""
-        return _mean(self.leaks[self.strongest]) if self.leaks else math.nan
+        return max(map(_mean, self.leaks.values()), default=math.nan)
 
     def upper(self, settings: int) -> float:
         """Return an upper bound on the mean leakage of the worst attack; 95 % for `settings` such bounds together.
@@ -141,7 +135,7 @@ def _width(values: Sequence[float], settings: int) -> float:
 
 def _noise(values: Sequence[float]) -> float:
     """Return the scatter of a mean that its power has to allow for: .84 standard errors."""
-    return _POWER * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return POWER * float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
 class Trials:
@@ -156,24 +150,14 @@ class Trials:
     """
 
     def __init__(self, case: Case, own: OwnSetup, source: LoadedDataset, delta: float) -> None:
-        self.case, self._own, self.source, self.delta = case, own, source, delta
+        self.case, self.own, self.source, self.delta = case, own, source, delta
         # left out: attacks that pose the same problem as another one, and solve it less often
         self._attacks = [name for name in catalogue.attacks.names if name not in WEAKER_FITS]
         self._clear: dict[tuple[int, int | None, int, int], Result] = {}
 
-    @property
-    def owned(self) -> bool:
-        """Whether each client holds the rows of one owner, so that rows a client cannot be chosen."""
-        return bool(self._own.owner)
-
-    @property
-    def scaled(self) -> bool:
-        """Whether every column is scaled over all rows."""
-        return self._own.standardise
-
     def of(self, case: Case) -> Trials:
         """Return trials of another algorithm on the same data."""
-        return Trials(case, self._own, self.source, self.delta)
+        return Trials(case, self.own, self.source, self.delta)
 
     def utility(self, candidate: Candidate, seed: int) -> float:
         """Run a setting once, and score the final model."""
@@ -183,7 +167,7 @@ class Trials:
         """Return the case with so many rows a client."""
         if rows is None:
             return self.case
-        return replace(self._own, rows=rows, settings=()).apply(self.case)  # the case has the user's settings already
+        return replace(self.own, rows=rows, settings=()).apply(self.case)  # the case has the user's settings already
 
     def prepare(self, candidate: Candidate, seed: int) -> Prepared:
         """Split the rows for a setting and a seed."""
@@ -191,7 +175,7 @@ class Trials:
 
     def norm(self, candidate: Candidate) -> float:
         """Return the clipping norm: `candidate.clip` times the norm that an audit clips to, in three digits."""
-        if self._own.published(self.source.name):
+        if self.own.published(self.source.name):
             return candidate.clip * self.case.clip
         transcript = self._in_the_clear(candidate, 0).transcript
         return float(f"{candidate.clip * clipping_norm(transcript):.3g}")

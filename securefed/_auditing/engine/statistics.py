@@ -32,7 +32,7 @@ SIGHTED: Final = 0.8
 messages if those that it predicts differ from the observed ones by rounding and noise only."""
 ENOUGH: Final = 10
 """Seeds from which the bootstrap interval is wide enough (measured, see `verdict`)."""
-_POWER: Final = 0.8416  # the normal quantile of 8 in 10
+POWER: Final = 0.8416  # the normal quantile of 8 in 10
 _HALF: Final = 1.96  # half of a normal 95 % interval, in standard errors
 _RESAMPLES: Final = 4000  # the interval's ends then move by about 1 % of its width with the bootstrap's seed
 _BOOTSTRAP_SEED: Final = 20240229  # arbitrary and fixed
@@ -123,7 +123,7 @@ def verdict(leakage: Interval, null: Interval, *, explained: float = math.nan, h
     """
     low, high = leakage.mean - widened(leakage), null.high
     threshold = max(PARTIAL_FROM, high)
-    detectable = threshold + leakage.mean - low + _POWER * leakage.deviation / math.sqrt(leakage.seeds)
+    detectable = threshold + leakage.mean - low + POWER * leakage.deviation / math.sqrt(leakage.seeds)
     if leakage.seeds < 2:
         detectable = math.nan
     if low >= EXPOSED_FROM and low > high:
@@ -161,7 +161,7 @@ def seeds_for(leakage: Interval, null: Interval, limit: float) -> int | None:
     def enough(seeds: int) -> bool:
         spread = leakage.deviation / math.sqrt(seeds)
         chance = null.mean + (null.high - null.mean) * math.sqrt(null.seeds / seeds)
-        detectable = max(PARTIAL_FROM, chance) + (_HALF + _POWER) * spread
+        detectable = max(PARTIAL_FROM, chance) + (_HALF + POWER) * spread
         return detectable <= limit and leakage.mean + _HALF * spread < limit
 
     low, high = ENOUGH, 10_000
