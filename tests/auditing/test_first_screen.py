@@ -14,6 +14,7 @@ from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.incomplete_results import Missing
 from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, Artifact
 from securefed._auditing.engine.statistics import EXPOSED, NOT_DETECTED, PARTIAL, Verdict
+from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
 from securefed._auditing.report import charts
 from securefed._auditing.report.actions import actions
 from securefed._auditing.report.audit_page import render
@@ -261,6 +262,9 @@ def test_pooled_data_and_helpers_are_warned_of_only_where_they_leak() -> None:
     assert apart.startswith(
         "Sums give them away under secure aggregation in every algorithm; under Distributed DP in SSI."
     )
+    twice = replace(whole.cells[0], view=CHANGING_SURVIVORS)  # one algorithm in two views is not two algorithms
+    quiet = cell("pca/faps", "secure_aggregation", "sum only", 0.0, FEDERATION)
+    assert "under secure aggregation in SSI. " in actions(report(*whole.cells, twice, quiet))[0].why
     helped = report(cell("pca/ssi", "paillier", "server + key holder", 1.0))
     assert actions(helped)[0].what == "Keep the key holder independent of the server."
     assert len(actions(report(cell("pca/ssi", "paillier", "server + key holder", 0.0)))) == len(actions(helped)) - 1

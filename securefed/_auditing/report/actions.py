@@ -213,13 +213,15 @@ def _active_server(report: AuditResult) -> list[Action]:
 def _pooled(report: AuditResult) -> list[Action]:
     """Say where sums give all clients' data together away, which no protection of single clients changes."""
     best = strongest((c for c in report.cells if c.owner == FEDERATION and c.view in ALONE), by_owner=True).values()
-    leaking: dict[str, list[str]] = {}  # by defence, the algorithms
+    leaking: dict[
+        str, dict[str, None]
+    ] = {}  # by defence, the algorithms, each once: its sums may leak in several views
     for cell in best:
         if cell.verdict.word in FOUND:
-            leaking.setdefault(in_sentence(cell.defense), []).append(short(cell.algorithm))
+            leaking.setdefault(in_sentence(cell.defense), {})[short(cell.algorithm)] = None
     alike: dict[str, list[str]] = {}  # by words for its algorithms, the defences
     for defense, names in leaking.items():
-        alike.setdefault(_where(names, report), []).append(defense)
+        alike.setdefault(_where(list(names), report), []).append(defense)
     if not alike:
         return []
     parts = [f"under {listed(defenses)} {where}" for where, defenses in alike.items()]
