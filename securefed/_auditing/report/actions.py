@@ -34,9 +34,8 @@ from securefed._auditing.report.outcomes import Outcome, outcomes
 from securefed._auditing.report.plain_sums import as_attacked
 from securefed._auditing.report.report_words import in_sentence, leak_text, listed, short
 from securefed._auditing.report.selections import ALONE, PLAIN, strongest
+from securefed.attacks.views import ACTIVE_SERVER
 
-ACTIVE: Final = "active server"
-"""View of a server that chooses its broadcasts."""
 _MOST: Final = 8
 """Most algorithms that a sentence names: as many as a default audit has."""
 _NOISES: Final = ("dp", "ddp")
@@ -64,7 +63,7 @@ class Action:
 
 def actions(report: AuditResult) -> list[Action]:
     """List what to do, the most important first; an algorithm with an advice is not told to use something else."""
-    steps = tuple((run.why, run.command) for run in open_runs(as_attacked(report)))
+    steps = tuple(open_runs(as_attacked(report)))
     out = _protect(report, _without_advice(report), steps)
     return [*out, *_active_server(report), *_pooled(report), *_separation(report), *_advice(report)]
 
@@ -195,18 +194,18 @@ def _settings(report: AuditResult, same: Sequence[Outcome], defense: str) -> Ite
 
 def _active_server(report: AuditResult) -> list[Action]:
     """Warn where a server that chooses its broadcasts finds what a protection hides from an honest one."""
-    best = strongest((c for c in report.cells if c.owner == CLIENT and c.view == ACTIVE), by_owner=True).values()
+    best = strongest((c for c in report.cells if c.owner == CLIENT and c.view == ACTIVE_SERVER), by_owner=True).values()
     found = [cell for cell in best if cell.verdict.word in FOUND and cell.defense != PLAIN]
     if not found:
         return []
-    names = listed(list(dict.fromkeys(short(cell.algorithm) for cell in found)))
+    names = listed(short(cell.algorithm) for cell in found)
     most = max(cell.leakage.mean for cell in found)
-    under = listed([in_sentence(name) for name in dict.fromkeys(cell.defense for cell in found)])
+    under = listed(in_sentence(cell.defense) for cell in found)
     why = f"By choosing what it sends it gets a leak of up to {leak_text(most)} in spite of {under}."
-    quiet = [cell.defense for cell in best if cell.verdict.word == NOT_DETECTED and cell.defense != PLAIN]
-    stopping = [name for name in dict.fromkeys(quiet) if name not in {cell.defense for cell in found}]
+    quiet = [cell.defense for cell in best if cell.verdict.word == NOT_DETECTED]
+    stopping = [in_sentence(name) for name in quiet if name not in {PLAIN, *(cell.defense for cell in found)}]
     if stopping:
-        why += f" Under {listed([in_sentence(name) for name in stopping])} it found nothing."
+        why += f" Under {listed(stopping)} it found nothing."
     return [Action(f"Make sure that the server of {names} cannot send what it likes.", why)]
 
 
@@ -215,7 +214,7 @@ def _pooled(report: AuditResult) -> list[Action]:
     best = strongest((c for c in report.cells if c.owner == FEDERATION and c.view in ALONE), by_owner=True).values()
     leaking: dict[
         str, dict[str, None]
-    ] = {}  # by defence, the algorithms, each once: its sums may leak in several views
+    ] = {}  # by defence, the algorithms, also where several views leak
     for cell in best:
         if cell.verdict.word in FOUND:
             leaking.setdefault(in_sentence(cell.defense), {})[short(cell.algorithm)] = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -352,26 +352,27 @@ def _compared(old: Cell | None, new: Cell | None) -> Compared:
     assert one is not None
     attacks = dict.fromkeys(cell.attack for cell in (old, new) if cell is not None)
     both = None if old is None or new is None else (old, new)
+
+    def pair(read: Callable[[Cell], Any]) -> Any:
+        return tuple(None if cell is None else read(cell) for cell in (old, new))
+
+    before, after = pair(lambda cell: cell.leakage.mean)
     return Compared(
         algorithm=one.algorithm,
         defense=one.defense,
         view=one.view,
         attack=", then ".join(attacks),
         secret=one.secret,
-        before=None if old is None else old.leakage.mean,
-        after=None if new is None else new.leakage.mean,
-        intervals=(_ends(old), _ends(new)),
+        before=before,
+        after=after,
+        intervals=pair(lambda cell: (cell.leakage.low, cell.leakage.high)),
         change=change_of(*both) if both else ADDED if old is None else GONE,
-        verdicts=(None if old is None else old.verdict.word, None if new is None else new.verdict.word),
+        verdicts=pair(lambda cell: cell.verdict.word),
         utility=finite_or_none(both[1].utility - both[0].utility) if both else None,
         bytes=_ratio(cell.bytes_per_client_round for cell in both) if both else None,
         seconds=_ratio(cell.seconds_per_round for cell in both) if both else None,
-        epsilons=(None if old is None else old.epsilon, None if new is None else new.epsilon),
+        epsilons=pair(lambda cell: cell.epsilon),
     )
-
-
-def _ends(cell: Cell | None) -> tuple[float, float] | None:
-    return None if cell is None else (cell.leakage.low, cell.leakage.high)
 
 
 def beyond(old: Cell, new: Cell) -> bool:

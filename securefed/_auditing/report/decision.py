@@ -87,23 +87,21 @@ def _lied(report: AuditResult) -> str:
     level = report.settings[AUDIT]["acceptable"]
     # an inconclusive attack may miss a leak of any size, one that found none a leak smaller than it would have noticed
     blind = any(cell.verdict.word == INCONCLUSIVE or not cell.verdict.detectable <= level for cell in tried)
-    if not found and blind:
-        said = f"{_lies_tried(everywhere)} Whether it reads more under a protection is not known."
-        return f"{bare} {said}".strip()
     if not found:
-        said = _lies_tried(everywhere)
-        said += " It found no leak under the protections where it was tried." if tried else ""
-        return f"{bare} {said}".strip()
-    under = listed([in_sentence(name) for name in dict.fromkeys(cell.defense for cell in found)])
+        said = f"{bare} {_lies_tried(everywhere)}".strip()
+        if blind:
+            return f"{said} Whether it reads more under a protection is not known."
+        return f"{said} It found no leak under the protections where it was tried." if tried else said
+    under = listed(in_sentence(cell.defense) for cell in found)
     return f"{bare} A server that lies computes {_what(report, found)} in spite of {under}.".strip()
 
 
 def _lies_tried(cells: Sequence[Cell]) -> str:
     """Name the attacks by which a server that lies was tried, and the most that they read of one client's data."""
     most = max(cells, key=lambda cell: cell.leakage.mean)
-    names = [_in_words(name) for name in dict.fromkeys(cell.attack for cell in cells)]
+    names = listed(_in_words(cell.attack) for cell in cells)
     size = leak_text(max(most.leakage.mean, 0.0))
-    return f"A server that lies was tried by {listed(names)}: it read at most {size} of a client's data."
+    return f"A server that lies was tried by {names}: it read at most {size} of a client's data."
 
 
 def _in_words(attack: str) -> str:

@@ -73,7 +73,7 @@ def _missed(cell: Cell) -> float:
 
 def _clause(cause: str, cells: list[Cell]) -> str:
     """Say one cause of all its cells: under which protections, in which algorithms."""
-    names = listed(list(dict.fromkeys(short(cell.algorithm) for cell in cells)))
-    defenses = listed(list(dict.fromkeys(in_sentence(cell.defense) for cell in cells)), "or")
+    names = listed(short(cell.algorithm) for cell in cells)
+    defenses = listed((in_sentence(cell.defense) for cell in cells), "or")
     size = leak_text(max(map(_missed, cells))) if cause == "missed" else ""
     return f"under {defenses} {_CAUSES[cause].format(names=names, size=size)}"

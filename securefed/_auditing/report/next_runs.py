@@ -20,19 +20,12 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from securefed._auditing.advice.advice_values import LEAST_ACCEPTABLE
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 from securefed._auditing.engine.results import CLIENT, Cell
-from securefed._auditing.engine.statistics import (
-    ENOUGH,
-    INCONCLUSIVE,
-    NOT_DETECTED,
-    PARTIAL_FROM,
-    seeds_for,
-)
+from securefed._auditing.engine.statistics import ENOUGH, INCONCLUSIVE, NOT_DETECTED, PARTIAL_FROM, seeds_for
 from securefed._auditing.report.message_size import too_few_numbers
 from securefed._auditing.report.observers import names_secrets
 from securefed._auditing.report.outcomes import outcomes
@@ -58,8 +51,7 @@ _KEPT: Final = (
 _FLAGS: Final = ("--standardise", "--active", "--membership", "--every-seed")
 
 
-@dataclass(frozen=True)
-class NextRun:
+class NextRun(NamedTuple):
     """One command to run next.
 
     Attributes:
@@ -235,7 +227,7 @@ def _rows(report: AuditResult, algorithm: str) -> int | None:
 
 
 def _names(cells: Iterable[Cell]) -> str:
-    return listed(list(dict.fromkeys(short(cell.algorithm) for cell in cells)))
+    return listed(short(cell.algorithm) for cell in cells)
 
 
 def _command(report: AuditResult, cells: Sequence[Cell], **changes: Any) -> str:

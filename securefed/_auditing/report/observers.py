@@ -22,7 +22,7 @@ from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
 from securefed._auditing.report.palette import TONES, Tone
 from securefed._auditing.report.report_words import listed, protection, runs_text, secret_title, short
 from securefed._auditing.report.selections import PLAIN, strongest
-from securefed.attacks.views import RELEASED
+from securefed.attacks.views import ACTIVE_SERVER, RELEASED
 
 OWNERS: Final = {
     CLIENT: "One client's data",
@@ -37,7 +37,7 @@ _PARTIES: Final = {
     "sum only": "the server, which reads only sums",
     CHANGING_SURVIVORS: "the server, where clients come and go",
     "server + key holder": "the server together with the key holder",
-    "active server": "a server that lies, and chooses what it sends",
+    ACTIVE_SERVER: "a server that lies, and chooses what it sends",
     RELEASED: "everyone else, from what is published",
 }
 _COLLUSION: Final = re.compile(r"collusion\((\d+)\)")
@@ -77,21 +77,6 @@ class Observer:
     protections: str
     party: str
     cells: tuple[tuple[Group, ...], ...]
-
-
-def party(view: str, clients: int, *, early: bool = False) -> str:
-    """Name the observer of a view in plain words.
-
-    Args:
-        view: its name in the report.
-        clients: number of clients in the federation.
-        early: whether the observer sees sums before noise is added.
-    """
-    colluding = _COLLUSION.fullmatch(view)
-    words = (
-        f"the server with the help of {colluding[1]} of {clients} clients" if colluding else _PARTIES.get(view, view)
-    )
-    return f"{words}, before the noise" if early else words
 
 
 def owners(report: AuditResult) -> list[str]:
@@ -138,7 +123,7 @@ def observers(report: AuditResult) -> list[Observer]:
 
 
 def _party_and_noise(view: str, clients: int, promised: Collection[float | str | None], *, by_clients: bool) -> str:
-    """Name the observer of a view, and say whether noise is in what it sees.
+    """Name the observer of a view in plain words, and say whether noise is in what it sees.
 
     Args:
         view: its name in the report.
@@ -148,11 +133,15 @@ def _party_and_noise(view: str, clients: int, promised: Collection[float | str |
         by_clients: whether clients add the noise, so that it is in all that any server sees. `NOT_COVERED` then says
             that a server that lies may ask for more rounds than epsilon was computed for.
     """
-    words = party(view, clients, early=NOT_COVERED in promised and not by_clients)
+    colluding = _COLLUSION.fullmatch(view)
+    helped = f"the server with the help of {colluding[1]} of {clients} clients" if colluding else ""
+    words = helped or _PARTIES.get(view, view)
+    if NOT_COVERED in promised and not by_clients:
+        words += ", before the noise"
     noised = by_clients or (view == "sum only" and any(isinstance(epsilon, float) for epsilon in promised))
     if not noised:
         return words
-    return f"{words}, and sees sums with noise" if view == "active server" else f"{words} with noise"
+    return f"{words}, and sees sums with noise" if view == ACTIVE_SERVER else f"{words} with noise"
 
 
 def _situations(report: AuditResult, columns: Sequence[str]) -> dict[tuple[str, str], dict[str, dict[str, Cell]]]:

@@ -8,7 +8,7 @@ use the functions that format figures.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Final
@@ -123,8 +123,9 @@ def in_sentence(defense: str) -> str:
     return title.lower() if defense == "secure_aggregation" else title
 
 
-def listed(names: Sequence[str], last: str = "and") -> str:
-    """List names in a sentence: "a, b and c"."""
+def listed(names: Iterable[str], last: str = "and") -> str:
+    """List names in a sentence, each once: "a, b and c"."""
+    names = list(dict.fromkeys(names))
     return f" {last} ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
