@@ -30,7 +30,8 @@ from securefed._commands.base import (
 )
 from securefed._commands.display import console, errors, plain_table, say
 from securefed._commands.progress import progress
-from securefed.errors import ConfigError, StorageError
+from securefed._persistence.file_errors import storage_errors
+from securefed.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -116,10 +117,8 @@ def _write(found: Advice, out: Path | None) -> None:
     """Write the advice as JSON to a file; raise `StorageError` where that fails."""
     if out is None:
         return
-    try:
+    with storage_errors(f"write {out}", "choose another file with --out"):
         out.write_text(json.dumps(found.to_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise StorageError(f"cannot write {out}: {error.strerror}; choose another file with --out") from error
 
 
 def show_advice(found: Advice, seeds: int) -> None:

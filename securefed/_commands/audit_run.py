@@ -20,11 +20,12 @@ from securefed._auditing.registered.registered_audit import Progress, audit
 from securefed._auditing.registered.transcript_audit import TranscriptAudit, audit_transcript
 from securefed._commands.named_run import NamedRun, build, federation
 from securefed._messages import Transcript
+from securefed._persistence.file_errors import storage_errors
 from securefed._runtime.client_sampling import with_disclosures
 from securefed.datasets._base import Dataset
 from securefed.datasets._loaders import load
 from securefed.defenses._base import Defense, Plan
-from securefed.errors import ConfigError, DataError, StorageError
+from securefed.errors import ConfigError, DataError
 
 UNFINISHED = "unfinished"
 """Folder in which an interrupted audit keeps its results so far."""
@@ -46,7 +47,7 @@ def run_and_save(out: Path, progress: Progress | None, **arguments: Any) -> Repo
 def _require_writable(folder: Path) -> None:
     """Raise `StorageError` unless files can be made in a folder; leave neither file nor folder that was not there."""
     missing = [one for one in (folder, *folder.parents) if not one.exists()]  # the innermost first
-    try:
+    with storage_errors(f"write into {folder}", "choose another folder with --out"):
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
             pass
@@ -55,8 +56,6 @@ def _require_writable(folder: Path) -> None:
                 old.open("a").close()
         for one in missing:
             one.rmdir()
-    except OSError as error:
-        raise StorageError(f"cannot write into {folder}: {error.strerror}; choose another folder with --out") from error
 
 
 def plan_for(
@@ -65,7 +64,7 @@ def plan_for(
     clients: int,
     data: str,
     settings: Mapping[str, Any],
-    defense_settings: Mapping[str, Any] | None = None,
+    defense_settings: Mapping[str, Any],
 ) -> tuple[Defense, Plan]:
     """Return a defence, and its plan for one algorithm on a data set.
 
@@ -80,13 +79,14 @@ def plan_for(
     Returns:
         The defence, and its plan for one training round: errors, stages, bytes, threshold, epsilon, assumptions.
     """
-    entry, name, own = catalogue.algorithms[algorithm], catalogue.defenses[defense].name, defense_settings or {}
+    entry, name = catalogue.algorithms[algorithm], catalogue.defenses[defense].name
     if entry.audit_case is None or settings:  # settings of the user: the federation that they describe
-        made = federation(NamedRun(entry.name, settings, name, own, data=data, clients=clients))
+        made = federation(NamedRun(entry.name, settings, name, defense_settings, data=data, clients=clients))
         return made.defense, made.plan
     audited = case(entry.name)
     public = audited.prepare(load(data), clients, 0).public
-    made_defense: Defense = build(catalogue.defenses, name, {"clip_norm": audited.clip, **own} if name == "dp" else own)
+    clip = {"clip_norm": audited.clip} if name == "dp" else {}
+    made_defense: Defense = build(catalogue.defenses, name, clip | dict(defense_settings))
     plan = made_defense.plan(audited.build().layout(public), clients)
     # the plan also lists what the algorithm assumes, and scalars that its clients reveal outside the defence
     return made_defense, with_disclosures(plan, audited.build(), public)

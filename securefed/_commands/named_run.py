@@ -20,6 +20,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from securefed import _catalogue as catalogue
+from securefed._persistence.file_errors import storage_errors
 from securefed._persistence.sealing import Seal
 from securefed._public import Public
 from securefed._registry import Registry
@@ -34,7 +35,7 @@ from securefed.datasets._loaded_dataset import LoadedDataset
 from securefed.datasets._loaders import load
 from securefed.datasets._named_partitions import partitioned
 from securefed.datasets._row_tables import standardised
-from securefed.errors import ConfigError, StorageError
+from securefed.errors import ConfigError
 
 T = TypeVar("T")
 _DATA_STREAM = 0xDA7A
@@ -122,7 +123,7 @@ class FinishedRun:
 
     def save(self, folder: Path) -> None:
         """Write `run.json`, `output.safetensors` and, for personal results, `personal.safetensors`."""
-        try:
+        with storage_errors(f"write into {folder}", "choose another folder"):
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "run.json").write_text(json.dumps(self.to_json(), indent=1) + "\n")
             save_file(
@@ -135,8 +136,6 @@ class FinishedRun:
             }
             if personal:
                 save_file(personal, folder / "personal.safetensors")
-        except OSError as error:
-            raise StorageError(f"cannot write into {folder}: {error.strerror}; choose another folder") from error
 
 
 def prepare(run: NamedRun) -> tuple[LoadedDataset, list[Dataset], Dataset | None]:
@@ -203,19 +202,15 @@ def _argument_error(kind: str, message: str, known: Sequence[str]) -> str:
     return message
 
 
-def federation(
-    run: NamedRun, *, checkpoint: Path | None = None, seal: Seal | None = None, reveal: bool | None = None
-) -> Federation:
-    """Build the federation of a run, for its plan or to run it; messages are not kept.
+def federation(run: NamedRun, *, reveal: bool | None = None) -> Federation:
+    """Build the federation of a run, for its plan; messages are not kept.
 
     Args:
         run: the run.
-        checkpoint: file to which the run is saved, and from which it resumes.
-        seal: encrypts that file.
         reveal: accept that clients reveal, outside the defence, the scalars by which some algorithms select clients; by
             default as `Federation` has it.
     """
-    return _setup(run, checkpoint, seal, reveal)[0]
+    return _setup(run, None, None, reveal)[0]
 
 
 def execute(

@@ -16,7 +16,8 @@ import typer
 
 from securefed._commands.base import DefenseSettings, app, parse_settings, split
 from securefed._commands.display import say
-from securefed.errors import ConfigError, StorageError
+from securefed._persistence.file_errors import storage_errors
+from securefed.errors import ConfigError
 
 if TYPE_CHECKING:
     from securefed._commands.party_turns import Exchange
@@ -198,10 +199,8 @@ def _exchange(folder: Path, terms: Path, state: Path, seal_key_file: Path | None
     from securefed.parties import SumTerms  # noqa: PLC0415
 
     seal = None if seal_key_file is None else Seal.from_file(seal_key_file, make=False)
-    try:
+    with storage_errors(f"read the terms {terms}"):
         agreed = SumTerms.from_bytes(terms.read_bytes())
-    except OSError as error:
-        raise StorageError(f"cannot read the terms {terms}: {error.strerror}") from error
     _check_no_key_holder(agreed.defense)
     return Exchange(agreed, folder, state, seal)
 

@@ -21,6 +21,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
+from securefed._persistence.file_errors import storage_errors
 from securefed._persistence.sealing import make_key
 from securefed._tensors import Array
 from securefed.errors import ConfigError, DataError, StorageError
@@ -71,10 +72,8 @@ def requests_in(folder: Path) -> list[MessageName]:
     Raises:
         StorageError: the folder cannot be read.
     """
-    try:
+    with storage_errors(f"read the exchange folder {folder}", "make it first"):
         matches = [_NAME.fullmatch(path.name) for path in folder.iterdir()]
-    except OSError as error:
-        raise StorageError(f"cannot read the exchange folder {folder}: {error.strerror}; make it first") from error
     found = [match for match in matches if match is not None and match[6] == "request"]
     names = [MessageName(int(m[1]), int(m[2]), int(m[3]), m[4], int(m[5])) for m in found]
     newest = max(((name.exchange, name.stage) for name in names), default=None)
@@ -112,9 +111,8 @@ def read_arrays(path: Path) -> dict[str, Any]:
     if (reader := readers.get(path.suffix.lower())) is None:
         raise DataError(f"{path} must end in .npz, .safetensors or .csv, and hold arrays by name")
     try:
-        arrays = reader(path.read_bytes())
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+        with storage_errors(f"read {path}"):
+            arrays = reader(path.read_bytes())
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
     if not arrays:
@@ -222,11 +220,9 @@ def locked(state: Path) -> Iterator[None]:
     Raises:
         StorageError: another command holds it, or it cannot be made.
     """
-    try:
+    with storage_errors(f"lock {state}", "choose another path"):
         state.parent.mkdir(parents=True, exist_ok=True)
         file = state.with_name(f".{state.name}.lock").open("ab")
-    except OSError as error:
-        raise StorageError(f"cannot lock {state}: {error.strerror}; choose another path") from error
     with file:
         if fcntl is not None:
             try:

@@ -23,6 +23,7 @@ import numpy as np
 from securefed._commands.party_files import MessageName, check_private, locked, npz_bytes, requests_in, write_whole
 from securefed._messages import REFUSAL, SERVER, Message
 from securefed._persistence import container
+from securefed._persistence.file_errors import storage_errors
 from securefed._persistence.packing import from_bytes, nest, unnest
 from securefed._persistence.sealing import Seal
 from securefed._runtime.refusals import read_refusal
@@ -363,7 +364,5 @@ def _facts(result: SumResult, server: SumServer) -> dict[str, Any]:
 
 
 def _read(path: Path) -> bytes:
-    try:
+    with storage_errors(f"read {path}"):
         return path.read_bytes()
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}") from error

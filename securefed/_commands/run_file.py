@@ -29,9 +29,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from securefed._commands.named_run import NamedRun
+from securefed._persistence.file_errors import storage_errors
 from securefed._runtime.privacy_cost import cost_of
 from securefed.defenses._base import Defense, Plan
-from securefed.errors import ConfigError, StorageError
+from securefed.errors import ConfigError
 
 _RUN: Final = {"data": str, "clients": int, "cohort": int, "partition": str, "held_out": float, "rounds": int,
                "evaluate_every": int, "seed": int, "owner_column": str, "label_column": str,
@@ -65,9 +66,8 @@ def read_run(path: Path) -> tuple[NamedRun, Requirements]:
             named.
     """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+        with storage_errors(f"read {path}"):
+            content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is no TOML file: {error}") from error
     _check_keys(path, "", content, ("algorithm", *_RUN, *_TABLES))

@@ -22,7 +22,7 @@ from securefed._auditing.engine.gathering import gather
 from securefed._auditing.engine.incomplete_results import missing
 from securefed._auditing.engine.results import finite_or_none
 from securefed._auditing.engine.seed_result import SeedResult
-from securefed.errors import StorageError
+from securefed._persistence.file_errors import storage_errors
 
 ACCEPTABLE: Final = 0.1
 """Leakage up to which a defence counts as a remedy by default: a tenth of the way from a guess to the data."""
@@ -90,12 +90,10 @@ class Report(AuditResult):
         from securefed._auditing.report.audit_page import render  # noqa: PLC0415 - the page is made of reports
 
         place, text = Path(folder), json.dumps(self.to_json(), indent=1, allow_nan=False)
-        try:
+        with storage_errors(f"write into {folder}", "choose another folder"):
             place.mkdir(parents=True, exist_ok=True)
             (place / "audit.json").write_text(text + "\n", encoding="utf-8")
             (place / "audit.html").write_text(render(self), encoding="utf-8")
-        except OSError as error:
-            raise StorageError(f"cannot write into {folder}: {error.strerror}; choose another folder") from error
 
 
 def make_report(

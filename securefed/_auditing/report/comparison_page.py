@@ -35,7 +35,7 @@ from securefed._auditing.report.report_words import (
     style,
 )
 from securefed._auditing.report.selections import ALL_CLIENTS, ONE_CLIENT, PLAIN
-from securefed.errors import StorageError
+from securefed._persistence.file_errors import storage_errors
 
 Look = Literal["worse", "better", "same"]
 LOOKS: Final[Mapping[str, Look]] = {GREW: "worse", LOST: "worse", SHRANK: "better"}
@@ -75,13 +75,11 @@ def save(folder: Path, before: AuditResult, after: AuditResult) -> None:
     Raises:
         StorageError: it cannot be written.
     """
-    try:
+    with storage_errors(f"write into {folder}", "choose another folder with --out"):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "comparison.html").write_text(render(before, after), encoding="utf-8")
         text = json.dumps(to_json(before, after), indent=1, allow_nan=False)
         (folder / "comparison.json").write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise StorageError(f"cannot write into {folder}: {error.strerror}; choose another folder with --out") from error
 
 
 def to_json(before: AuditResult, after: AuditResult) -> dict[str, Any]:
@@ -196,7 +194,8 @@ def _changes(both: Sequence[Compared]) -> str:
     unjudged = f"; neither could judge {unknown} of them" if unknown else ""
     if not any(count.values()):
         return f"{tried}, none gives away more or less of the data than before{unjudged}."
-    parts = [f"{_counted(count[GREW])} away more of the data than before"]
+    gives = "give" if count[GREW] > 1 else "gives"
+    parts = [f"{count[GREW] or 'none'} {gives} away more of the data than before"]
     if count[GREW]:
         worst = max((row for row in both if row.change == GREW), key=lambda row: row.moved)
         ends = [leak_text(max(value or 0.0, 0.0)) for value in (worst.before, worst.after)]
@@ -207,10 +206,6 @@ def _changes(both: Sequence[Compared]) -> str:
     if count[SETTLED]:
         parts.append(f"{count[SETTLED]} can be judged now that could not before")
     return f"{tried}, {', '.join(parts[:-1])} and {parts[-1]}{unjudged}."
-
-
-def _counted(count: int) -> str:
-    return f"{count or 'none'} {'give' if count > 1 else 'gives'}"
 
 
 def _fairness(before: AuditResult, after: AuditResult) -> str:
