@@ -6,6 +6,7 @@ The checks themselves stand in `health`; this module prints their findings.
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -27,7 +28,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print the findi
 
     findings = examine()
     if as_json:
-        typer.echo(json.dumps([finding.to_json() for finding in findings], indent=1))
+        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=1))
     else:
         for finding in findings:
             line = f"{_MARKS[finding.sound]} {escape(finding.what)}: {escape(finding.detail)}"

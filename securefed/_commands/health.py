@@ -13,11 +13,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from securefed._extras import EXTRA_OF, is_installed
 
@@ -50,10 +50,6 @@ class HealthFinding:
     what: str
     sound: bool | None
     detail: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the finding as JSON values."""
-        return asdict(self)
 
 
 def examine() -> list[HealthFinding]:
