@@ -212,9 +212,7 @@ def _active_server(report: AuditResult) -> list[Action]:
 def _pooled(report: AuditResult) -> list[Action]:
     """Say where sums give all clients' data together away, which no protection of single clients changes."""
     best = strongest((c for c in report.cells if c.owner == FEDERATION and c.view in ALONE), by_owner=True).values()
-    leaking: dict[
-        str, dict[str, None]
-    ] = {}  # by defence, the algorithms, also where several views leak
+    leaking: dict[str, dict[str, None]] = {}  # by defence, the algorithms, also where several views leak
     for cell in best:
         if cell.verdict.word in FOUND:
             leaking.setdefault(in_sentence(cell.defense), {})[short(cell.algorithm)] = None
