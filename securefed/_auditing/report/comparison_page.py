@@ -30,7 +30,6 @@ from securefed._auditing.report.report_words import (
     in_sentence,
     interval_text,
     leak_text,
-    protection,
     short,
     style,
 )
@@ -65,11 +64,11 @@ GROUPS: Final = (
 WORDS: Final = ("leakage", "exposed", "partial", "not detected", "inconclusive", "interval", "client, federation")
 LARGE: Final = 0.1
 """Change of a mean that the page points out although the intervals overlap."""
-AuditResult = Mapping[str, Any]
+AuditJson = Mapping[str, Any]
 """The JSON values of an `audit.json`."""
 
 
-def save(folder: Path, before: AuditResult, after: AuditResult) -> None:
+def save(folder: Path, before: AuditJson, after: AuditJson) -> None:
     """Write `comparison.html` and `comparison.json` into `folder`, which is created where there is none.
 
     Raises:
@@ -82,7 +81,7 @@ def save(folder: Path, before: AuditResult, after: AuditResult) -> None:
         (folder / "comparison.json").write_text(text + "\n", encoding="utf-8")
 
 
-def to_json(before: AuditResult, after: AuditResult) -> dict[str, Any]:
+def to_json(before: AuditJson, after: AuditJson) -> dict[str, Any]:
     """Convert everything on the page to JSON values.
 
     `views` has the strongest attack of each audit, `cells` every attack, `growth` what `--fail-on-growth` fails for.
@@ -100,7 +99,7 @@ def to_json(before: AuditResult, after: AuditResult) -> dict[str, Any]:
     }
 
 
-def render(before: AuditResult, after: AuditResult) -> str:
+def render(before: AuditJson, after: AuditJson) -> str:
     """Write the page as HTML."""
     views = compared.compare_views(before, after)
     both = [row for row in views if row.change not in (ADDED, GONE)]
@@ -137,12 +136,12 @@ def render(before: AuditResult, after: AuditResult) -> str:
     )
 
 
-def summary(before: AuditResult, after: AuditResult) -> str:
+def summary(before: AuditJson, after: AuditJson) -> str:
     """Say, for a reader who knows no cryptography, what changed, what is new, and whether the audits ran alike."""
     return " ".join(_sentences(before, after))
 
 
-def _sentences(before: AuditResult, after: AuditResult) -> list[str]:
+def _sentences(before: AuditJson, after: AuditJson) -> list[str]:
     views = compared.compare_views(before, after)
     both = [row for row in views if row.change not in (ADDED, GONE)]
     sentences = [_changes(both), _new([row for row in views if row.change == ADDED]), _fairness(before, after)]
@@ -208,7 +207,7 @@ def _changes(both: Sequence[Compared]) -> str:
     return f"{tried}, {', '.join(parts[:-1])} and {parts[-1]}{unjudged}."
 
 
-def _fairness(before: AuditResult, after: AuditResult) -> str:
+def _fairness(before: AuditJson, after: AuditJson) -> str:
     """Say whether the two audits ran alike."""
     found = compared.differences(before, after)
     settings = list(dict.fromkeys(item.what for item in found if item.where))  # `where` is empty for versions
@@ -261,17 +260,7 @@ def _row(row: Compared) -> dict[str, Any]:
     )
     known = [word != INCONCLUSIVE for word in row.verdicts]
     chart = dumbbell(f"Leakage {words}", leaks, known, LOOKS.get(row.change, "same"))
-    return _where(row) | {"sides": sides, "chart": Markup(chart), "change": row.change}  # noqa: S704 - escapes its text
-
-
-def _where(row: Compared) -> dict[str, str]:
-    return {
-        "algorithm": short(row.algorithm),
-        "whose": _whose(row),
-        "defense": protection(row.defense),
-        "view": row.view,
-        "attack": row.attack,
-    }
+    return {"at": row, "whose": _whose(row), "sides": sides, "chart": Markup(chart)}  # noqa: S704 - escapes its text
 
 
 def _side(row: Compared, index: int) -> dict[str, str]:
@@ -292,16 +281,17 @@ def _only_one(views: Sequence[Compared]) -> list[dict[str, Any]]:
     """List what only one audit tried, with what it found there."""
     out = []
     for change, which, index in ((ADDED, "later", 1), (GONE, "earlier", 0)):
-        rows = [(row, (row.before, row.after)[index] or 0.0) for row in views if row.change == change]
+        # one of the two means is missing
+        rows = sorted((row for row in views if row.change == change), key=lambda row: -(row.before or row.after or 0.0))
         if rows:
-            leaking = sum(row.verdicts[index] in FOUND for row, _ in rows)
+            leaking = sum(row.verdicts[index] in FOUND for row in rows)
             text = f"In {leaking or 'none'} of {len(rows)} a leak was found."
-            rows.sort(key=lambda pair: -pair[1])
-            out.append({"which": which, "text": text, "rows": [_where(row) | _side(row, index) for row, _ in rows]})
+            shown = [{"at": row, "whose": _whose(row)} | _side(row, index) for row in rows]
+            out.append({"which": which, "text": text, "rows": shown})
     return out
 
 
-def _few(before: AuditResult, after: AuditResult) -> str:
+def _few(before: AuditJson, after: AuditJson) -> str:
     """Warn where either audit has few seeds; empty otherwise."""
     least = min(
         (cell.leakage.seeds for report in (before, after) for cell in compared.cells_of(report)), default=ENOUGH
@@ -316,14 +306,14 @@ def _few(before: AuditResult, after: AuditResult) -> str:
     )
 
 
-def _machines(before: AuditResult, after: AuditResult) -> list[str]:
+def _machines(before: AuditJson, after: AuditJson) -> list[str]:
     """List libraries and machines that differ, on which seconds and last digits depend."""
     old, new = (report.get("environment", {}) for report in (before, after))
     names = [name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name)]
     return [f"{name} {old.get(name, 'none')} → {new.get(name, 'none')}" for name in names]
 
 
-def _made(report: AuditResult) -> dict[str, str]:
+def _made(report: AuditJson) -> dict[str, str]:
     shared = report.get("settings", {}).get(AUDIT, {})
     seeds, version = shared.get("seeds", "?"), report.get("version", "?")
     facts = f"{len(report['cells'])} cells, {seeds} seeds each, securefed {version}"
