@@ -155,9 +155,8 @@ def _record_table(found: Advice) -> Table:
     """Lay out the settings that hide single rows."""
     from securefed._auditing.advice.advised_words import record_rows  # noqa: PLC0415 - not needed for --help
 
-    table = plain_table("\nSingle rows", gap=2)
-    for name in ("epsilon of a row", "right guesses of 100, at most", "utility", "usable"):
-        table.add_column(name, justify="right")
+    names = ("epsilon of a row", "right guesses of 100, at most", "utility", "usable")
+    table = plain_table("\nSingle rows", names, gap=2, justify="right")
     for row in record_rows(found):
         table.add_row(*row)
     return table

@@ -104,7 +104,7 @@ def _leak_table(
         gaps: by algorithm, defence and view, the numbers of the reasons why attacks did not run.
     """
     title = "Leakage of the strongest attack: mean [95 % interval], 1 = exact, 0 = nothing"
-    table = _table(title, ("defence", "view", "one client", "all clients pooled"))
+    table = plain_table(title, ("defence", "view", "one client", "all clients pooled"), no_wrap=True)
     previous = ("", "")
     for algorithm, defense, view in sorted(dict.fromkeys([*(key[:3] for key in best), *gaps]), key=_order(report)):
         cells = [best.get((algorithm, defense, view, secret)) for secret in (CLIENT, FEDERATION)]
@@ -137,14 +137,6 @@ def _show_next(report: AuditResult) -> None:
         say(f"\n{untried}")
 
 
-def _table(title: str, names: Sequence[str]) -> Table:
-    """Make a table without lines, whose columns do not wrap."""
-    table = plain_table(title)
-    for name in names:
-        table.add_column(name, no_wrap=True)
-    return table
-
-
 def _show_membership(report: AuditResult) -> None:
     """Print one line for each algorithm and noise: how well each adversary tells records from others like them."""
 
@@ -155,7 +147,7 @@ def _show_membership(report: AuditResult) -> None:
         return f"[{_tone(row['verdict'])}]{tone(row['verdict']).mark} {value:.2f} \\[{low:.2f},{high:.2f}][/]"
 
     title = "Which rows were in the data: AUC [95 % interval], 1 = certainty, .5 = a coin"
-    table = _table(title, ("algorithm", "noise", *ADVERSARIES.values()))
+    table = plain_table(title, ("algorithm", "noise", *ADVERSARIES.values()), no_wrap=True)
     previous = ""
     for row in by_noise(report):
         name = row["algorithm"]

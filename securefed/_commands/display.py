@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
@@ -23,14 +24,19 @@ def say(*sentences: str) -> None:
         console.print(sentence, soft_wrap=True, highlight=False, markup=False)
 
 
-def plain_table(title: str, gap: int = 1) -> Table:
+def plain_table(title: str, names: Iterable[str] = (), *, gap: int = 1, **column: Any) -> Table:
     """Make a table without lines.
 
     Args:
         title: above the table.
+        names: of its columns.
         gap: spaces between two columns.
+        **column: as of `Table.add_column`, for each of them.
     """
-    return Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, gap, 0, 0))
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, gap, 0, 0))
+    for name in names:
+        table.add_column(name, **column)
+    return table
 
 
 def show_registry(title: str, registry: Any) -> None:
