@@ -24,7 +24,7 @@ from securefed._auditing.report.comparison import GREW, LOST, QUIET, SHRANK, Com
 from securefed._auditing.report.decision import decision
 from securefed._auditing.report.membership_sentence import ADVERSARIES, by_noise, membership
 from securefed._auditing.report.next_runs import enough_seeds
-from securefed._auditing.report.observers import strength
+from securefed._auditing.report.observers import names_secrets, strength
 from securefed._auditing.report.palette import TONES, tone
 from securefed._auditing.report.plain_sums import added, with_sums
 from securefed._auditing.report.report_words import (
@@ -34,6 +34,7 @@ from securefed._auditing.report.report_words import (
     interval_text,
     leak_text,
     search_failed,
+    secret_title,
     short,
     short_defense,
 )
@@ -63,7 +64,8 @@ def show_audit(report: AuditResult) -> None:
     for note in dict.fromkeys(owner_note(report.settings[name].get("sizes", {})) for name in report.algorithms):
         if note:
             say(note)
-    best = strongest(report.cells)
+    named = names_secrets(report)  # rows, Gram matrices, ... stand apart: the strongest attack on any of them is shown
+    best = strongest(report.cells, by_owner=named)
     gaps, reasons = _gaps(report)
     console.print(_leak_table(report, best, gaps))
     for cell in best.values():
@@ -109,6 +111,8 @@ def _leak_table(
     for algorithm, defense, view in sorted(dict.fromkeys([*(key[:3] for key in best), *gaps]), key=_order(report)):
         cells = [best.get((algorithm, defense, view, secret)) for secret in (CLIENT, FEDERATION)]
         texts = [_leakage(cell) if cell else "" for cell in cells]
+        if names_secrets(report):
+            texts = [f"{_leakage(cell)} {secret_title(cell.secret)}" if cell else "" for cell in cells]
         numbers = "".join(f" ({number})" for number in gaps.get((algorithm, defense, view), []))
         absent = f"[dim]did not run{numbers}[/]" if numbers else ""
         if algorithm != previous[0]:

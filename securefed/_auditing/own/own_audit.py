@@ -50,6 +50,7 @@ def audit_algorithm(
     fit: FitRows | None = None,
     seconds: float = 900.0,
     active: bool = False,
+    progress: Callable[[int, int, str], None] | None = None,
 ) -> Report:
     """Run an algorithm in the clear, and attack what a server sees, or what it sees of sums alone.
 
@@ -74,6 +75,7 @@ def audit_algorithm(
             then. 900 seconds are far more than a step of milliseconds needs.
         active: also attack an instance with a server that chooses its broadcasts (view `active server`), outside
             `seconds`.
+        progress: called after every run with (runs done, runs in all, name of the run just done).
 
     Returns:
         A report with one cell for each view, secret and attack. Leakage is 1 - error of the attack's estimate / error
@@ -104,7 +106,11 @@ def audit_algorithm(
     options = AttackOptions(chosen, population, feature_bound, fit or FitRows(), active)
     function = None if is_instance else (start, combine, backend)
     subject = OwnSubject(algorithm, function, draw, rounds, seeds, options, seconds)
-    results = [subject.audit_seed(seed) for seed in range(seeds)]
+    results = []
+    for seed in range(seeds):
+        results.append(subject.audit_seed(seed))
+        if progress is not None:
+            progress(seed + 1, seeds, f"{subject.name}, seed {seed}")
     return make_report(
         [subject],
         results,

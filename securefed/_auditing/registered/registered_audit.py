@@ -23,6 +23,7 @@ from securefed._auditing.engine.incomplete_results import Missing
 from securefed._auditing.engine.seed_result import SeedResult
 from securefed._auditing.engine.statistics import interval
 from securefed._auditing.engine.worker_processes import run_all
+from securefed._auditing.own.own_audit import audit_algorithm
 from securefed._auditing.registered.audit_command import audit_command
 from securefed._auditing.registered.audit_settings import Settings
 from securefed._auditing.registered.audited_defenses import ALL, COVERED, DEFENSES, DP, NOISES, choose
@@ -35,6 +36,8 @@ from securefed.errors import ConfigError, DataError
 
 CLIENTS: Final = 8
 """Clients of an audit that names no number."""
+_SIMULATING: Final = 120.0
+"""Most seconds of attacks that run the client step of an algorithm whose messages no registered attack reads."""
 Progress = Callable[[int, int, str], None]
 """Called with (tasks done, tasks in all, name of the task just done)."""
 Task = tuple[RegisteredSubject, int]
@@ -70,7 +73,9 @@ def audit(
     """Attack every named algorithm under every named defence.
 
     An algorithm that the data do not suit (no labels, too few columns) is refused if it was named; otherwise the report
-    lists it among what did not run.
+    lists it among what did not run. A single algorithm whose messages no registered attack reads, as a user's own often
+    is, is attacked as `audit_algorithm` does, which needs nothing but its client step: in unprotected messages and in
+    exact sums, which stand for all defences that hide single messages.
 
     Args:
         algorithms: names; by default those of a quick audit; `["all"]` is every one with an audit case.
@@ -157,7 +162,7 @@ def audit(
     skipped = [f"{name}: {reason}" for name, reason in unfit.items()]
     skipped += [reason for result in results for reason in result.skipped] + unplayed
     skipped += unmeasured_canaries() if membership else ()
-    return make_report(
+    report = make_report(
         subjects,
         results,
         [name for name in DEFENSES if name in under],
@@ -172,6 +177,20 @@ def audit(
         skipped=tuple(dict.fromkeys(skipped)),
         seconds=time.perf_counter() - start,
     )
+    unread = not report.cells and len(subjects) == 1 and not attacks
+    return _by_simulation(subjects[0], seeds, progress, active=active) if unread else report
+
+
+def _by_simulation(subject: RegisteredSubject, seeds: int, progress: Progress | None, *, active: bool) -> Report:
+    """Attack an algorithm whose messages no registered attack reads, as a user's own often is.
+
+    The attacks of `audit_algorithm` need nothing but its client step. They see unprotected messages and exact sums.
+    """
+    algorithm, rounds = subject.case.build(), subject.case.rounds
+    return audit_algorithm(
+        algorithm, lambda seed: subject.prepare(seed).clients, rounds=rounds, seeds=seeds, seconds=_SIMULATING,
+        active=active, progress=progress,
+    )  # fmt: skip
 
 
 def _check(

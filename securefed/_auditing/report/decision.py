@@ -39,6 +39,11 @@ _ONLY: Final = {
 }
 """Conclusion of a report in which one algorithm needs protection, by the kind of its outcome. "They" and "them" are the
 data that the sentence before it says leak from unprotected messages."""
+_NOTHING_READ: Final = (
+    "Nothing was attacked, so that this audit says nothing of what the messages give away: no attack that was chosen "
+    "reads them. `securefed.audit_algorithm(algorithm, clients)` attacks any algorithm: it needs only its client step."
+)
+"""Conclusion of a report without cells."""
 _OPEN_ALL_THE_SAME: Final = (
     "But under every protection tried here an attack found a leak; unprotected messages hide no more than these."
 )
@@ -184,6 +189,8 @@ def _concluded(report: AuditResult) -> str:
         return f"{said} {_protected(report)}".strip()
     plain = {short(name): worst(report, name, PLAIN, CLIENT) for name in report.algorithms}
     words = {name: cell.verdict.word for name, cell in plain.items() if cell is not None}
+    if not report.cells:
+        return _NOTHING_READ
     if not words:
         verdicts = {cell.verdict.word for cell in report.cells}
         if verdicts & set(FOUND):
