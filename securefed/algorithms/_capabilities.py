@@ -8,7 +8,7 @@ has counted the contribution that led to it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
+from typing import Any, ParamSpec, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from securefed._tensors import Tensors
 from securefed.errors import SecureFedError
 
 Capability = TypeVar("Capability")
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 ClientState = TypeVar("ClientState")
 CommittedState_contra = TypeVar("CommittedState_contra", contravariant=True)
 
@@ -119,3 +121,16 @@ def supports(algorithm: Any, capability: Callable[..., Capability]) -> TypeGuard
     """
     methods = [name for name in vars(capability) if not name.startswith("_")]
     return all(getattr(algorithm, name, None) is not None for name in methods)
+
+
+def result_or_error(
+    compute: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+) -> Result | SecureFedError:
+    """Return what `compute` returns, or the error of this package that it raises.
+
+    In a batch of clients (`SupportsBatches`) one client's error must not stop the others.
+    """
+    try:
+        return compute(*args, **kwargs)
+    except SecureFedError as error:
+        return error

@@ -32,10 +32,11 @@ from securefed._public import Public, require
 from securefed._tensors import Array, Layout, Tensors, TensorSpec
 from securefed.algorithms._audit_case import AuditCase
 from securefed.algorithms._base import Algorithm
+from securefed.algorithms._capabilities import result_or_error
 from securefed.algorithms._graph.edges import Edges
 from securefed.algorithms._graph.smooth import MomentumDescent, SmoothGraph
 from securefed.datasets._base import Dataset
-from securefed.errors import DataError, DivergenceError
+from securefed.errors import DataError, DivergenceError, SecureFedError
 
 CONSENSUS, GRAPH, OBJECTIVE = "consensus", "graph", "objective"
 """Names of tensors: the graph that the server broadcasts, a client's graph, the value of g_i."""
@@ -291,19 +292,17 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
 
     def contribute_together(
         self, clients: Sequence[GraphClient], broadcast: Tensors, rngs: Sequence[np.random.Generator]
-    ) -> list[tuple[GraphClient, Tensors] | DivergenceError]:
+    ) -> list[tuple[GraphClient, Tensors] | SecureFedError]:
         """Return for each client the result of `contribute`, or the error that it raises; clients are batched."""
         own = self._local_data(clients, np.stack)
         memory = tuple(np.stack(part) for part in zip(*(client.memory for client in clients), strict=True))
         with np.errstate(over="ignore", invalid="ignore"):
             sent, fresh = self.steps(self.read(broadcast), memory, own)
-        out: list[tuple[GraphClient, Tensors] | DivergenceError] = []
+        out: list[tuple[GraphClient, Tensors] | SecureFedError] = []
         for k, client in enumerate(clients):
             row = {name: value[k] for name, value in sent.items()}
-            try:  # copies: a view of one row would keep the arrays of all clients alive
-                out.append(self._contribution(client, row, tuple(value[k].copy() for value in fresh)))
-            except DivergenceError as error:
-                out.append(error)
+            own = tuple(value[k].copy() for value in fresh)  # a view would keep the arrays of all clients alive
+            out.append(result_or_error(self._contribution, client, row, own))
         return out
 
     def read(self, broadcast: Tensors) -> Array:

@@ -27,13 +27,14 @@ from securefed._persistence.packing import local
 from securefed._public import Public
 from securefed._tensors import Array, Layout, Ring, Tensors, TensorSpec
 from securefed.algorithms._base import Algorithm, RoundOutcome
+from securefed.algorithms._capabilities import result_or_error
 from securefed.algorithms._optimization.array_pool import ArrayPool
 from securefed.algorithms._optimization.cohort import groups, together
 from securefed.algorithms._optimization.local_steps import BatchDraw, LocalTraining, Memory, Vectors, batches
 from securefed.algorithms._optimization.model import Model
 from securefed.algorithms._optimization.parallel import side_by_side
 from securefed.datasets._base import Dataset
-from securefed.errors import ConfigError, DataError, DivergenceError
+from securefed.errors import ConfigError, DataError, DivergenceError, SecureFedError
 from securefed.problems import Problem, problems
 from securefed.problems._linear import SoftmaxRegression
 
@@ -213,7 +214,7 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
 
     def contribute_together(
         self, clients: Sequence[ModelClient], broadcast: Tensors, rngs: Sequence[np.random.Generator]
-    ) -> list[tuple[ModelClient, Tensors] | DivergenceError]:
+    ) -> list[tuple[ModelClient, Tensors] | SecureFedError]:
         """Return for each client the result of `contribute`, or the error that it raises; clients are batched."""
         model = clients[0].model
         received = self.read(model, broadcast)
@@ -222,12 +223,12 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
 
         pool = self._pool  # before the threads start, so that they share one
 
-        def compute(members: list[int]) -> list[tuple[ModelClient, Tensors] | DivergenceError]:
+        def compute(members: list[int]) -> list[tuple[ModelClient, Tensors] | SecureFedError]:
             work = together(model, [datasets[i] for i in members], [draws[i] for i in members], pool)
             return self._group(received, [clients[i] for i in members], work)
 
         members_of_groups = groups(model, datasets, draws)
-        by_client: dict[int, tuple[ModelClient, Tensors] | DivergenceError] = {}
+        by_client: dict[int, tuple[ModelClient, Tensors] | SecureFedError] = {}
         for members, results in zip(members_of_groups, side_by_side(compute, members_of_groups), strict=True):
             by_client |= dict(zip(members, results, strict=True))
         return [by_client[i] for i in range(len(clients))]
@@ -239,7 +240,7 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
 
     def _group(
         self, received: Vectors, clients: Sequence[ModelClient], work: LocalTraining
-    ) -> list[tuple[ModelClient, Tensors] | DivergenceError]:
+    ) -> list[tuple[ModelClient, Tensors] | SecureFedError]:
         """Return for each client of a group the result of `contribute`, or the error that it raises.
 
         Each vector of the clients' memories is stacked to (clients, parameters), so that `steps` runs once for all.
@@ -249,13 +250,11 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
         with np.errstate(over="ignore", invalid="ignore"):
             sent, new_memory = self.steps(received, memory, work)
         sent = {part: np.broadcast_to(value, (len(clients), size)) for part, value in sent.items()}
-        out: list[tuple[ModelClient, Tensors] | DivergenceError] = []
+        out: list[tuple[ModelClient, Tensors] | SecureFedError] = []
         for k, client in enumerate(clients):
             vectors = {part: value[k] for part, value in sent.items()}
-            try:  # a copy of the memory, or a client's one row would keep the whole group's alive
-                out.append(self._contribution(client, vectors, tuple(value[k].copy() for value in new_memory)))
-            except DivergenceError as error:
-                out.append(error)
+            own = tuple(value[k].copy() for value in new_memory)  # a view would keep the whole group's memory alive
+            out.append(result_or_error(self._contribution, client, vectors, own))
         return out
 
     def _contribution(self, client: ModelClient, sent: Vectors, memory: Memory) -> tuple[ModelClient, Tensors]:

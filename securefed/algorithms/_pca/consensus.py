@@ -31,6 +31,7 @@ from securefed._public import Public, require
 from securefed._tensors import Array, Layout, Tensors, TensorSpec
 from securefed.algorithms._audit_case import AuditCase
 from securefed.algorithms._base import Algorithm, RoundOutcome
+from securefed.algorithms._capabilities import result_or_error
 from securefed.algorithms._pca import server as common
 from securefed.algorithms._pca.cohort import StackedGrams, groups
 from securefed.algorithms._pca.operators import Gram, check_rank, energy_bound, orth, random_basis
@@ -209,22 +210,16 @@ class ConsensusPCA(Algorithm[ConsensusServer, ConsensusClient]):
         self, clients: Sequence[ConsensusClient], broadcast: Tensors, rngs: Sequence[np.random.Generator]
     ) -> list[tuple[ConsensusClient, Tensors] | SecureFedError]:
         """Return for each client the result of `contribute`, or the error that it raises; clients are stacked."""
-        out: list[tuple[ConsensusClient, Tensors] | SecureFedError] = [DivergenceError("not computed")] * len(clients)
-        # every entry of `out` is replaced below, since the groups hold each client once
+        out: dict[int, tuple[ConsensusClient, Tensors] | SecureFedError] = {}
         for members in groups([client.gram for client in clients], [None] * len(clients)):
             try:
                 moved = self._moved([clients[k] for k in members], broadcast[BASIS])
-            except DivergenceError:
-                moved = None  # at least one client diverged; compute each alone to find which
-            for position, k in enumerate(members):
-                try:
-                    if moved is None:
-                        out[k] = self.contribute(clients[k], broadcast, rngs[k])
-                    else:
-                        out[k] = self._contribution(clients[k], *moved[position])
-                except DivergenceError as error:
-                    out[k] = error
-        return out
+            except DivergenceError:  # at least one client diverged; compute each alone to find which
+                out |= {k: result_or_error(self.contribute, clients[k], broadcast, rngs[k]) for k in members}
+                continue
+            for k, (U, Y) in zip(members, moved, strict=True):
+                out[k] = result_or_error(self._contribution, clients[k], U, Y)
+        return [out[k] for k in range(len(clients))]
 
     def _moved(self, clients: Sequence[ConsensusClient], Z: Array) -> list[tuple[Array, Array]]:
         """Return U_i after the local steps, and Y_i, for clients in one stack."""

@@ -34,6 +34,7 @@ from securefed._public import Public
 from securefed._tensors import Array, Layout, Tensors
 from securefed.algorithms._audit_case import GRAM_CASE
 from securefed.algorithms._base import algorithms
+from securefed.algorithms._capabilities import result_or_error
 from securefed.algorithms._pca.cohort import StackedGrams, groups
 from securefed.algorithms._pca.operators import Gram, check_rank, energy_bound, off, orth
 from securefed.algorithms._pca.server import BASIS, SubspaceMethod
@@ -172,7 +173,7 @@ class FAPS(SubspaceMethod):
                 )
             except DivergenceError:  # compute the clients one by one to find which of them diverged
                 results = ()
-            results = results or [self._alone(clients[i], broadcast, rngs[i]) for i in members]
+            results = results or [result_or_error(self.contribute, clients[i], broadcast, rngs[i]) for i in members]
             out |= dict(zip(members, results, strict=True))
         return [out[i] for i in range(len(clients))]
 
@@ -186,15 +187,6 @@ class FAPS(SubspaceMethod):
         return [
             self._result(client, Z, X[k], (array[k].copy() for array in results)) for k, client in enumerate(clients)
         ]
-
-    def _alone(
-        self, client: FAPSClient, broadcast: Tensors, rng: np.random.Generator
-    ) -> tuple[FAPSClient, Tensors] | SecureFedError:
-        """Return the result of `contribute` for one client, or the error of a client that diverged."""
-        try:
-            return self.contribute(client, broadcast, rng)
-        except DivergenceError as error:
-            return error
 
     def _start(self, client: FAPSClient, Z: Array) -> tuple[Array, Array]:
         """Return the X_i and W_i with which a client starts a round; before its first round X_i is Z."""

@@ -29,6 +29,7 @@ from securefed._public import Public, require
 from securefed._sampling.random_stream import SecureRandomStream, uniforms
 from securefed._sampling.rounded_normal import SMALLEST_DEVIATION, grid_for, rounded_normal_draws
 from securefed._tensors import Array, Ring, Tensors
+from securefed.algorithms._capabilities import result_or_error
 from securefed.algorithms._optimization.fedavg import FedAvg
 from securefed.algorithms._optimization.method import ModelClient
 from securefed.datasets._base import Dataset
@@ -165,15 +166,10 @@ class PrivateFedAvg(FedAvg):
 
     def contribute_together(
         self, clients: Sequence[ModelClient], broadcast: Tensors, rngs: Sequence[np.random.Generator]
-    ) -> list[Any]:
+    ) -> list[tuple[ModelClient, Tensors] | SecureFedError]:
         """Return for each client the result of `contribute`, or the error; opacus trains one model at a time."""
-        out: list[Any] = []
-        for client, rng in zip(clients, rngs, strict=True):
-            try:
-                out.append(self.contribute(client, broadcast, rng))
-            except SecureFedError as error:
-                out.append(error)
-        return out
+        pairs = zip(clients, rngs, strict=True)
+        return [result_or_error(self.contribute, client, broadcast, rng) for client, rng in pairs]
 
     def evaluate(self, client: ModelClient, broadcast: Tensors) -> Tensors:
         """Refuse to evaluate, since the sums would be exact and epsilon would not hold.
