@@ -173,12 +173,12 @@ class Layout:
         return np.concatenate(parts) if parts else np.empty(0, dtype=dtype)
 
     def unflatten(self, vector: Array) -> dict[str, Array]:
-        """Return views into `vector`, the inverse of `flatten`."""
-        if vector.shape != (self.size,):
+        """Return views into `vector`, the inverse of `flatten`; of vectors (..., size), tensors (..., *shape)."""
+        if vector.shape[-1:] != (self.size,):
             raise DataError(f"the layout holds {self.size} entries, the vector has shape {vector.shape}")
         out, start = {}, 0
         for spec in self.specs:
-            out[spec.name] = vector[start : start + spec.size].reshape(spec.shape)
+            out[spec.name] = vector[..., start : start + spec.size].reshape((*vector.shape[:-1], *spec.shape))
             start += spec.size
         return out
 

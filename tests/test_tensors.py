@@ -61,6 +61,9 @@ def test_flatten_and_unflatten_are_inverse_and_share_memory() -> None:
     back = layout.unflatten(vector)
     assert all(np.shares_memory(back[name], vector) for name in ("a", "b"))
     layout.check(back)
+    several = layout.unflatten(np.stack([vector, 2 * vector]))
+    assert {name: value.shape for name, value in several.items()} == {"a": (2, 2, 3), "b": (2,), "c": (2, 0)}
+    np.testing.assert_array_equal(several["a"][1], 2 * tensors["a"])
     single = Layout((TensorSpec("a", (2, 3)),))
     assert np.shares_memory(single.flatten(tensors), tensors["a"])
 

@@ -17,7 +17,7 @@ import numpy as np
 from securefed._tensors import Array, Layout
 from securefed.algorithms._optimization.losac_prox import LoSACProx
 from securefed.algorithms._optimization.method import GradientMethod
-from securefed.algorithms._optimization.proximal import L1, NoRegulariser, Nuclear, Regulariser
+from securefed.algorithms._optimization.proximal import L1, NoRegulariser, Nuclear, Regulariser, matrices
 from securefed.algorithms._optimization.scaffold_prox import ScaffoldProx
 from securefed.attacks._gradient_inversion.dual_numbers import DualNumber
 
@@ -52,13 +52,9 @@ class DifferentiableNuclear(Nuclear):
         """Apply the operator to an array or to dual numbers."""
         if not isinstance(vector, DualNumber):
             return super().prox(vector, step, layout)
-        slopes, start = vector.slopes.copy(), 0
-        for spec in layout:
-            part, start = slice(start, start + spec.size), start + spec.size
-            if len(spec.shape) == 2:
-                matrix = vector.value[..., part].reshape(*vector.value.shape[:-1], *spec.shape)
-                along = slopes[..., part].reshape(*slopes.shape[:-1], *spec.shape)
-                slopes[..., part] = _derivative(matrix, along, step * self.weight).reshape(*slopes.shape[:-1], -1)
+        slopes = vector.slopes.copy()
+        for matrix, along in zip(matrices(vector.value, layout), matrices(slopes, layout), strict=True):
+            along[...] = _derivative(matrix, along, step * self.weight)
         return DualNumber(super().prox(vector.value, step, layout), slopes)
 
 

@@ -301,8 +301,8 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
         out: list[tuple[GraphClient, Tensors] | SecureFedError] = []
         for k, client in enumerate(clients):
             row = {name: value[k] for name, value in sent.items()}
-            own = tuple(value[k].copy() for value in fresh)  # a view would keep the arrays of all clients alive
-            out.append(result_or_error(self._contribution, client, row, own))
+            kept = tuple(value[k].copy() for value in fresh)  # a view would keep the arrays of all clients alive
+            out.append(result_or_error(self._contribution, client, row, kept))
         return out
 
     def read(self, broadcast: Tensors) -> Array:

@@ -24,12 +24,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from securefed._tensors import Array, TensorSpec
+from securefed._tensors import Array, Layout, TensorSpec
 from securefed.algorithms._optimization.array_pool import ArrayPool
 from securefed.algorithms._optimization.factored_gradients import Coefficient, Coefficients, FactoredGradients
 from securefed.algorithms._optimization.lazy_sums import MANY, LazySum, unscaled
@@ -81,15 +82,15 @@ class FactoredCohort:
         """The weight W by which the rows enter."""
         return self.model.layout.specs[0]
 
-    @property
-    def others(self) -> list[TensorSpec]:
+    @cached_property
+    def others(self) -> Layout:
         """The parameters that are formed in every step: all but W and the inner weights `inner`."""
-        return [spec for spec in self.model.layout.specs[1:] if spec.name not in self.factors]
+        return Layout(tuple(spec for spec in self.model.layout.specs[1:] if spec.name not in self.factors))
 
     @property
     def formed(self) -> tuple[int, int]:
         """Shape of the entries of `others`, one parameter after another: (clients, entries)."""
-        return self.count, sum(spec.size for spec in self.others)
+        return self.count, self.others.size
 
     def part(self, vector: Array, name: str) -> Array:
         """Return the entries (..., size) of one parameter in a vector."""
@@ -111,9 +112,9 @@ class FactoredCohort:
         """
         own, others = self.of(point), self.others
         rest = own.rest.numbers(self.formed, self.model.problem.dtype)
-        known = self.model.split(np.broadcast_to(rest, self.formed), others)  # the point's `others`, by name
+        known = others.unflatten(np.broadcast_to(rest, self.formed))  # the point's `others`, by name
         flat = self.pool.empty(self.formed, rest.dtype)
-        room = self.model.split(flat, others)  # views of `flat`, into which their gradients are written
+        room = others.unflatten(flat)  # views of `flat`, into which their gradients are written
         products = _Products(self, own, DenseWeightProducts(known, self.problem.l2, room))
         slope, found = self.problem.after_input(self._entered(own, rows), known, products, rows.y, rows.weights)
         self.taken.append((rows, slope))

@@ -7,7 +7,6 @@ that form, each under a name of its own, its part: `phi`, say. On the wire a vec
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -51,18 +50,9 @@ class Model:
             y: targets, (clients, widest, ...); padded.
             weights: (clients, widest), 1 / rows of the client, 0 on padding.
         """
-        gradients = self.problem.gradients(self.split(vectors, self.layout.specs), x, y, weights)
+        gradients = self.problem.gradients(self.layout.unflatten(vectors), x, y, weights)
         parts = [np.asarray(gradients[name]).reshape(len(vectors), -1) for name in self.layout.names]
         return np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
-
-    def split(self, vectors: Array, specs: Sequence[TensorSpec]) -> dict[str, Array]:
-        """Return views (clients, *shape) of the tensors that `vectors` (clients, entries) holds one after another."""
-        out: dict[str, Array] = {}
-        start = 0
-        for spec in specs:
-            out[spec.name] = vectors[:, start : start + spec.size].reshape(len(vectors), *spec.shape)
-            start += spec.size
-        return out
 
     def zeros(self) -> Array:
         """Return a vector of zeros in the problem's own precision."""

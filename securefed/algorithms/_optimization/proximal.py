@@ -119,16 +119,16 @@ class Nuclear:
 
     def value(self, vector: Array, layout: Layout) -> Array:
         """Return the regulariser's value."""
-        norms = [np.linalg.svd(matrix, compute_uv=False).sum(axis=-1) for _, matrix in _matrices(vector, layout)]
+        norms = [np.linalg.svd(matrix, compute_uv=False).sum(axis=-1) for matrix in matrices(vector, layout)]
         return np.asarray(self.weight * np.sum(norms, axis=0))
 
     def prox(self, vector: Array, step: float, layout: Layout) -> Array:
         """Apply the proximal operator."""
         out = vector.copy()
-        for part, matrix in _matrices(vector, layout):
+        for matrix in matrices(out, layout):
             left, values, right = np.linalg.svd(matrix, full_matrices=False)
             values = np.maximum(values - step * self.weight, 0.0).astype(values.dtype)
-            out[..., part] = ((left * values[..., None, :]) @ right).reshape(*vector.shape[:-1], -1)
+            matrix[...] = (left * values[..., None, :]) @ right
         return out
 
 
@@ -151,11 +151,7 @@ def reach(regulariser: Regulariser, problem: Problem, public: Public) -> float:
     return regulariser.weight / min(problem.gradient_bounds(public).values())
 
 
-def _matrices(vector: Array, layout: Layout) -> list[tuple[slice, Array]]:
-    """Return the slice of the vector that holds each matrix of the layout, and the matrix (..., rows, columns)."""
-    out, start = [], 0
-    for spec in layout:
-        part, start = slice(start, start + spec.size), start + spec.size
-        if len(spec.shape) == 2:
-            out.append((part, vector[..., part].reshape(*vector.shape[:-1], *spec.shape)))
-    return out
+def matrices(vector: Array, layout: Layout) -> list[Array]:
+    """Return a view (..., rows, columns) of each parameter that is a matrix."""
+    tensors = layout.unflatten(vector)
+    return [tensors[spec.name] for spec in layout if len(spec.shape) == 2]
