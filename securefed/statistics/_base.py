@@ -223,3 +223,18 @@ class Statistic(ABC):
             raise ConfigError("a statistic needs at least one party's rows")
         terms = self.terms(clients=len(summands), defense=defense)
         return self.estimate(play_round(SumServer(terms), [{"update": summand} for summand in summands]))
+
+
+def check_table(x: Array, columns: int, most: int, *, of: str = "") -> None:
+    """Raise `DataError` unless `x` is a table with so many columns, and with `most` rows at the most.
+
+    Args:
+        x: one party's rows.
+        columns: number of columns.
+        most: number of rows that is declared as the most of one party.
+        of: what the columns hold, such as " of codes", for the error.
+    """
+    if x.ndim != 2 or x.shape[1] != columns:
+        raise DataError(f"x must have {columns} columns{of}; got shape {x.shape}")
+    if len(x) > most:
+        raise DataError(f"{len(x)} rows, and {most} are declared as the most of one party; declare more")

@@ -25,7 +25,7 @@ from securefed._hyperparameters import check_integer, check_number, check_positi
 from securefed._tensors import Array
 from securefed.errors import ConfigError, DataError
 from securefed.parties._summed_tensor import SummedTensor
-from securefed.statistics._base import Statistic, Sums
+from securefed.statistics._base import Statistic, Sums, check_table
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,7 @@ class _Moments(Statistic):
         return np.asarray(x - np.asarray(self.shift))
 
     def _check(self, x: Array, y: Array | None) -> None:
-        if x.ndim != 2 or x.shape[1] != self.features:
-            raise DataError(f"x must have {self.features} columns; got shape {x.shape}")
-        if len(x) > self.rows:
-            raise DataError(f"{len(x)} rows, and {self.rows} are declared as the most of one party; declare more")
+        check_table(x, self.features, self.rows)
 
     def _within(self, x: Array, y: Array | None) -> Array:
         return np.asarray((np.abs(self._shifted(x)) <= self.bound).all(1))

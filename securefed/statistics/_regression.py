@@ -29,7 +29,7 @@ from securefed._hyperparameters import check_integer, check_number, check_positi
 from securefed._tensors import Array
 from securefed.errors import DataError
 from securefed.parties._summed_tensor import SummedTensor
-from securefed.statistics._base import Statistic, Sums
+from securefed.statistics._base import Statistic, Sums, check_table
 from securefed.statistics._moments import symmetric
 
 
@@ -83,12 +83,9 @@ class LinearRegression(Statistic):
         )  # fmt: skip
 
     def _check(self, x: Array, y: Array | None) -> None:
-        if x.ndim != 2 or x.shape[1] != self.features:
-            raise DataError(f"x must have {self.features} columns; got shape {x.shape}")
+        check_table(x, self.features, self.rows)
         if y is None or y.shape != (len(x),):
             raise DataError(f"y must hold one target for each of {len(x)} rows; got {None if y is None else y.shape}")
-        if len(x) > self.rows:
-            raise DataError(f"{len(x)} rows, and {self.rows} are declared as the most of one party; declare more")
 
     def _within(self, x: Array, y: Array | None) -> Array:
         return np.asarray((np.abs(x) <= self.bound).all(1) & (np.abs(np.asarray(y)) <= self.target_bound))

@@ -18,9 +18,9 @@ import numpy as np
 
 from securefed._hyperparameters import check_integer, checked_integers
 from securefed._tensors import Array
-from securefed.errors import ConfigError, DataError
+from securefed.errors import ConfigError
 from securefed.parties._summed_tensor import SummedTensor
-from securefed.statistics._base import Statistic, Sums
+from securefed.statistics._base import Statistic, Sums, check_table
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,7 @@ class Histogram(Statistic):
         )
 
     def _check(self, x: Array, y: Array | None) -> None:
-        if x.ndim != 2 or x.shape[1] != self.features:
-            raise DataError(f"x must have {self.features} columns; got shape {x.shape}")
-        if len(x) > self.rows:
-            raise DataError(f"{len(x)} rows, and {self.rows} are declared as the most of one party; declare more")
+        check_table(x, self.features, self.rows)
 
     def _within(self, x: Array, y: Array | None) -> Array:
         return np.ones(len(x), bool)
@@ -106,10 +103,7 @@ class ContingencyTable(Statistic):
         )
 
     def _check(self, x: Array, y: Array | None) -> None:
-        if x.ndim != 2 or x.shape[1] != len(self.levels):
-            raise DataError(f"x must have {len(self.levels)} columns of codes; got shape {x.shape}")
-        if len(x) > self.rows:
-            raise DataError(f"{len(x)} rows, and {self.rows} are declared as the most of one party; declare more")
+        check_table(x, len(self.levels), self.rows, of=" of codes")
 
     def _within(self, x: Array, y: Array | None) -> Array:
         return np.asarray(((x == np.rint(x)) & (x >= 0) & (x < np.asarray(self.levels))).all(1))
