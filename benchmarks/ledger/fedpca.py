@@ -16,8 +16,9 @@ from securefed._runtime.run_options import RunOptions
 from securefed._runtime.server import Result
 from securefed._tensors import Tensors
 from securefed.algorithms._pca import PrincipalComponents, centralised, reconstruction_loss
-from securefed.datasets._anomalies import DetectionSplit, official
+from securefed.datasets._anomalies import NORMAL, DetectionSplit
 from securefed.datasets._base import Dataset
+from securefed.datasets._loaded_dataset import LoadedDataset
 from securefed.datasets._loaders import load
 from securefed.datasets.partition import by_feature
 from securefed.datasets.scaling import fit, log1p, z_score
@@ -52,6 +53,14 @@ class Traffic:
     def ratio(self, basis: np.ndarray[Any, Any], rank: int) -> float:
         """Training loss of orth(basis) over the optimum, every client counted alike (their shares are even)."""
         return reconstruction_loss(basis, self.clients, normalise=True) / self.optimum(rank).loss
+
+
+def official(source: LoadedDataset) -> DetectionSplit:
+    """The official split of a data set: its own test rows, or its rows by their fact `role`, 0 for rows to train on."""
+    if source.test is not None:
+        return DetectionSplit(source.data.take(source.data.labels() == NORMAL), source.test)
+    train = source.groups["role"] == 0
+    return DetectionSplit(source.data.take(train), source.data.take(~train))
 
 
 @cache

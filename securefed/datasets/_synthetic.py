@@ -116,18 +116,3 @@ def low_rank(
         readings = rng.normal(mean, 1.0, (rows, dimension * dimension))
         parts.append(Dataset(readings, readings @ truth.ravel() + rng.normal(0.0, noise, rows)))
     return LowRankReadings(tuple(parts), truth)
-
-
-def two_classes(data: Dataset, last: int) -> Dataset:
-    """Merge labels into two: up to and including `last` they become 0, the others 1.
-
-    Source: LoSAC, sec. 5.4 (Fig. 6): MNIST with `last` 5; HAR with its labels 1..3 against 4..6, which is `last` 2
-    here since labels count from 0; ESR is binary already.
-
-    Raises:
-        ConfigError: one of the two classes would be empty.
-    """
-    labels = data.labels()
-    if not (labels.min() <= last < labels.max()):
-        raise ConfigError(f"no label lies on one side of {last}: they are {np.unique(labels)}")
-    return Dataset(data.x, (labels > last).astype(np.int64))

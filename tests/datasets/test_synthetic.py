@@ -5,7 +5,6 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from securefed.datasets import _synthetic as synthetic
-from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError
 
 
@@ -64,14 +63,6 @@ def test_the_same_generator_gives_the_same_data():
         one, two, other = (draw(np.random.default_rng(seed)) for seed in (0, 0, 1))
         assert all(np.array_equal(a.x, b.x) and np.array_equal(a.y, b.y) for a, b in zip(one, two, strict=True))
         assert not np.array_equal(one[0].x, other[0].x)
-
-
-def test_two_classes_cut_the_labels_after_one():
-    data = Dataset(np.zeros((6, 1)), np.arange(6))
-    assert synthetic.two_classes(data, 2).y.tolist() == [0, 0, 0, 1, 1, 1]
-    for last in (-1, 5):
-        with pytest.raises(ConfigError, match="no label"):
-            synthetic.two_classes(data, last)
 
 
 @pytest.mark.parametrize(
