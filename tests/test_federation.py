@@ -65,7 +65,7 @@ def test_a_rank_above_the_features_and_a_cohort_above_the_clients_are_refused() 
     with pytest.raises(DataError, match=r"client 1 is a ndarray; give securefed\.Dataset"):
         Federation(SSI(rank=2), [data()[0], np.ones((5, 6))])  # type: ignore[list-item]
     for seed in (-1, 0.5, "a", None):
-        with pytest.raises(ConfigError, match="seed is a whole number"):
+        with pytest.raises(ConfigError, match="seed must be an integer"):
             Federation(SSI(rank=2), data(), seed=seed)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"cohort must be an integer between"):
         Federation(SSI(rank=2), data(), cohort=5)

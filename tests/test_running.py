@@ -39,7 +39,7 @@ def test_a_run_prints_a_summary_and_keeps_history_and_model(tmp_path) -> None:
 
 def test_a_seed_that_is_none_is_refused_in_one_line() -> None:
     refused = RUNNER.invoke(app, ["run", "ssi", "--set", "rank=3", "--seed", "-1"])
-    assert refused.exit_code == 2 and "whole number from 0 on, not -1" in refused.output
+    assert refused.exit_code == 2 and "seed must be an integer of at least 0; got -1" in refused.output
 
 
 def test_the_same_run_under_secure_aggregation_gives_the_same_result() -> None:

@@ -166,7 +166,7 @@ def test_separate_parties_and_rows_beyond_the_bound_that_nobody_learns_of() -> N
         (lambda: Mean(features=4).simulate([np.zeros((0, 4))] * 3), DataError, "any rows"),
         (lambda: Variance(features=1).simulate([np.zeros((1, 1))]), DataError, "more than ddof=1"),
         (lambda: Mean(features=0), ConfigError, "at least 1"),
-        (lambda: Mean(outliers="clip"), ConfigError, "outliers must be one of refuse, omit"),
+        (lambda: Mean(outliers="clip"), ConfigError, "outliers must be one of 'refuse', 'omit'"),
         (lambda: Mean().terms(clients=3, defense=RECORD_NOISE), ConfigError, "outliers='omit'"),
         (lambda: Mean(bound=0.0), ConfigError, "positive"),
         (lambda: Mean(features=2, shift=(1.0,)), ConfigError, "shift"),

@@ -20,6 +20,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from securefed import _catalogue as catalogue
+from securefed._hyperparameters import check_integer
 from securefed._persistence.file_errors import storage_errors
 from securefed._persistence.sealing import Seal
 from securefed._public import Public
@@ -28,7 +29,6 @@ from securefed._runtime.federation import Federation
 from securefed._runtime.history import RoundHistory
 from securefed._runtime.run_options import RunOptions
 from securefed._runtime.server import Progress, Result
-from securefed._runtime.terms import check_seed
 from securefed.datasets import partition
 from securefed.datasets._base import Dataset
 from securefed.datasets._loaded_dataset import LoadedDataset
@@ -148,7 +148,7 @@ def prepare(run: NamedRun) -> tuple[LoadedDataset, list[Dataset], Dataset | None
         ConfigError: an unknown name, or a split that the data does not allow, or a partition beside owners of rows.
         DataError: the data cannot be read.
     """
-    check_seed(run.seed)
+    check_integer("seed", run.seed, 0)
     rng = np.random.default_rng([run.seed, _DATA_STREAM])
     source = load(run.data, owner=run.owner_column, label=run.label_column)
     if run.standardise:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from securefed._hyperparameters import check_integer
 from securefed._messages import SERVER
 from securefed._runtime.exchange_header import EVALUATE, TRAIN, ExchangeHeader
-from securefed.errors import ConfigError, MalformedError
+from securefed.errors import MalformedError
 
 MAX_VOID: Final = 8
 """Attempts at one sum, unless the terms say otherwise."""
@@ -43,13 +44,10 @@ class ExchangeSchedule:
     max_void: int = MAX_VOID
 
     def __post_init__(self) -> None:
-        if self.rounds is not None and self.rounds < 0:
-            raise ConfigError(f"rounds must be at least 0, not {self.rounds}")
-        if self.evaluate_every < 0 or self.max_void < 1:
-            raise ConfigError(
-                f"evaluate_every must be at least 0 and max_void at least 1, not {self.evaluate_every} and "
-                f"{self.max_void}"
-            )
+        if self.rounds is not None:
+            check_integer("rounds", self.rounds, 0)
+        check_integer("evaluate_every", self.evaluate_every, 0)
+        check_integer("max_void", self.max_void, 1)
 
     def check(self, last: ExchangePosition, header: ExchangeHeader) -> ExchangePosition:
         """Check that an exchange fits the schedule, and return its position.

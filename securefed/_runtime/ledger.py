@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from securefed._hyperparameters import check_choice, check_integer, check_number
 from securefed._messages import SERVER
 from securefed._persistence import container
 from securefed._persistence.sealing import Seal
@@ -67,14 +68,12 @@ class Limits:
     unit: Unit = "client"
 
     def __post_init__(self) -> None:
-        if self.exchanges is not None and not (isinstance(self.exchanges, int) and self.exchanges >= 0):
-            raise ConfigError(f"exchanges must be a whole number from 0, or None; got {self.exchanges!r}")
+        if self.exchanges is not None:
+            check_integer("exchanges", self.exchanges, 0, note="(or None)")
         if self.epsilon is not None and not self.epsilon > 0:
             raise ConfigError(f"epsilon must be positive, or None; got {self.epsilon!r}")
-        if not 0 < self.delta < 1:
-            raise ConfigError(f"delta must lie between 0 and 1; got {self.delta!r}")
-        if self.unit not in ("client", "record"):
-            raise ConfigError(f"unit must be 'client' or 'record'; got {self.unit!r}")
+        check_number("delta", self.delta, below=1, positive=True)
+        check_choice("unit", self.unit, ("client", "record"))
 
 
 class Ledger:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from securefed._hyperparameters import check_integer, check_number
 from securefed._messages import SERVER
 from securefed._runtime.privacy_cost import PrivacyCost, epsilon_of_all
 from securefed.defenses._base import Unit
@@ -39,12 +40,10 @@ class DataUsage:
     delta: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.exchanges, int) and self.exchanges >= 0):
-            raise ConfigError(f"exchanges must be a whole number from 0; got {self.exchanges!r}")
+        check_integer("exchanges", self.exchanges, 0)
         if not self.epsilon >= 0:
             raise ConfigError(f"epsilon must be at least 0; got {self.epsilon!r}")
-        if not 0 <= self.delta < 1:
-            raise ConfigError(f"delta must be at least 0 and below 1; got {self.delta!r}")
+        check_number("delta", self.delta, 0, below=1)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from securefed._hyperparameters import check_choice, check_integer
 from securefed.defenses._base import Defense, Plan, Unit
 from securefed.defenses._differential_privacy.accountant import (
     DELTA,
@@ -86,8 +87,7 @@ class DPSGDLoss:
 
     def __post_init__(self) -> None:
         epsilon_of(self.noise_multiplier, 0, sampler=PoissonSampling(self.rate))
-        if self.steps < 1:
-            raise ConfigError(f"a contribution of DP-SGD takes at least one step, not {self.steps}")
+        check_integer("steps", self.steps, 1, note="(of DP-SGD in one contribution)")
 
     def epsilon(self, rounds: int, delta: float = DELTA) -> float:
         """Compute epsilon of this number of contributions, at `delta`."""
@@ -121,8 +121,7 @@ class PrivacyMechanism:
     unit: Unit = "client"
 
     def __post_init__(self) -> None:
-        if self.unit not in ("client", "record"):
-            raise ConfigError(f"the unit of privacy is 'client' or 'record', not {self.unit!r}")
+        check_choice("unit", self.unit, ("client", "record"))
         if isinstance(self.loss, DPSGDLoss) and self.unit != "record":
             raise ConfigError(
                 "DP-SGD hides a 'record' of a client, not a 'client': its steps clip the gradients of single rows, and "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from securefed._hyperparameters import check_integer
 from securefed._persistence.sealing import Seal
 from securefed._runtime.client_sampling import Schedule
 from securefed._runtime.exchange_schedule import MAX_VOID
@@ -47,10 +48,9 @@ class RunOptions:
     prepare: bool = False
 
     def __post_init__(self) -> None:
-        if self.checkpoint_every is not None and self.checkpoint_every < 1:
-            raise ConfigError(f"checkpoint_every must be at least 1 round; got {self.checkpoint_every}")
-        if self.max_void < 1:
-            raise ConfigError(f"max_void must be at least 1 attempt; got {self.max_void}")
+        if self.checkpoint_every is not None:
+            check_integer("checkpoint_every", self.checkpoint_every, 1)
+        check_integer("max_void", self.max_void, 1)
         if not self.timeout > 0:
             raise ConfigError(f"timeout must be a positive number of seconds; got {self.timeout}")
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from securefed._hyperparameters import check_integer
 from securefed._messages import ClientId
 from securefed._public import Public
 from securefed._runtime.client import ClientNode
@@ -27,7 +28,7 @@ from securefed.algorithms._base import Algorithm
 from securefed.datasets._base import Dataset
 from securefed.defenses._base import Defense
 from securefed.defenses._chain import Link, as_defense
-from securefed.errors import ConfigError, DataError
+from securefed.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Terms:
             ConfigError: parameters and data clash, no whole number as seed, or scalars that the caller did not agree to
                 reveal, or that no epsilon of the defence or the algorithm covers.
         """
-        check_seed(seed)
+        check_integer("seed", seed, 0)
         layer = as_defense(defense)
         reveals = check_reveal(algorithm, layer, reveal)
         schema = MessageSchema.of(algorithm, public)
@@ -141,12 +142,6 @@ class Terms:
         """Fingerprint of the terms: parties that agree on it derive the same plan for every exchange."""
         facts = (self.algorithm, self.defense, self.public, self.seed, self.reveals, self.exchanges)
         return hashlib.sha256("\0".join(("securefed terms 2", *map(repr, facts))).encode()).hexdigest()
-
-
-def check_seed(seed: object) -> None:
-    """Raise `ConfigError` unless it is a whole number from 0 on."""
-    if not isinstance(seed, int | np.integer) or seed < 0:
-        raise ConfigError(f"a seed is a whole number from 0 on, not {seed!r}")
 
 
 def new_run() -> str:

@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from securefed._hyperparameters import check_choice
 from securefed._messages import ClientId
 from securefed._tensors import Array, real_array
 from securefed.defenses._base import Plan
@@ -91,8 +92,7 @@ class Statistic(ABC):
     outliers: Outliers = field(default="refuse", kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.outliers not in get_args(Outliers):
-            raise ConfigError(f"outliers must be one of {', '.join(get_args(Outliers))}; got {self.outliers!r}")
+        check_choice("outliers", self.outliers, get_args(Outliers))
 
     @abstractmethod
     def tensors(self) -> tuple[SummedTensor, ...]:
