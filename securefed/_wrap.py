@@ -8,13 +8,12 @@ noise) before you put clients on machines of their own.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from numbers import Real
 from typing import Any, TypeVar
 
 import numpy as np
 
+from securefed._hyperparameters import check_positive
 from securefed._tensors import Array, Layout, Ring, real_array
 from securefed.defenses._chain import Link, as_defense
 from securefed.defenses._fixed_point import check_ring
@@ -171,19 +170,14 @@ def _bounds(updates: Sequence[Mapping[str, Array]], bound: float | Mapping[str, 
     bounds = dict(bound) if isinstance(bound, Mapping) else dict.fromkeys(largest, bound)
     if odd := sorted(set(bounds) ^ set(largest)):
         raise ConfigError(f"bounds are needed for exactly the tensors {sorted(largest)}; these differ: {odd}")
-    if wrong := [name for name, value in bounds.items() if not _positive(value)]:
-        raise ConfigError(f"a bound must be positive and finite; that of {wrong[0]!r} is {bounds[wrong[0]]!r}")
+    for name, declared in bounds.items():
+        check_positive(f"the bound of {name!r}", declared)
     for name, value in largest.items():
         if value > bounds[name]:
             raise RangeRefused(
                 f"{name!r} reaches {value:.3g}, beyond its bound {bounds[name]:.3g}; declare a larger one"
             )
     return bounds
-
-
-def _positive(value: object) -> bool:
-    """Whether a value that a caller gave is a positive, finite number."""
-    return isinstance(value, Real) and 0 < float(value) < math.inf
 
 
 def _largest_entry(value: Array) -> float:

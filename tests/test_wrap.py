@@ -204,5 +204,5 @@ def test_the_smallest_integer_of_a_type_is_summed() -> None:
 def test_a_generator_of_updates_and_a_bound_in_words_are_refused_by_name() -> None:
     with pytest.raises(DataError, match="secure_mean needs a list with one update for each client; got generator"):
         secure_mean((update for update in UPDATES), None, chain())  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="a bound must be positive and finite; that of 'w' is '1'"):
+    with pytest.raises(ConfigError, match="the bound of 'w' must be a positive, finite number; got '1'"):
         secure_mean(UPDATES, None, chain(), bound="1")  # type: ignore[arg-type]

@@ -243,14 +243,12 @@ def _dealt(sizes: Array, clients: int) -> Array:
 
 def _cut(data: Dataset, order: Array, clients: int) -> list[Dataset]:
     """Cut the rows, in this order, into equal shares."""
-    return [data.take(part) for part in np.split(order, _ends(len(order), clients))]
+    return [data.take(part) for part in np.array_split(order, clients)]
 
 
 def _ends(rows: int, clients: int) -> Array:
     """Return the (clients - 1,) ends of equal shares of `rows`; the first ones are longer by one if need be."""
-    sizes = np.full(clients, rows // clients)
-    sizes[: rows % clients] += 1
-    return np.cumsum(sizes)[:-1]
+    return np.cumsum([len(share) for share in np.array_split(np.arange(rows), clients)])[:-1]
 
 
 def _check(data: Dataset, clients: int, *rngs: np.random.Generator, each: int = 1) -> None:
