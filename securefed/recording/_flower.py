@@ -19,16 +19,15 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
 from securefed._messages import ClientId, Transcript
 from securefed._tensors import Array, Tensors
 from securefed.errors import DataError, TranscriptError
-from securefed.recording._recording import Recording, named
+from securefed.recording._recording import Form, Recording, as_floats, contribution, named, relative_weights
 
-Form = Literal["updates", "models"]
 EXAMPLES: Final = "num-examples"
 """Flower's name of the number of rows among a reply's metrics."""
 _TRAIN: Final = "train"  # Flower's type of training messages
@@ -128,21 +127,15 @@ class FlowerRecording:
         recording = Recording(
             rows=rows, features=self.features, classes=self.classes, feature_bound=self.feature_bound, facts=facts
         )
-        weights = np.asarray(rows) / np.mean(rows) if self.weighted else np.ones(len(rows))
+        weights = relative_weights(rows, weighted=self.weighted)
         place: dict[int, ClientId] = {node: index for index, node in enumerate(nodes)}
         for item in self._rounds:
             updates = {
-                place[node]: self._contribution(item.sent, model, float(weights[place[node]]))
+                place[node]: contribution(item.sent, model, self.form, float(weights[place[node]]))
                 for node, model in item.models.items()
             }
             recording.round(item.sent, updates)
         return recording.finish(self._mean(self._rounds[-1], weights, place) if output is None else output)
-
-    def _contribution(self, sent: Tensors, model: Tensors, weight: float) -> dict[str, Array]:
-        """Turn a client's model into its contribution, by `form`; `weight` is n_i / mean(n), or 1."""
-        if self.form == "models":
-            return dict(model)
-        return {f"delta.{name}": _like(weight * (model[name] - sent[name]), model[name]) for name in model}
 
     def _mean(self, item: _RecordedRound, weights: Array, place: Mapping[int, ClientId]) -> dict[str, Array]:
         """Return the weighted mean of a round's models, in the types of the model that was sent."""
@@ -150,7 +143,7 @@ class FlowerRecording:
         sum_of_weights = sum(by_node.values())
         shares = {node: weight / sum_of_weights for node, weight in by_node.items()}
         return {
-            name: _like(np.sum([shares[node] * model[name] for node, model in item.models.items()], axis=0), first)
+            name: as_floats(np.sum([shares[node] * model[name] for node, model in item.models.items()], axis=0), first)
             for name, first in item.sent.items()
         }
 
@@ -217,8 +210,3 @@ def _node(proxy: Any) -> int:
     """Return a client's node id, of Flower's older API."""
     node = getattr(proxy, "node_id", None)
     return int(proxy.cid if node is None else node)
-
-
-def _like(value: Array, example: Array) -> Array:
-    """Return `value` in the type of `example`, or in float64 where that is no type of floats."""
-    return np.asarray(value, example.dtype) if example.dtype.kind == "f" else np.asarray(value, np.float64)

@@ -17,7 +17,7 @@ import json
 import math
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from securefed._public import Public
 from securefed._tensors import Array, Layout, Tensors, encode
 from securefed.errors import DataError, TranscriptError
 
+Form = Literal["updates", "models"]
+"""How a recording states what clients send (`contribution`)."""
 UPLOAD: Final = "upload"
 """Name of the stage of a round in which clients send their updates."""
 
@@ -192,6 +194,30 @@ class Recording:
         self._message = self._message or Layout.of(values)
         self._message.check(values, where=f"{where} in round {len(self._transcript.records)}")
         return values
+
+
+def contribution(sent: Tensors, model: Tensors, form: Form, weight: float) -> dict[str, Array]:
+    """Turn a client's model into its contribution: the model itself, or the weighted change of what it was sent.
+
+    Args:
+        sent: the model that the client was sent.
+        model: the model that it sent back.
+        form: "models", or "updates" for `weight` times the change of every tensor, under names `delta.NAME`.
+        weight: the client's, from `relative_weights`.
+    """
+    if form == "models":
+        return dict(model)
+    return {f"delta.{name}": as_floats(weight * (value - sent[name]), value) for name, value in model.items()}
+
+
+def relative_weights(rows: Sequence[int], *, weighted: bool) -> Array:
+    """Return each client's number of rows over the mean number, or 1 for each."""
+    return np.asarray(rows) / np.mean(rows) if weighted else np.ones(len(rows))
+
+
+def as_floats(value: Array, example: Array) -> Array:
+    """Return `value` in the type of `example`, or in float64 where that is no type of floats."""
+    return np.asarray(value, example.dtype) if example.dtype.kind == "f" else np.asarray(value, np.float64)
 
 
 def named(arrays: Sequence[Array], names: Sequence[str]) -> dict[str, Array]:

@@ -20,21 +20,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, get_args
 
 import numpy as np
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from securefed._hyperparameters import check_choice
 from securefed._messages import ClientId, Transcript
-from securefed._public import require
 from securefed._tensors import Array, is_torch, real_array
 from securefed.errors import DataError, TranscriptError
-from securefed.recording._recording import Recording, named
+from securefed.recording._recording import Form, Recording, contribution, named, relative_weights
 
-Form = Literal["updates", "models"]
 Model = nn.Module | Mapping[str, Any]
-_FORMS: Final = ("updates", "models")
 
 
 class LoopRecording:
@@ -88,14 +86,7 @@ class LoopRecording:
         received, trained = self._received(client), self._read(model)
         if {name: value.shape for name, value in trained.items()} != {n: v.shape for n, v in received.items()}:
             raise DataError(f"client {client}'s model has other names or shapes than the model that it received")
-        if self._form == "models":
-            self._updates[client] = trained
-            return
-        weight = float(self._weights[client])
-        self._updates[client] = {
-            f"delta.{name}": np.asarray(weight * (value - received[name]), value.dtype)
-            for name, value in trained.items()
-        }
+        self._updates[client] = contribution(received, trained, self._form, float(self._weights[client]))
 
     def check_received(self, client: ClientId, model: Model) -> None:
         """Check that a client begins from the round's broadcast.
@@ -206,7 +197,7 @@ def record(
         TranscriptError: no round was recorded.
         StorageError: the file cannot be written.
     """
-    require(form in _FORMS, f"form must be one of {_FORMS}; got {form!r}")
+    check_choice("form", form, get_args(Form))
     recording = Recording(
         rows=rows,
         features=features,
@@ -214,8 +205,7 @@ def record(
         feature_bound=feature_bound,
         facts={"framework": "torch", "form": form, "weighted": weighted, **(facts or {})},
     )
-    weights = np.asarray(rows) / np.mean(rows) if weighted else np.ones(len(rows))
-    loop = LoopRecording(recording, form, weights, names)
+    loop = LoopRecording(recording, form, relative_weights(rows, weighted=weighted), names)
     yield loop
     transcript = loop.finish()
     if path is not None:
