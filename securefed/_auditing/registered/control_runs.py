@@ -11,8 +11,9 @@ own estimate, so that its data are as hard to attack as those of the recorded ru
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -30,7 +31,7 @@ _MOST: Final = 2**30
 """Largest number of bytes of the rows of a control."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class ControlRuns:
     """Runs of the algorithm on rows of the auditor's own, in the types of the recorded run.
 
@@ -45,17 +46,15 @@ class ControlRuns:
     algorithm: Algorithm[Any, Any]
     public: Public
     seed: int
-    _of_random_rows: Transcript | None = field(default=None, init=False)
 
+    @cached_property
     def on_random_rows(self) -> Transcript:
-        """Run on rows whose entries are uniform in [0, feature_bound]; once for all attacks.
+        """A run on rows whose entries are uniform in [0, feature_bound], the same for all attacks.
 
         Raises:
             ConfigError: the rows would take more than 1 GiB.
         """
-        if self._of_random_rows is None:
-            self._of_random_rows = self._run(list(self._random_rows(0)))
-        return self._of_random_rows
+        return self._run(list(self._random_rows(0)))
 
     def on_estimate(self, found: Reconstruction, target: ClientId) -> tuple[Transcript, list[Dataset]] | None:
         """Run on rows that agree with an estimate of the target's Gram matrix or rows.
@@ -104,7 +103,7 @@ class ControlRuns:
     def _run(self, clients: Sequence[Dataset]) -> Transcript:
         """Run on these rows, with the same clients in each round, and every number rounded as it was recorded."""
         records = [record for record in self.recorded.records if record.kind == "train"]
-        sent, received = _Types.of(records, "broadcast"), _Types.of(records, "total")
+        sent, received = _types(records, "broadcast"), _types(records, "total")
         method, public = self.algorithm, self.public
         server = method.start(public, np.random.default_rng([self.seed, 9]))
         states = [
@@ -114,16 +113,16 @@ class ControlRuns:
         recording = Recording(
             rows=public.rows, features=public.features, classes=public.classes, feature_bound=public.feature_bound
         )
-        broadcast = sent.rounded(method.broadcast(server))
+        broadcast = _rounded(method.broadcast(server), sent)
         for number, record in enumerate(records):
             tentative, messages = {}, {}
             for client in record.survivors:
                 rng = np.random.default_rng([self.seed, 9, client, number])
                 tentative[client], message = method.contribute(states[client], broadcast, rng)
-                messages[client] = received.rounded(message)
+                messages[client] = _rounded(message, received)
             server = method.combine(server, Aggregate(_sum(list(messages.values())), tuple(record.survivors)))
             recording.round(broadcast, messages)
-            broadcast = sent.rounded(method.broadcast(server))
+            broadcast = _rounded(method.broadcast(server), sent)
             for client, state in tentative.items():
                 states[client] = method.commit(state, RoundOutcome(True, broadcast))
         return recording.finish(broadcast)
@@ -136,34 +135,30 @@ def _sum(messages: Sequence[Tensors]) -> dict[str, Array]:
     }
 
 
-@dataclass(frozen=True)
-class _Types:
-    """Types of recorded numbers, to which a control run's numbers are rounded.
+def _types(records: Sequence[RoundRecord], part: str) -> dict[str, np.dtype[Any]]:
+    """Return by tensor the type of the recorded numbers, to which a control run's numbers are rounded.
 
-    Attributes:
-        kinds: by tensor, float32 or another type. float64 counts as float32 where every number in the tensor is one,
-            since a framework may have widened it.
+    float64 counts as float32 where every number in the tensor is one, since a framework may have widened it.
+
+    Args:
+        records: of the rounds.
+        part: `broadcast` or `total`.
     """
-
-    kinds: dict[str, np.dtype[Any]]
-
-    @classmethod
-    def of(cls, records: Sequence[RoundRecord], part: str) -> _Types:
-        """Read the types of the rounds' `broadcast` or `total`."""
-        values: dict[str, list[Array]] = {}
-        for record in records:
-            for name, value in getattr(record, part).items():
-                values.setdefault(name, []).append(np.asarray(value))
-        return cls({name: _kind(group) for name, group in values.items()})
-
-    def rounded(self, tensors: Tensors) -> dict[str, Array]:
-        return {name: np.asarray(value, self.kinds.get(name)) for name, value in tensors.items()}
+    values: dict[str, list[Array]] = {}
+    for record in records:
+        for name, value in getattr(record, part).items():
+            values.setdefault(name, []).append(np.asarray(value))
+    return {name: _type(group) for name, group in values.items()}
 
 
-def _kind(values: Sequence[Array]) -> np.dtype[Any]:
+def _type(values: Sequence[Array]) -> np.dtype[Any]:
     kind = values[0].dtype
     single = kind == np.float64 and all(np.array_equal(value, value.astype(np.float32)) for value in values)
     return np.dtype(np.float32) if single else kind
+
+
+def _rounded(tensors: Tensors, types: Mapping[str, np.dtype[Any]]) -> dict[str, Array]:
+    return {name: np.asarray(value, types.get(name)) for name, value in tensors.items()}
 
 
 def _rows_of(gram: Array, rows: int, rng: np.random.Generator) -> Array:

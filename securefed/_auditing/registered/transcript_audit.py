@@ -296,14 +296,10 @@ class _Candidate:
                 wrong; false where it does not, so that its search may have failed; `None` where no control could be
                 run, or where `explained` is true.
         """
-
-        def on_estimate() -> _Control | None:
-            return self.controls.on_estimate(found, self.target)
-
-        def on_random_rows() -> _Control:
-            return self.controls.on_random_rows(), None
-
-        makers: tuple[Callable[[], _Control | None], ...] = (on_estimate, on_random_rows)
+        makers: tuple[Callable[[], _Control | None], ...] = (
+            lambda: self.controls.on_estimate(found, self.target),
+            lambda: (self.controls.on_random_rows, None),
+        )
         attacked = [self._attack_control(attack, observed, see, make) for make in makers]
         controls = [control for control in attacked if control is not None]
         if any(one.recovered and found.residual <= _SAME_SIZE * one.residual for one in controls):

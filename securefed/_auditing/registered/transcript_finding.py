@@ -137,13 +137,7 @@ class TranscriptFinding:
     def to_json(self) -> dict[str, Any]:
         """Convert all but the estimate itself to JSON values."""
         found = self.found
-        numbers = {
-            "residual": found.residual,
-            "condition": found.condition,
-            "leakage": self.leakage,
-            "error": self.error,
-        }
-        return {
+        values = {
             "view": self.view,
             "attack": self.attack,
             "secret": found.secret,
@@ -155,7 +149,12 @@ class TranscriptFinding:
             "lacks": list(self.lacks),
             "draws": found.diagnostics.get("draws"),
             "batches": found.diagnostics.get("batches"),
-        } | {name: finite_or_none(value) for name, value in numbers.items()}
+            "residual": found.residual,
+            "condition": found.condition,
+            "leakage": self.leakage,
+            "error": self.error,
+        }
+        return {name: finite_or_none(value) for name, value in values.items()}
 
 
 def _listed(rows: Sequence[int]) -> str:
