@@ -85,6 +85,12 @@ def judge_estimate(secret: Secret, estimate: Array, truth: Array, guess: Array, 
     return Judgement(secret, relative_error(estimate, truth), baseline, False, truth, estimate)
 
 
+def stated_explained(estimate: Reconstruction) -> bool | None:
+    """Return whether an estimate explains its messages, as the attack itself states; `None` where it does not."""
+    stated = estimate.diagnostics.get("explained")
+    return None if stated is None else bool(stated)
+
+
 Judge = Callable[[Reconstruction], Sequence[Judgement]]
 """Scores an estimate once for each secret that it is of: one client's data, all clients' data, or both."""
 
@@ -183,7 +189,7 @@ class SeedResult:
         estimates: Sequence[Reconstruction],
         nulls: Sequence[Sequence[Reconstruction] | None],
         judge: Judge,
-        explains: Callable[[Reconstruction], bool | None],
+        explains: Callable[[Reconstruction], bool | None] = stated_explained,
     ) -> list[Judgement]:
         """Score an attack's estimates beside its nulls.
 
@@ -195,7 +201,8 @@ class SeedResult:
                 it returned nothing, so that its user is left with the guess. Of several nulls the one that leaks most
                 counts, secret by secret.
             judge: scores an estimate.
-            explains: tells whether an estimate explains its messages; `None` where the attack cannot tell.
+            explains: tells whether an estimate explains its messages; `None` where the attack cannot tell. By default
+                what the attack itself says.
 
         Returns:
             The scores of the estimates, in their order.
@@ -231,6 +238,20 @@ class SeedResult:
                 )
                 judgements.append(judged)
         return judgements
+
+    def keep_pictures(
+        self, place: Place, attack: str, judged: Sequence[Judgement], image_shape: tuple[int, int] | None
+    ) -> None:
+        """Keep secrets and their estimates, which the page of the report shows beside each other.
+
+        Args:
+            place: where the attack looked.
+            attack: its name.
+            judged: the scores of its estimates.
+            image_shape: (height, width) of rows that are images; `None` for others.
+        """
+        where = place.algorithm, place.defense, place.view, attack
+        self.artifacts += [Artifact(*where, item.secret, item.truth, item.estimate, image_shape) for item in judged]
 
     def record_membership(
         self, place: Place, attack: str, secret: Secret, members: Array, others: Array, rng: np.random.Generator

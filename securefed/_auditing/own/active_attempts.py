@@ -59,11 +59,7 @@ def _score(run: OwnSeedRun, attack: ActiveAttack, view: str, estimate: Reconstru
         # active attacks are scored for rows and Gram matrices, not for counts of labels
         derived = secret.derive(estimate, labels=False)
         nulls = [None if chance is None else secret.derive(chance, labels=False)]
-        run.result.record(place, attack.name, derived, nulls, secret.judge, _cannot_tell)
-
-
-def _cannot_tell(_: Reconstruction) -> None:
-    """Whether an estimate explains the messages is not known of an active attack."""
+        run.result.record(place, attack.name, derived, nulls, secret.judge)
 
 
 def _deceive(run: OwnSeedRun, attack: ActiveAttack, view: str, *, shuffled: bool) -> ActiveRun:

@@ -31,8 +31,8 @@ from typing import Final
 
 import numpy as np
 
-from securefed._auditing.engine.results import Artifact, Secret
-from securefed._auditing.engine.seed_result import Place, SeedResult
+from securefed._auditing.engine.results import Secret
+from securefed._auditing.engine.seed_result import Place, SeedResult, stated_explained
 from securefed._auditing.own.client_secrets import SecretData
 from securefed._tensors import Array
 from securefed.attacks._base import Reconstruction, View
@@ -221,12 +221,10 @@ class GenericAttacks:
             return False
         took = time.monotonic() - began
         chances = [_or_none(run, _given_time(null, took)) for null in (self._nulls if nulls is None else nulls)]
-        judged = self._result.record(self._place, name, estimates, chances, self._secret.judge, _explains)
-        for item in judged if self._secret.seed == 0 else ():
-            if item.secret in _SHOWN:
-                where = (self._place.algorithm, self._place.defense, self._place.view, name)
-                self._result.artifacts.append(Artifact(*where, item.secret, item.truth, item.estimate, None))
-        return _explains(estimates[0]) is not False
+        judged = self._result.record(self._place, name, estimates, chances, self._secret.judge)
+        if self._secret.seed == 0:
+            self._result.keep_pictures(self._place, name, [item for item in judged if item.secret in _SHOWN], None)
+        return stated_explained(estimates[0]) is not False
 
 
 def _given_time(null: Replay, seconds: float) -> Replay:
@@ -245,11 +243,6 @@ def _or_none(run: Run, null: Replay) -> list[Reconstruction] | None:
         return run(null)
     except (SecureFedError, np.linalg.LinAlgError):
         return None
-
-
-def _explains(estimate: Reconstruction) -> bool | None:
-    """Return what the attack itself says of its estimate, which it judges by how much its messages can vary."""
-    return estimate.diagnostics.get("explained")
 
 
 def messages_of_other_rows(secret: SecretData, replay: Replay) -> Array | None:

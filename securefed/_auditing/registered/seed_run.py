@@ -30,7 +30,7 @@ from typing import Any, Final
 from securefed._auditing.active.active_views import ActiveAudit
 from securefed._auditing.cases import Case, Preparation, Prepared, WideCase
 from securefed._auditing.engine.explained_messages import explains, precision
-from securefed._auditing.engine.results import CLIENT, Artifact, RunFacts
+from securefed._auditing.engine.results import CLIENT, RunFacts
 from securefed._auditing.engine.seed_result import (
     Gap,
     Judge,
@@ -386,10 +386,8 @@ class SeedRun:
         for finding in findings:
             null = None if finding.null is None else [finding.null]
             judged = self.result.record(place, finding.attack, [finding.estimate], [null], judge, fits)
-            for item in judged if self.first else ():
-                pair, shape = (item.truth, item.estimate), self.prepared.image_shape
-                artifact = Artifact(self.name, defense, observed.view, finding.attack, item.secret, *pair, shape)
-                self.result.artifacts.append(artifact)
+            if self.first:
+                self.result.keep_pictures(place, finding.attack, judged, self.prepared.image_shape)
         if not findings and self.first:
             where = f"{self.name}, {defense}, {observed.view}"
             reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())

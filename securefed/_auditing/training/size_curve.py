@@ -2,8 +2,8 @@
 
 The more rows a client trains on, and the longer it trains, the less its update tells of a single row. The curve shows
 the caller from which sizes on rows are out of reach. `TrainingSubject` measures it before the audited runs, and the
-report draws it. For each size, clients are made that hold the first rows of real ones; each trains once, and the attack
-that `recover` names tries to recover its rows from the change of the model that it would send.
+report draws it. For each size, clients are made that hold the first rows of real ones; each trains once, and an attack
+tries to recover its rows from the change of the model that it would send.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from securefed._auditing.training.local_training import TorchTraining, TrainedRo
 from securefed._auditing.training.observed_runs import ObservedChange
 from securefed._auditing.training.row_attack import recover_rows
 from securefed._auditing.training.step_probe import probe_step
+from securefed._auditing.training.text_attacks import recover_sequences
 from securefed._auditing.training.training_secrets import TrainingSecrets
-from securefed._tensors import Array
 from securefed.attacks import views
 from securefed.attacks._generic import TimeBudget
 from securefed.errors import SecureFedError
@@ -33,9 +33,6 @@ _SHARE: Final = 0.25
 and the small sizes."""
 _STEP_SEED: Final = 77
 """Seed of the observed step of client 0; client 1 has the next. `probe_step` runs with smaller seeds."""
-
-Recover = Callable[[AttackInputs, float], Array]
-"""Recovers rows (rows, features) from inputs in some seconds; raises `SecureFedError` where it does not apply."""
 
 
 @dataclass
@@ -93,7 +90,6 @@ def measure_sizes(
     classes: int,
     vocabulary: int,
     seconds: float,
-    recover: Recover,
 ) -> SizeCurve:
     """Attack clients that hold the first 1, 2, 4, ... rows of real ones, the step run once and several times.
 
@@ -102,10 +98,9 @@ def measure_sizes(
         clients: their rows.
         prior: the rows that the attacker of one client knows, by its number.
         classes: number of classes.
-        vocabulary: number of tokens; 0 where rows are no tokens.
+        vocabulary: number of tokens, whose sequences span checks recover; 0 where rows are no tokens.
         seconds: for all of it. The step run once comes first, and of each repetition the smaller sizes; what the time
             does not reach is named in `SizeCurve.reasons`.
-        recover: the attack.
     """
     curve, budget, most = SizeCurve(), TimeBudget.of(seconds), min(len(rows) for rows in clients)
     runs = min(RUNS, len(clients))
@@ -127,7 +122,7 @@ def measure_sizes(
                 # the client's number serves as the number of the run, too
                 observed = ObservedChange(views.SERVER_VIEW, target, target, (target,), (1.0,), state, change, None)
                 inputs = AttackInputs(repeated, observed, (size,), known, classes, facts, TimeBudget.of(limit))
-                found = recover(inputs, limit)
+                found = recover_sequences(inputs).tokens if vocabulary else recover_rows(inputs, limit).rows
             except SecureFedError as refusal:
                 curve.reasons[times, size] = str(refusal)
                 break
@@ -138,8 +133,3 @@ def measure_sizes(
 
 def _called(times: int) -> str:
     return "the step as it is" if times == 1 else f"the step run {times} times in a row"
-
-
-def rows_by_search(inputs: AttackInputs, seconds: float) -> Array:
-    """Recover rows by `recover_rows`, for `measure_sizes`."""
-    return recover_rows(inputs, seconds).rows

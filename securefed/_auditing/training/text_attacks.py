@@ -9,8 +9,8 @@ Sequences are built from these tokens by DAGER (Petrov et al. 2024; `find_sequen
 sum of products with its inputs, so its rows span them, if there are fewer positions in all rows than the map is wide.
 A candidate sequence whose inputs lie in the span occurs. This needs one gradient step.
 
-`training_seed_run` calls `read_tokens` and `text_rows`, and the curve of sizes (`measure_sizes`) `rows_by_spans`. In
-`AttackInputs`, `facts` is what runs of the local step showed, such as the rate c of a change = -c gradient. It is
+`training_seed_run` calls `read_tokens` and `text_rows`, and the curve of sizes (`measure_sizes`) `recover_sequences`.
+In `AttackInputs`, `facts` is what runs of the local step showed, such as the rate c of a change = -c gradient. It is
 `None` where there is no step to run, as of a recorded loop; the rate then counts as 1, as only spans are compared.
 """
 
@@ -107,11 +107,6 @@ def text_rows(inputs: AttackInputs) -> list[Reconstruction]:
     # allowed: number of sequences whose inputs lie in the spans, of which `rows` are kept
     diagnostics = {"explained": len(found.tokens) == inputs.count, "allowed": found.allowed}
     return [Reconstruction("samples", found.tokens.astype(np.float64), diagnostics=diagnostics)]
-
-
-def rows_by_spans(inputs: AttackInputs, _: float) -> Array:
-    """Recover sequences, for `measure_sizes`; its limit of time is not needed, since span checks are no search."""
-    return recover_sequences(inputs).tokens.astype(np.float64)
 
 
 def _table_of(inputs: AttackInputs) -> str:

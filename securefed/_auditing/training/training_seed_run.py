@@ -19,7 +19,6 @@ dealt out at random.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -27,8 +26,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from securefed._auditing.engine.results import Artifact
-from securefed._auditing.engine.seed_result import Place, SeedResult
+from securefed._auditing.engine.seed_result import Judgement, Place, SeedResult
 from securefed._auditing.own.own_seed_run import DEFENSES
 from securefed._auditing.training.attack_inputs import AttackInputs
 from securefed._auditing.training.local_training import TrainedRows
@@ -120,13 +118,13 @@ class TrainingSeedRun:
         if secrets.has("tokens"):
             self._try(TOKENS, read_tokens)
 
-    def _try(self, name: str, attack: Attack) -> None:
-        """Run an attack and its null."""
+    def _try(self, name: str, attack: Attack) -> list[Judgement]:
+        """Run an attack and its null; return the scores, of which there are none where the attack does not apply."""
         try:
             estimates = attack(self.inputs)
         except (SecureFedError, np.linalg.LinAlgError) as refusal:
             self._leave_out(name, refusal)
-            return
+            return []
         null = self.inputs.observed.null
         chance: list[Reconstruction] | None = None
         if null is not None:
@@ -134,7 +132,7 @@ class TrainingSeedRun:
                 chance = attack(self.inputs.on(null))
             except (SecureFedError, np.linalg.LinAlgError):
                 chance = None
-        self.result.record(self.place, name, estimates, [chance], self.secrets.judge, _explained)
+        return self.result.record(self.place, name, estimates, [chance], self.secrets.judge)
 
     def _rows(self) -> None:
         """Recover rows; of a sum those of all clients together, since no search tells which rows are the target's."""
@@ -157,19 +155,9 @@ class TrainingSeedRun:
             found.append(rows)
             return [_reconstruction(rows)]
 
-        before = len(self.result.attempts)
-        self._try(ROWS, attack)
-        if len(self.result.attempts) > before and self.inputs.seed == 0:
-            self._picture(found[0].rows)
-
-    def _picture(self, rows: Array) -> None:
-        """Keep the secret rows and the recovered ones, matched row by row, for a picture in the report."""
-        judged = self.secrets.judge(Reconstruction("samples", rows))[0]
-        picture = Artifact(
-            self.name, self.place.defense, self.place.view, ROWS, judged.secret, judged.truth, judged.estimate,
-            self.image_shape,
-        )  # fmt: skip
-        self.result.artifacts.append(picture)
+        judged = self._try(ROWS, attack)
+        if self.inputs.seed == 0:
+            self.result.keep_pictures(self.place, ROWS, judged, self.image_shape)
 
     def _membership(self) -> None:
         """Score members and others by every score; their null permutes the scores."""
@@ -223,10 +211,3 @@ class TrainingSeedRun:
 def _reconstruction(found: ReadRows) -> Reconstruction:
     diagnostics = {"stage": found.stage, "explained": found.explained}
     return Reconstruction("samples", found.rows, residual=found.residual, diagnostics=diagnostics)
-
-
-def _explained(estimate: Reconstruction) -> bool | None:
-    """Return whether an estimate explains its message, where the attack can tell."""
-    if "explained" in estimate.diagnostics:
-        return bool(estimate.diagnostics["explained"])
-    return None if math.isnan(estimate.residual) else estimate.residual <= 1e-2

@@ -22,9 +22,9 @@ from securefed._auditing.own.own_seed_run import DEFENSES
 from securefed._auditing.training.attack_inputs import AttackInputs
 from securefed._auditing.training.local_training import TorchTraining, TrainedRows
 from securefed._auditing.training.observed_runs import ObservedChange, ObservedRuns
-from securefed._auditing.training.size_curve import SizeCurve, measure_sizes, rows_by_search
+from securefed._auditing.training.size_curve import SizeCurve, measure_sizes
 from securefed._auditing.training.step_probe import StepFacts, probe_step
-from securefed._auditing.training.text_attacks import rows_by_spans, token_table
+from securefed._auditing.training.text_attacks import token_table
 from securefed._auditing.training.training_secrets import TrainingSecrets, layer_statistics, standardised
 from securefed._auditing.training.training_seed_run import TrainingSeedRun
 from securefed._tensors import Array
@@ -151,16 +151,8 @@ class TrainingSubject:
 
         It comes before the runs, which get the time that it leaves.
         """
-        began, recover = time.monotonic(), rows_by_spans if self.vocabulary else rows_by_search
-        curve = measure_sizes(
-            self.training,
-            self.clients,
-            self._prior,
-            self.classes,
-            self.vocabulary,
-            self.seconds * _CURVE_SHARE,
-            recover,
-        )
+        began, limit = time.monotonic(), self.seconds * _CURVE_SHARE
+        curve = measure_sizes(self.training, self.clients, self._prior, self.classes, self.vocabulary, limit)
         self._left -= time.monotonic() - began
         return curve
 
