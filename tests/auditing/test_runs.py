@@ -36,7 +36,8 @@ def outcome(
     algorithm: str, *defenses: str, attacks: tuple[str, ...] = (), seed: int = 5, first: bool = False
 ) -> SeedResult:
     settings = Settings("digits", 4, defenses, attacks, 8.0, 1e-5, NOISE, (), False)
-    return RegisteredSubject(algorithm, settings).audit_seed(seed, first=first)
+    subject = RegisteredSubject(algorithm, settings)
+    return runs.SeedRun(algorithm, subject.case, settings, subject.prepare(seed), seed, first).run()
 
 
 def diverges(after: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ to know which other clients were sampled.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -30,6 +29,8 @@ from securefed._auditing.differential_privacy.noise_audit import (
     released_sum,
 )
 from securefed._auditing.differential_privacy.record_audit import audit_records
+from securefed._auditing.engine.results import finite_or_none
+from securefed._auditing.engine.seed_result import Gap
 from securefed._auditing.engine.statistics import Interval, verdict
 from securefed._auditing.registered.audit_settings import Settings
 from securefed._extras import check_installed
@@ -157,15 +158,14 @@ class MembershipRow:
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values."""
-        out = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-        return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in out.items()}
+        return {name: finite_or_none(value) for name, value in asdict(self).items()}
 
 
-def play(algorithm: str, seed: int, settings: Settings) -> tuple[list[Play], list[str]]:
+def play(algorithm: str, seed: int, settings: Settings) -> tuple[list[Play], list[Gap]]:
     """Play one seed of one algorithm under every noise, at the audit's epsilon.
 
     Returns:
-        The plays, and a sentence for each noise that was left out, with the reason.
+        The plays; and each noise that was left out, or all of the seed, as the view of a gap with the reason.
     """
     what = settings.case(algorithm)
     prepared = what.prepare(settings.source(), settings.clients, seed)
@@ -173,17 +173,17 @@ def play(algorithm: str, seed: int, settings: Settings) -> tuple[list[Play], lis
     try:
         canaries = _canaries(prepared, seed, rng)
     except SecureFedError as error:
-        return [], [f"{algorithm}, membership: {error}"]
+        return [], [Gap(algorithm, "", "membership", "", seed, str(error))]
     noise = settings.noise[settings.epsilon, what.rounds]  # the noise multiplier that meets this epsilon in that many
     done: list[Play] = []
-    skipped: list[str] = []
+    gaps: list[Gap] = []
     for name in (PLAIN, *NOISES):
         defense = chain() if name == PLAIN else NOISES[name](what.clip, noise)
         try:
             done += _plays_under(what, seed, settings.delta, name, defense, prepared, canaries, rng)
         except (SecureFedError, np.linalg.LinAlgError) as error:
-            skipped.append(f"{algorithm}, membership under {name}: {error}")
-    return done, skipped
+            gaps.append(Gap(algorithm, "", f"membership under {name}", "", seed, str(error)))
+    return done, gaps
 
 
 def client_canaries(delta: float, noise: float, seeds: int) -> Iterator[MembershipRow]:

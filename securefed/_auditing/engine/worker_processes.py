@@ -47,7 +47,8 @@ def run_all(
             for task in tasks:
                 finished(task, work(task))
         return
-    with ProcessPoolExecutor(workers, mp_context=_context(), initializer=_start_worker) as pool:
+    # one thread for each worker: tasks are small, and as many run at once as there are cores
+    with ProcessPoolExecutor(workers, mp_context=_context(), initializer=threadpool_limits, initargs=(1,)) as pool:
         futures = {pool.submit(work, task): task for task in tasks}
         try:
             for future in as_completed(futures):
@@ -61,8 +62,3 @@ def _context() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
     return context
-
-
-def _start_worker() -> None:
-    """Limit a process to one thread: tasks are small, and as many run at once as there are cores."""
-    threadpool_limits(1)

@@ -28,10 +28,9 @@ from securefed.defenses._base import Aggregation, Defense, Plan
 from securefed.defenses._chain import chain
 from securefed.defenses._differential_privacy import DistributedNoise, calibrate, clip, skellam
 from securefed.defenses._fixed_point import Quantise
-from securefed.defenses._homomorphic import KeyHolder, Paillier, ckks, open_upload
+from securefed.defenses._homomorphic import KeyHolder, Paillier, open_upload
 from securefed.defenses._homomorphic.encryption_randomness import power_table
 from securefed.defenses._homomorphic.key_holder_protocol import threshold_of
-from securefed.defenses._homomorphic.key_set import KeyDealer
 from securefed.defenses._homomorphic.threshold import ThresholdPaillier
 from securefed.defenses._plain import Plain
 from securefed.defenses._secure_aggregation import secure_aggregation
@@ -218,18 +217,9 @@ class SharedKeyPaillier(Paillier):
 
 
 @cache
-def _dealer() -> KeyDealer:
-    return KeyDealer()
-
-
 def shared_key_threshold_paillier() -> Defense:
-    """Make Paillier without a key holder, with keys that all runs of a process share."""
-    return chain(ThresholdPaillier(dealer=_dealer()))
-
-
-def lattice_encryption() -> Defense:
-    """Make CKKS; raise `ConfigError` where its optional package is not installed."""
-    return chain(ckks())
+    """Return Paillier without a key holder, one for all runs of a process, since it deals keys at first use."""
+    return chain(ThresholdPaillier())
 
 
 def opened_uploads(result: Result, federation: Federation, target: int) -> tuple[RoundView, ...]:

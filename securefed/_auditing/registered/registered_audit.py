@@ -17,10 +17,10 @@ from typing import Any, Final
 from securefed import _catalogue as catalogue
 from securefed._auditing.cases import case, defaults, every, require_clients
 from securefed._auditing.cases.own_setup import OwnSetup, owners_of
-from securefed._auditing.differential_privacy.membership_audit import membership_rows, play, unmeasured_canaries
+from securefed._auditing.differential_privacy.membership_audit import Play, membership_rows, play, unmeasured_canaries
 from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_report
 from securefed._auditing.engine.incomplete_results import Missing
-from securefed._auditing.engine.seed_result import SeedResult
+from securefed._auditing.engine.seed_result import Gap, SeedResult
 from securefed._auditing.engine.statistics import interval
 from securefed._auditing.engine.worker_processes import run_all
 from securefed._auditing.own.own_audit import audit_algorithm
@@ -151,7 +151,8 @@ def audit(
     subjects = [replace(subject, settings=common) for subject in subjects]
     tasks = [(subject, seed) for seed in range(seeds) for subject in subjects]
     processes = workers or os.cpu_count() or 1
-    results = _run(tasks, processes, progress, Unfinished(Path(keep), common) if keep is not None else None)
+    unfinished = Unfinished(Path(keep), common) if keep is not None else None
+    results: list[SeedResult] = _run(tasks, processes, _audit_seed, progress, unfinished=unfinished)
     rows, unplayed = _membership(tasks, processes, progress) if membership else ([], [])
     warnings = [text] if not standardise and (text := scaling_warning(source.data)) else []
     missing = [
@@ -160,7 +161,8 @@ def audit(
         for defense, reason in unavailable.items()
     ]
     skipped = [f"{name}: {reason}" for name, reason in unfit.items()]
-    skipped += [reason for result in results for reason in result.skipped] + unplayed
+    skipped += [reason for result in results for reason in result.skipped]
+    skipped += [f"{gap.algorithm}, {gap.view}: {gap.reason}" for gap in unplayed]
     skipped += unmeasured_canaries() if membership else ()
     report = make_report(
         subjects,
@@ -250,22 +252,40 @@ def _tradeoffs(results: Iterable[SeedResult]) -> Iterator[Mapping[str, Any]]:
 
 
 def _run(
-    tasks: Sequence[Task], workers: int, progress: Progress | None, unfinished: Unfinished | None
-) -> list[SeedResult]:
-    """Run all tasks but those that `unfinished` holds; return the results in the order of the tasks."""
-    done: dict[tuple[str, int], SeedResult] = {}
+    tasks: Sequence[Task],
+    workers: int,
+    work: Callable[[Task], Any],
+    progress: Progress | None,
+    *,
+    part: str = "",
+    unfinished: Unfinished | None = None,
+) -> list[Any]:
+    """Run all tasks but those that `unfinished` holds.
+
+    Args:
+        tasks: to run.
+        workers: number of processes.
+        work: runs a task.
+        progress: as in `audit`.
+        part: of the audit, before the name of a task that is done.
+        unfinished: keeps the results until all are there; `None` for nothing.
+
+    Returns:
+        The results, in the order of the tasks.
+    """
+    done: dict[tuple[str, int], Any] = {}
     for task in tasks:
         if unfinished is not None and (known := unfinished.find(*_key(task))) is not None:
             done[_key(task)] = known
 
-    def finished(task: Task, result: SeedResult) -> None:
+    def finished(task: Task, result: Any) -> None:
         done[_key(task)] = result
         if unfinished is not None:
             unfinished.keep(*_key(task), result)
         if progress is not None:
-            progress(len(done), len(tasks), "{}, seed {}".format(*_key(task)))
+            progress(len(done), len(tasks), "{}{}, seed {}".format(part, *_key(task)))
 
-    run_all([task for task in tasks if _key(task) not in done], workers, _audit_seed, finished)
+    run_all([task for task in tasks if _key(task) not in done], workers, work, finished)
     if unfinished is not None:
         unfinished.clear()
     return [done[_key(task)] for task in tasks]
@@ -282,48 +302,32 @@ def _audit_seed(task: Task) -> SeedResult:
 
 def _membership(
     tasks: Sequence[Task], workers: int, progress: Progress | None
-) -> tuple[list[Mapping[str, Any]], list[str]]:
+) -> tuple[list[Mapping[str, Any]], list[Gap]]:
     """Run the membership part, once for each algorithm; return its rows, and what was left out of it."""
-    done = {}
     # of an algorithm that the report lists at several numbers of rows, the first of its subjects
     first = {subject.algorithm: subject.name for subject, _ in reversed(tasks)}
     tasks = [task for task in tasks if task[0].name == first[task[0].algorithm]]
-
-    def finished(task: Task, result: Any) -> None:
-        done[_key(task)] = result
-        if progress is not None:
-            progress(len(done), len(tasks), "membership, {}, seed {}".format(*_key(task)))
-
-    run_all(tasks, workers, _play, finished)
-    results = [done[_key(task)] for task in tasks]
+    results = _run(tasks, workers, _play, progress, part="membership, ")
     settings = tasks[0][0].settings
     seeds = len({seed for _, seed in tasks})
     plays = [item for found, _ in results for item in found]
     # the worst case (canaries) is measured under the smallest noise of any number of rounds and epsilon of the audit
     rows = membership_rows(plays, settings.delta, min(settings.noise.values()), seeds)
-    return [row.to_json() for row in rows], [reason for _, reasons in results for reason in reasons]
+    return [row.to_json() for row in rows], [gap for _, gaps in results for gap in gaps]
 
 
-def _play(task: Task) -> Any:
+def _play(task: Task) -> tuple[list[Play], list[Gap]]:
     subject, seed = task
     return play(subject.algorithm, seed, subject.settings)
 
 
-def _missing_membership(reasons: Sequence[str], seeds: int) -> Iterator[Missing]:
-    """List what the membership part left out: an algorithm, under which noise, for how many seeds, and why.
-
-    Args:
-        reasons: sentences "ALGORITHM, membership under NOISE: REASON", one for each seed that was left out, as
-            `membership_audit.play` writes them.
-        seeds: number of runs.
-    """
-    groups: dict[str, list[str]] = {}
-    for text in reasons:
-        where, _, reason = text.partition(": ")
-        groups.setdefault(where, []).append(reason)
-    for where, group in groups.items():
-        algorithm, _, what = where.partition(", ")
-        yield Missing(algorithm, "", what, "", ran=seeds - len(group), asked=seeds, reason=group[0])
+def _missing_membership(gaps: Iterable[Gap], seeds: int) -> Iterator[Missing]:
+    """List what the membership part left out of `seeds` runs: an algorithm, under which noise, how often, and why."""
+    groups: dict[tuple[str, str], list[Gap]] = {}
+    for gap in gaps:
+        groups.setdefault((gap.algorithm, gap.view), []).append(gap)
+    for (algorithm, view), group in groups.items():
+        yield Missing(algorithm, "", view, "", ran=seeds - len(group), asked=seeds, reason=group[0].reason)
 
 
 def _noise(

@@ -88,16 +88,13 @@ class RegisteredSubject:
         except SecureFedError:
             return None
 
-    def audit_seed(self, seed: int, *, first: bool | None = None) -> SeedResult:
+    def audit_seed(self, seed: int) -> SeedResult:
         """Run and attack one seed; all but keys and noise follows from the seed.
 
-        Args:
-            seed: of the data split, the run and the attacks.
-            first: whether the defences themselves run and pictures are kept; by default on seed 0. On other seeds
-                cheaper runs with the same sums stand for them.
+        On seed 0 the defences themselves run, and pictures are kept. On other seeds cheaper runs with the same sums
+        stand for the defences.
         """
-        chosen = seed == 0 if first is None else first
-        return SeedRun(self.name, self.case, self.settings, self.prepare(seed), seed, chosen).run()
+        return SeedRun(self.name, self.case, self.settings, self.prepare(seed), seed, first=seed == 0).run()
 
 
 def measured_clips(subjects: Iterable[RegisteredSubject]) -> dict[tuple[str, int | None], float]:

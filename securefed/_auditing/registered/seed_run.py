@@ -58,7 +58,6 @@ from securefed._auditing.registered.audited_defenses import (
     SharedKeyPaillier,
     distributed,
     identical_sums,
-    lattice_encryption,
     opened_uploads,
     shared_key_threshold_paillier,
 )
@@ -75,6 +74,7 @@ from securefed.defenses._base import Aggregation, Defense
 from securefed.defenses._chain import chain
 from securefed.defenses._differential_privacy import clip, gaussian
 from securefed.defenses._fixed_point import Quantise
+from securefed.defenses._homomorphic import ckks
 from securefed.defenses._plain import Plain
 from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import DivergenceError
@@ -271,7 +271,7 @@ class SeedRun:
         """Attack the sums of CKKS, which err by 2^-30; after the first seed the quantised run's stand for them."""
         quantised = self._sums(QUANTISED)
         real = self.first or self.settings.every_seed
-        result = self._federation(lattice_encryption())[0] if real else quantised
+        result = self._federation(chain(ckks()))[0] if real else quantised
         self._note_costs(CKKS, result, real=real)
         self._attack(CKKS, result, views.sum_only(result.transcript, TARGET))
         key_holders = replace(views.server(quantised.transcript, TARGET), view=views.KEY_HOLDER_VIEW)
