@@ -9,6 +9,7 @@ each cell of the report.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -164,10 +165,6 @@ def seeds_for(leakage: Interval, null: Interval, limit: float) -> int | None:
         detectable = max(PARTIAL_FROM, chance) + (_HALF + POWER) * spread
         return detectable <= limit and leakage.mean + _HALF * spread < limit
 
-    low, high = ENOUGH, 10_000
-    if not enough(high):
-        return None
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle + 1, high)
-    return low
+    numbers = range(ENOUGH, 10_001)
+    place = bisect_left(numbers, True, key=enough)  # the first that is enough; more always are too
+    return numbers[place] if place < len(numbers) else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from types import FrameType
+from traceback import walk_tb
 from typing import Any, Final
 
 import numpy as np
@@ -57,7 +57,7 @@ class Rehearsal:
         # attack that cannot replay its messages says so in its result.
         if changed:
             raise DataError(
-                f"{_name(self._method)}.contribute answers one question in two ways, and meanwhile "
+                f"{type(self._method).__name__}.contribute answers one question in two ways, and meanwhile "
                 f"{', '.join(changed)} of the object changed: all clients and all attackers share the object, so that "
                 "its messages cannot be replayed; what a client remembers belongs in the state that contribute returns"
             )
@@ -81,7 +81,7 @@ class Rehearsal:
             self._method.layout(self._public).check(answer[1])
             return np.concatenate([np.ravel(answer[1][name]) for name in sorted(answer[1])])
         except SecureFedError as error:
-            raise DataError(f"{where}{_name(self._method)}: {error}") from error
+            raise DataError(f"{where}{type(self._method).__name__}: {error}") from error
         except Exception as error:
             raise DataError(where + _failure(self._method, error)) from error
 
@@ -96,7 +96,7 @@ def locate_failure(method: Algorithm[Any, Any], error: Exception, seed: int) -> 
     """
     # the client and its round are read off the stack frame of the client's runtime, which the traceback holds
     where = ""
-    for frame in _frames(error):
+    for frame, _ in walk_tb(error.__traceback__):
         node, pending = frame.f_locals.get("self"), frame.f_locals.get("pending")
         if isinstance(node, ClientNode):
             where = f"client {node.client}, " + ("" if pending is None else f"round {pending.message.round}, ")
@@ -109,22 +109,9 @@ _METHODS: Final = frozenset(name for name in vars(Algorithm) if not name.startsw
 
 def _failure(method: Any, error: Exception) -> str:
     """Name the class, its method (or else the innermost function) and the exception."""
-    names = [frame.f_code.co_name for frame in _frames(error)]
+    names = [frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)]  # outermost first
     called = next((name for name in names if name in _METHODS), names[-1])
-    return f"{_name(method)}.{called} raised {type(error).__name__}: {error}"
-
-
-def _frames(error: Exception) -> list[FrameType]:
-    """List the frames of the calls that led to an error, outermost first."""
-    trace, frames = error.__traceback__, []
-    while trace is not None:
-        frames.append(trace.tb_frame)
-        trace = trace.tb_next
-    return frames
-
-
-def _name(method: Any) -> str:
-    return type(method).__name__
+    return f"{type(method).__name__}.{called} raised {type(error).__name__}: {error}"
 
 
 def _attributes(method: Any) -> dict[str, bytes]:

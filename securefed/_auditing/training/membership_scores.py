@@ -15,7 +15,6 @@ there, since a record has no batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -107,7 +106,7 @@ def loss_drops(inputs: AttackInputs, records: TrainedRows) -> Array:
         return np.array(
             [
                 float(mean_loss(inputs.training.loss, before(x), y) - mean_loss(inputs.training.loss, after(x), y))
-                for x, y in _one_by_one(records)
+                for x, y in zip(records.x.split(1), records.y.split(1), strict=True)
             ]
         )
 
@@ -119,7 +118,7 @@ def gradient_alignments(inputs: AttackInputs, records: TrainedRows) -> Array:
     parameters = [value for name, value in module.named_parameters() if name in names]
     change = as_vector(inputs.observed.change, tuple(names))
     out = []
-    for x, y in _one_by_one(records):
+    for x, y in zip(records.x.split(1), records.y.split(1), strict=True):
         loss = mean_loss(inputs.training.loss, module(x), y)
         parts = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
         gradient = np.concatenate([part.double().reshape(-1).numpy() for part in parts])
@@ -159,15 +158,13 @@ def shadow_ratios(inputs: AttackInputs, records: Records, first: int) -> Array:
         raise TranscriptError(f"{replay.rows} known rows are needed, there are {len(inputs.prior)}; give `population`")
     # A record inside is tried at its own place; one outside at the place of its partner.
     places = [*records.places, *records.places[: len(records.outside)]]
-    candidates = [
-        CandidateRecord(row, first + int(place)) for row, place in zip(_codes(records.all), places, strict=True)
-    ]
-    scorer = ShadowMembership(_SHADOWS)
     # The scorer handles rows as vectors of numbers. Inputs and targets of any type go through it as their row numbers
     # in `replay.pool`, records first.
     replay.pool = TrainedRows.joined([records.all, inputs.prior])
-    known = np.arange(count, count + len(inputs.prior), dtype=np.float64)[:, None]
-    return scorer.score(replay, candidates, known, inputs.rng(41))  # type: ignore[arg-type]
+    numbers = np.arange(len(replay.pool), dtype=np.float64)[:, None]
+    candidates = [CandidateRecord(row, first + int(place)) for row, place in zip(numbers[:count], places, strict=True)]
+    scorer = ShadowMembership(_SHADOWS)
+    return scorer.score(replay, candidates, numbers[count:], inputs.rng(41))  # type: ignore[arg-type]
 
 
 class _Simulation:
@@ -195,14 +192,3 @@ class _Simulation:
         """Return the simulated change (numbers,) of rows given by their numbers in `pool`, (rows, 1)."""
         chosen = self.pool.part(torch.as_tensor(rows[:, 0].astype(np.int64)))
         return as_vector(self._inputs.simulate(chosen, seed), self._names)
-
-
-def _codes(records: TrainedRows) -> Array:
-    """(records, 1) the records' numbers in the pool, which they lead."""
-    return np.arange(len(records), dtype=np.float64)[:, None]
-
-
-def _one_by_one(records: TrainedRows) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    for place in range(len(records)):
-        row = records.part(slice(place, place + 1))
-        yield row.x, row.y

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -55,37 +54,6 @@ class ObservedChange:
     null: Mapping[str, Array] | None
 
 
-class ObservedRuns(Protocol):
-    """A source of observed changes.
-
-    Attributes:
-        count: number of runs.
-        most: number of runs that there can be; `None` for any.
-    """
-
-    @property
-    def count(self) -> int: ...
-
-    @property
-    def most(self) -> int | None: ...
-
-    def target(self, seed: int) -> int:
-        """Return the target of a run."""
-        ...
-
-    def observe(self, seed: int, view: str) -> ObservedChange:
-        """Return what a view shows of a run.
-
-        Args:
-            seed: number of the run.
-            view: `server` or `sum only`.
-
-        Raises:
-            TranscriptError: the run does not show this view; for instance the recording holds no single messages.
-        """
-        ...
-
-
 class SimulatedRuns:
     """Runs of the caller's step on the clients' rows, one round from the given model; targets take turns.
 
@@ -96,6 +64,7 @@ class SimulatedRuns:
     """
 
     most: int | None = None
+    """Number of runs that there can be; `None` for any."""
 
     def __init__(self, training: TorchTraining, clients: Sequence[TrainedRows], count: int) -> None:
         self._training, self._clients, self.count = training, clients, count
@@ -106,7 +75,7 @@ class SimulatedRuns:
         return seed % len(self._clients)
 
     def observe(self, seed: int, view: str) -> ObservedChange:
-        """Run every client once for each seed, and return what a view shows."""
+        """Run every client once for each seed, and return what a view shows: `server` or `sum only`."""
         state, target = self._training.state, self.target(seed)
         if self._cached[0] != seed:
             draws = [1_000_003 * seed + 2 * client for client in range(len(self._clients))]  # all different
@@ -157,7 +126,11 @@ class RecordedRuns:
         return self._pairs[seed][1]
 
     def observe(self, seed: int, view: str) -> ObservedChange:
-        """Read one round as a view shows it."""
+        """Read one round as a view shows it: `server` or `sum only`.
+
+        Raises:
+            TranscriptError: the run does not show this view; for instance the recording holds no single messages.
+        """
         place, target = self._pairs[seed]
         record = self._transcript.records[place]
         if not record.broadcast:
@@ -205,6 +178,10 @@ class RecordedRuns:
                 )
             own[name] = torch.as_tensor(np.array(value)).to(own[name].dtype)
         return own
+
+
+ObservedRuns = SimulatedRuns | RecordedRuns
+"""A source of observed changes."""
 
 
 def _observed(

@@ -90,7 +90,7 @@ class TrainingSecrets:
         assert self.target is not None
         secret: Secret = "labels"
         if estimate.secret == "labels":
-            truth, guess = self._counts(len(estimate.value))
+            truth, guess = self.label_counts(len(estimate.value))
         elif estimate.secret == "statistics":
             secret, truth, guess = "statistics", self.statistics[self.target], self.statistics[-1]
         else:
@@ -99,11 +99,7 @@ class TrainingSecrets:
         baseline = relative_error(guess, truth)
         return [judge_estimate(secret, estimate.value, truth, guess, baseline)]
 
-    def pooled_counts(self, classes: int) -> Array:
-        """Return (classes,) the counts of each label at all clients together, scaled to the target's number of rows."""
-        return self._counts(classes)[1]
-
-    def _counts(self, classes: int) -> tuple[Array, Array]:
+    def label_counts(self, classes: int) -> tuple[Array, Array]:
         """Return (classes,) the target's counts of each label, and all clients' counts scaled to its number of rows.
 
         Every client must have labels, as it does where `has("labels")`.

@@ -105,7 +105,7 @@ class TrainingSeedRun:
         if secrets.has("labels") and len(self.inputs.rows) > 1:
             # The most that a sum tells of labels are the counts of all its clients together. The attacker is given
             # them, which makes the estimate the guess: of one client they tell nothing more.
-            self._try(LABELS, lambda inputs: [Reconstruction("labels", secrets.pooled_counts(inputs.classes))])
+            self._try(LABELS, lambda inputs: [Reconstruction("labels", secrets.label_counts(inputs.classes)[1])])
         elif secrets.has("labels"):
             self._try(LABELS, read_labels)
             try:
