@@ -55,7 +55,6 @@ class Case:
         wide: a harder setting, traced over rounds beside the usual one; `None` without.
         absences: data of the runs in which the target stays away in some rounds, so that sums can be subtracted; `None`
             where the audit makes no such run.
-        default: whether the audit runs the algorithm if none is named; those must be quick.
         traced: number of seeds on which the attacks also see only the first rounds, for the curves.
         also: kinds of secrets that are attacked and scored in addition to `secret`.
         split: name of the split of the rows, as the algorithm's class gives it.
@@ -72,7 +71,6 @@ class Case:
     data: str
     wide: WideCase | None = None
     absences: Preparation | None = None
-    default: bool = False
     traced: int = 3
     also: tuple[str, ...] = ()
     split: str = ""
@@ -146,7 +144,6 @@ def case(name: str) -> Case:
         data=data.split_words or words(data.split),
         wide=WideCase(preparation(data.wide_split), data.wide_rounds) if data.wide_split else None,
         absences=preparation(data.absent_split) if data.absent_split else None,
-        default=data.default,
         traced=data.traced,
         also=data.also,
         split=data.split,

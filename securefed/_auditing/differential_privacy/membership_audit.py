@@ -25,7 +25,7 @@ from securefed._auditing.cases import Case, Prepared
 from securefed._auditing.differential_privacy.noise_audit import (
     NoiseAudit,
     audit_noise,
-    release_after_noise,
+    noise_scale,
     released_sum,
 )
 from securefed._auditing.differential_privacy.record_audit import audit_records
@@ -367,9 +367,8 @@ def _scales(defense: Defense, observed: View, plans: Mapping[int, Plan]) -> Arra
     """Return the factor by which the release multiplies each number's noise (see `_noise`); (numbers,)."""
     out = []
     for observation in observed.rounds:
-        plan = plans[observation.round]
-        ones = release_after_noise(defense, {tensor.name: np.ones(tensor.shape) for tensor in plan.tensors}, plan)
-        out += [np.ravel(ones[name]) for name in sorted(observation.message)]
+        scale = noise_scale(defense, plans[observation.round])
+        out += [np.ravel(scale[name]) for name in sorted(observation.message)]
     return np.concatenate(out)
 
 
@@ -380,7 +379,7 @@ def _noise(defense: Defense, planned: Plan, *, local: bool) -> float:
     here, and `_scales` has it for every exchange.
     """
     zeros = {spec.name: np.zeros(spec.shape) for spec in planned.own}
-    units = release_after_noise(defense, {tensor.name: np.ones(tensor.shape) for tensor in planned.tensors}, planned)
+    units = noise_scale(defense, planned)
     clients = [partial(defense.encode, zeros)] * (1 if local else planned.clients)
     drawn: list[Array] = []
     while sum(map(len, drawn)) < _NOISE_ENTRIES:

@@ -314,8 +314,7 @@ class _CanaryExchanges:
         for transform in self.defense.transforms:
             if transform.stage <= ChainStage.CLIP:
                 moved = dict(transform.encode(moved, plan))
-        ones: Tensors = {tensor.name: np.ones(tensor.shape) for tensor in plan.tensors}
-        return release_after_noise(self.defense, moved, plan), release_after_noise(self.defense, ones, plan)
+        return release_after_noise(self.defense, moved, plan), noise_scale(self.defense, plan)
 
 
 def released_sum(defense: Defense, planned: Plan, clients: Sequence[Callable[[Plan], Tensors]]) -> dict[str, Array]:
@@ -343,6 +342,11 @@ def release_after_noise(defense: Defense, tensors: Tensors, plan: Plan) -> dict[
         if transform.stage < ChainStage.NOISE:
             tensors = transform.release(tensors, plan)
     return {name: np.asarray(value, np.float64) for name, value in tensors.items()}
+
+
+def noise_scale(defense: Defense, plan: Plan) -> dict[str, Array]:
+    """Return by tensor the factor by which the release multiplies each number's noise."""
+    return release_after_noise(defense, {tensor.name: np.ones(tensor.shape) for tensor in plan.tensors}, plan)
 
 
 def _one_run_scores(defense: Defense, shape: tuple[int, int], clip: float | None, draw: Draw) -> tuple[Array, Array]:

@@ -1,6 +1,6 @@
-"""Check that the noise audit flags noise of half the size that its plan counts, and not noise of the planned size.
+"""Noise of half the size that its plan counts, and noise of the planned size, by which `self_check` checks the audit.
 
-The plan of a defence states the noise, from which epsilon follows. `self_check` calls `audits_of_noise`.
+The plan of a defence states the noise, from which epsilon follows. The noise audit must flag the first alone.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 
 from securefed._auditing.differential_privacy.noise_audit import NoiseAudit, audit_noise
 from securefed._tensors import Array, Tensors
-from securefed.defenses._base import Defense, Plan
+from securefed.defenses._base import Plan
 from securefed.defenses._chain import chain
 from securefed.defenses._differential_privacy import CentralGaussian, clip
 from securefed.defenses._fixed_point import Quantise
@@ -39,12 +39,13 @@ class HalfGaussian(CentralGaussian):
         return super().release(total, replace(plan, privacy=quieter))
 
 
-def audits_of_noise() -> tuple[NoiseAudit, NoiseAudit]:
-    """Audit noise of half the planned size, and of the planned size."""
-    half, right = (_audited(noise) for noise in (HalfGaussian(_MULTIPLIER), CentralGaussian(_MULTIPLIER)))
-    return half, right
+PLANTED_NOISE: Final = (
+    ("noise of half the planned size", HalfGaussian(_MULTIPLIER), True),
+    ("noise of the planned size", CentralGaussian(_MULTIPLIER), False),
+)
+"""A name, the noise, and whether the audit must flag it."""
 
 
-def _audited(noise: CentralGaussian) -> NoiseAudit:
-    defense: Defense = chain(clip(1.0), noise, Quantise(), Plain())
-    return audit_noise(defense, _DELTA, runs=_RUNS, confidence=_CONFIDENCE)
+def audited(noise: CentralGaussian) -> NoiseAudit:
+    """Audit a noise behind a clip of norm 1."""
+    return audit_noise(chain(clip(1.0), noise, Quantise(), Plain()), _DELTA, runs=_RUNS, confidence=_CONFIDENCE)

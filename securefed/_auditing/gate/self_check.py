@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from securefed._auditing.differential_privacy.noise_audit import NoiseAudit
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.audit_result import AUDIT
 from securefed._auditing.engine.gathering import gather
@@ -23,7 +22,7 @@ from securefed._auditing.engine.seed_result import Gap
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE
 from securefed._auditing.gate.leakage_limits import leaks, reasons
 from securefed._auditing.gate.planted_leaks import BOUND, PLANTED, Planted, advance, clients, labelled
-from securefed._auditing.gate.planted_noise import audits_of_noise
+from securefed._auditing.gate.planted_noise import PLANTED_NOISE, audited
 from securefed._auditing.own.own_audit import audit_algorithm
 from securefed.attacks._generic import FitRows
 from securefed.errors import DataError
@@ -127,19 +126,14 @@ def _verdict(cell: Cell) -> str:
 
 def check_noise() -> tuple[Checked, ...]:
     """Let the noise audit judge noise of half the planned size, and noise of the planned size."""
-    half, planned = audits_of_noise()
-    return (
-        _noise_checked("noise of half the planned size", half, should_be_flagged=True),
-        _noise_checked("noise of the planned size", planned, should_be_flagged=False),
-    )
-
-
-def _noise_checked(name: str, found: NoiseAudit, *, should_be_flagged: bool) -> Checked:
-    """Compare whether the audit flagged the noise with whether it should."""
-    epsilon = max(found.bound, found.tradeoff)  # two lower bounds on epsilon
-    said = f"standard deviation at most {found.deviation:.2f} of the planned one, "
-    said += f"epsilon at least {epsilon:.2f} of {found.claimed:.2f}"
-    return Checked(name, None, found.flagged == should_be_flagged, said)
+    out = []
+    for name, noise, to_flag in PLANTED_NOISE:
+        found = audited(noise)
+        epsilon = max(found.bound, found.tradeoff)  # two lower bounds on epsilon
+        said = f"standard deviation at most {found.deviation:.2f} of the planned one, "
+        said += f"epsilon at least {epsilon:.2f} of {found.claimed:.2f}"
+        out.append(Checked(name, None, found.flagged == to_flag, said))
+    return tuple(out)
 
 
 @dataclass(frozen=True)
