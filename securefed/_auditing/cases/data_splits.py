@@ -16,7 +16,6 @@ import numpy as np
 
 from securefed._auditing.cases.prepared_data import Preparation, Prepared
 from securefed._public import Public
-from securefed._tensors import Array
 from securefed.datasets import partition
 from securefed.datasets._base import Dataset
 from securefed.datasets._loaders import LoadedDataset
@@ -167,12 +166,6 @@ def _with_classes(prepared: Prepared, source: LoadedDataset, labelled: bool) -> 
     """
     classes = int(source.data.labels().max()) + 1 if labelled else source.data.classes
     return replace(prepared, public=replace(prepared.public, classes=classes)) if classes else prepared
-
-
-def pooled_gram(clients: tuple[Dataset, ...]) -> Array:
-    """Sum the clients' Gram matrices X^T X; (features, features)."""
-    rows = np.concatenate([data.x for data in clients])
-    return np.asarray(rows.T @ rows)
 
 
 # "Changing survivors" is the report's name of the runs in which the target stays away in some rounds (`Case.absences`).

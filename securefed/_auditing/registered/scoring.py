@@ -17,7 +17,6 @@ from typing import Protocol
 import numpy as np
 
 from securefed._auditing.cases import Prepared
-from securefed._auditing.cases.data_splits import pooled_gram
 from securefed._auditing.engine.results import CLIENT, FEDERATION
 from securefed._auditing.engine.seed_result import Judgement, judge_estimate
 from securefed._messages import ClientId
@@ -84,7 +83,8 @@ def _gram(
     best multiple of the projection on the final components.
     """
     data, rows = prepared.clients, prepared.public.rows
-    pooled, own = pooled_gram(data), data[target].x.T @ data[target].x
+    everyone = np.concatenate([one.x for one in data])
+    pooled, own = everyone.T @ everyone, data[target].x.T @ data[target].x
     share = rows[target] / sum(rows[i] for i in members)
     guess = pooled * rows[target] / sum(rows)
     out = [judge_estimate(CLIENT, estimate.value * share, own, guess, relative_error(guess, own))]

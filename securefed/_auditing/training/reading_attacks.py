@@ -20,8 +20,7 @@ variance / known variance, so that both are 1 for the known rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
@@ -146,8 +145,11 @@ def read_labels(inputs: AttackInputs) -> list[Reconstruction]:
     return [Reconstruction("labels", np.asarray(counts, np.float64))]
 
 
-def learn_labels(inputs: AttackInputs) -> LabelRegression:
+def learn_labels(inputs: AttackInputs) -> Callable[[AttackInputs], list[Reconstruction]]:
     """Learn counts of labels from how the model's outputs on known rows move, on clients simulated from known rows.
+
+    Returns:
+        The attack, a kernel ridge regression from the outputs' shift to the counts behind a message.
 
     Raises:
         TranscriptError: there is no step, targets are no classes, or the simulated clients would take too long.
@@ -157,7 +159,7 @@ def learn_labels(inputs: AttackInputs) -> LabelRegression:
         raise TranscriptError("there is no local step to simulate clients with")
     if known is None or inputs.classes < 2:
         raise TranscriptError("targets are no classes")
-    shift, rng = OutputShift.of(inputs, known), inputs.rng(21)
+    shift, rng = _output_shift(inputs, known), inputs.rng(21)
     # simulating the members of a sum takes one run of the step for each of them: len(inputs.rows)
     affordable = int(_LEARNING * inputs.budget.remaining / max(facts.seconds * len(inputs.rows), 1e-6))
     if affordable < _FEWEST:
@@ -165,73 +167,48 @@ def learn_labels(inputs: AttackInputs) -> LabelRegression:
             f"{_FEWEST} simulated clients at {facts.seconds:.2g} s a step take longer than the time left; "
             f"{inputs.ask_for(_FEWEST * facts.seconds * len(inputs.rows) / _LEARNING)}"
         )
-    features, counts = [], []
+    shifts, counts = [], []
     for number in range(min(_SIMULATED, affordable)):
         rows = _with_drawn_classes(inputs, known, rng)
-        features.append(shift(inputs.simulate(rows, 50_000 + number)))
+        shifts.append(shift(inputs.simulate(rows, 50_000 + number)))
         labels = labels_of(rows)
         assert labels is not None
         counts.append(np.bincount(labels, minlength=inputs.classes).astype(np.float64))
-    return LabelRegression(np.stack(features), np.stack(counts), shift, inputs.count)
+    features = np.stack(shifts)
+    scale = np.maximum(features.std(axis=0), 1e-12)
+    model = KernelRidge.of(features / scale, np.stack(counts))
+
+    def read(attacked: AttackInputs) -> list[Reconstruction]:
+        values = model(shift(attacked.observed.change) / scale)
+        estimate = round_to_total(np.clip(values, 0.0, inputs.count), inputs.count)
+        return [Reconstruction("labels", np.asarray(estimate, np.float64))]
+
+    return read
 
 
-@dataclass(frozen=True)
-class OutputShift:
-    """Compute by how much the outputs for each class move from the received to the returned model, on known rows.
+def _output_shift(inputs: AttackInputs, known: Array) -> Callable[[Mapping[str, Array]], Array]:
+    """Make the function from a change to how the outputs for each class move by it, on rows whose labels are `known`.
 
-    Attributes:
-        inputs: of the attack.
-        rows: known rows, (rows, ...).
-        classes: (classes, rows) weights of each class's rows in their mean.
-        outputs: (rows, classes) of the received model.
+    Returns:
+        change -> (2 classes,) for each class how its mean output moves over all rows, then over that class's rows.
+
+    Raises:
+        TranscriptError: the outputs are no score for each class.
     """
+    rows, labels = inputs.prior.x[:_ASKED], known[:_ASKED]
+    received = _outputs(inputs, {}, rows)
+    if received.shape != (len(rows), inputs.classes):
+        raise TranscriptError(
+            f"outputs of shape {received.shape[1:]} are no score for each of {inputs.classes} classes"
+        )
+    members = (labels == np.arange(inputs.classes)[:, None]).astype(np.float64)
+    weights = members / np.maximum(members.sum(axis=1, keepdims=True), 1.0)  # (classes, rows) of each class's mean
 
-    inputs: AttackInputs
-    rows: torch.Tensor
-    classes: Array
-    outputs: Array
+    def shift(change: Mapping[str, Array]) -> Array:
+        moved = _outputs(inputs, change, rows) - received
+        return np.concatenate([moved.mean(axis=0), np.diagonal(weights @ moved)])
 
-    @classmethod
-    def of(cls, inputs: AttackInputs, known: Array) -> OutputShift:
-        """Compute the outputs of the received model on rows whose labels are `known`.
-
-        Raises:
-            TranscriptError: the outputs are no score for each class.
-        """
-        rows, labels = inputs.prior.x[:_ASKED], known[:_ASKED]
-        outputs = _outputs(inputs, {}, rows)
-        if outputs.shape != (len(rows), inputs.classes):
-            raise TranscriptError(
-                f"outputs of shape {outputs.shape[1:]} are no score for each of {inputs.classes} classes"
-            )
-        members = (labels == np.arange(inputs.classes)[:, None]).astype(np.float64)
-        return cls(inputs, rows, members / np.maximum(members.sum(axis=1, keepdims=True), 1.0), outputs)
-
-    def __call__(self, change: Mapping[str, Array]) -> Array:
-        """Return (2 classes,) for each class how its mean output moves over all rows, then over that class's rows."""
-        moved = _outputs(self.inputs, change, self.rows) - self.outputs
-        return np.concatenate([moved.mean(axis=0), np.diagonal(self.classes @ moved)])
-
-
-class LabelRegression:
-    """A kernel ridge regression from the outputs' shift to counts of labels.
-
-    Args:
-        features: (clients, features) of the simulated clients.
-        counts: (clients, classes) of their labels.
-        shift: computes the features of a change.
-        rows: number of rows behind a message.
-    """
-
-    def __init__(self, features: Array, counts: Array, shift: OutputShift, rows: int) -> None:
-        self._scale = np.maximum(features.std(axis=0), 1e-12)
-        self._model, self._shift, self._rows = KernelRidge.of(features / self._scale, counts), shift, rows
-
-    def read(self, inputs: AttackInputs) -> list[Reconstruction]:
-        """Estimate the counts behind a message."""
-        values = self._model(self._shift(inputs.observed.change) / self._scale)
-        counts = round_to_total(np.clip(values, 0.0, self._rows), self._rows)
-        return [Reconstruction("labels", np.asarray(counts, np.float64))]
+    return shift
 
 
 def _outputs(inputs: AttackInputs, change: Mapping[str, Array], rows: torch.Tensor) -> Array:

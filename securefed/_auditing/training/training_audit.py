@@ -191,10 +191,10 @@ def _check_shapes(rows: Sequence[TrainedRows], held_out: TrainedRows | None) -> 
 def _note_costs(result: SeedResult, subject: TrainingSubject, chosen: Sequence[str], seed: int) -> None:
     """Record what the run of a seed cost: a state dict in both directions, and the time of the step."""
     size = sum(value.numel() * value.element_size() for value in subject.training.state.values())
+    seconds = subject.facts.seconds if subject.facts else 0.0
     for name in chosen:
-        costs = {"bytes_per_client_round": 2.0 * size, "seconds_per_round": subject.step_seconds, "rounds": 1}
         real = name == "server"  # sums are computed from the clients' changes; no secure aggregation runs
-        facts = RunFacts(subject.name, DEFENSES[name], seed, math.nan, real=real, **costs)  # type: ignore[arg-type]
+        facts = RunFacts(subject.name, DEFENSES[name], seed, math.nan, 2.0 * size, seconds, rounds=1, real=real)
         result.facts.append(facts)
 
 

@@ -113,7 +113,7 @@ class TrainingSeedRun:
             except SecureFedError as refusal:
                 self._leave_out(REGRESSION, refusal)
             else:
-                self._try(REGRESSION, learned.read)
+                self._try(REGRESSION, learned)
 
         if secrets.has("tokens"):
             self._try(TOKENS, read_tokens)

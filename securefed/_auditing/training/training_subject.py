@@ -82,11 +82,6 @@ class TrainingSubject:
         called = f", {getattr(step, '__name__', type(step).__name__)}" if step is not None else ""
         return f"{type(self.training.model).__name__}{called}"
 
-    @property
-    def step_seconds(self) -> float:
-        """Seconds of one client's step; 0 where it was not run."""
-        return self.facts.seconds if self.facts else 0.0
-
     @cached_property
     def vocabulary(self) -> int:
         """Number of tokens; 0 where rows are no tokens."""
