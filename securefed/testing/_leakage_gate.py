@@ -21,7 +21,8 @@ from typing import Any
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.results import GATED, SECRETS, Secret
 from securefed._auditing.gate.leakage_limits import blind, leaks
-from securefed._auditing.own.own_audit import VIEWS, Clients, audit_algorithm
+from securefed._auditing.own.own_audit import Clients, audit_algorithm
+from securefed._auditing.own.own_seed_run import VIEWS
 from securefed._hyperparameters import check_number
 from securefed.errors import ConfigError
 

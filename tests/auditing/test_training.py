@@ -333,8 +333,14 @@ def test_wrong_arguments_and_steps_are_refused_by_name() -> None:
         audit_training(dense(), LOSS, descend, clients(1, 3))
     with pytest.raises(DataError, match="client 1 must be a pair"):
         audit_training(dense(), LOSS, descend, [pictures(2, 0), pictures(2, 1)[0]])  # type: ignore[list-item]
-    with pytest.raises(ConfigError, match="views are"):
-        audit_training(dense(), LOSS, descend, clients(2, 3), view="both")
+    for view in ("both", ()):
+        with pytest.raises(ConfigError, match="views are"):
+            audit_training(dense(), LOSS, descend, clients(2, 3), seeds=1, view=view, seconds=5.0)
+
+
+def test_a_view_that_is_named_twice_is_attacked_once() -> None:
+    report = audit_training(dense(), LOSS, descend, clients(2, 3), seeds=1, view=("server", "server"), seconds=5.0)
+    assert {cell.leakage.seeds for cell in report.cells} == {1}
 
 
 def test_the_callers_random_state_is_left_alone() -> None:

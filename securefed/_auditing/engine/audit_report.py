@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 from securefed._auditing.engine.audit_result import AUDIT, FORMAT, AuditResult, rows_cut
@@ -102,8 +103,9 @@ def make_report(
     defenses: Sequence[str],
     shared: Mapping[str, Any],
     *,
-    covered: Mapping[str, Collection[str]],
-    unfit: Mapping[str, str],
+    covered: Mapping[str, Collection[str]] = MappingProxyType({}),
+    unfit: Mapping[str, str] = MappingProxyType({}),
+    command: str = "",
     **more: Any,
 ) -> Report:
     """Gather the results of all subjects and seeds.
@@ -115,6 +117,7 @@ def make_report(
         shared: settings of the whole audit, `seeds` among them.
         covered: by defence with noise, the views that its epsilon covers.
         unfit: algorithms that the data do not suit, and why.
+        command: shell command that repeats the audit; an audit of a user's own algorithm has none.
         **more: further fields of `Report`.
     """
     names = [subject.name for subject in subjects]
@@ -124,6 +127,7 @@ def make_report(
     gaps = [gap for result in results for gap in result.gaps]
     return Report(
         version=version("securefed"),
+        command=command,
         environment=environment(),
         settings={subject.name: subject.describe() for subject in subjects} | {AUDIT: shared},
         cells=tuple(gather(attempts, facts, covered, shared["seeds"])),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from securefed._auditing.engine.seed_result import SeedResult, gap_sentences
 from securefed._auditing.own.active_attempts import attack_actively
 from securefed._auditing.own.function_algorithm import Backend, Combine, Contribute, as_algorithm
 from securefed._auditing.own.instance_checks import Rehearsal
-from securefed._auditing.own.own_seed_run import DEFENSES, AttackOptions, OwnSeedRun
+from securefed._auditing.own.own_seed_run import DEFENSES, VIEWS, AttackOptions, OwnSeedRun, chosen_views
 from securefed._public import Public
 from securefed._tensors import Array, Tensors
 from securefed.algorithms._base import Algorithm
@@ -29,8 +29,6 @@ from securefed.attacks._generic import FitRows, TimeBudget
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError
 
-VIEWS: Final = tuple(DEFENSES)
-"""Names of the views: `server`, which sees each client's messages, and `sum only`."""
 Clients = Sequence[Dataset | Array] | Callable[[int], Sequence[Dataset | Array]]
 """The clients' rows, or a function of the seed that draws them (better, since seeds then vary the data too)."""
 
@@ -95,10 +93,7 @@ def audit_algorithm(
         raise ConfigError(f"an audit needs at least one seed and one round, not {seeds} and {rounds}")
     if not seconds > 0:
         raise ConfigError(f"seconds must be positive, not {seconds}")
-    chosen = (view,) if isinstance(view, str) else tuple(dict.fromkeys(view))
-    unknown = sorted(set(chosen) - set(VIEWS))
-    if unknown or not chosen:
-        raise ConfigError(f'views are "server" and "sum only", not {unknown[0] if unknown else ()!r}')
+    chosen = chosen_views(view)
     is_instance = _is_instance(algorithm, start, combine)
     draw: Any = clients if callable(clients) else lambda _, given=list(clients): given
     if active and not is_instance:
@@ -116,9 +111,6 @@ def audit_algorithm(
         results,
         [DEFENSES[name] for name in VIEWS if name in chosen],
         {"data": "the caller's rows", "clients": subject.clients, "seeds": seeds, "acceptable": ACCEPTABLE},
-        covered={},  # no noise, hence no epsilon that would cover a view
-        unfit={},  # no registered algorithm that the data might not suit
-        command="",  # nor a shell command that would repeat this audit
         skipped=(*(reason for result in results for reason in result.skipped), *gap_sentences(results, seeds, "seeds")),
         assumptions=subject.assumptions(),
         seconds=time.perf_counter() - began,

@@ -27,7 +27,7 @@ from securefed._auditing.own.client_secrets import SecretData
 from securefed._auditing.own.function_algorithm import FunctionAlgorithm
 from securefed._auditing.own.generic_attacks import GenericAttacks
 from securefed._auditing.own.instance_checks import locate_failure
-from securefed._public import Public
+from securefed._public import Public, require
 from securefed._runtime.federation import Federation
 from securefed._runtime.server import Result
 from securefed._tensors import Array
@@ -42,10 +42,27 @@ from securefed.errors import DataError, RoundVoid, SecureFedError
 
 DEFENSES: Final[Mapping[str, str]] = {views.SERVER_VIEW: "plain", views.SUM_ONLY: "secure_aggregation"}
 """By view, the defence under which a server sees just that."""
+VIEWS: Final = tuple(DEFENSES)
+"""Names of the views: `server`, which sees each client's messages, and `sum only`."""
 _CANDIDATES: Final = 20
 """Most records whose membership is scored in one run, half of them members; each costs simulated clients."""
 _MEMBERSHIP_STREAM, _RECORDS_STREAM, _RAW_BITS_STREAM = 4, 6, 16
 """Streams of random numbers; `generic_attacks` and `client_secrets` use others."""
+
+
+def chosen_views(view: Sequence[str]) -> tuple[str, ...]:
+    """Return the views that a caller names, each once.
+
+    Args:
+        view: one name, or several.
+
+    Raises:
+        ConfigError: a name is unknown, or there is none.
+    """
+    chosen = (view,) if isinstance(view, str) else tuple(dict.fromkeys(view))
+    unknown = sorted(set(chosen) - set(VIEWS))
+    require(bool(chosen) and not unknown, f'views are "server" and "sum only"; got {unknown or "none"}')
+    return chosen
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from securefed._auditing.engine.audit_result import CUT
 from securefed._auditing.engine.results import Cell, RunFacts
 from securefed._auditing.engine.seed_result import SeedResult, gap_sentences
 from securefed._auditing.engine.statistics import INCONCLUSIVE, NOT_DETECTED
-from securefed._auditing.own.own_seed_run import DEFENSES
+from securefed._auditing.own.own_seed_run import DEFENSES, VIEWS, chosen_views
 from securefed._auditing.training.attack_inputs import in_two_digits
 from securefed._auditing.training.local_training import LocalStep, LossFunction, TorchTraining, TrainedRows
 from securefed._auditing.training.observed_runs import ObservedRuns, RecordedRuns, SimulatedRuns
@@ -36,8 +36,6 @@ from securefed._public import require
 from securefed._tensors import real_array
 from securefed.errors import DataError
 
-VIEWS: Final = tuple(DEFENSES)
-"""Names of the views; `DEFENSES` maps each to the defence under which a server has it."""
 Clients = Sequence[tuple[Any, Any]]
 """Each client's rows: a pair (x, y) of tensors or arrays with as many rows."""
 
@@ -85,8 +83,7 @@ def audit_training(
         DataError: clients cannot be trained on, or the step fails; the message says on what.
     """
     began = time.perf_counter()
-    chosen = (view,) if isinstance(view, str) else tuple(view)
-    require(set(chosen) <= set(VIEWS), f'views are "server" and "sum only"; got {sorted(set(chosen) - set(VIEWS))}')
+    chosen = chosen_views(view)
     check_integer("seeds", seeds, 1)
     require(seconds > 0, f"seconds must be positive; got {seconds}")
     require(
@@ -122,9 +119,6 @@ def audit_training(
         {"data": "the caller's rows", "clients": len(rows), "seeds": runs.count, "acceptable": ACCEPTABLE}
         | ({} if runs.most is None else {"recorded": runs.most})
         | ({CUT: [max(len(own) for own in rows), held]} if notes else {}),
-        covered={},
-        unfit={},
-        command="",
         curves=(curve.chart(subject.name),) if curve.shares else (),
         skipped=(
             *_more_seconds(subject.asked),
