@@ -2,7 +2,6 @@
 
 from securefed._auditing.cases.case import (
     Case,
-    WideCase,
     case,
     case_names,
     defaults,
@@ -11,4 +10,4 @@ from securefed._auditing.cases.case import (
 )
 from securefed._auditing.cases.prepared_data import Preparation, Prepared
 
-__all__ = ["Case", "Preparation", "Prepared", "WideCase", "case", "case_names", "defaults", "every", "require_clients"]
+__all__ = ["Case", "Preparation", "Prepared", "case", "case_names", "defaults", "every", "require_clients"]

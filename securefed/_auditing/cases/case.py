@@ -25,19 +25,6 @@ Setting = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class WideCase:
-    """The same algorithm on all columns of the data.
-
-    Attributes:
-        prepare: as in `Case`.
-        rounds: numbers of rounds after which the attacks are tried.
-    """
-
-    prepare: Preparation
-    rounds: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class Case:
     """The run of one algorithm in an audit.
 
@@ -52,7 +39,8 @@ class Case:
         utility: (final broadcast, held-out rows) -> score, higher is better.
         utility_name: what it measures.
         data: the split of the data, in words.
-        wide: a harder setting, traced over rounds beside the usual one; `None` without.
+        wide: data of more columns, for a harder run that is traced over rounds beside the usual one; `None` without.
+        wide_rounds: numbers of rounds after which the attacks are tried in that run.
         absences: data of the runs in which the target stays away in some rounds, so that sums can be subtracted; `None`
             where the audit makes no such run.
         traced: number of seeds on which the attacks also see only the first rounds, for the curves.
@@ -69,7 +57,8 @@ class Case:
     utility: Callable[[Tensors, Dataset], float]
     utility_name: str
     data: str
-    wide: WideCase | None = None
+    wide: Preparation | None = None
+    wide_rounds: tuple[int, ...] = ()
     absences: Preparation | None = None
     traced: int = 3
     also: tuple[str, ...] = ()
@@ -142,7 +131,8 @@ def case(name: str) -> Case:
         utility=score,
         utility_name=label,
         data=data.split_words or words(data.split),
-        wide=WideCase(preparation(data.wide_split), data.wide_rounds) if data.wide_split else None,
+        wide=preparation(data.wide_split) if data.wide_split else None,
+        wide_rounds=data.wide_rounds,
         absences=preparation(data.absent_split) if data.absent_split else None,
         traced=data.traced,
         also=data.also,

@@ -283,15 +283,16 @@ def _row(group: Sequence[Play]) -> MembershipRow:
 
 def _canaries(prepared: Prepared, seed: int, rng: np.random.Generator) -> Canaries:
     """Toss the coins: half of them show the own row; a single coin does in every second seed."""
-    data, bound = prepared.clients[_TARGET], prepared.public.feature_bound
+    data = prepared.clients[_TARGET]
     count = min(CANARIES, data.rows)
     bits = rng.permutation(np.arange(count) % 2 == 0) if count > 1 else np.array([seed % 2 == 0])
-    return plant(data, _population(prepared.test, bound), bits.tolist(), rng)
+    return plant(data, _population(prepared), bits.tolist(), rng)
 
 
-def _population(test: Dataset, bound: float) -> Dataset:
+def _population(prepared: Prepared) -> Dataset:
     """Select the held-out rows within the declared range, as clients' rows are."""
-    return test.take(np.flatnonzero(np.abs(test.x).max(axis=1) <= bound))
+    test = prepared.test
+    return test.take(np.flatnonzero(np.abs(test.x).max(axis=1) <= prepared.public.feature_bound))
 
 
 def _plays_under(
@@ -318,10 +319,9 @@ def _plays_under(
     noise = 0.0 if name == PLAIN else _noise(defense, result.plan, local=local) * _scales(defense, observed, plans)
     clipped = None if name == PLAIN else partial(_clipped, defense, plans)
     game = _game(observed, Target(method, prepared.public), clients, canaries, noise, clipped)
-    population = _population(prepared.test, prepared.public.feature_bound)
     epsilon = _claimed(defense, result.plan, what.rounds, delta)
     inside = tuple(bool(bit) for bit in canaries.inside)
-    scored = ((INFORMED, game.informed()), (POPULATION, game.population(population, SHADOWS, rng)))
+    scored = ((INFORMED, game.informed()), (POPULATION, game.population(_population(prepared), SHADOWS, rng)))
     for adversary, scores in scored:
         yield Play(what.name, name, adversary, tuple(float(x) for x in scores), inside, epsilon)
 

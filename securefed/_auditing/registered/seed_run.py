@@ -28,7 +28,7 @@ from functools import partial
 from typing import Any, Final
 
 from securefed._auditing.active.active_views import ActiveAudit
-from securefed._auditing.cases import Case, Preparation, Prepared, WideCase
+from securefed._auditing.cases import Case, Preparation, Prepared
 from securefed._auditing.engine.explained_messages import explains, precision
 from securefed._auditing.engine.results import CLIENT, RunFacts
 from securefed._auditing.engine.seed_result import (
@@ -145,12 +145,13 @@ class SeedRun:
             if self.case.wide is not None and self.first:
                 self._wide(self.case.wide)
 
-    def _wide(self, wide: WideCase) -> None:
+    def _wide(self, wide: Preparation) -> None:
         """Trace the attacks on data of full width, which have more unknowns and a larger condition number."""
-        with self._data(wide.prepare) as attacker:
-            result, _ = self._federation(chain(), rounds=wide.rounds[-1])
+        rounds = self.case.wide_rounds
+        with self._data(wide) as attacker:
+            result, _ = self._federation(chain(), rounds=rounds[-1])
             setting = f"full width, {self.prepared.public.features} features"
-            self._trace(attacker, setting, views.server(result.transcript, TARGET), result, wide.rounds)
+            self._trace(attacker, setting, views.server(result.transcript, TARGET), result, rounds)
 
     @contextmanager
     def _data(self, prepare: Preparation) -> Iterator[Attacker]:

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -32,11 +32,14 @@ KIND: Final = "audit task"
 _LISTS: Mapping[str, type[Any]] = {
     "attempts": Attempt,
     "facts": RunFacts,
+    "artifacts": Artifact,
     "traces": Trace,
     "tradeoffs": Tradeoff,
     "gaps": Gap,
 }
-"""Fields of `SeedResult` that hold plain numbers and words, and what they hold."""
+"""Fields of `SeedResult` that are lists, apart from sentences, and what they hold."""
+_ARRAYS: Final = ("truth", "estimate")
+"""Fields of an `Artifact` that are arrays; all else is numbers and words."""
 
 
 class Unfinished:
@@ -89,23 +92,19 @@ class Unfinished:
 def _to_json(result: SeedResult) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split a result into JSON values and the arrays of its pictures."""
     values: dict[str, Any] = {name: [asdict(item) for item in getattr(result, name)] for name in _LISTS}
-    values["skipped"] = result.skipped
-    values["artifacts"], tensors = [], {}
-    for index, artifact in enumerate(result.artifacts):
-        names = [field.name for field in fields(artifact) if field.name not in ("truth", "estimate")]
-        values["artifacts"].append({name: getattr(artifact, name) for name in names})
-        tensors[f"{index}/truth"] = np.ascontiguousarray(artifact.truth)
-        tensors[f"{index}/estimate"] = np.ascontiguousarray(artifact.estimate)
-    return values, tensors
+    arrays = {
+        f"{index}/{part}": np.ascontiguousarray(artifact.pop(part))
+        for index, artifact in enumerate(values["artifacts"])
+        for part in _ARRAYS
+    }
+    return values | {"skipped": result.skipped}, arrays
 
 
-def _from_json(values: Mapping[str, Any], tensors: Mapping[str, Any]) -> SeedResult:
+def _from_json(values: Mapping[str, Any], arrays: Mapping[str, Any]) -> SeedResult:
+    for index, artifact in enumerate(values["artifacts"]):
+        artifact.update({part: arrays[f"{index}/{part}"] for part in _ARRAYS})
     lists = {name: [kind(**_with_tuples(item)) for item in values[name]] for name, kind in _LISTS.items()}
-    artifacts = [
-        Artifact(truth=tensors[f"{index}/truth"], estimate=tensors[f"{index}/estimate"], **_with_tuples(rest))
-        for index, rest in enumerate(values["artifacts"])
-    ]
-    return SeedResult(artifacts=artifacts, skipped=values["skipped"], **lists)
+    return SeedResult(skipped=values["skipped"], **lists)
 
 
 def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
