@@ -18,7 +18,7 @@ from securefed.algorithms import SSI, FedAvg
 from securefed.attacks import ChosenBroadcast, FitRows, GradientSuppression, Reconstruction, Situation
 from securefed.datasets import load
 from securefed.defenses import quantise, secure_aggregation
-from securefed.errors import ConfigError
+from securefed.errors import ConfigError, TranscriptError
 from securefed.problems import DenseNetwork, SoftmaxRegression
 
 
@@ -234,3 +234,23 @@ def test_an_attack_that_reads_nothing_from_permuted_messages_has_no_null_and_the
     found = audit(["pca/fedpg"], ["plain"], seeds=2, active=True, workers=1)
     cells = [cell for cell in found.cells if cell.attack == "active/chosen_bases"]
     assert [cell.verdict.word for cell in cells] == ["exposed"]
+
+
+def test_an_active_attack_that_reads_nothing_from_permuted_messages_is_compared_with_the_guess(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    usual = DeviatingServer.deceive
+
+    def deceive(server: Any) -> Any:
+        if server._shuffled:
+            raise TranscriptError("the permuted messages tell nothing")
+        return usual(server)
+
+    monkeypatch.setattr(DeviatingServer, "deceive", deceive)
+    rng = np.random.default_rng(0)
+    data = [Dataset(rng.normal(size=(5, 4))) for _ in range(4)]
+    quick = FitRows(starts=1, steps=2)
+    report = audit_algorithm(SSI(rank=2), data, rounds=1, seeds=1, view="server", fit=quick, seconds=5, active=True)
+    active = [cell for cell in report.cells if cell.view == "active server"]
+    assert active
+    assert {cell.null_leakage.mean for cell in active} == {0.0}

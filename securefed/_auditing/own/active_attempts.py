@@ -9,6 +9,7 @@ that the server reads are permuted, so that they say nothing: it measures chance
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from securefed._auditing.active.deviating_server import ActiveRun, DeviatingServer
 from securefed._auditing.engine.seed_result import Place
@@ -49,7 +50,9 @@ def _score(run: OwnSeedRun, attack: ActiveAttack, view: str, estimate: Reconstru
 
     Secrets are the target's data; of sums also all clients' data together (target `None`).
     """
-    chance = _deceive(run, attack, view, shuffled=True).estimate
+    chance = None
+    with suppress(TranscriptError):  # nothing can be read from the permuted messages: chance is the guess
+        chance = _deceive(run, attack, view, shuffled=True).estimate
     for target in (None, run.target) if view == views.SUM_ONLY else (run.target,):
         secret = SecretData(run.data, run.public, target, run.seed)
         place = Place(run.name, DEFENSES[view], views.ACTIVE_SERVER, run.seed, target)
