@@ -22,7 +22,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from securefed._auditing.engine.results import SECRETS, Secret
 from securefed._auditing.engine.seed_result import Judgement, judge_estimate
 from securefed._auditing.own.single_row_or_column import best_part
 from securefed._messages import ClientId
@@ -187,9 +186,8 @@ class SecretData:
             value = match(value, self.rows)
         elif kind != "samples" and self.target is not None:
             value = value * (self.public.rows[self.target] / sum(self.public.rows[client] for client in members))
-        truth, guess, name = self.truth(kind), self.guess(kind), self.named(kind)
-        secret: Secret = next(known for known in SECRETS if known == name)  # the name as a literal, for type checkers
-        judged = judge_estimate(secret, value, truth, guess, by_chance * relative_error(guess, truth))
+        truth, guess = self.truth(kind), self.guess(kind)
+        judged = judge_estimate(self.named(kind), value, truth, guess, by_chance * relative_error(guess, truth))
         if kind == "samples" and finite:
             leak, part = best_part(value, self.rows, guess, self.pooled)
             judged = replace(judged, part=part, part_leakage=leak)

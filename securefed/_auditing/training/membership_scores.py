@@ -106,7 +106,7 @@ def loss_drops(inputs: AttackInputs, records: TrainedRows) -> Array:
         return np.array(
             [
                 float(mean_loss(inputs.training.loss, before(x), y) - mean_loss(inputs.training.loss, after(x), y))
-                for x, y in zip(records.x.split(1), records.y.split(1), strict=True)
+                for x, y in zip(torch.split(records.x, 1), torch.split(records.y, 1), strict=True)
             ]
         )
 
@@ -118,7 +118,7 @@ def gradient_alignments(inputs: AttackInputs, records: TrainedRows) -> Array:
     parameters = [value for name, value in module.named_parameters() if name in names]
     change = as_vector(inputs.observed.change, tuple(names))
     out = []
-    for x, y in zip(records.x.split(1), records.y.split(1), strict=True):
+    for x, y in zip(torch.split(records.x, 1), torch.split(records.y, 1), strict=True):
         loss = mean_loss(inputs.training.loss, module(x), y)
         parts = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
         gradient = np.concatenate([part.double().reshape(-1).numpy() for part in parts])

@@ -17,7 +17,6 @@ import torch
 
 from securefed._auditing.training.attacked_network import attacked_network
 from securefed._auditing.training.local_training import State, TorchTraining, TrainedRows, as_vector, counted_batches
-from securefed._tensors import Array
 
 _ROUNDINGS: Final = 10.0
 """Roundings of the entries of a state by which a change may differ from a multiple of the gradient and count as one."""
@@ -97,7 +96,9 @@ def probe_step(training: TorchTraining, state: State, rows: TrainedRows, seed: i
     weights = torch.full((len(rows),), 1.0 / len(rows), dtype=network.dtype)
     # `plain`: by torch.autograd, which suffices for one gradient, and not torch.func
     gradient = network.plain.gradient(vector, rows.x, rows.y, weights).detach().double().numpy()
-    rate = _rate(one, gradient)
+    energy = float(gradient @ gradient)
+    # c minimises ||change + c gradient||: -<change, gradient> / ||gradient||^2
+    rate = -float(one @ gradient) / energy if energy > 0 else 0.0
     epsilon = float(torch.finfo(network.dtype).eps)
     return StepFacts(
         rows=len(rows),
@@ -108,9 +109,3 @@ def probe_step(training: TorchTraining, state: State, rows: TrainedRows, seed: i
         precision=epsilon * float(vector.double().norm()) / max(size, 1e-300),
         batches=counted_batches(first),
     )
-
-
-def _rate(change: Array, gradient: Array) -> float:
-    """Return the number c that makes ||change + c gradient|| smallest: -<change, gradient> / ||gradient||^2."""
-    energy = float(gradient @ gradient)
-    return -float(change @ gradient) / energy if energy > 0 else 0.0
