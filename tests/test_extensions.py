@@ -15,6 +15,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from securefed._auditing.registered.registered_audit import audit
+from securefed._auditing.report.decision import decision
 from securefed._registry import Entry
 from securefed._runtime.federation import Federation
 from securefed._runtime.run_options import RunOptions
@@ -221,6 +223,19 @@ def test_a_round_without_contributions_says_what_went_wrong_at_simulated_clients
 def test_the_shape_of_a_tensor_is_a_tuple() -> None:
     with pytest.raises(DataError, match=r"a tuple of sizes, such as \(4,\), or \(\) for a scalar; got 4"):
         TensorSpec("sum", 4)  # type: ignore[arg-type]
+
+
+def test_messages_that_no_registered_attack_reads_are_attacked_by_simulation(tmp_path: Path, monkeypatch: Any) -> None:
+    rows = np.random.default_rng(0).normal(size=(40, 3))
+    np.savez(tmp_path / "rows.npz", x=rows, y=np.arange(40) % 2)
+    monkeypatch.setitem(algorithms._registered, "statistics/ridge", REGISTERED["statistics/ridge"])
+    settings: dict[str, Any] = {"data": str(tmp_path / "rows.npz"), "clients": 3, "rows_per_client": 2, "workers": 1}
+    report = audit(["statistics/ridge"], ["plain"], **settings, seeds=2)
+    found = [cell.leakage.low for cell in report.cells if (cell.view, cell.secret) == ("server", "gram")]
+    assert max(found) > 0.99
+    named = audit(["statistics/ridge"], ["plain"], ["gram/power"], **settings, seeds=1)
+    assert not named.cells
+    assert "says nothing of what the messages give away" in decision(named)
 
 
 def test_an_attack_of_an_own_module_is_audited_by_its_place(tmp_path: Path) -> None:

@@ -179,7 +179,8 @@ def audit(
         skipped=tuple(dict.fromkeys(skipped)),
         seconds=time.perf_counter() - start,
     )
-    unread = not report.cells and len(subjects) == 1 and not attacks
+    ran = all(result.facts for result in results)
+    unread = ran and not report.cells and len(subjects) == 1 and not attacks
     return _by_simulation(subjects[0], seeds, progress, active=active) if unread else report
 
 
