@@ -19,9 +19,8 @@ the scale, is this package's, and so is the use of the network's own convolution
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -29,10 +28,11 @@ import numpy as np
 from securefed._messages import ClientId
 from securefed._tensors import Array, Tensors
 from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogue, Situation
+from securefed.attacks._active.found_rows import FoundRows
 from securefed.attacks._active.layer_inputs import PooledPixels, measure_pixels
 from securefed.attacks._active.simulated_client import SimulatedClient
 from securefed.attacks._active.trap_network import DenseChain, entering
-from securefed.attacks._active.trap_weights import NOT_POOLED, TrapWeights
+from securefed.attacks._active.trap_weights import NOT_POOLED, TrapWeights, trap_broadcast
 from securefed.attacks._base import Reconstruction, RoundView
 
 _CLOSE = 1e-3
@@ -117,23 +117,15 @@ class ClientKernels:
         channels = _all_channels(client, chain, initial, inputs)
         dead = {name: np.zeros_like(initial[name]) for name in inputs.kernels}
         to_all = client.broadcast(situation.honest, {**initial, **dead})
-        members, found = sorted(situation.members), dict[ClientId, Reconstruction]()
+        members, found = sorted(situation.members), {}
         for start in range(0, len(members), len(channels)):
             group = dict(zip(members[start : start + len(channels)], channels, strict=False))
-            begin = partial(self._group, situation, to_all, chain, group, rng)
-            if self.traps.brightness is not None or self.rounds == 1:
-                found |= yield from begin(self.traps, [])
-                continue
-            # The first broadcasts show where rows lie. That is the same for all clients, who may have few rows each.
-            first = yield from begin(replace(self.traps, rounds=1), [])
-            known = [group[member].of(row) for member in group for row in first[member].value if row.any()]
-            found |= yield from begin(replace(self.traps, rounds=self.rounds - 1), known)
+            found |= yield from self._group(situation, to_all, chain, group, rng)
         return _joined(situation, found)
 
-    @staticmethod
     def _group(
-        situation: Situation, to_all: Tensors, chain: DenseChain, group: Mapping[ClientId, ClientChannels],
-        rng: np.random.Generator, traps: TrapWeights, known: Sequence[Array],
+        self, situation: Situation, to_all: Tensors, chain: DenseChain, group: Mapping[ClientId, ClientChannels],
+        rng: np.random.Generator,
     ) -> Generator[ChosenBroadcast, RoundView, dict[ClientId, Reconstruction]]:  # fmt: skip
         """Play trap weights against the clients of a group at once, each on its own columns.
 
@@ -143,8 +135,6 @@ class ClientKernels:
             chain: the network's layers.
             group: the columns of each client.
             rng: draws directions and made-up rows.
-            traps: the attack on each client's columns.
-            known: vectors that show where rows lie.
 
         Yields:
             The broadcasts of the next round, in return for which it is sent that round as the server observed it.
@@ -152,18 +142,24 @@ class ClientKernels:
         Returns:
             The estimate of each client's rows.
         """
-        alone = {member: replace(situation, members=frozenset({member})) for member in group}
-        playing = {member: traps.play_on(alone[member], chain, own, rng, known) for member, own in group.items()}
-        chosen = {member: next(dialogue).to_all for member, dialogue in playing.items()}
-        found: dict[ClientId, Reconstruction] = {}
-        while len(found) < len(playing):  # all dialogues have as many rounds
+        alone = {member: SimulatedClient(replace(situation, members=frozenset({member}))) for member in group}
+        found = {member: FoundRows(own.width) for member, own in group.items()}
+        for number in range(self.rounds):
+            # All clients' vectors show where rows lie: a client alone may have few rows.
+            known = [vector for rows in found.values() for vector in rows.all]
+            traps = {
+                member: self.traps.trap(alone[member], chain, own, number, known, rng) for member, own in group.items()
+            }
+            chosen = {member: trap_broadcast(alone[member], trap) for member, trap in traps.items()}
             observed = yield ChosenBroadcast(to_all, dict(chosen), counted=False)
-            for member, dialogue in playing.items():
-                try:
-                    chosen[member] = dialogue.send(replace(observed, broadcast=chosen[member])).to_all
-                except StopIteration as end:
-                    found[member] = end.value
-        return found
+            for member, trap in traps.items():
+                seen = replace(observed, broadcast=chosen[member])
+                self.traps.read(alone[member], trap, seen, found[member], rng)
+        estimates = {member: found[member].reconstruction(alone[member].situation) for member in group}
+        return {
+            member: replace(estimate, value=group[member].rows(estimate.value))
+            for member, estimate in estimates.items()
+        }
 
 
 def client_channels(client: SimulatedClient, chain: DenseChain, initial: Mapping[str, Array]) -> ClientChannels | None:

@@ -141,8 +141,7 @@ class TrapWeights:
             if inputs is None:
                 reason = NOT_POOLED
                 continue
-            bound = client.target.public.feature_bound
-            if self._trap(chain, inputs, bound, 0, [], rng).works(client, initial, rng):
+            if self.trap(client, chain, inputs, 0, [], rng).works(client, initial, rng):
                 return chain, inputs
             reason = "Single rows have other slopes than in a fully connected ReLU network, so the model is none."
         return reason
@@ -163,48 +162,32 @@ class TrapWeights:
         client = SimulatedClient(situation)
         layers = self.layers(client, client.model.parameters(situation.honest))
         assert not isinstance(layers, str)  # `applies` has refused other networks
-        return (yield from self.play_on(situation, *layers, rng))
-
-    def play_on(
-        self, situation: Situation, chain: DenseChain, inputs: LayerInputs, rng: np.random.Generator,
-        known: Sequence[Array] = (),
-    ) -> Dialogue:  # fmt: skip
-        """Choose broadcasts and read messages as `play` does, on layers that are known.
-
-        Args:
-            situation: the algorithm, the public facts, and the broadcast of an honest server.
-            chain: the network's layers.
-            inputs: how rows enter the first fully connected layer.
-            rng: draws directions, disguises and made-up rows.
-            known: (inputs,) vectors of other clients, which show where rows lie.
-        """
-        client, public = SimulatedClient(situation), situation.target.public
-        initial = client.model.parameters(situation.honest)
+        chain, inputs = layers
         found = FoundRows(inputs.width)
         for number in range(self.rounds):
-            # The predicted class changes from round to round, since its rows have slope 0.
-            label = number % public.classes
-            trap = self._trap(chain, inputs, public.feature_bound, label, [*found.all, *known], rng)
-            broadcast = client.broadcast(situation.honest, trap.parameters(initial, public.classes))
-            observed = yield ChosenBroadcast(broadcast, counted=False)
-            self._read(client, trap, observed, found, rng)
+            trap = self.trap(client, chain, inputs, number, found.all, rng)
+            observed = yield ChosenBroadcast(trap_broadcast(client, trap), counted=False)
+            self.read(client, trap, observed, found, rng)
         estimate = found.reconstruction(situation)
         return replace(estimate, value=inputs.rows(estimate.value))
 
-    def _trap(
-        self, chain: DenseChain, inputs: LayerInputs, bound: float, label: int, known: list[Array],
+    def trap(
+        self, client: SimulatedClient, chain: DenseChain, inputs: LayerInputs, number: int, known: Sequence[Array],
         rng: np.random.Generator,
     ) -> TrapNetwork:  # fmt: skip
         """Choose the weights of one round: g takes the mean of a row's entries first, and is random afterwards.
 
         Args:
+            client: knows the declared range of a row's entries and the number of classes.
             chain: the network's layers.
             inputs: how rows enter the first fully connected layer.
-            bound: declared range of a row's entries.
-            label: the class that is predicted for every row.
+            number: of the round, from 0. It determines the class that is predicted for every row: rows of this class
+                have slope 0, so it changes from round to round.
             known: (inputs,) vectors found so far; from `_FEWEST` on thresholds are quantiles of their projections.
             rng: draws the direction.
         """
+        public = client.target.public
+        bound, label = public.feature_bound, number % public.classes
         width = inputs.width
         direction = np.full(width, 1.0 / width) if not known else rng.normal(size=width) / width**0.5
         idle = chain.outputs // _IDLE if self.unused and len(chain.weights) == 2 else 0
@@ -233,7 +216,7 @@ class TrapWeights:
         outgoing = rng.normal(0.0, _DISGUISE * self.slope, trap.chain.last)
         return replace(trap, disguise=disguise, outgoing=outgoing)
 
-    def _read(
+    def read(
         self, client: SimulatedClient, trap: TrapNetwork, observed: RoundView, found: FoundRows,
         rng: np.random.Generator,
     ) -> None:  # fmt: skip
@@ -243,6 +226,13 @@ class TrapWeights:
         simulated and subtracted first, so that only the others are left in the bins, and a bin of one row is recognised
         by its slope, which is `unit` times its code. Elsewhere only a row that a bin of an earlier message held too
         counts as one (`add_bins`).
+
+        Args:
+            client: simulates messages.
+            trap: the weights that were broadcast.
+            observed: the round, with that broadcast.
+            found: the rows found so far; those of this message are added.
+            rng: draws a made-up row.
         """
         part, unit = _unit(client, trap, observed, rng)
         left = _FirstLayer.of(client, trap, part, client.heard(observed))
@@ -293,6 +283,13 @@ class TrapWeights:
                 return None
             unit = expected / codes[label]
         return None
+
+
+def trap_broadcast(client: SimulatedClient, trap: TrapNetwork) -> dict[str, Array]:
+    """Return an honest server's broadcast with these weights in place of the model."""
+    honest = client.situation.honest
+    parameters = trap.parameters(client.model.parameters(honest), client.target.public.classes)
+    return client.broadcast(honest, parameters)
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,7 @@ def test_known_rows_in_closed_form_are_what_simulated_clients_send() -> None:
     attack, rng = TrapWeights(), np.random.default_rng(0)
     layers = attack.layers(client, initial)
     assert not isinstance(layers, str)
-    trap = attack._trap(*layers, client.target.public.feature_bound, 1, list(rows_of(data)), rng)
+    trap = attack.trap(client, *layers, 1, list(rows_of(data)), rng)
     broadcast = client.broadcast(client.situation.honest, trap.parameters(initial, CLASSES))
     observed = RoundView(0, broadcast, {}, frozenset(range(4)), frozenset(range(4)))
     rows = [(own.x[0], int(own.labels()[0])) for own in data]
@@ -174,6 +174,14 @@ def test_each_clients_rows_are_read_from_its_own_columns_where_rounds_are_not_bo
     assert bound.estimate is None and bound.refused
     alike = deceive(inserted(residual), TrapWeights(), data, secure_aggregation())  # positive control
     assert share(alike.estimate.value, rows_of(data)) > 0.9
+
+
+def test_kernels_read_rows_of_the_class_that_the_first_round_predicts() -> None:
+    """Rows of the predicted class have slope 0, so two rounds have to predict different classes."""
+    data = [Dataset(own.x, np.zeros(own.rows, int)) for own in clients(4, rows=1)]
+    attack, problem = ClientKernels(TrapWeights(rounds=2)), inserted(residual, bins=24, channels=8)
+    run = deceive(problem, attack, data, public=Public.of(clients(4, rows=1)))  # four classes
+    assert share(run.estimate.value, rows_of(data)) == 1.0
 
 
 def test_clients_take_turns_where_a_networks_own_convolution_has_few_channels() -> None:
