@@ -185,7 +185,8 @@ def client_channels(client: SimulatedClient, chain: DenseChain, initial: Mapping
     if not len(constant):
         return None
     return ClientChannels(
-        int(moved.sum()), found.offset[moved], kernels, found.windows[moved], found.maximum,
+        int(moved.sum()), found.offset[moved], kernels, found.windows[moved],
+        None if found.least is None else found.least[moved],
         total=chain.inputs, columns=np.flatnonzero(moved), constant=constant,
         level=float(found.offset[constant].mean()),
     )  # fmt: skip
@@ -200,7 +201,7 @@ def _all_channels(
     """
     (outputs, *_), colours = list(chain.kernels.values())[-1], next(iter(chain.kernels.values()))[1]
     public, enter = client.target.public, entering(client, chain, initial)
-    row, out = np.random.default_rng(0).uniform(0.0, public.feature_bound, public.features), [first]
+    row, out = np.random.default_rng(0).uniform(-1.0, 1.0, public.features) * public.feature_bound, [first]
     for place in range(colours + 1, outputs - colours, colours + 1):
         shift = place * (chain.inputs // outputs)
         kernels = _kernels(chain, public.feature_bound, place)

@@ -6,17 +6,18 @@ kernels hold a single 1, so that each output channel is a copy of the picture, s
 2023, When the Curious Abandon Honesty, arXiv 2112.02918, for convolutions without pooling). Let x_p be pixel p of the
 row. After pooling, entry f of h is
 
-    mean pooling:  h_f = b_f + sum_p A_fp x_p,        maximum pooling:  h_f = b_f + max over p with A_fp > 0 of x_p,
+    mean pooling:  h_f = b_f + sum_p A_fp x_p,        maximum pooling:  h_f = b_f + max(m_f, max over A_fp > 0 of x_p),
 
-where row f of the windows A is positive on the pixels that are pooled together, and b_f is a constant that the biases
-add. Channels with different shifts give windows at every offset, where there are enough of them. The server measures A
-and b at home, before the attack, from gradients of made-up rows (`pool_pixels`, called by `layer_inputs` in
-`trap_network`), so that strides, paddings and pooling need not be known.
+where row f of the windows A is positive on the pixels that are pooled together, b_f is a constant that the biases add,
+and m_f is what the window holds beside pixels: 0 where it reaches into the zeros around a picture, else no more than
+any pixel. Channels with different shifts give windows at every offset, where there are enough of them. The server
+measures A, b and m at home, before the attack, from gradients of made-up rows (`pool_pixels`, called by `layer_inputs`
+in `trap_network`), so that strides, paddings and pooling need not be known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -78,18 +79,17 @@ class PooledPixels(LayerInputs):
 
     Attributes:
         windows: (width, features) A.
-        maximum: whether the layers take maxima.
+        least: (width,) m where the layers take maxima; `None` where they take means.
     """
 
     windows: Array = field(default_factory=lambda: np.empty((0, 0)))
-    maximum: bool = False
+    least: Array | None = None
 
     def of(self, row: Array) -> Array:
         """Pool one row."""
-        if self.maximum:
-            inside = self.windows > 0  # an idle channel has no window
-            return np.where(inside.any(axis=1), np.where(inside, row, -np.inf).max(axis=1), 0.0)
-        return np.asarray(self.windows @ row)
+        if self.least is None:
+            return np.asarray(self.windows @ row)
+        return np.asarray(np.maximum(self.least, np.where(self.windows > 0, row, -np.inf).max(axis=1)))
 
     def rows(self, entered: Array) -> Array:
         """Return the pictures (rows, features) of least norm with these means, or the largest ones with these maxima.
@@ -97,7 +97,7 @@ class PooledPixels(LayerInputs):
         A pixel is at most the least of the maxima of the windows that hold it, and the picture of these bounds has the
         same maxima (a closing, in the words of mathematical morphology). Pixels in no window become zero.
         """
-        if not self.maximum:
+        if self.least is None:
             return np.asarray(entered @ self._from_means)
         covered = self.windows.any(axis=0)
         out = np.zeros((len(entered), self.windows.shape[1]))
@@ -118,8 +118,10 @@ def pool_pixels(
     """Choose kernels that pass the pixels on, and measure which windows enter the first fully connected layer.
 
     Each convolution either copies its input channels, or makes copies of them that are shifted by 0 or 1 pixels down
-    and right, as many as it has output channels for. All combinations over the convolutions are tried on one picture of
-    random pixels. The one whose h has most different entries is taken: it has most different windows.
+    and right, as many as it has output channels for. A picture of random pixels shows how many different entries h
+    has, hence how many different windows there are. At first all convolutions shift. Each in turn then makes plain
+    copies, if that gives more windows: where two convolutions follow each other without pooling, both shift by the
+    same pixel, and the copies of the second are partly those of the first.
 
     Args:
         kernels: (out, in, height, width) of the convolutions' weights, by name.
@@ -132,13 +134,16 @@ def pool_pixels(
     Returns:
         The map and the chosen parameters; `None` where the layers neither average nor take maxima of windows.
     """
-    probe = rng.uniform(0.0, bound, features)
+    probe = rng.uniform(-bound, bound, features)
 
-    def windows_of(split: tuple[bool, ...]) -> int:  # the number of different windows
-        return len(np.unique(np.round(enter(_passing(kernels, biases, bound, split), probe) / bound, 4)))
+    def windows_of(shifting: Collection[str]) -> int:  # the number of different windows
+        return len(np.unique(np.round(enter(_passing(kernels, biases, bound, shifting), probe) / bound, 4)))
 
-    chosen = _passing(kernels, biases, bound, max(product((True, False), repeat=len(kernels)), key=windows_of))
-    return measure_pixels(chosen, features, bound, enter, rng)
+    shifting = set(kernels)
+    for name in kernels:
+        if windows_of(shifting - {name}) > windows_of(shifting):
+            shifting -= {name}
+    return measure_pixels(_passing(kernels, biases, bound, shifting), features, bound, enter, rng)
 
 
 def measure_pixels(
@@ -160,16 +165,16 @@ def measure_pixels(
     pulses = (enter(chosen, bound * pulse) for pulse in np.eye(features))  # one bright pixel shows a column of A
     windows = np.stack([(entered - offset) / bound for entered in pulses], axis=1)
     windows[np.abs(windows) < _ALIKE] = 0.0
-    for maximum in (False, True):
-        found = PooledPixels(len(offset), offset, chosen, windows, maximum)
-        probes = rng.uniform(0.0, bound, (3, features))
+    for least in (None, enter(chosen, np.full(features, -bound)) - offset):
+        found = PooledPixels(len(offset), offset, chosen, windows, least)
+        probes = rng.uniform(-bound, bound, (3, features))
         if all(np.abs(enter(chosen, row) - offset - found.of(row)).max() < _ALIKE * bound for row in probes):
             return found
     return None
 
 
 def _passing(
-    kernels: Mapping[str, tuple[int, ...]], biases: Mapping[str, str], bound: float, split: tuple[bool, ...]
+    kernels: Mapping[str, tuple[int, ...]], biases: Mapping[str, str], bound: float, shifting: Collection[str]
 ) -> dict[str, Array]:
     """Return weights and biases of convolutions whose output channels are shifted copies of the picture's colours.
 
@@ -179,13 +184,13 @@ def _passing(
         kernels: as in `pool_pixels`.
         biases: as in `pool_pixels`.
         bound: as in `pool_pixels`.
-        split: by layer, whether its output channels are shifted copies; else they are plain copies.
+        shifting: names of the convolutions whose output channels are shifted copies; those of others are plain copies.
     """
     chosen: dict[str, Array] = {}
     channels = next(iter(kernels.values()))[1]
-    for place, ((name, shape), shifted) in enumerate(zip(kernels.items(), split, strict=True)):
+    for place, (name, shape) in enumerate(kernels.items()):
         weight, bias = np.zeros(shape), np.zeros(shape[0])
-        shifts = product(*(_shifts(side) if shifted else [(side - 1) // 2] for side in shape[2:]))
+        shifts = product(*(_shifts(side) if name in shifting else [(side - 1) // 2] for side in shape[2:]))
         # by output channel, the shift and the input channel that it copies; outputs beyond these stay zero
         copies = [(shift, channel) for shift in shifts for channel in range(channels)][: shape[0]]
         for output, ((down, right), channel) in enumerate(copies):

@@ -89,7 +89,7 @@ class DenseChain:
             classes: number of classes; the last matrix has at least as many outputs.
 
         Returns:
-            The chain, or `None` if fewer than two matrices fit.
+            The chain, or `None` if fewer than two matrices fit, or convolutions do not follow each other.
         """
         weights: list[str] = []
         biases: list[str] = []
@@ -99,6 +99,8 @@ class DenseChain:
         for name, bias in pairwise(names):
             shape, biased = shapes[name], shapes[bias] == shapes[name][:1]
             if len(shape) == 4 and biased and not weights:
+                if kernels and shape[1] != next(reversed(kernels.values()))[0]:
+                    return None  # a grouped convolution, or one beside the others
                 kernels[name], kernel_biases[name], width = shape, bias, 0  # behind convolutions any width fits
             if len(shape) == 2 and biased and width in (0, shape[1]):
                 weights.append(name)
@@ -273,7 +275,7 @@ class TrapNetwork:
         public = client.target.public
         codes = self.codes(public.classes)
         for _ in range(_PROBES):
-            row = self.usable(rng.uniform(0.0, public.feature_bound, public.features))
+            row = self.usable(rng.uniform(-public.feature_bound, public.feature_bound, public.features))
             target = int(rng.integers(public.classes))
             trap = self.around(row)
             found = client.gradient(trap.parameters(initial, public.classes), row[None], np.array([target]))

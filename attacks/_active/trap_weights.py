@@ -62,6 +62,9 @@ them are equal, then have cosines that look random up to 1 %."""
 _IDLE = 8
 """A disguised network without a second hidden layer leaves every eighth output without a threshold, so never active.
 The last weights of these outputs can be random, so that its columns are not all alike."""
+_MOST = 1e8
+"""Largest number of entries of the map from pixels to the inputs of the first fully connected layer: it takes 800 MB,
+and one gradient a pixel. Pictures of 32 x 32 pixels in 3 colours may enter through 32000 inputs."""
 _FEWEST = 4
 """Vectors (found rows, and bins of the newest message) that thresholds need to be placed by their projections."""
 
@@ -131,12 +134,16 @@ class TrapWeights:
         """
         if not client.begins_at_broadcast:
             return "Clients take their first step at a model that they keep, not at the broadcast one."
-        reason = "It needs two or more fully connected layers with biases, which rows or convolutions of them enter."
+        reason = "It needs two or more fully connected layers with biases, which rows or a chain of convolutions enter."
         for chain in possible_chains(client, initial):
             if chain.kernels and self.unused:
                 return "Unused columns are those of rows, which enter convolutions here."
             if chain.kernels and not client.one_step:
                 return "Convolutions move over several local steps, so that rows of several clients blur."
+            if chain.kernels and (pairs := chain.inputs * client.target.public.features) > _MOST:
+                return (
+                    f"It would measure {pairs:.2g} pairs of a pixel and an input of the layer; the most is {_MOST:.2g}."
+                )
             inputs, rng = measure(client, chain, initial), np.random.default_rng(0)
             if inputs is None:
                 reason = NOT_POOLED

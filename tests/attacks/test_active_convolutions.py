@@ -11,7 +11,7 @@ import torch
 
 from securefed import Dataset, DeviatingServer, Public, chain
 from securefed.algorithms import FedAvg
-from securefed.attacks import TrapWeights
+from securefed.attacks import ClientKernels, TrapWeights
 from securefed.attacks._active.chosen_broadcasts import Situation
 from securefed.attacks._active.layer_inputs import PooledPixels
 from securefed.attacks._active.simulated_client import SimulatedClient
@@ -78,7 +78,7 @@ def test_pooled_pictures_of_many_clients_are_read_from_sums(problem: Any, maximu
     data = clients()
     run = deceive(problem, data)
     inputs = entering(problem, data, run.honest)
-    assert inputs.maximum == maximum
+    assert (inputs.least is not None) == maximum
     truth = np.concatenate([own.x for own in data])
     pooled, read = (np.stack([inputs.of(row) for row in rows]) for rows in (truth, run.estimate.value))
     assert share(read, pooled) >= 5 / 6
@@ -107,10 +107,90 @@ def test_strides_without_pooling_give_the_picture_itself_and_maxima_do_not() -> 
 
 def test_the_largest_picture_with_the_maxima_has_these_maxima() -> None:
     windows = np.kron(np.eye(3), np.ones(2))
-    inputs = PooledPixels(3, np.zeros(3), {}, windows, maximum=True)
+    inputs = PooledPixels(3, np.zeros(3), {}, windows, least=np.zeros(3))
     entered = inputs.of(np.array([0.1, 0.4, 0.3, 0.2, 0.5, 0.5]))
     np.testing.assert_array_equal(entered, [0.4, 0.3, 0.5])
     np.testing.assert_array_equal(inputs.rows(entered[None]), [[0.4, 0.4, 0.3, 0.3, 0.5, 0.5]])
+
+
+@pytest.mark.parametrize("problem", [MEANS, MAXIMA])
+def test_what_enters_of_a_picture_with_negative_pixels_is_what_the_network_computes(problem: Any) -> None:
+    """Windows at the border hold the zeros of the padding, which are larger than negative pixels."""
+    rng = np.random.default_rng(1)
+    data = [Dataset(rng.uniform(-1, 1, (1, PIXELS)), np.array([place % CLASSES])) for place in range(CLIENTS)]
+    run = deceive(problem, data)
+    inputs = entering(problem, data, run.honest)
+    chosen = {**run.honest, **inputs.kernels}
+    module = problem.instance(problem.tensors({name: np.asarray(v, np.float32) for name, v in chosen.items()}))
+    for own in data:
+        entered = module[:5](torch.as_tensor(own.x, dtype=torch.float32)).detach().numpy()[0]
+        np.testing.assert_allclose(inputs.of(own.x[0]) + inputs.offset, entered, atol=1e-5)
+    pooled, read = (
+        np.stack([inputs.of(row) for row in rows])
+        for rows in (np.concatenate([own.x for own in data]), run.estimate.value)
+    )
+    assert share(read, pooled) >= 5 / 6
+
+
+def stack(layers: int, pool: Any = nn.AvgPool2d) -> torch.nn.Module:
+    more = [layer for _ in range(layers - 1) for layer in (nn.Conv2d(4, 4, 3, padding=1), nn.ReLU())]
+    begin = (nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 4, 3, padding=1), nn.ReLU())
+    dense = (nn.Flatten(), nn.Linear(64, 60), nn.ReLU(), nn.Linear(60, CLASSES))
+    return nn.Sequential(*begin, *more, pool(2), *dense)
+
+
+def test_of_two_convolutions_before_a_pooling_one_shifts() -> None:
+    """Shifts by 0 or 1 in both would be shifts by 0, 1 or 2, of which four channels hold the first four alone."""
+    problem = TorchModule(module=partial(stack, 2))
+    inputs = entering(problem, clients(), problem.initial(Public.of(clients()), np.random.default_rng(0)))
+    assert np.linalg.matrix_rank(inputs.windows, tol=1e-3) == PIXELS
+
+
+def test_ten_convolutions_take_no_thousand_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, calls = TorchModule(module=partial(stack, 10)), []
+    gradient = SimulatedClient.gradient
+
+    def counted(self: SimulatedClient, *arguments: Any) -> Any:
+        calls.append(1)
+        return gradient(self, *arguments)
+
+    monkeypatch.setattr(SimulatedClient, "gradient", counted)
+    entering(problem, clients(), problem.initial(Public.of(clients()), np.random.default_rng(0)))
+    assert len(calls) < PIXELS + 40  # one for each pixel, and a few for each layer
+
+
+class Shortcut(nn.Module):
+    """A convolution of one pixel beside another convolution; they add up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.main = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1))
+        self.beside = nn.Conv2d(1, 4, 1)
+        self.dense = nn.Sequential(nn.ReLU(), nn.Flatten(), nn.Linear(256, 60), nn.ReLU(), nn.Linear(60, CLASSES))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        x = x.reshape(-1, 1, 8, 8)
+        return self.dense(self.main(x) + self.beside(x))
+
+
+def depthwise() -> torch.nn.Module:
+    begin = (nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 4, 3, padding=1), nn.ReLU())
+    dense = (nn.Flatten(), nn.Linear(256, 60), nn.ReLU(), nn.Linear(60, CLASSES))
+    return nn.Sequential(*begin, nn.Conv2d(4, 4, 3, padding=1, groups=4), nn.ReLU(), *dense)
+
+
+@pytest.mark.parametrize("module", [depthwise, Shortcut])
+@pytest.mark.parametrize("attack", [TrapWeights(), ClientKernels()])
+def test_convolutions_that_do_not_follow_each_other_are_declined_by_name(module: Any, attack: Any) -> None:
+    method = FedAvg(problem=TorchModule(module=module), learning_rate=0.05, local_steps=1)
+    with pytest.raises(TranscriptError, match="a chain of convolutions"):
+        DeviatingServer(method, clients(), chain(), attack)
+
+
+def test_pictures_of_too_many_pixels_are_declined_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("securefed.attacks._active.trap_weights._MOST", 4000)  # 64 pixels, 64 inputs
+    with pytest.raises(TranscriptError, match="every pair of a pixel and an input"):
+        deceive(MAXIMA, clients())
 
 
 def test_noise_stops_it() -> None:

@@ -196,7 +196,7 @@ def test_clients_take_turns_where_a_networks_own_convolution_has_few_channels() 
     layers = DenseChain.of(problem.shapes(client.target.public), PIXELS, CLASSES)
     assert layers is not None
     inputs = client_channels(client, layers, initial)
-    assert inputs is not None and inputs.maximum
+    assert inputs is not None and inputs.least is not None
     pooled, read = (np.stack([inputs.of(row) for row in rows]) for rows in (rows_of(data), run.estimate.value))
     assert share(read, pooled) >= 7 / 8
     strangers = np.stack([inputs.of(row) for row in rows_of(clients(4, 2, seed=9))])
