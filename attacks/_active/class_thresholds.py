@@ -34,7 +34,7 @@ from securefed._tensors import Array, Tensors
 from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogue, Situation
 from securefed.attacks._active.simulated_client import SimulatedClient, has_labels, why_no_method
 from securefed.attacks._base import Reconstruction
-from securefed.errors import ConfigError
+from securefed.errors import ConfigError, TranscriptError
 
 _SHARPEST = 1e9
 """Largest k times the range of g x: clients refuse broadcasts with entries beyond 1e12."""
@@ -143,11 +143,6 @@ class _Ladder:
             self.sums.insert(place, total)
             self.counts.insert(place, int(np.rint(count)))
 
-    @property
-    def top(self) -> float:
-        """The lowest threshold above all rows."""
-        return self.levels[self.counts.index(0)]
-
     def intervals(self) -> list[tuple[float, float, Array, int]]:
         """Return (low, high, sum of rows, count) of all intervals that hold rows."""
         ends = zip(range(len(self.levels) - 1), range(1, len(self.levels)), strict=True)
@@ -158,7 +153,15 @@ class _Ladder:
         return [item for item in found if item[3] > 0]
 
     def next_levels(self, count: int, rng: np.random.Generator) -> Array:
-        """Choose thresholds within the intervals that hold several rows, more where more rows are."""
+        """Choose `count` thresholds within the intervals that hold several rows, more where more rows are.
+
+        Args:
+            count: number of thresholds of a broadcast.
+            rng: moves the thresholds a little.
+
+        Returns:
+            The thresholds, ascending; none where no interval is left to divide.
+        """
         crowded = [item for item in self.intervals() if item[3] > 1 and item[1] - item[0] > self.narrow]
         if not crowded:
             return np.empty(0)
@@ -227,12 +230,11 @@ class ClassThresholds:
         ladder = _Ladder([reach], [np.zeros(public.features)], [0], 0.0)
         levels = np.linspace(-reach, reach, model.thresholds + 1)[:-1]
         for _ in range(self.rounds - 1):
-            # thresholds that are not used lie above all rows
-            chosen, sharpness = choose(np.append(levels, np.full(model.thresholds - len(levels), ladder.top)))
+            chosen, sharpness = choose(levels)
             ladder.narrow = _WITHIN / sharpness
             observed = yield chosen
             sums, counts = _read(client, model, part, unit, client.heard(observed))
-            ladder.add(levels, (sums - by_label[0])[: len(levels)], (counts - by_label[1])[: len(levels)])
+            ladder.add(levels, sums - by_label[0], counts - by_label[1])
             levels = ladder.next_levels(model.thresholds, rng)
             if not len(levels):
                 break
@@ -280,15 +282,21 @@ def _unit(
 
     Returns:
         The name of the part that holds the gradient, and the factor by which a row's gradient enters a message.
+
+    Raises:
+        TranscriptError: no part of the message depends on the row.
     """
     row = rng.uniform(0.0, client.target.public.feature_bound, client.target.public.features)
     messages = [client.row_message(broadcast, row, 1) for broadcast in (below, above)]
-    best = (np.inf, client.method.sent[0], 1.0)  # distance from the row, part, factor
+    found = []  # (distance from the row, part, factor)
     for part in client.method.sent:
         (sums, counts), (other, fewer) = (_read(client, model, part, 1.0, message) for message in messages)
         if factor := float(counts[0] - fewer[0]):
-            best = min(best, (float(np.linalg.norm((sums[0] - other[0]) / factor - row)), part, factor))
-    return best[1], best[2]
+            found.append((float(np.linalg.norm((sums[0] - other[0]) / factor - row)), part, factor))
+    if not found:
+        raise TranscriptError("A row does not show in a client's message: the model's entries are too large for it.")
+    _, part, factor = min(found)
+    return part, factor
 
 
 def _sharpness(client: SimulatedClient, model: LinearClassifier) -> float:

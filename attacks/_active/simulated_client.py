@@ -80,13 +80,14 @@ class SimulatedClient:
     def largest(self) -> float:
         """Largest entry of a broadcast with which messages stay within the bounds that clients accept.
 
-        It is infinite where messages hold nothing but gradients. A client that keeps a model, as in FLAME, also sends
-        how far it moved towards the broadcast; bounds may be doubled `Situation.doublings` times, and one of these is
-        left for the gradients.
+        It is infinite where messages hold nothing but gradients, and where no bound is declared. A client that keeps a
+        model, as in FLAME, also sends how far it moved towards the broadcast; bounds may be doubled
+        `Situation.doublings` times, and one of these is left for the gradients.
         """
         ends = [self._without_rows(broadcast)[0] for broadcast in (self.situation.honest, self._raised())]
         moved = max(float(np.abs(ends[1][part] - ends[0][part]).max()) for part in self.method.sent)
-        bound = min(spec.bound or 0.0 for spec in self.method.layout(self.target.public))
+        bounds = [spec.bound for spec in self.method.layout(self.target.public) if spec.bound is not None]
+        bound = min(bounds, default=np.inf)
         return bound * 2.0 ** (self.situation.doublings - 1) / moved if moved > 0 else np.inf
 
     @property
@@ -162,7 +163,9 @@ class SimulatedClient:
     def learned(self, message: Tensors, broadcast: Tensors, clients: int) -> dict[str, Array]:
         """Subtract from a first message of some clients what they would send if their rows had no gradient.
 
-        Most methods send nothing then. Clients of FLAME send how far they moved towards the broadcast.
+        Most methods send nothing then. Clients of FLAME send how far they moved towards the broadcast. All clients are
+        taken to send what the smallest member does: where that depends on the number of rows (FLAME with
+        `weighting="rows"`), rows do not weigh alike, and the attack on such methods does not apply.
         """
         moved = self._without_rows(broadcast)[0]
         idle: dict[str, Array] = {}

@@ -41,9 +41,6 @@ from securefed.attacks._active.simulated_client import SimulatedClient
 
 _MARGIN = 30.0
 """M, the last bias of the predicted class: softmax then differs from 0 and 1 by exp(-30), about 1e-13."""
-_NEVER = 1e3
-"""Outputs beyond those in `thresholds` get the threshold t_H + _NEVER (t_H - t_1), which no row passes, and are never
-active."""
 GENTLE = 1e-5
 """`height` in front of a model of any kind, which has to be linear over it: at 1e-2 a fifth of 150 networks
 (convolutions, residual blocks, a transformer; random weights) were not, at 1e-4 and 1e-6 none."""
@@ -164,18 +161,13 @@ class TrapNetwork:
         chain: the layers.
         inputs: how a row x becomes h, what enters the first fully connected layer.
         direction: (inputs,) g.
-        thresholds: (at most outputs,) t_1 < ... < t_H of the first H outputs; the outputs beyond are never active.
+        thresholds: (outputs,) t_1 < ... < t_H.
         label: L, the class that is predicted for every row.
         slope: factor of the codes in a_c, so that a row of class y has the slope s(y) = -slope * code_y.
         height: what an output of the first layer is for a row that lies as far above t_j as t_H lies above
             t_1: k = height / (t_H - t_1). With a layer between, which adds up the outputs, k is smaller by their
             number, so that the sum is at most `height` up to t_H. The margin M has to exceed all a_c v, which `height`
             and `slope` set.
-        disguise: (outputs, inputs) random numbers added to g in the first weight, only in columns in which the server
-            expects zeros in every row: they change nothing that is computed, and make the weight's rows look unlike
-            each other. `None`: no disguise.
-        outgoing: (out, in) random last weights behind units that are never active, for the same purpose; `None` without
-            a disguise.
     """
 
     chain: DenseChain
@@ -185,8 +177,6 @@ class TrapNetwork:
     label: int
     slope: float
     height: float
-    disguise: Array | None = None
-    outgoing: Array | None = None
 
     def codes(self, classes: int) -> Array:
         """Return (classes,) the slope s(y) of one row of each label y; 0 for the predicted label L."""
@@ -213,11 +203,7 @@ class TrapNetwork:
         # Layer 1: row j of the weight is k g, its bias -k (t_j + g b).
         scale = self.height / span / (1 if len(chain.weights) == 2 else chain.outputs)
         chosen[chain.weights[0]] = self.inputs.widen(np.tile(scale * self.direction, (chain.outputs, 1)))
-        if self.disguise is not None:
-            chosen[chain.weights[0]] += scale * self.disguise
-        out_of_reach = np.full(chain.outputs - len(self.thresholds), self.thresholds[-1] + _NEVER * span)
-        thresholds = np.append(self.thresholds, out_of_reach)
-        chosen[chain.biases[0]] = -scale * (thresholds + self.direction @ self.inputs.offset)
+        chosen[chain.biases[0]] = -scale * (self.thresholds + self.direction @ self.inputs.offset)
         by_class = np.zeros(chain.last[0])
         by_class[:classes] = -self.codes(classes)  # a_c
         if chain.behind is not None:
@@ -229,10 +215,10 @@ class TrapNetwork:
             chosen[weight][0, summed] = 1.0
             chosen[bias] = np.zeros_like(chosen[bias])
         # Logits: column i of the last weight is (a_c) for every unit i that carries v, or a part of it where there is
-        # no layer between. Units that carry nothing keep random columns under a disguise. The bias is M e_L.
+        # no layer between. The bias is M e_L.
         last, bias = chain.weights[-1], chain.biases[-1]
-        carriers = len(self.thresholds) if len(chain.weights) == 2 else 1
-        chosen[last] = np.zeros_like(chosen[last]) if self.outgoing is None else self.outgoing.copy()
+        carriers = chain.outputs if len(chain.weights) == 2 else 1
+        chosen[last] = np.zeros_like(chosen[last])
         chosen[last][:, :carriers] = by_class[:, None]
         chosen[bias] = np.zeros_like(chosen[bias])
         chosen[bias][self.label] = _MARGIN
@@ -254,14 +240,6 @@ class TrapNetwork:
         level = float(self.direction @ self.inputs.of(row))  # g (h - b): `of` leaves the offset b out
         return replace(self, thresholds=self.thresholds - self.thresholds[len(self.thresholds) // 2] + level)
 
-    def usable(self, row: Array) -> Array:
-        """Return a made-up row (features,) with zeros in the disguised columns, where real rows have zeros too.
-
-        A disguise has a column for each input of the layer. These are the row's features, since `TrapWeights` declines
-        a disguise of networks with convolutions.
-        """
-        return row if self.disguise is None else row * ~self.disguise.any(axis=0)
-
     def works(self, client: SimulatedClient, initial: Mapping[str, Array], rng: np.random.Generator) -> bool:
         """Return whether made-up rows have the slopes that the equations promise, so that the network computes them.
 
@@ -275,13 +253,13 @@ class TrapNetwork:
         public = client.target.public
         codes = self.codes(public.classes)
         for _ in range(_PROBES):
-            row = self.usable(rng.uniform(-public.feature_bound, public.feature_bound, public.features))
+            row = rng.uniform(-public.feature_bound, public.feature_bound, public.features)
             target = int(rng.integers(public.classes))
             trap = self.around(row)
             found = client.gradient(trap.parameters(initial, public.classes), row[None], np.array([target]))
             beyond = trap.thresholds - trap.thresholds[len(trap.thresholds) // 2]  # t_j less the row's projection
             wanted = codes[target] * (beyond < 0)
-            got = np.asarray(found[self.chain.biases[0]], float)[: len(beyond)]
+            got = np.asarray(found[self.chain.biases[0]], float)
             clear = np.abs(beyond) > 1e-3 * (beyond[-1] - beyond[0])  # at the row's own threshold rounding decides
             if not np.allclose(got[clear], wanted[clear], atol=0.02 * self.slope):  # codes differ by more
                 return False

@@ -40,7 +40,7 @@ from securefed.attacks._active.layer_inputs import LayerInputs
 from securefed.attacks._active.simulated_client import SimulatedClient, has_labels, why_no_method
 from securefed.attacks._active.trap_network import GENTLE, DenseChain, TrapNetwork, layer_inputs, possible_chains
 from securefed.attacks._base import RoundView
-from securefed.errors import ConfigError
+from securefed.errors import ConfigError, TranscriptError
 
 NOT_POOLED = "The layers before the first fully connected one change pictures by more than pooling."
 """Why the attack cannot run behind convolutions that `MeasureInputs` finds no kernels for."""
@@ -56,12 +56,6 @@ _BEYOND = 1.5
 _WIDER = 1.3
 """Factor between the standard deviation of the found rows' projections and that of the thresholds: the means of bins,
 which are among the found rows, scatter less than rows."""
-_DISGUISE = 10.0
-"""Norm of the random weights in unused columns, over that of the direction. The rows of the first weight, which without
-them are equal, then have cosines that look random up to 1 %."""
-_IDLE = 8
-"""A disguised network without a second hidden layer leaves every eighth output without a threshold, so never active.
-The last weights of these outputs can be random, so that its columns are not all alike."""
 _MOST = 1e8
 """Largest number of entries of the map from pixels to the inputs of the first fully connected layer: it takes 800 MB,
 and one gradient a pixel. Pictures of 32 x 32 pixels in 3 colours may enter through 32000 inputs."""
@@ -89,14 +83,11 @@ class TrapWeights:
         brightness: mean and standard deviation, over rows, of the mean of a row's entries, where the server knows data
             like the clients', as in the paper; the first thresholds are then quantiles of this normal distribution.
             `None`: it knows the declared range alone, and its first broadcast finds out where rows lie.
-        unused: columns in which the server expects zeros in every row, such as the margins of images. Random weights
-            there change nothing that is read, and make the rows of the first weight look unlike each other.
     """
 
     rounds: int = 4
     slope: float = 0.25
     brightness: tuple[float, float] | None = None
-    unused: tuple[int, ...] = ()
 
     name: ClassVar[str] = "active/trap_weights"
     secret: ClassVar[str] = "samples"
@@ -136,14 +127,10 @@ class TrapWeights:
             return "Clients take their first step at a model that they keep, not at the broadcast one."
         reason = "It needs two or more fully connected layers with biases, which rows or a chain of convolutions enter."
         for chain in possible_chains(client, initial):
-            if chain.kernels and self.unused:
-                return "Unused columns are those of rows, which enter convolutions here."
             if chain.kernels and not client.one_step:
                 return "Convolutions move over several local steps, so that rows of several clients blur."
             if chain.kernels and (pairs := chain.inputs * client.target.public.features) > _MOST:
-                return (
-                    f"It would measure {pairs:.2g} pairs of a pixel and an input of the layer; the most is {_MOST:.2g}."
-                )
+                return f"It measures every pair of a pixel and an input of the layer: {pairs:.2g}, at most {_MOST:.2g}."
             inputs, rng = measure(client, chain, initial), np.random.default_rng(0)
             if inputs is None:
                 reason = NOT_POOLED
@@ -158,7 +145,7 @@ class TrapWeights:
 
         Args:
             situation: the algorithm, the public facts, and the broadcast of an honest server.
-            rng: draws directions, disguises and made-up rows.
+            rng: draws directions and made-up rows.
 
         Yields:
             The broadcast of the next round, in return for which it is sent that round as the server observed it.
@@ -195,11 +182,9 @@ class TrapWeights:
         """
         public = client.target.public
         bound, label = public.feature_bound, number % public.classes
-        width = inputs.width
-        direction = np.full(width, 1.0 / width) if not known else rng.normal(size=width) / width**0.5
-        idle = chain.outputs // _IDLE if self.unused and len(chain.weights) == 2 else 0
-        count = chain.outputs - idle
-        if not known and self.brightness is not None:
+        width, count = inputs.width, chain.outputs
+        direction = np.full(width, 1.0 / width) if number == 0 else rng.normal(size=width) / width**0.5
+        if number == 0 and self.brightness is not None:
             thresholds = _normal_quantiles(count, *self.brightness)
         elif len(known) < _FEWEST:
             # all values that g x takes for rows within their declared range
@@ -208,20 +193,7 @@ class TrapWeights:
             projected = np.asarray(known) @ direction
             thresholds = _normal_quantiles(count, projected.mean(), _WIDER * projected.std() + 1e-9)
         height = _HEIGHT if chain.behind is None else GENTLE
-        trap = TrapNetwork(chain, inputs, direction, thresholds, label, self.slope, height)
-        return self._disguised(trap, rng) if self.unused else trap
-
-    def _disguised(self, trap: TrapNetwork, rng: np.random.Generator) -> TrapNetwork:
-        """Add random weights where they change nothing.
-
-        These are the unused columns of the first weight, in which all rows have zeros, and the columns of the last
-        weight behind units that are 0 for all rows.
-        """
-        disguise = np.zeros((trap.chain.outputs, len(trap.direction)))
-        deviation = _DISGUISE * np.linalg.norm(trap.direction) / len(self.unused) ** 0.5
-        disguise[:, list(self.unused)] = rng.normal(0.0, deviation, (trap.chain.outputs, len(self.unused)))
-        outgoing = rng.normal(0.0, _DISGUISE * self.slope, trap.chain.last)
-        return replace(trap, disguise=disguise, outgoing=outgoing)
+        return TrapNetwork(chain, inputs, direction, thresholds, label, self.slope, height)
 
     def read(
         self, client: SimulatedClient, trap: TrapNetwork, observed: RoundView, found: FoundRows,
@@ -341,9 +313,7 @@ def _known(
         entered = np.asarray([row for row, _ in rows]).reshape(len(rows), width)
         codes = label_codes(client.target.public.classes)
         codes[trap.label] = 0.0
-        active = np.zeros((outputs, len(rows)))
-        active[: len(trap.thresholds)] = (entered @ trap.direction) > trap.thresholds[:, None]
-        active *= unit * codes[[label for _, label in rows]]
+        active = (entered @ trap.direction > trap.thresholds[:, None]) * (unit * codes[[label for _, label in rows]])
         return _FirstLayer(active @ (entered + trap.inputs.offset), active.sum(axis=1))
     each = [_simulated(client, trap, part, observed, entered, label) for entered, label in rows]
     return _FirstLayer(
@@ -376,23 +346,29 @@ def _unit(
 
     Returns:
         The name of the part that holds the gradient, and the unit: the slope of a row in that part over its code.
+
+    Raises:
+        TranscriptError: no part of the message depends on the row.
     """
     public, method = client.target.public, client.method
-    row = trap.usable(rng.uniform(0.0, public.feature_bound, public.features))
+    row = rng.uniform(0.0, public.feature_bound, public.features)
     label, moved = (trap.label + 1) % public.classes, trap.around(row)
     initial = client.model.parameters(observed.broadcast)
     broadcast = client.broadcast(observed.broadcast, moved.parameters(initial, public.classes))
-    message, best = client.row_message(broadcast, row, label), (np.inf, method.sent[0], 1.0)
-    # `best` is (error, part, unit); `min` of such tuples compares errors first
+    message, found = client.row_message(broadcast, row, label), []
     for part in method.sent:
         own = _FirstLayer.of(client, trap, part, message)
         bins = read_bins(own.weight, own.bias, 0.0)
         if not len(bins.rows):
             continue
-        entered = bins.rows[0] - trap.inputs.offset
+        # other bins are empty but for rounding errors
+        entered = bins.rows[np.argmax(np.abs(bins.slopes))] - trap.inputs.offset
         error = float(np.linalg.norm(entered - trap.inputs.of(row)) / np.linalg.norm(row))
-        best = min(best, (error, part, float(bins.slopes.sum()) / label_codes(public.classes)[label]))
-    return best[1], best[2]
+        found.append((error, part, float(bins.slopes.sum()) / label_codes(public.classes)[label]))
+    if not found:
+        raise TranscriptError(f"A row of slope {trap.slope:g} does not show in a client's message: raise `slope`.")
+    _, part, unit = min(found)  # of least error
+    return part, unit
 
 
 def _normal_quantiles(count: int, mean: float, deviation: float) -> Array:

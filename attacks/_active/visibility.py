@@ -17,10 +17,11 @@ from securefed._tensors import Array, Tensors
 
 @dataclass(frozen=True)
 class BroadcastSigns:
-    """Statistics of a broadcast that a client can compute.
+    """Statistics of a broadcast that a client can compute; all are infinite where an entry is no finite number.
 
     Attributes:
-        change: norm of the difference from the broadcast before, over the norm of that one (infinite after zeros).
+        change: norm of the difference from the broadcast before, over the norm of that one; infinite after zeros, and
+            where the two have no tensor in common.
         alike: mean size of the cosine between neighbouring rows of a matrix, of the matrix where it is largest; 1 where
             all rows look in one direction, about 1 / sqrt(width) where they are independent.
         largest: largest absolute entry.
@@ -39,10 +40,12 @@ def broadcast_signs(broadcast: Tensors, before: Tensors) -> BroadcastSigns:
         before: those that it received in the round before, or the initial model that the terms imply.
     """
     names = sorted(set(broadcast) & set(before))
+    if not all(np.isfinite(value).all() for value in (*broadcast.values(), *before.values())):
+        return BroadcastSigns(np.inf, np.inf, np.inf)
     moved = sum(float(np.sum((np.asarray(broadcast[n], float) - before[n]) ** 2)) for n in names)
     size = sum(float(np.sum(np.asarray(before[n], float) ** 2)) for n in names)
     return BroadcastSigns(
-        change=(moved / size) ** 0.5 if size > 0 else (np.inf if moved > 0 else 0.0),
+        change=(moved / size) ** 0.5 if size > 0 else (0.0 if names and moved == 0 else np.inf),
         alike=max((_alike(np.asarray(value, float)) for value in broadcast.values()), default=0.0),
         largest=max((float(np.abs(value).max(initial=0.0)) for value in broadcast.values()), default=0.0),
     )

@@ -80,7 +80,6 @@ class Cell:
         method: makes the algorithm from a problem.
         settings: of the algorithm, for the table.
         informed: whether trap weights know the rows' brightness from held-out rows.
-        disguised: whether trap weights put random weights on the columns that are zero in all held-out rows.
         bins: outputs of the first layer of an imprint module in front of `residual_network`; 0: the model is `problem`.
         channels: of the convolution before that layer; 0: none.
         data: name of the data set.
@@ -94,7 +93,6 @@ class Cell:
     method: Callable[..., Any] = FedAvg
     settings: Mapping[str, Any] = field(default_factory=lambda: {"local_steps": 5})
     informed: bool = False
-    disguised: bool = False
     bins: int = 0
     channels: int = 0
     data: str = "digits"
@@ -110,9 +108,8 @@ class Cell:
             self.defence,
             self.method.__name__,
         )
-        return " | ".join(
-            map(str, (*words, dict(self.settings), *["informed"] * self.informed, *["disguised"] * self.disguised))
-        ) + (f" | {self.bins} bins, {self.channels} channels, {self.data}" if self.bins else "")
+        name = " | ".join(map(str, (*words, dict(self.settings), *["informed"] * self.informed)))
+        return name + (f" | {self.bins} bins, {self.channels} channels, {self.data}" if self.bins else "")
 
     def model(self, side: int) -> Any:
         """Make the problem, for pictures with this side where a module is inserted."""
@@ -131,7 +128,6 @@ def cells() -> list[Cell]:
     for problem in ("mlp", "2nn"):
         for clients in (8, 32, 100):
             out += [Cell(TrapWeights(rounds=1), problem, clients, informed=True), Cell(trap, problem, clients)]
-    out += [Cell(trap, "2nn", 8, disguised=True)]
     out += [Cell(trap, "2nn", 8, 16, settings={"local_steps": steps}) for steps in (1, 5)]
     out += [Cell(trap, "mlp", 8, method=Scaffold, settings={"local_steps": 5})]
     flame = {"local_steps": 5, "anchor": "global"}
@@ -201,9 +197,6 @@ def measure(cell: Cell, seed: int) -> dict[str, Any]:
         told = {"brightness": (float(means.mean()), float(means.std()))}
         kernels = isinstance(attack, ClientKernels)
         attack = replace(attack, traps=replace(attack.traps, **told)) if kernels else replace(attack, **told)
-    if cell.disguised:
-        zero = np.flatnonzero(~prepared.test.x.any(axis=0))
-        attack = replace(attack, unused=tuple(zero.tolist()))
     defence, alone = SUMS[cell.defence](), cell.defence == "in the clear"
     started = time.process_time()
     run = DeviatingServer(

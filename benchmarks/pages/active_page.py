@@ -93,11 +93,7 @@ def _row(cell: Any, seeds: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _attack(cell: Any) -> str:
-    return (
-        str(cell.attack.name.split("/")[1].replace("_", " "))
-        + ", brightness known" * cell.informed
-        + ", disguised" * cell.disguised
-    )
+    return str(cell.attack.name.split("/")[1].replace("_", " ")) + ", brightness known" * cell.informed
 
 
 def _model(cell: Any) -> str:
