@@ -4,7 +4,7 @@ The client of a federated PCA receives a basis Z (features, rank) and answers wi
 matrix S (features, features), in the simplest method the product S Z. An honest iteration converges, so that its bases
 become alike and each round tells less about S than the one before. This server sends the blocks Z_1, Z_2, ... of an
 orthogonal matrix Q = [Z_1 Z_2 ...] instead: after features / rank rounds it knows S Q, hence S = (S Q) Q^T. The
-messages are then given to the attacks on recorded runs, and the estimate that explains them best is returned.
+messages are then given to the attack on recorded runs of that method.
 
 FedPG's and FedPE's clients (consensus ADMM) send a point that depends on a dual variable, which they update from the
 broadcast that follows. The attack on a message needs that broadcast too, so one more is sent than messages are read.
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,23 +28,13 @@ from securefed._tensors import Array
 from securefed.algorithms._pca.consensus import ConsensusPCA
 from securefed.algorithms._pca.server import BASIS
 from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogue, Situation
-from securefed.attacks._base import Attack, Reconstruction, RoundView, Target, View
+from securefed.attacks._base import Attack, RoundView, View
 from securefed.attacks.views import ACTIVE_SERVER
-from securefed.errors import TranscriptError
 
 
 @dataclass(frozen=True)
 class ChosenBases:
-    """Broadcast the blocks of an orthogonal matrix as bases.
-
-    Attributes:
-        passes: number of random orthogonal matrices that are sent, block by block.
-        scale: length of the columns sent to FedPG and FedPE from the second broadcast on: it is a mean there, and may
-            have any length. Clients of other methods accept orthonormal columns only.
-    """
-
-    passes: int = 1
-    scale: float = 1.0
+    """Broadcast the blocks of an orthogonal matrix as bases."""
 
     name: ClassVar[str] = "active/chosen_bases"
     secret: ClassVar[str] = "gram"
@@ -63,12 +53,12 @@ class ChosenBases:
         return None
 
     def play(self, situation: Situation, rng: np.random.Generator) -> Dialogue:
-        """Send every block, then run the attacks on recorded runs.
+        """Send every block, then run the attack on recorded runs of this algorithm.
 
         Args:
             situation: the algorithm, the public facts, and `honest`, the broadcast with which an honest server begins;
                 its other tensors are sent unchanged.
-            rng: draws the orthogonal matrices.
+            rng: draws the orthogonal matrix.
 
         Yields:
             The broadcast of the next round, in return for which it is sent that round as the server observed it.
@@ -77,59 +67,39 @@ class ChosenBases:
             The estimated sum of the members' Gram matrices.
 
         Raises:
-            TranscriptError: no attack on recorded runs applies to the messages.
+            TranscriptError: the attack on recorded runs does not apply to the messages.
         """
         consensus = isinstance(situation.target.algorithm, ConsensusPCA)
         features, rank = situation.honest[BASIS].shape
         rounds: list[RoundView] = []
-        for basis in self._bases(features, rank, rng, extra=consensus):
-            # The first basis stays orthonormal: clients of FedPG and FedPE start from it.
-            chosen = {**situation.honest, BASIS: self.scale * basis if consensus and rounds else basis}
-            observed = yield ChosenBroadcast(chosen)
+        for basis in _bases(features, rank, rng, extra=consensus):
+            observed = yield ChosenBroadcast({**situation.honest, BASIS: basis})
             if rounds:
                 rounds[-1] = replace(rounds[-1], followed=observed.broadcast)
             rounds.append(observed)
         output = rounds[-1].broadcast  # stands for a result, which this run has none of
         view = View(ACTIVE_SERVER, situation.victim, tuple(rounds[:-1] if consensus else rounds), output)
-        return _best(view, situation.target, rng)
-
-    def _bases(self, features: int, rank: int, rng: np.random.Generator, *, extra: bool) -> Iterator[Array]:
-        """Yield orthonormal (features, rank) blocks; `extra` adds one that only follows the last message read."""
-        for number in range(self.passes):
-            whole, _ = np.linalg.qr(rng.normal(size=(features, features)))
-            for start in range(0, features, rank):
-                first = min(start, features - rank)  # where rank does not divide features, the last two blocks overlap
-                yield whole[:, first : first + rank]
-            if extra and number == self.passes - 1:  # any block does
-                yield whole[:, :rank]
+        return _passive(situation.target.algorithm).run(view, situation.target, rng)
 
 
-def _best(view: View, target: Target, rng: np.random.Generator) -> Reconstruction:
-    """Return the estimate of least residual among the attacks that apply; one without a residual comes last.
-
-    Raises:
-        TranscriptError: none applies.
-    """
-    found, reasons = [], []
-    for attack in _passive():
-        reason = attack.applies(target, view)
-        if reason is None:
-            try:
-                found.append(attack.run(view, target, rng))
-            except TranscriptError as error:
-                reason = str(error)
-        reasons.append(f"{attack.name}: {reason}")
-    if not found:
-        raise TranscriptError("; ".join(reasons))
-    return min(found, key=lambda item: item.residual if np.isfinite(item.residual) else np.inf)
+def _bases(features: int, rank: int, rng: np.random.Generator, *, extra: bool) -> Iterator[Array]:
+    """Yield orthonormal (features, rank) blocks; `extra` adds one that only follows the last message read."""
+    whole, _ = np.linalg.qr(rng.normal(size=(features, features)))
+    for start in range(0, features, rank):
+        first = min(start, features - rank)  # where rank does not divide features, the last two blocks overlap
+        yield whole[:, first : first + rank]
+    if extra:  # any block does
+        yield whole[:, :rank]
 
 
-def _passive() -> Iterator[Attack]:
-    """Yield the attacks on recorded runs that read Gram matrices from answers to bases.
+def _passive(algorithm: Any) -> Attack:
+    """Return the attack on recorded runs that reads Gram matrices from this algorithm's answers to bases.
 
     `PowerGram` solves linear equations in S Z, the other two undo the dual updates of FedPG and FedPE.
     """
     from securefed.attacks._duals import FedPEDuals, FedPGDuals  # noqa: PLC0415 - they load SciPy
     from securefed.attacks._gram import PowerGram  # noqa: PLC0415
 
-    yield from (PowerGram(), FedPGDuals(), FedPEDuals())
+    if not isinstance(algorithm, ConsensusPCA):
+        return PowerGram()
+    return FedPGDuals() if isinstance(algorithm, FedPGDuals.algorithm) else FedPEDuals()
