@@ -37,7 +37,8 @@ from securefed.attacks._base import Reconstruction
 from securefed.errors import ConfigError, TranscriptError
 
 _SHARPEST = 1e9
-"""Largest k times the range of g x: clients refuse broadcasts with entries beyond 1e12."""
+"""Largest k times the range of g x. Biases of C classes reach C times as much, and clients refuse broadcasts with
+entries beyond 1e12."""
 _DIGITS = 1e-3
 """Largest rounding error of a logit. Logits reach k times the range of g x, which is therefore at most this over the
 relative precision of the clients' numbers."""
@@ -300,7 +301,7 @@ def _unit(
 
 
 def _sharpness(client: SimulatedClient, model: LinearClassifier) -> float:
-    """Return k times the range of g x."""
+    """Return the largest k times the range of g x with which the clients' numbers hold the logits."""
     digits = float(np.finfo(client.method.problem.dtype).eps)
     return min(_SHARPEST, _DIGITS / digits / max(model.classes, 2))
 
@@ -322,8 +323,9 @@ def _why_not_saturated(client: SimulatedClient, model: LinearClassifier) -> str 
     """Return why the model is no classifier whose predictions can be held fixed, or `None`."""
     public = client.target.public
     row = np.full(public.features, 0.5 * public.feature_bound)
-    far = np.full(model.thresholds, 10.0 * public.feature_bound * public.features)
-    parameters = model.parameters(np.ones(public.features), far, _sharpness(client, model))
+    reach = public.feature_bound * public.features  # of g x, with g = (1, ..., 1)
+    far = np.full(model.thresholds, 10.0 * reach)
+    parameters = model.parameters(np.ones(public.features), far, _sharpness(client, model) / reach)
     found = client.gradient(parameters, row[None], np.array([1]))
     _, counts = model.above(np.asarray(found[model.weight], float), np.asarray(found[model.bias], float))
     if abs(float(counts[0]) + 1.0) < 1e-6:

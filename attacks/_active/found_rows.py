@@ -47,10 +47,10 @@ class FoundRows:
     """
 
     width: int
-    single: list[Array] = field(default_factory=list)
-    labels: list[int] = field(default_factory=list)
-    newest: list[Array] = field(default_factory=list)
-    earlier: list[Array] = field(default_factory=list)
+    single: list[Array] = field(default_factory=list, init=False)
+    labels: list[int] = field(default_factory=list, init=False)
+    newest: list[Array] = field(default_factory=list, init=False)
+    earlier: list[Array] = field(default_factory=list, init=False)
 
     @property
     def all(self) -> list[Array]:
@@ -106,5 +106,5 @@ class FoundRows:
             labels=labels,
             unknowns=situation.rows * situation.target.public.features,
             members=situation.members,
-            diagnostics={"single rows": len(self.single)},
+            diagnostics={"single rows": min(len(self.single), situation.rows)},
         )

@@ -106,7 +106,7 @@ def test_every_row_of_an_estimate_has_a_label_which_may_be_unknown() -> None:
         found.add(one, 0)
     estimate = found.reconstruction(situation)  # type: ignore[arg-type]
     assert estimate.labels is not None and list(estimate.labels) == [1, 0]
-    assert len(estimate.value) == 2
+    assert len(estimate.value) == estimate.diagnostics["single rows"] == 2
 
 
 def test_a_server_that_knows_how_bright_rows_are_reads_more_in_one_round() -> None:

@@ -61,9 +61,24 @@ def test_moments_alone_tell_clients_apart_and_the_fit_makes_them_exact() -> None
 
 def test_one_clients_own_message_gives_its_distances_in_one_round() -> None:
     data = signals(3)
-    run = deceive(data, ChosenConsensus(), defense=chain(), alone=True, victim=1)
+    run = deceive(data, ChosenConsensus(), alone=True, victim=1)
     assert len(run.broadcasts) == 1
+    assert run.estimate.residual < 1e-8  # of what the message shows, not of rounding
     np.testing.assert_allclose(run.estimate.value, distances(data)[1], atol=1e-6)
+
+
+def test_a_frame_whose_fit_has_no_residual_is_replaced_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    fitted, seen = ChosenConsensus._fitted, []
+
+    def first_without(*arguments: Any) -> Any:
+        seen.append(fitted(*arguments))
+        return seen[-1] if len(seen) > 1 else replace(seen[-1], residual=np.nan)
+
+    monkeypatch.setattr(ChosenConsensus, "_fitted", first_without)
+    data = signals(2)
+    run = deceive(data, ChosenConsensus())
+    assert len(run.broadcasts) > 5
+    assert run.estimate.residual < 1e-5
 
 
 def test_permuted_messages_give_no_distances() -> None:
