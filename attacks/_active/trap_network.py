@@ -164,10 +164,8 @@ class TrapNetwork:
         thresholds: (outputs,) t_1 < ... < t_H.
         label: L, the class that is predicted for every row.
         slope: factor of the codes in a_c, so that a row of class y has the slope s(y) = -slope * code_y.
-        height: what an output of the first layer is for a row that lies as far above t_j as t_H lies above
-            t_1: k = height / (t_H - t_1). With a layer between, which adds up the outputs, k is smaller by their
-            number, so that the sum is at most `height` up to t_H. The margin M has to exceed all a_c v, which `height`
-            and `slope` set.
+        height: largest v of a row that lies below t_H: k = height / (H (t_H - t_1)). The margin M has to exceed all
+            a_c v, which `height` and `slope` set.
     """
 
     chain: DenseChain
@@ -201,7 +199,7 @@ class TrapNetwork:
         chosen = {name: np.array(value, float) for name, value in {**initial, **self.inputs.kernels}.items()}
         span = max(float(self.thresholds[-1] - self.thresholds[0]), 1e-12)
         # Layer 1: row j of the weight is k g, its bias -k (t_j + g b).
-        scale = self.height / span / (1 if len(chain.weights) == 2 else chain.outputs)
+        scale = self.height / span / chain.outputs
         chosen[chain.weights[0]] = self.inputs.widen(np.tile(scale * self.direction, (chain.outputs, 1)))
         chosen[chain.biases[0]] = -scale * (self.thresholds + self.direction @ self.inputs.offset)
         by_class = np.zeros(chain.last[0])
@@ -298,8 +296,7 @@ def entering(client: SimulatedClient, chain: DenseChain, initial: Mapping[str, A
     """
     blank = LayerInputs(chain.inputs, np.zeros(chain.inputs))
     always_active = np.linspace(-2.0, -1.0, chain.outputs)
-    # a height that keeps v, to which every output adds, far below the margin: class 0 is predicted at any width
-    height = (1.0 if chain.behind is None else GENTLE) / chain.outputs
+    height = 1.0 if chain.behind is None else GENTLE
     active = TrapNetwork(chain, blank, np.zeros(chain.inputs), always_active, label=0, slope=1.0, height=height)
     parameters = active.parameters(initial, client.target.public.classes)
 

@@ -45,7 +45,7 @@ from securefed.errors import ConfigError, TranscriptError
 NOT_POOLED = "The layers before the first fully connected one change pictures by more than pooling."
 """Why the attack cannot run behind convolutions that `MeasureInputs` finds no kernels for."""
 _HEIGHT = 0.01
-"""`TrapNetwork.height`, the size of the layer's outputs. With small ones the layers behind hardly change over local
+"""`TrapNetwork.height`, the sum of the layer's outputs. With small ones the layers behind hardly change over local
 steps."""
 _TOLERANCE = 0.01
 """Largest distance of a bin's slope from a label's slope, in units of code 1, at which the bin counts as one row."""

@@ -131,6 +131,13 @@ def test_rows_that_do_not_show_in_a_message_are_an_error_and_no_estimate() -> No
         deceive(MLP, TrapWeights(slope=1e-30), clients(4), method=partial(FedAvg, local_steps=1))
 
 
+def test_a_layer_of_any_width_leaves_the_predicted_class_as_it_is() -> None:
+    """All outputs add up before the logits; rows of class 0, which is predicted, do not show in one round."""
+    data = clients(10)
+    run = deceive(DenseNetwork(hidden=(20_000,)), TrapWeights(rounds=1), data, method=partial(FedAvg, local_steps=1))
+    assert run.estimate.diagnostics["single rows"] == sum(own.labels()[0] != 0 for own in data)
+
+
 def test_chance_reads_no_row() -> None:
     data = clients(10)
     for problem, attack in ((MLP, TrapWeights()), (SoftmaxRegression(), ClassThresholds())):
