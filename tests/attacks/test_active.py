@@ -131,6 +131,19 @@ def test_rows_that_do_not_show_in_a_message_are_an_error_and_no_estimate() -> No
         deceive(MLP, TrapWeights(slope=1e-30), clients(4), method=partial(FedAvg, local_steps=1))
 
 
+@pytest.mark.parametrize("classes", [4, 200])
+def test_labels_are_right_after_several_local_steps(classes: int) -> None:
+    """Steps raise what rows activate and change their slopes; with 200 classes codes are .0045 from each other."""
+    rng = np.random.default_rng(0)
+    labels = np.append(rng.integers(0, classes, 19), classes - 1)
+    data = [Dataset(rng.uniform(0, 1, (1, FEATURES)), labels[i : i + 1]) for i in range(20)]
+    run = deceive(DenseNetwork(hidden=(200,)), TrapWeights(), data, method=partial(FedAvg, local_steps=5))
+    assert run.estimate.diagnostics["single rows"] == 20
+    truth = np.concatenate([own.x for own in data])
+    nearest = [int(np.argmin(np.linalg.norm(truth - row, axis=1))) for row in run.estimate.value]
+    assert list(labels[nearest]) == list(run.estimate.labels)
+
+
 def test_a_layer_of_any_width_leaves_the_predicted_class_as_it_is() -> None:
     """All outputs add up before the logits; rows of class 0, which is predicted, do not show in one round."""
     data = clients(10)
