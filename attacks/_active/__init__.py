@@ -42,13 +42,13 @@ active_attacks.register(
     ChosenBases.name,
     ChosenBases,
     summary="Blocks of an orthogonal matrix in place of the bases of a subspace iteration",
-    source="this package; faps eq. (2), fedpca_grassmann Algorithms 1 and 2",
-    reads="the products or points of features / rank rounds whose basis the server chose",
+    source="this package; faps eq. (2), which is SSI, and fedpca_grassmann Algorithms 1 and 2",
+    reads="the products or points of features / rank rounds whose basis the server chose (FedPG and FedPE: one more)",
 )
 active_attacks.register(
     ChosenConsensus.name,
     ChosenConsensus,
     summary="Consensus graphs by which the clients of PPGL weigh their messages differently in every round",
     source="this package; ppgl eqs. (18)-(25); Harshman 1970",
-    reads="the sums of weighted graphs of 4 clients - 3 rounds whose consensus the server chose",
+    reads="the sums of weighted graphs of 4 N - 3 rounds (N clients; up to 12 N - 11) whose consensus the server chose",
 )

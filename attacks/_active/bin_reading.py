@@ -6,7 +6,8 @@ its loss by an active output before the ReLU; it is the same at all outputs. The
 
     gW_j = sum over rows with g x > t_j of s x,    gb_j = sum over the same rows of s.
 
-Bin j holds the rows with t_j < g x <= t_{j+1}. Neighbouring outputs differ by its rows: (gW_j - gW_{j+1}) /
+Bin j holds the rows with t_j < g x <= t_{j+1}; bin H holds all rows above t_H, and rows below t_1 are in no bin.
+Neighbouring outputs differ by its rows: (gW_j - gW_{j+1}) /
 (gb_j - gb_{j+1}) is the row, if the bin holds one, else a mean of its rows weighted by their slopes (Fowl et al. 2022,
 Robbing the Fed, (3)).
 `TrapWeights` calls this on each message that it observes.
@@ -56,6 +57,7 @@ def label_codes(classes: int) -> Array:
     """Return (classes,) one code by label, evenly spaced in [1, 1.9].
 
     The server chooses weights such that a row's slope is a known factor times the code of its label. The sum of two or
-    more codes is at least 2 and so no code: a bin's slope says whether it holds one row, and of which label.
+    more codes is at least 2 and so no code: a bin's slope says whether it holds one row, and of which label. Codes of C
+    classes differ by .9 / (C - 1), so that with hundreds of classes rounding may turn a label into a neighbouring one.
     """
     return np.linspace(1.0, 1.9, classes) if classes > 1 else np.ones(1)

@@ -183,7 +183,7 @@ class ClassThresholds:
 
     Attributes:
         rounds: largest number of rounds whose broadcasts the server chooses; a broadcast has one threshold fewer than
-            classes.
+            classes. With 10 classes, 20 rounds separate 100 rows; with two, each round adds one threshold.
     """
 
     rounds: int = 24
@@ -212,6 +212,8 @@ class ClassThresholds:
         assert model is not None
         direction = rng.normal(size=public.features) / public.features**0.5
         reach = public.feature_bound * float(np.abs(direction).sum()) * (1 + 1e-6)  # |g x| < reach for every row
+        # Clients that send how far they moved towards the broadcast refuse large entries: `limit` is the largest with
+        # which they stay within bounds, once these are doubled as often as clients allow.
         limit, sharpest = client.largest, _sharpness(client, model) / reach
         doublings = situation.doublings if np.isfinite(limit) else 0
 

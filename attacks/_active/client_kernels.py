@@ -145,7 +145,7 @@ class ClientKernels:
         alone = {member: SimulatedClient(replace(situation, members=frozenset({member}))) for member in group}
         found = {member: FoundRows(own.width) for member, own in group.items()}
         for number in range(self.rounds):
-            # All clients' vectors show where rows lie: a client alone may have few rows.
+            # All clients' vectors show in which range rows lie: a client alone may have too few for that.
             known = [vector for rows in found.values() for vector in rows.all]
             traps = {
                 member: self.traps.trap(alone[member], chain, own, number, known, rng) for member, own in group.items()

@@ -4,10 +4,12 @@ A server that inserts an imprint module (linear, ReLU, linear) in front of a mod
 second linear layer moves a fixed point c of the model's input space by a small step d v, where v is the sum of the
 module's outputs, and the model's last hidden layer f answers, for a vector w,
 
-    w f(c + d v) = w f(c) + v w f'(c) d,    up to terms of order v^2, which vanish where all layers are ReLU or linear.
+    w f(c + d v) = w f(c) + v w f'(c) d,    up to terms of order v^2.
 
-With w scaled such that w f'(c) d = 1 the last layer's logits are a_c v, as behind a chain of dense layers
-(`trap_network`). One gradient of a made-up row shows f(c), and another one w f'(c).
+These terms vanish where all layers are ReLU or linear, as long as no ReLU turns on or off on the way from v = 0. With w
+scaled such that w f'(c) d = 1, and a_k w as the last weight's row of class k, logit k is a_k v, as behind a chain of
+dense layers. `trap_network` calls this module and chooses the a_k. One gradient of a made-up row shows f(c) and
+w f'(c).
 """
 
 from __future__ import annotations

@@ -80,9 +80,10 @@ class SimulatedClient:
     def largest(self) -> float:
         """Largest entry of a broadcast with which messages stay within the bounds that clients accept.
 
-        It is infinite where messages hold nothing but gradients, and where no bound is declared. A client that keeps a
-        model, as in FLAME, also sends how far it moved towards the broadcast; bounds may be doubled
-        `Situation.doublings` times, and one of these is left for the gradients.
+        A client that keeps a model, as in FLAME, sends how far it moved towards the broadcast, which is proportional to
+        the broadcast's entries; that has to stay within the declared bound, which may be doubled
+        `Situation.doublings` times. One of the doublings is left for the gradients. The result is infinite where
+        messages hold nothing but gradients, and where no bound is declared.
         """
         ends = [self._without_rows(broadcast)[0] for broadcast in (self.situation.honest, self._raised())]
         moved = max(float(np.abs(ends[1][part] - ends[0][part]).max()) for part in self.method.sent)

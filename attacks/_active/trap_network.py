@@ -5,7 +5,8 @@ computed at them. With h what enters the layer for a row x (h = x, or b plus poo
 `layer_inputs`), a direction g, thresholds t_1 < ... < t_H and a scale k > 0, the network computes
 
     layer 1:      u_j = ReLU(k (g (h - b) - t_j)),                j = 1..H: all outputs measure the same projection
-    between:      v = u_1 + ... + u_H in one unit, which later layers pass on; all other units are 0
+    between:      v = u_1 + ... + u_H in one unit, which later layers pass on; all other units are 0. A network without
+                  layers between adds up the u_j in its logits, which comes to the same
     logits:       z_c = a_c v + M [c = L],    a_L = 0, a_c = slope * code_c > 0 for the other classes c.
 
 The margin M is so large, and slope and v are so small, that every row is predicted as class L: softmax(z) = e_L. For a
@@ -261,9 +262,8 @@ class TrapNetwork:
             wanted = codes[target] * (beyond < 0)
             got = np.asarray(found[self.chain.biases[0]], float)
             clear = np.abs(beyond) > 1e-3 * (beyond[-1] - beyond[0])  # at the row's own threshold rounding decides
-            if not np.allclose(
-                got[clear], wanted[clear], atol=0.02 * self.slope
-            ):  # up to 46 classes codes differ by more
+            # Other networks have slopes that depend on the row: they differ by more than codes of many classes do.
+            if not np.allclose(got[clear], wanted[clear], atol=0.02 * self.slope):
                 return False
         return True
 

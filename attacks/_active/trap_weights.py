@@ -48,8 +48,8 @@ _HEIGHT = 0.01
 """`TrapNetwork.height`, the sum of the layer's outputs. With small ones the layers behind hardly change over local
 steps."""
 _TOLERANCE = 0.01
-"""Largest distance of a bin's slope from a label's slope, in units of code 1, at which the bin counts as one row. From 92
-classes on codes are nearer to each other; the nearest is then the label, and a sum of several rows still none."""
+"""Largest distance of a bin's slope from a label's slope, in units of code 1, at which the bin counts as one row. From
+92 classes on, codes are nearer to each other; the nearest is then the label, and a sum of several rows still none."""
 _READINGS = 4
 """How often a label is read, each time with the unit of the one before."""
 _FLOOR = 0.02
@@ -82,7 +82,8 @@ class TrapWeights:
         rounds: number of rounds whose broadcasts the server chooses. One is enough where the layer has many times more
             outputs than there are rows.
         slope: `TrapNetwork.slope`, the factor of the codes in a row's slope. Small slopes drown in rounding; large ones
-            leave the declared gradient bound, beyond which clients refuse.
+            leave the declared gradient bound, beyond which clients refuse. At .25 slopes are at most .48, half of a
+            bound of 1, the default of the library's networks.
         brightness: mean and standard deviation, over rows, of the mean of a row's entries, where the server knows data
             like the clients', as in the paper; the first thresholds are then quantiles of this normal distribution.
             `None`: it knows the declared range alone, and its first broadcast finds out where rows lie.
@@ -180,7 +181,8 @@ class TrapWeights:
             inputs: how rows enter the first fully connected layer.
             number: of the round, from 0. It determines the class that is predicted for every row: rows of this class
                 have slope 0, so it changes from round to round.
-            known: (inputs,) vectors found so far; from `_FEWEST` on thresholds are quantiles of their projections.
+            known: (inputs,) vectors found so far, of any clients; from `_FEWEST` on thresholds are quantiles of their
+                projections.
             rng: draws the direction.
         """
         public = client.target.public

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,9 +25,6 @@ from securefed.attacks import (
     active_attacks,
     broadcast_signs,
 )
-from securefed.attacks._active.bin_reading import label_codes, read_bins
-from securefed.attacks._active.class_thresholds import LinearClassifier
-from securefed.attacks._active.found_rows import FoundRows
 from securefed.attacks._active.trap_network import DenseChain
 from securefed.defenses import clip, local_gaussian, quantise, secure_aggregation
 from securefed.errors import TranscriptError
@@ -65,23 +61,6 @@ def deceive(problem: Any, attack: ActiveAttack, data: list[Dataset], defense: An
     return DeviatingServer(method, data, chain(quantise()) if defense is None else defense, attack, **options).deceive()
 
 
-def test_bins_hold_the_rows_between_two_thresholds_exactly() -> None:
-    rng = np.random.default_rng(0)
-    x, slopes = rng.normal(size=(5, 3)), rng.uniform(1, 2, 5)
-    thresholds = np.sort(np.append(x[:, 0], [-9.0])) - 1e-9  # one row above each but the lowest
-    active = x[:, 0] > thresholds[:, None]
-    bins = read_bins((active * slopes) @ x, active @ slopes, 1e-6)
-    np.testing.assert_allclose(bins.rows, x[np.argsort(x[:, 0])], atol=1e-12)
-    np.testing.assert_allclose(bins.slopes, slopes[np.argsort(x[:, 0])], atol=1e-12)
-
-
-@pytest.mark.parametrize("classes", [2, 3, 10])
-def test_the_slopes_of_two_rows_are_never_that_of_one(classes: int) -> None:
-    codes = label_codes(classes)
-    assert min(abs(a + b - c) for a in codes for b in codes for c in codes) > 0.05
-    assert np.diff(codes).min() > 0.05
-
-
 @pytest.mark.parametrize("problem", [MLP, DEEP, TorchModule(module=perceptron)], ids=["one layer", "two", "torch"])
 def test_trap_weights_read_every_row_and_its_label_from_sums(problem: Any) -> None:
     data = clients(10)
@@ -91,22 +70,6 @@ def test_trap_weights_read_every_row_and_its_label_from_sums(problem: Any) -> No
     truth, labels = np.concatenate([own.x for own in data]), np.concatenate([own.y for own in data])  # type: ignore[misc]
     nearest = [int(np.argmin(np.linalg.norm(truth - row, axis=1))) for row in run.estimate.value]
     assert list(labels[nearest]) == list(run.estimate.labels)
-
-
-def test_every_row_of_an_estimate_has_a_label_which_may_be_unknown() -> None:
-    """Three rows, one of them labelled, for clients that hold two rows: the labels fit the rows that are reported."""
-    row, other, third = np.eye(3)
-    target = SimpleNamespace(public=SimpleNamespace(features=3))
-    situation, found = SimpleNamespace(rows=2, members=frozenset({0}), target=target), FoundRows(3)
-    found.add(row, 1)
-    found.newest = [other]
-    estimate = found.reconstruction(situation)  # type: ignore[arg-type]
-    assert estimate.labels is not None and list(estimate.labels) == [1, -1]
-    for one in (other, third):
-        found.add(one, 0)
-    estimate = found.reconstruction(situation)  # type: ignore[arg-type]
-    assert estimate.labels is not None and list(estimate.labels) == [1, 0]
-    assert len(estimate.value) == estimate.diagnostics["single rows"] == 2
 
 
 def test_a_server_that_knows_how_bright_rows_are_reads_more_in_one_round() -> None:
@@ -260,20 +223,6 @@ def test_two_classes_are_one_threshold() -> None:
     assert recovered(run.estimate, data) == 1.0
 
 
-def test_thresholds_put_rows_into_the_intervals_of_their_projection() -> None:
-    """The gradient's row c holds the rows between two thresholds, by the closed form of softmax."""
-    rng = np.random.default_rng(1)
-    x, direction, thresholds = rng.uniform(0, 1, (9, 3)), rng.normal(size=3), np.array([-0.2, 0.1, 0.4])
-    model = LinearClassifier.of({"weight": (4, 3), "bias": (4,)}, 3)
-    assert model is not None
-    parameters = model.parameters(direction, thresholds, 1e6)
-    found = SoftmaxRegression().gradient(parameters, x, np.zeros(9, int))
-    sums, counts = model.above(9 * found["weight"], 9 * found["bias"])
-    above = x @ direction > thresholds[:, None]
-    np.testing.assert_allclose(sums, above @ x, atol=1e-9)
-    np.testing.assert_allclose(counts, above.sum(axis=1), atol=1e-9)
-
-
 def test_clip_and_noise_stop_both_attacks() -> None:
     data = clients(10)
     noised = chain(clip(0.01), local_gaussian(1.0), secure_aggregation())
@@ -334,32 +283,6 @@ def public() -> Any:
     return Public.of(clients(4))
 
 
-def test_a_row_that_two_rounds_hold_is_a_row() -> None:
-    rng = np.random.default_rng(0)
-    row, other, third = rng.uniform(1, 2, (3, 5))
-    found = FoundRows(5)
-    found.add_bins(np.stack([row, other]))
-    assert found.single == []
-    found.add_bins(row[None])
-    assert found.single == []  # a message of one bin may hold the mean of all rows
-    found.add_bins(np.stack([third, row * (1 + 1e-6)]))
-    assert len(found.single) == 1
-    np.testing.assert_allclose(found.single[0], row, rtol=1e-5)
-
-
-def test_a_row_that_was_found_without_a_label_takes_the_one_that_is_read_later() -> None:
-    row, other = np.eye(2)
-    found = FoundRows(2)
-    found.add(row)
-    found.add(other, 3)
-    assert found.labels == [-1, 3]
-    found.add(row, 1)
-    assert [(list(one), label) for one, label in found.labelled] == [([1.0, 0.0], 1), ([0.0, 1.0], 3)]
-    found.add(row)  # neither a find without a label nor another label takes it away
-    found.add(row, 2)
-    assert found.labels == [1, 3]
-
-
 def test_chosen_bases_read_the_pooled_gram_matrix_exactly_and_no_clients_own() -> None:
     data = [Dataset(own.x) for own in clients(5, rows=6)]
     run = DeviatingServer(SSI(rank=3), data, chain(secure_aggregation()), ChosenBases()).deceive()
@@ -384,29 +307,6 @@ def test_chosen_means_read_one_clients_gram_matrix_up_to_a_multiple_of_the_ident
     np.testing.assert_allclose(difference, shift, atol=1e-3 * np.linalg.norm(own))
     with pytest.raises(TranscriptError, match="no closed form"):
         DeviatingServer(algorithm, data, chain(quantise()), ChosenBases())
-
-
-def test_signs_of_a_broadcast_by_closed_forms() -> None:
-    before = {"w": np.eye(3), "b": np.zeros(3)}
-    same = broadcast_signs(before, before)
-    assert (same.change, same.alike, same.largest) == (0.0, 0.0, 1.0)
-    trap = {"w": np.outer([1.0, -2.0, 3.0], [1.0, 1.0, 1.0]), "b": np.zeros(3)}
-    signs = broadcast_signs(trap, before)
-    assert signs.alike == pytest.approx(1.0)
-    assert signs.largest == 3.0
-    assert signs.change == pytest.approx(np.linalg.norm(trap["w"] - np.eye(3)) / 3**0.5)
-    assert broadcast_signs(before, {"w": np.zeros((3, 3)), "b": np.zeros(3)}).change == np.inf
-
-
-def test_a_broadcast_that_cannot_be_compared_is_not_called_unchanged() -> None:
-    before = {"w": np.eye(3), "b": np.zeros(3)}
-    for wrong in (np.nan, np.inf):
-        signs = broadcast_signs({"w": np.eye(3), "b": np.full(3, wrong)}, before)
-        assert (signs.change, signs.alike, signs.largest) == (np.inf, np.inf, np.inf)
-        rows = np.eye(3)
-        rows[1] = wrong
-        assert broadcast_signs({"w": rows, "b": np.zeros(3)}, before).alike == np.inf
-    assert broadcast_signs({"other": np.eye(3)}, before).change == np.inf
 
 
 def test_trap_weights_are_seen_by_their_rows() -> None:
