@@ -117,7 +117,7 @@ class ClientKernels:
         channels = _all_channels(client, chain, initial, inputs)
         dead = {name: np.zeros_like(initial[name]) for name in inputs.kernels}
         to_all = client.broadcast(situation.honest, {**initial, **dead})
-        members, found = sorted(situation.members), {}
+        members, found = sorted(situation.members), dict[ClientId, Reconstruction]()
         for start in range(0, len(members), len(channels)):
             group = dict(zip(members[start : start + len(channels)], channels, strict=False))
             found |= yield from self._group(situation, to_all, chain, group, rng)
