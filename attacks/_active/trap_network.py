@@ -40,8 +40,8 @@ from securefed.attacks._active.layer_inputs import Enter, LayerInputs, pool_pixe
 from securefed.attacks._active.model_behind import ModelBehind, measure_behind
 from securefed.attacks._active.simulated_client import SimulatedClient
 
-_MARGIN = 100.0
-"""M, the last bias of the predicted class. Local steps raise v, all the more where many outputs are active, and a_c v
+MARGIN = 100.0
+"""`margin` where labels are read. Local steps raise v, all the more where many outputs are active, and a_c v
 has to stay far below M. With 200 outputs, 4 classes and five steps the labels of 3 of 20 rows were wrong at 30, and
 none at 100 and at 1000. Clients that send their model (ADMM with personal models) send M too: they refuse 1000."""
 GENTLE = 1e-5
@@ -169,6 +169,7 @@ class TrapNetwork:
         slope: factor of the codes in a_c, so that a row of class y has the slope s(y) = -slope * code_y.
         height: largest v of a row that lies below t_H: k = height / (H (t_H - t_1)). The margin M has to exceed all
             a_c v, which `height` and `slope` set.
+        margin: M, the last bias of the predicted class.
     """
 
     chain: DenseChain
@@ -178,6 +179,7 @@ class TrapNetwork:
     label: int
     slope: float
     height: float
+    margin: float = MARGIN
 
     def codes(self, classes: int) -> Array:
         """Return (classes,) the slope s(y) of one row of each label y; 0 for the predicted label L."""
@@ -222,13 +224,13 @@ class TrapNetwork:
         chosen[last] = np.zeros_like(chosen[last])
         chosen[last][:, :carriers] = by_class[:, None]
         chosen[bias] = np.zeros_like(chosen[bias])
-        chosen[bias][self.label] = _MARGIN
+        chosen[bias][self.label] = self.margin
         return chosen
 
     def _around(self, behind: ModelBehind, by_class: Array) -> dict[str, Array]:
         """Return the second and the last layer around a model of any kind: the equations of `model_behind`."""
         chain, margin = self.chain, np.zeros(len(by_class))
-        margin[self.label] = _MARGIN
+        margin[self.label] = self.margin
         return {
             chain.weights[1]: np.tile(behind.step[:, None], (1, chain.outputs)),
             chain.biases[1]: behind.point,

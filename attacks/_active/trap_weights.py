@@ -38,7 +38,14 @@ from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogu
 from securefed.attacks._active.found_rows import FoundRows
 from securefed.attacks._active.layer_inputs import LayerInputs
 from securefed.attacks._active.simulated_client import SimulatedClient, has_labels, why_no_method
-from securefed.attacks._active.trap_network import GENTLE, DenseChain, TrapNetwork, layer_inputs, possible_chains
+from securefed.attacks._active.trap_network import (
+    GENTLE,
+    MARGIN,
+    DenseChain,
+    TrapNetwork,
+    layer_inputs,
+    possible_chains,
+)
 from securefed.attacks._base import RoundView
 from securefed.errors import ConfigError, TranscriptError
 
@@ -52,6 +59,10 @@ _TOLERANCE = 0.01
 92 classes on, codes are nearer to each other; the nearest is then the label, and a sum of several rows still none."""
 _READINGS = 4
 """How often a label is read, each time with the unit of the one before."""
+_BLURRED_MARGIN = 30.0
+"""`TrapNetwork.margin` where clients with several rows make several steps, so that no label is read. Rows whose logits
+come to the margin stop moving the model, which blurs them less: of 8 clients with 16 rows each (`2nn`, 5 steps) 55 %
+were read at 30, and 43 % at 100; of 8 with 8 behind an imprint module 66 % and 41 %."""
 _FLOOR = 0.02
 """Slope, in units of code 1, below which a bin counts as empty; rounding must stay below it."""
 _BEYOND = 1.5
@@ -198,7 +209,8 @@ class TrapWeights:
             projected = np.asarray(known) @ direction
             thresholds = _normal_quantiles(count, projected.mean(), _WIDER * projected.std() + 1e-9)
         height = _HEIGHT if chain.behind is None else GENTLE
-        return TrapNetwork(chain, inputs, direction, thresholds, label, self.slope, height)
+        margin = MARGIN if client.additive else _BLURRED_MARGIN
+        return TrapNetwork(chain, inputs, direction, thresholds, label, self.slope, height, margin)
 
     def read(
         self, client: SimulatedClient, trap: TrapNetwork, observed: RoundView, found: FoundRows,
