@@ -120,7 +120,7 @@ def _signs(known: Sequence[tuple[Any, Sequence[Mapping[str, Any]]]]) -> Iterable
         seen.add(key)
         numbers = ("alike", "usual alike", "change", "usual change", "largest", "usual largest")
         columns = [[seed[name] for seed in seeds if seed[name] is not None] for name in numbers]
-        texts = [f"{median(values):.2g}" if values else "from zeros" for values in columns]
+        texts = [f"{float(f'{median(values):.2g}'):g}" if values else "from zeros" for values in columns]
         yield f"| {' | '.join([*key, *texts])} |"
 
 
