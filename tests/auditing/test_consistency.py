@@ -6,9 +6,6 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import pytest
-
-from securefed._auditing.advice.advice_values import Advice
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.results import CLIENT, Cell
 from securefed._auditing.engine.statistics import PARTIAL, Verdict
@@ -20,7 +17,7 @@ from securefed._auditing.report.palette import TONES
 from securefed._auditing.report.plain_sums import added, as_attacked, with_sums
 from securefed._auditing.report.sureness import sureness
 from tests.auditing.page import text
-from tests.auditing.test_first_screen import rows, setting
+from tests.auditing.test_first_screen import rows
 from tests.auditing.test_report import cell, report
 
 FINDINGS = {"exposed": 1.0, "partial": 0.5, "little": 0.08, "quiet": 0.0, "failed": -0.4}
@@ -54,9 +51,9 @@ class Said:
 
 def combinations() -> Iterator[Report]:
     """Yield a report for each combination of findings in the clear, in sums, in noised sums and by a lying server."""
-    for plain, sums, noised, changing, active, bare, advised in itertools.product(
+    for plain, sums, noised, changing, active, bare in itertools.product(
         (*FINDINGS, ""), (*FINDINGS, ""), ("partial", "little", "quiet", "failed", ""), ("partial", ""),
-        ("partial", "quiet", "failed", ""), ("exposed", ""), (None, True, False),
+        ("partial", "quiet", "failed", ""), ("exposed", ""),
     ):  # fmt: skip
         if not plain + sums + noised + changing or (bare and not plain):
             continue
@@ -65,12 +62,7 @@ def combinations() -> Iterator[Report]:
             (changing, "secure_aggregation", "changing survivors"), (active, "secure_aggregation", "active server"),
             (bare, "plain", "active server"),
         )  # fmt: skip
-        audit = report(*(made(*one) for one in where if one[0]))
-        if advised is not None:
-            best = setting("noise", 0.05, 0.85) if advised else None
-            advice = Advice(NAME, "digits", 0.1, "", (setting("none", 0.9, 0.9),), best, ("", ""), None)
-            audit = replace(audit, advice=(advice,))
-        yield audit
+        yield report(*(made(*one) for one in where if one[0]))
 
 
 def contradictions(said: Said) -> Iterator[str]:
@@ -85,14 +77,11 @@ def contradictions(said: Said) -> Iterator[str]:
         ("No leak was found", "Something leaks"),
         ("no more than the accepted leak is left", "Do not rely on a protection"),
         ("no more than the accepted leak is left", "Treat the messages"),
-        ("no more than the accepted leak is left", "is advised at this size"),
         ("no protection was needed", "Treat the messages"),
         ("no protection was needed", "still leak"),
         ("no protection was needed", "give away all"),
         ("was not tried", "A server that lies computes"),
         ("was not tried", "A server that lies read nothing"),
-        ("Use secure aggregation", "is advised at this size"),
-        ("Use secure aggregation", "advises none"),
         ("Use secure aggregation", "Treat the messages"),
         ("Use secure aggregation", "under every protection tried here"),
     ):
@@ -115,12 +104,11 @@ def contradictions(said: Said) -> Iterator[str]:
         yield f"unprotected messages are called {order[bare]}, their sums {order[summed]}"
 
 
-@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.exhaustive)])
-def test_no_two_sentences_of_the_first_screen_contradict_each_other(every: int) -> None:
+def test_no_two_sentences_of_the_first_screen_contradict_each_other() -> None:
     audits = list(combinations())
-    assert len(audits) > 7000
+    assert len(audits) > 2600
     found: dict[str, list[str]] = {}
-    for audit in audits[::every]:
+    for audit in audits:
         for what in contradictions(Said.of(audit)):
             found.setdefault(what, [f"{c.defense}, {c.view}: {c.leakage.mean}" for c in audit.cells])
     assert not found

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from securefed._auditing.advice.advice_values import Advice, Setting
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.incomplete_results import Missing
 from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, Artifact
@@ -23,7 +21,7 @@ from securefed._auditing.report.observers import observers
 from securefed._auditing.report.outcomes import outcomes
 from securefed._auditing.report.selections import remedies
 from securefed._auditing.report.sureness import gaps, sureness
-from tests.auditing.page import sections, tables, text
+from tests.auditing.page import tables, text
 from tests.auditing.test_report import SMALL, cell, report
 
 STUCK = cell("pca/fedpg", "secure_aggregation", "sum only", -0.4, explained=0.0)
@@ -143,66 +141,6 @@ def test_numbers_below_a_guess_are_words_everywhere() -> None:
     assert "worse than a guess partial one run: 1.00" in text(render(report(lucky)))
     wide = replace(worse, leakage=replace(worse.leakage, mean=0.02, low=-0.3, high=0.34))
     assert "up to 0.34" in text(render(report(wide)))
-
-
-def setting(defense: str, leak: float, utility: float, **changes: object) -> Setting:
-    made = Setting(
-        algorithm="pca/ssi",
-        defense=defense,
-        paste="securefed run --seed 1",
-        clients=8,
-        rows_per_client=4,
-        rounds=10,
-        leak=leak,
-        leak_upper=leak,
-        detectable=0.05,
-        holds=leak <= 0.1,
-        epsilon=None,
-        utility=utility,
-        utility_clear=0.9,
-        bytes_up=100.0,
-        seconds_per_round=0.1,
-    )
-    return replace(made, **changes)  # type: ignore[arg-type]
-
-
-def test_an_advice_stands_on_the_first_screen_with_its_plot_its_table_and_what_to_paste() -> None:
-    best = setting("noise <1>", 0.05, 0.85)
-    tried = (setting("none", 0.9, 0.9), best, setting("worse in all", 0.95, 0.2), setting("?", math.nan, 0.5))
-    advice = Advice("pca/ssi", "digits", 0.1, "the server's sums", tried, best, ("Use noise.", "It costs .05."), None)
-    html = render(replace(SMALL, advice=(advice,)))
-    todo, compared = sections(html)["What to do"], sections(html)["Settings tried"]
-    first = todo.index("Use noise. It costs .05. securefed run --seed 1")
-    assert first < todo.index("Use secure aggregation or DP on secure aggregation for FAPS.")
-    assert "Use DP on secure aggregation for FAPS and SSI" not in todo  # an advised algorithm needs no other word
-    table = next(rows for rows in tables(html) if rows[0][:2] == ["row", "setting"])
-    assert table[1] == [
-        "1",
-        "noise <1> (advised) 8 clients, 4 rows, 10 rounds",
-        "0.05 up to 0.05",
-        "yes seen from 0.05",
-        "0.85 of 0.90",
-        "yes",
-        "",
-        "100 0.1 s",
-    ]
-    assert [row[0] for row in table[1:]] == ["1", "2", "3", "4"] and compared.count("(advised)") == 1
-    chart = html[html.index('<figure class="chart"><figcaption><b>Leak against utility') :]
-    chart = chart[: chart.index("</figure>")]
-    assert chart.count("<circle") == 4  # three are known, and a ring marks the advised one
-    assert chart.count("fill:var(--paper)") == 1  # the dominated one is hollow
-    assert "1: noise &lt;1&gt;, 8 clients" in chart
-    none = replace(advice, advised=None, clients_needed=128, sentences=("None holds.", "From 128 clients on one does."))
-    without = sections(render(replace(SMALL, advice=(none,))))["What to do"]
-    assert "None holds. From 128 clients on one does." in without
-    assert "Nearest is noise <1> with 8 clients" in without and "securefed run --seed 1" in without
-    alone = report(*SMALL.of("pca/ssi"))
-    said = [decision(replace(alone, advice=(one,))).partition("data. ")[2] for one in (advice, none)]
-    assert said == [
-        "The setting advised below keeps one client's leak at 0.1 or less.",
-        "A protection leaves no more than the accepted leak in this audit, but the search of settings, whose "
-        "confidence bounds hold for all settings at once, advises none.",
-    ]
 
 
 def test_a_wide_interval_is_no_leak_and_no_safety() -> None:
@@ -377,20 +315,6 @@ def test_sizes_stand_above_every_matrix_and_warnings_at_the_top() -> None:
     assert text(html).count("FAPS and SSI: 8 clients, 1 row each, 6 rounds, epochs 2.") == 2  # of a client, and pooled
     assert text(html).index("Warning: columns are not scaled") < text(html).index("Without protection")
     assert "Warning" not in text(render(SMALL))
-
-
-def test_the_advice_that_is_quoted_is_that_on_the_algorithm_which_leaks() -> None:
-    """Of two algorithms one needs no protection; an advice on it says nothing of the other's leak."""
-    made = report(
-        cell("pca/ssi", "plain", "server", 1.0),
-        cell("pca/ssi", "secure_aggregation", "sum only", 1.0),
-        cell("pca/faps", "plain", "server", 0.0),
-    )
-    safe = Advice("pca/faps", "digits", 0.2, "", (), setting("none", 0.0, 0.9), ("", ""), None)
-    leaks = replace(safe, algorithm="pca/ssi", advised=None)
-    assert [item.kind for item in outcomes(made)] == ["open", "safe"]
-    assert decision(replace(made, advice=(safe,))).endswith("They still leak under every protection tried here.")
-    assert decision(replace(made, advice=(safe, leaks))).endswith("No setting that was tried is advised at this size.")
 
 
 def test_a_secret_that_leaks_in_two_views_is_named_once_by_the_worse_of_them() -> None:

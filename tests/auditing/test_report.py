@@ -21,6 +21,7 @@ from securefed._auditing.report.decision import decision
 from securefed._auditing.report.selections import Remedy, remedies, strongest, worst
 from securefed.errors import DataError
 from tests.auditing.page import sections, tables, text
+from tests.auditing.test_advice_values import ADVICE
 
 NULL = Interval(0.0, 0.0, 0.02, 10, 0.01)
 SETTING = {
@@ -332,9 +333,12 @@ def test_an_audit_of_a_later_format_is_refused_with_what_to_do(tmp_path, written
     path.write_text(json.dumps(SMALL.to_json() | {"format": written}))
     with pytest.raises(DataError, match=rf"has format {written}, and this release reads formats 1 to 2; compare it"):
         comparison.read(path)
-    for values in (SMALL.to_json(), {key: v for key, v in SMALL.to_json().items() if key != "format"}):
+    now = SMALL.to_json()
+    for values in (now, {key: v for key, v in now.items() if key != "format"}, now | {"advice": [ADVICE.to_json()]}):
         path.write_text(json.dumps(values))
-        assert len(comparison.read(path)["cells"]) == len(SMALL.cells)
+        read = comparison.read(path)
+        assert len(read["cells"]) == len(SMALL.cells)
+        assert not list(comparison.differences(read, now))  # earlier releases could keep advice in the file
 
 
 def test_the_costs_name_epsilon_also_where_no_attack_reads_what_it_covers() -> None:

@@ -3,8 +3,8 @@
 A setting is a defence at one size of federation. Its leak is 1 for exact data and 0 for a guess; `leak_upper` is the
 end of its interval, and `detectable` the smallest leak that the attacks would have shown. It holds if both are
 acceptable, and it is usable if it keeps enough of the utility that messages in the clear reach; `usable_from` is the
-smallest cohort at which it was, in a simulation. `search` writes `sentences` into the advice; page and terminal call
-`nearest_sentence` and `record_sentence`, and take the words of their tables from here.
+smallest cohort at which it was, in a simulation. `search` writes `sentences` into the advice; the terminal shows the
+`answers`, and takes the words of its tables from here.
 """
 
 from __future__ import annotations
@@ -54,17 +54,12 @@ def explained_words(tried: Sequence[Setting]) -> str:
     return " ".join(f"`{word}`: {meaning}." for word, meaning in WORDS.items() if word in used)
 
 
-def noise_words(advice: Advice, mark: str) -> str:
-    """Say what a noised setting that is not shown to hold means; empty without one.
-
-    Args:
-        advice: of which the settings stand in a table.
-        mark: what stands in the table where a setting is not shown to hold.
-    """
+def noise_words(advice: Advice) -> str:
+    """Say what a noised setting that is not shown to hold, marked `-` in the table, means; empty without one."""
     if not any(one.epsilon is not None and not one.holds for one in advice.tried):
         return ""
     return (
-        f"Under noise epsilon holds whatever the attacks show: {mark} there means that the attacks could not show that "
+        f"Under noise epsilon holds whatever the attacks show: `-` there means that the attacks could not show that "
         f"the setting holds, not that it leaks, unless the leak itself is above {advice.acceptable:g}."
     )
 
@@ -190,7 +185,7 @@ def record_sentence(advice: Advice) -> str:
 
 @dataclass(frozen=True)
 class AdvisedAnswer:
-    """One answer of an advice, as terminal and page show it.
+    """One answer of an advice, as the terminal shows it.
 
     Attributes:
         words: what to do and what it costs, in a few sentences.

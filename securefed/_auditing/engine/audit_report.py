@@ -79,7 +79,6 @@ class Report(AuditResult):
                 name: list(getattr(self, name))
                 for name in ("curves", "tradeoffs", "membership", "skipped", "assumptions")
             },
-            **({"advice": [one.to_json() for one in self.advice]} if self.advice else {}),
         }
 
     def save(self, folder: Path | str) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from securefed._auditing.advice.advice_values import Advice
 from securefed._auditing.engine.incomplete_results import Missing
 from securefed._auditing.engine.results import Artifact, Cell, RunFacts
 from securefed.errors import ConfigError
@@ -17,7 +16,7 @@ from securefed.errors import ConfigError
 AUDIT: Final = "audit"
 """Key of `AuditResult.settings` that holds what all algorithms share, beside one key for each algorithm."""
 FORMAT: Final = 2
-"""Format of `audit.json`. Format 1 had no number and no advice; `comparison.read` reads both and refuses later ones."""
+"""Format of `audit.json`. Format 1 had no number; `comparison.read` reads both and refuses later ones."""
 CUT: Final = "rows cut"
 """Key, among what all algorithms share, of [rows that each client kept, rows that the largest client holds]; it is
 there only if clients were cut for lack of time."""
@@ -42,7 +41,6 @@ class AuditResult:
         assumptions: what the attackers are given.
         seconds: wall-clock time of the audit.
         artifacts: secrets and estimates for pictures; they are in the page, and not in the JSON.
-        advice: what to do about the leaks, one for each algorithm for which settings were searched.
     """
 
     version: str
@@ -59,7 +57,6 @@ class AuditResult:
     assumptions: tuple[str, ...] = ()
     seconds: float = 0.0
     artifacts: tuple[Artifact, ...] = ()
-    advice: tuple[Advice, ...] = ()
 
     @property
     def algorithms(self) -> tuple[str, ...]:

@@ -1,8 +1,7 @@
 """Say what to do, from the cells of an audit alone: which protection holds for which algorithm, and on what conditions.
 
-The page's first screen and the terminal show the `actions`. Both show the report's advice before them, if it has one:
-the setting that a search over protections and sizes found for an algorithm. A cell is one attack on one secret in one
-view (what an attacker sees), over all runs, with a verdict.
+The page's first screen and the terminal show the `actions`. A cell is one attack on one secret in one view (what an
+attacker sees), over all runs, with a verdict.
 
 A protection holds if no attack on one client's data leaks more than the audit's acceptable level, and the attacks would
 have noticed such a leak. `strongest(cells, by_owner=True)` keeps one cell for each algorithm, defence, view and owner
@@ -62,9 +61,9 @@ class Action:
 
 
 def actions(report: AuditResult) -> list[Action]:
-    """List what to do, the most important first; an algorithm with an advice is not told to use something else."""
+    """List what to do, the most important first."""
     steps = tuple(open_runs(as_attacked(report)))
-    out = _protect(report, _without_advice(report), steps)
+    out = _protect(report, outcomes(report), steps)
     return [*out, *_active_server(report), *_pooled(report), *_separation(report), *_advice(report)]
 
 
@@ -72,22 +71,10 @@ def algorithm_actions(report: AuditResult, algorithm: str) -> list[str]:
     """Say how to protect one client's data in one algorithm, in the words of `actions`.
 
     Returns:
-        Sentences; none where no protection was attacked, or where the report's advice names a setting.
+        Sentences; none where no protection was attacked.
     """
-    found = [item for item in _without_advice(report) if item.name == short(algorithm)]
+    found = [item for item in outcomes(report) if item.name == short(algorithm)]
     return [f"{one.what} {one.why}" for one in _protect(report, found)]
-
-
-def _without_advice(report: AuditResult) -> list[Outcome]:
-    """Select the algorithms whose protection the report's advice does not settle.
-
-    An advice that names a setting says all on protection; one that names none leaves only what is wrong with it.
-    """
-    advised = {short(one.algorithm): one.advised is not None for one in report.advice}
-    return [
-        item for item in outcomes(report)
-        if item.name not in advised or (not advised[item.name] and item.kind in ("open", "unknown"))
-    ]  # fmt: skip
 
 
 def _protect(report: AuditResult, found: Sequence[Outcome], steps: tuple[tuple[str, str], ...] = ()) -> list[Action]:
@@ -116,9 +103,9 @@ def _protect(report: AuditResult, found: Sequence[Outcome], steps: tuple[tuple[s
 
 
 def _advice(report: AuditResult) -> list[Action]:
-    """Say how to search settings for the same data, where the report holds no advice."""
+    """Say how to search settings for the same data; nothing where `securefed advise` takes none of the algorithms."""
     name, command = advised_first(report)
-    if report.advice or not command:
+    if not command:
         return []
     said = "For another algorithm put its name in place of this one." if len(report.algorithms) > 1 else ""
     why = (

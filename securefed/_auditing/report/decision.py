@@ -265,7 +265,7 @@ def _needed(report: AuditResult, found: Sequence[Outcome]) -> str:
     if len(found) == 1:
         (one,) = found
         silent = one.kind == "open" and one.name not in leaks
-        return _advised(report, one) or (_OPEN_ALL_THE_SAME if silent else _ONLY[one.kind])
+        return _OPEN_ALL_THE_SAME if silent else _ONLY[one.kind]
     total = len(found)
     parts = [f"no more than the accepted leak is left in {_names(left['held'], total)}"] if left["held"] else []
     if left["fixed"]:
@@ -278,21 +278,6 @@ def _needed(report: AuditResult, found: Sequence[Outcome]) -> str:
     if left["unknown"]:
         parts.append(f"it is not known for {_names(left['unknown'], total)}")
     return f"With protection {'; '.join(parts)}."
-
-
-def _advised(report: AuditResult, outcome: Outcome) -> str:
-    """Say whether the advice on an algorithm names a setting; empty where there is no advice on it."""
-    advice = next((item for item in report.advice if short(item.algorithm) == outcome.name), None)
-    if advice is None:
-        return ""
-    if advice.advised is not None:
-        return f"The setting advised below keeps one client's leak at {advice.acceptable:g} or less."
-    if outcome.kind in ("held", "fixed"):
-        return (
-            "A protection leaves no more than the accepted leak in this audit, but the search of settings, whose "
-            "confidence bounds hold for all settings at once, advises none."
-        )
-    return "No setting that was tried is advised at this size."
 
 
 def _names(names: list[str], among: int) -> str:

@@ -11,7 +11,6 @@ from typing import Any, Final
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult, rows_cut
 from securefed._auditing.engine.statistics import ENOUGH
 from securefed._auditing.report.actions import actions
-from securefed._auditing.report.advice_section import advice_block
 from securefed._auditing.report.decision import decision
 from securefed._auditing.report.membership_sentence import membership
 from securefed._auditing.report.next_runs import enough_seeds
@@ -45,8 +44,6 @@ def first_screen(report: AuditResult) -> dict[str, Any]:
         "actions": (todo := actions(report)),
         # those with something to run or paste, by their number in the list, under which the list links to them
         "steps": [(number, action) for number, action in enumerate(todo, 1) if action.steps],
-        "advice": [advice_block(one) for one in report.advice],
-        "wide": "wide-advice" if report.advice else "",  # the style sheet's class
         # the command of the same audit with enough seeds
         "more_runs": enough_seeds(report) if report.settings[AUDIT]["seeds"] < ENOUGH else "",
         "gaps": gaps(report),  # how much did not run

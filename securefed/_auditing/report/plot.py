@@ -1,6 +1,6 @@
 """Draw one plot as SVG: axes, ticks, lines, bands, bars and points, in the colours of the page around it.
 
-`charts` and `advice_section` draw with it. The title, the note and the names of the lines stand around the drawing as
+`charts` draws with it. The title, the note and the names of the lines stand around the drawing as
 text of the page, which wraps and keeps its size on narrow screens; the drawing itself holds the numbers of its axes
 alone. Colours are the palette's custom properties, so that one drawing serves light and dark pages and print.
 """
@@ -90,17 +90,9 @@ class Plot:
         style = f"fill:none;stroke:{colour};stroke-width:2;stroke-linejoin:round{dashes}"
         self.parts.append(f'<polyline points="{self._points(xs, ys)}" style="{style}"/>')
 
-    def circle(self, x: float, y: float, radius: float, style: str, title: str = "") -> None:
-        """Add a circle at a pair of values, with a radius in pixels; `title` shows under the pointer."""
-        about = f"<title>{escape(title)}</title>" if title else ""
-        self.parts.append(
-            f'<circle cx="{self.x(x):.1f}" cy="{self.y(y):.1f}" r="{radius}" style="{style}">{about}</circle>'
-        )
-
-    def words(self, x: float, y: float, words: str) -> None:
-        """Add text to the right of the circle at a pair of values, or to its left at the right end."""
-        right = self.x(x) < WIDTH - self._RIGHT - 24  # two digits and the gap to the circle take some 24 pixels
-        self._text(self.x(x) + (12 if right else -12), self.y(y) + 4, words, "start" if right else "end")
+    def circle(self, x: float, y: float, radius: float, style: str) -> None:
+        """Add a circle at a pair of values, with a radius in pixels."""
+        self.parts.append(f'<circle cx="{self.x(x):.1f}" cy="{self.y(y):.1f}" r="{radius}" style="{style}"></circle>')
 
     def _text(self, x: float, y: float, words: str, anchor: str) -> None:
         """Add text at a pixel; `1eK` becomes 10 with the exponent K raised."""
