@@ -238,6 +238,7 @@ def test_messages_that_no_registered_attack_reads_are_attacked_by_simulation(tmp
     assert "says nothing of what the messages give away" in decision(named)
 
 
+@pytest.mark.exhaustive
 def test_an_attack_of_an_own_module_is_audited_by_its_place(tmp_path: Path) -> None:
     for name in ("algorithm", "attack"):
         (tmp_path / f"own_{name}.py").write_text((ROOT / "extension_templates" / f"{name}.py").read_text())

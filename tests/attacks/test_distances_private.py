@@ -84,6 +84,7 @@ def test_a_clip_scales_tensors_together_as_the_message_layer_does() -> None:
         np.testing.assert_allclose(seen.clipped(sent), clipped({"all": sent}, 0.5)["all"], rtol=1e-14)
 
 
+@pytest.mark.exhaustive
 def test_one_clipped_client_and_clipped_sums_are_opened_exactly_where_unclipped_ones_are() -> None:
     exact = 0
     for seed in range(2):

@@ -338,6 +338,7 @@ def test_wrong_arguments_and_steps_are_refused_by_name() -> None:
             audit_training(dense(), LOSS, descend, clients(2, 3), seeds=1, view=view, seconds=5.0)
 
 
+@pytest.mark.exhaustive
 def test_a_view_that_is_named_twice_is_attacked_once() -> None:
     report = audit_training(dense(), LOSS, descend, clients(2, 3), seeds=1, view=("server", "server"), seconds=5.0)
     assert {cell.leakage.seeds for cell in report.cells} == {1}

@@ -20,7 +20,6 @@ from securefed.defenses._homomorphic import InsecurePaillier
 from securefed.parties import SumClient, SumTerms
 from securefed.parties._client import _BaseCheckingNode
 from securefed.parties._envelope import unwrap, wrap
-from tests.combinations import first_ones
 from tests.contract import test_non_interference as battery
 from tests.contract.deviations import CLIENTS, DATA
 
@@ -107,7 +106,8 @@ def test_what_a_server_sees_of_a_party_does_not_depend_on_its_update(name: str, 
     assert sum(met.values()) >= battery.EXAMPLES
 
 
-@pytest.mark.parametrize("name", first_ones(["paillier", "masks"]))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["paillier", "masks"])
 def test_the_battery_finds_a_party_that_refuses_by_name(name: str, monkeypatch: Any) -> None:
     with pytest.raises(AssertionError):
         play(name, 200, Talkative, monkeypatch, (Phase.generate,))
