@@ -12,6 +12,9 @@ RELEASE_ARGS ?=
 NIGHTLY_ARGS ?=
 # The three quickest notebooks; `make test-all` runs all of them.
 QUICK_NOTEBOOKS := notebooks/02_ssi_and_faps.ipynb notebooks/04_losac_claimed_defence.ipynb notebooks/07_privacy_in_the_ring.ipynb
+# One more process than cores: some tests wait for processes of their own.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 OTHER_NOTEBOOKS := $(filter-out $(QUICK_NOTEBOOKS),$(sort $(wildcard notebooks/*.ipynb)))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -38,14 +41,13 @@ flower-demo: $(READY)  ## One Flower app on this machine, plain and secured, wit
 	$(BIN)/python -m examples.flower_demo
 
 test: $(READY)  ## What a change must pass: a sample of all combinations, three notebooks (about 5 minutes on 2 cores)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "not exhaustive" --hypothesis-profile quick \
-		--nbmake --nbmake-timeout=300 $(QUICK_NOTEBOOKS) tests
+	$(PYTEST) -m "not exhaustive" --hypothesis-profile quick --nbmake --nbmake-timeout=300 $(QUICK_NOTEBOOKS) tests
 
 test-rest: $(READY)  ## What `make test` leaves out: the other combinations, slow searches and statistics, more examples
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "exhaustive or hypothesis"
+	$(PYTEST) -m "exhaustive or hypothesis"
 
 test-notebooks: $(READY)  ## The notebooks that `make test` leaves out
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal --nbmake --nbmake-timeout=300 $(OTHER_NOTEBOOKS)
+	$(PYTEST) --nbmake --nbmake-timeout=300 $(OTHER_NOTEBOOKS)
 
 test-all: test test-rest test-notebooks  ## Every test and all notebooks (about 13 minutes on 2 cores)
 

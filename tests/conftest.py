@@ -8,6 +8,7 @@ default, `quick` by `make test`, which draws a fifth of the cases; `make test-al
 from __future__ import annotations
 
 import copy
+import gc
 import os
 from collections.abc import Iterator
 
@@ -21,6 +22,17 @@ settings.register_profile("quick", derandomize=True, max_examples=20, **UNTIMED)
 settings.register_profile("nightly", derandomize=False, max_examples=10_000, **UNTIMED)
 settings.register_profile("nightly-quick", derandomize=False, max_examples=50, **UNTIMED)
 settings.load_profile("gate")
+
+
+def pytest_configure() -> None:
+    """Tests and modules live to the end: the garbage collector need not walk them, now or later."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from here on, but not among the tests and modules."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
