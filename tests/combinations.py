@@ -4,7 +4,7 @@ A battery runs one check on every combination of an algorithm with other factors
 `make test` keeps all combinations of three algorithms, one of each kind of state between rounds, and of the others a
 pairwise cover: each algorithm occurs, each value of each factor occurs with each family of algorithms (`pca/...`,
 `graph/...`: they share code), and each value of one factor occurs with each value of every other factor. What is left
-carries the mark `exhaustive`. Two batteries take less of the three: see
+carries the mark `exhaustive`. Three batteries take less of the three: see
 `covered_rows`, and `in_turn` of `test_parity.py`.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from securefed._transports.in_process import InProcessTransport, LossyTransport
 from securefed.defenses._base import Defense
 from securefed.errors import RangeRefused
 from securefed.testing._algorithm_checks import assert_same_run
-from tests.combinations import sampled
+from tests.combinations import covered_rows
 from tests.contract.settings import CLIENTS, data, make
 from tests.contract.test_parity import EXACT, NAMES, QUANTISED
 
@@ -75,7 +76,7 @@ def run(name: str, defense: Defense, fails: Any, lost: Any = None) -> Result:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize(("name", "defense"), sampled(NAMES, EXACT))
+@pytest.mark.parametrize(("name", "defense"), covered_rows(list(product(NAMES, EXACT))))
 def test_a_run_with_clients_that_sit_out_is_the_run_with_as_many_void_exchanges(name: str, defense: str) -> None:
     """Bit for bit, with the repeats' randomness and doubled bounds, against sums in the clear of all contributions."""
     way = list(WAYS)[NAMES.index(name) % len(WAYS)]

@@ -108,7 +108,8 @@ def stages(result: Result) -> list[tuple[int, str]]:
 
 def place(name: str) -> tuple[bool, int]:
     """Representatives first, then the first algorithm of each family, the second of each, and so on."""
-    return name not in REPRESENTATIVES, [n for n in SETTINGS if n.split("/")[0] == name.split("/")[0]].index(name)
+    family, _, _ = name.partition("/")
+    return name not in REPRESENTATIVES, [other for other in SETTINGS if other.startswith(f"{family}/")].index(name)
 
 
 @pytest.mark.parametrize("name", first_ones(sorted(SETTINGS, key=place), 15))
