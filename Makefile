@@ -49,7 +49,7 @@ test-rest: $(READY)  ## What `make test` leaves out: the other combinations, slo
 test-notebooks: $(READY)  ## The notebooks that `make test` leaves out
 	$(PYTEST) --nbmake --nbmake-timeout=300 $(OTHER_NOTEBOOKS)
 
-test-all: test test-rest test-notebooks  ## Every test and all notebooks (about 13 minutes on 2 cores)
+test-all: test test-rest test-notebooks  ## Every test and all notebooks (about 20 minutes on 2 cores)
 
 lint: $(READY)  ## Style and common mistakes
 	$(BIN)/ruff check .
