@@ -87,7 +87,7 @@ def test_plan_takes_the_parameters_of_the_defence() -> None:
         (["audit", "--workers", "0"], "workers must be at least 1"),
         (["audit", "--epsilon", "-1"], "epsilon must be positive"),
         (["audit", "--epsilons", "1,nan", "--defenses", "dp"], "epsilon must be positive"),
-        (["audit", "--delta", "1"], "delta must lie"),
+        (["audit", "--delta", "1"], "delta must lie between"),
         (["audit", "--out", "/dev/null/x"], "cannot write"),
     ],
 )

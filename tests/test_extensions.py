@@ -230,7 +230,10 @@ def test_messages_that_no_registered_attack_reads_are_attacked_by_simulation(tmp
     np.savez(tmp_path / "rows.npz", x=rows, y=np.arange(40) % 2)
     monkeypatch.setitem(algorithms._registered, "statistics/ridge", REGISTERED["statistics/ridge"])
     settings: dict[str, Any] = {"data": str(tmp_path / "rows.npz"), "clients": 3, "rows_per_client": 2, "workers": 1}
-    report = audit(["statistics/ridge"], ["plain"], **settings, seeds=2)
+    report = audit(["statistics/ridge"], ["plain", "ddp"], **settings, seeds=2, acceptable=0.2)
+    assert {cell.defense for cell in report.cells} == {"plain"}  # sums were not asked for
+    assert [(item.defense, item.ran) for item in report.missing] == [("ddp", 0)]  # and noise is not passed over
+    assert report.settings["audit"]["acceptable"] == 0.2
     found = [cell.leakage.low for cell in report.cells if (cell.view, cell.secret) == ("server", "gram")]
     assert max(found) > 0.99
     named = audit(["statistics/ridge"], ["plain"], ["gram/power"], **settings, seeds=1)

@@ -160,6 +160,21 @@ def test_a_round_that_cannot_complete_is_named_and_leaves_the_state_alone(tmp_pa
     outputs_equal(resumed, Federation(DSGD(), data(), chain(Quantise())).run(5))
 
 
+def test_an_absence_that_is_over_is_not_blamed_for_a_later_void_round() -> None:
+    def dead(endpoints: Any) -> LossyTransport:
+        return LossyTransport(InProcessTransport(endpoints), replies=lambda m: m.round >= 60 and m.sender != 0)
+
+    class Narrow(SSI):
+        def layout(self, public: Public) -> Layout:
+            return Layout(tuple(replace(spec, bound=spec.bound / 8) for spec in super().layout(public)))
+
+    federation = Federation(Narrow(rank=2, tolerance=0.0), data(), chain(secure_aggregation()), transport=dead)
+    assert any(entry.void for entry in federation.run(5).history)  # some client was out of an attempt
+    with pytest.raises(RoundVoid, match=r"^round \d+: void") as found:
+        federation.run(100)
+    assert "had no contribution" not in str(found.value)
+
+
 def test_divergence_is_named_with_the_remedy() -> None:
     with pytest.raises(DivergenceError, match="lower"):
         Federation(FedAvg(learning_rate=1e200, local_steps=3), data()).run(50)

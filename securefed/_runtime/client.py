@@ -94,7 +94,7 @@ class ClientNode:
     simulated = False
     """True for a simulated client: then a contribution that does not fit the layout ends the run by name."""
     absence: Exception | None = None
-    """Why this client last had no contribution; it stays here, and no message holds it."""
+    """Why this client had no contribution to its last exchange, if so; it stays here, and no message holds it."""
 
     def __init__(
         self,
@@ -186,6 +186,7 @@ class ClientNode:
                 encoded = self._encoded(state, raw)
                 del raw, computed  # arrays as large as the model: their memory serves the upload
                 self.state, body = self._upload(state, encoded)
+                self.absence = None
             except Exception as error:
                 if not (self._plans.hide_absence or isinstance(error, SecureFedError)):
                     raise

@@ -106,10 +106,10 @@ def test_a_run_asks_a_wrapper_for_its_capabilities(wrap: Any, monkeypatch: pytes
     assert len(checked) == 6
 
 
-def test_an_algorithm_that_records_can_be_copied_and_pickled() -> None:
+def test_an_algorithm_that_records_can_be_copied() -> None:
     """A copy that is being made has no attributes yet, so that looking one up asked for itself without end."""
     recording = RecordingAlgorithm(SSI(rank=2))
-    for made in (copy.deepcopy(recording), pickle.loads(pickle.dumps(recording))):  # noqa: S301
-        assert made.inner == recording.inner and made.rank == 2
+    made = copy.deepcopy(recording)
+    assert made.inner == recording.inner and made.rank == 2
     with pytest.raises(AttributeError, match="no_such_name"):
         recording.no_such_name  # noqa: B018

@@ -1,4 +1,4 @@
-"""What active attacks compute from a message, and the signs of a broadcast, by closed forms."""
+"""Formulas of active attacks: what they compute from one message, and the signs by which a broadcast is noticed."""
 
 from __future__ import annotations
 

@@ -35,7 +35,6 @@ from securefed.datasets._base import Dataset
 from securefed.defenses import chain, clip
 from securefed.errors import ConfigError, TranscriptError
 from securefed.problems import Autoencoder, DenseNetwork, LogisticRegression
-from tests.combinations import first_ones
 
 FAST = InversionEffort(restarts=1, evaluations=400)
 PLAIN = replace(FAST, exact=False)
@@ -268,28 +267,6 @@ def test_a_sum_over_clients_hides_no_rows() -> None:
     target, _, total, clients = seen(METHODS[0], 1)
     found = NetworkInversion(low=0.0).run(total, target, np.random.default_rng(0))
     assert found.members == frozenset({0, 1})
-    assert sample_error(found.value, np.concatenate([c.x for c in clients])) < 1e-4
-
-
-@pytest.mark.parametrize(
-    ("method", "count"), first_ones([*((method, 1) for method in METHODS), (METHODS[0], 3)], len(METHODS))
-)
-def test_a_clip_alone_hides_no_rows(method: GradientMethod, count: int) -> None:
-    """Messages scaled down by an unknown factor of a fifth or less keep their direction; the attack clips too."""
-    target, server, _, clients = seen(method, count, 0.02)
-    sent = seen(method, count)[1].rounds[0].message.values()
-    assert sum(np.square(value).sum() for value in sent) > 0.1**2
-    found = NetworkInversion(low=0.0).run(server, target, np.random.default_rng(0))
-    assert found.residual < 1e-5
-    assert sample_error(found.value, clients[0].x) < 1e-4
-    np.testing.assert_array_equal(np.sort(found.labels), clients[0].labels())
-    blind = replace(server, rounds=tuple(replace(item, clips=()) for item in server.rounds))
-    assert NetworkInversion(low=0.0, evaluations=10, fits=1).run(blind, target, np.random.default_rng(0)).residual > 0.1
-
-
-def test_clips_of_a_sum_are_those_of_its_members() -> None:
-    target, _, total, clients = seen(METHODS[0], 1, 0.02)
-    found = NetworkInversion(low=0.0).run(total, target, np.random.default_rng(0))
     assert sample_error(found.value, np.concatenate([c.x for c in clients])) < 1e-4
 
 

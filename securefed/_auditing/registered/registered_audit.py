@@ -23,10 +23,10 @@ from securefed._auditing.engine.incomplete_results import Missing
 from securefed._auditing.engine.seed_result import Gap, SeedResult
 from securefed._auditing.engine.statistics import interval
 from securefed._auditing.engine.worker_processes import run_all
-from securefed._auditing.own.own_audit import audit_algorithm
 from securefed._auditing.registered.audit_command import audit_command
 from securefed._auditing.registered.audit_settings import Settings
 from securefed._auditing.registered.audited_defenses import ALL, COVERED, DEFENSES, DP, NOISES, choose
+from securefed._auditing.registered.client_step_audit import audit_client_step
 from securefed._auditing.registered.registered_subject import RegisteredSubject, measured_clips
 from securefed._auditing.registered.unfinished_tasks import Unfinished
 from securefed._auditing.report.round_curves import curves_of
@@ -36,8 +36,6 @@ from securefed.errors import ConfigError, DataError
 
 CLIENTS: Final = 8
 """Clients of an audit that names no number."""
-_SIMULATING: Final = 120.0
-"""Most seconds of attacks that run the client step of an algorithm whose messages no registered attack reads."""
 Progress = Callable[[int, int, str], None]
 """Called with (tasks done, tasks in all, name of the task just done)."""
 Task = tuple[RegisteredSubject, int]
@@ -181,19 +179,7 @@ def audit(
     )
     ran = all(result.facts for result in results)
     unread = ran and not report.cells and len(subjects) == 1 and not attacks
-    return _by_simulation(subjects[0], seeds, progress, active=active) if unread else report
-
-
-def _by_simulation(subject: RegisteredSubject, seeds: int, progress: Progress | None, *, active: bool) -> Report:
-    """Attack an algorithm whose messages no registered attack reads, as a user's own often is.
-
-    The attacks of `audit_algorithm` need nothing but its client step. They see unprotected messages and exact sums.
-    """
-    algorithm, rounds = subject.case.build(), subject.case.rounds
-    return audit_algorithm(
-        algorithm, lambda seed: subject.prepare(seed).clients, rounds=rounds, seeds=seeds, seconds=_SIMULATING,
-        active=active, progress=progress,
-    )  # fmt: skip
+    return audit_client_step(subjects[0], report, progress, active=active) if unread else report
 
 
 def _check(
@@ -235,7 +221,7 @@ def _check_privacy(epsilons: Iterable[float], delta: float) -> None:
         if not 0 < epsilon < math.inf:
             raise ConfigError(f"epsilon must be positive and finite, not {epsilon}; 1 to 10 are usual")
     if not 0 < delta < 1:
-        raise ConfigError(f"delta must lie in 0..1, not {delta}; 1e-5 is usual")
+        raise ConfigError(f"delta must lie between 0 and 1, not {delta}; 1e-5 is usual")
 
 
 def _tradeoffs(results: Iterable[SeedResult]) -> Iterator[Mapping[str, Any]]:
