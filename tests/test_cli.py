@@ -142,6 +142,7 @@ def test_an_audit_prints_a_table_and_writes_json_and_one_html_file(small) -> Non
         assert all(rest.startswith(inside) for rest in html.split(reference)[1:])
 
 
+@pytest.mark.exhaustive
 def test_an_audit_is_reproducible(small, tmp_path) -> None:
     out, _ = small
     RUNNER.invoke(app, ["audit", *SMALL, "--out", str(tmp_path)])

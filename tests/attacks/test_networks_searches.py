@@ -57,6 +57,7 @@ def test_the_budget_is_kept_and_numbers_that_are_none_are_survived() -> None:
     np.testing.assert_array_equal(run_searches([lbfgs(start[0])], start, nowhere, 40, 0)[0].point, start[0])
 
 
+@pytest.mark.exhaustive
 def test_a_search_says_how_far_it_is_and_by_name_that_its_seconds_ran_out(caplog: pytest.LogCaptureFixture) -> None:
     """Three rows behind a clip need a search; of a nanosecond it returns the first thing that it reached."""
     target, server, _, _ = seen(METHODS[1], 3)

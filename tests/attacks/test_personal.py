@@ -114,6 +114,7 @@ def test_flames_rows_are_fitted_through_the_personal_models(anchor) -> None:
         assert found.residual < 1e-9 and sample_error(found.value, clients[1].x) < 1e-7
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("wrong", first_ones([{"local_steps": 4}, {"penalty": 0.011}, {"attraction": 5.5}]), ids=str)
 def test_wrong_hyper_parameters_show_in_the_residual(wrong) -> None:
     federation, _, target = scene(FLAME())

@@ -229,6 +229,7 @@ def test_an_audit_of_ones_own_algorithm_has_the_view_too() -> None:
         audit_algorithm(lambda rows, sent: sent, data, start={"w": np.zeros(2)}, active=True)
 
 
+@pytest.mark.exhaustive
 def test_an_attack_that_reads_nothing_from_permuted_messages_has_no_null_and_the_audit_goes_on() -> None:
     """The dual variables of FedPG cannot be computed from permuted messages, which ended the whole audit."""
     found = audit(["pca/fedpg"], ["plain"], seeds=2, active=True, workers=1)

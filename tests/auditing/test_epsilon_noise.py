@@ -133,7 +133,7 @@ def test_sampled_clients_have_no_gaussian_trade_off() -> None:
     assert math.isnan(found.deviation)
 
 
-@pytest.mark.parametrize("name", first_ones(NOISES, 2))
+@pytest.mark.parametrize("name", first_ones(NOISES))
 def test_correct_noise_is_not_flagged_and_a_tenth_of_it_is(name) -> None:
     right = audit_noise(chain(clip(1.0), NOISES[name], secure_aggregation()), DELTA, **SURE)
     assert not right.flagged
@@ -144,7 +144,7 @@ def test_correct_noise_is_not_flagged_and_a_tenth_of_it_is(name) -> None:
     assert wrong.repeated > right.repeated
 
 
-@pytest.mark.parametrize("name", first_ones(NOISES, 2))
+@pytest.mark.parametrize("name", first_ones(NOISES))
 def test_a_missing_clip_is_flagged_under_central_noise_and_harmless_in_the_ring(name) -> None:
     """Noise in the ring sends a vector beyond the planned norm as zeros, and refuses nothing that depends on data."""
     end = () if name == "gaussian" else (secure_aggregation(),)
@@ -198,7 +198,7 @@ CLIPS = {
 }
 
 
-@pytest.mark.parametrize("name", first_ones(CLIPS, 2))
+@pytest.mark.parametrize("name", first_ones(CLIPS))
 def test_other_clips_are_not_flagged_and_planted_bugs_are(name) -> None:
     right, wrong, settings = CLIPS[name]
     assert not audit_noise(chain(right(*settings), gaussian(2.0)), DELTA, tensors=2, **SURE).flagged

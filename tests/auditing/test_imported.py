@@ -79,6 +79,7 @@ def test_wrong_hyper_parameters_are_told_from_an_attack_that_fails() -> None:
     assert item.word != OTHER_RUN
 
 
+@pytest.mark.exhaustive
 def test_of_candidates_the_one_that_explains_the_messages_is_chosen() -> None:
     transcript = run(fedavg(), LABELLED)
     rates = [0.05, 0.1, 0.2]

@@ -154,6 +154,7 @@ def test_noise_that_is_missing_shows(monkeypatch) -> None:
     assert rows["weak"].auc[0] > 0.97 > np.mean([rows[name].auc[0] for name in rights])
 
 
+@pytest.mark.exhaustive
 def test_a_contribution_that_joins_by_its_coin_is_seen_one_time_in_ten(monkeypatch) -> None:
     """AUC of a tenth of .76: .526; 508 scores each way have a deviation of .018, and of .015 where nobody tosses."""
     monkeypatch.setattr(import_module("securefed.defenses._differential_privacy.gaussian"), "PLANNED_ROUNDS", (1,))

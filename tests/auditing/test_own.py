@@ -57,6 +57,7 @@ def test_every_planted_leak_is_found_and_planted_safety_passes() -> None:
     assert done.output.count("right  planted") == len(PLANTED) + len(check_gaps()) + len(check_noise()) == 29
 
 
+@pytest.mark.exhaustive
 def test_the_self_check_fails_where_the_audit_would_be_wrong() -> None:
     clear, safe = PLANTED[0], next(planted for planted in PLANTED if planted.secret is None and not planted.refused)
     swapped = (check(replace(safe, secret="samples", words=(EXPOSED,)), 3), check(replace(clear, secret=None), 3))
@@ -232,6 +233,7 @@ def test_fractions_are_not_cut_from_a_broadcast_that_starts_as_integers() -> Non
     assert combined(lambda b, t, n: {"z": t["y"] * n})["z"].tolist() == [3] * 4
 
 
+@pytest.mark.exhaustive
 def test_a_function_that_changes_what_it_is_given_is_audited_as_one_that_does_not() -> None:
     def impolite(rows, broadcast):
         broadcast["z"] += 1.0
@@ -243,6 +245,7 @@ def test_a_function_that_changes_what_it_is_given_is_audited_as_one_that_does_no
     assert mine.leakage.mean > 0.5
 
 
+@pytest.mark.exhaustive
 def test_a_step_that_fails_on_rows_that_the_attacker_tries_is_attacked_all_the_same() -> None:
     def roots(rows, broadcast):
         if (rows < 0).any():

@@ -73,6 +73,7 @@ def test_a_recorded_loop_sends_what_our_fedavg_sends_from_the_same_models(tmp_pa
     assert transcript.meta["framework"] == "torch"
 
 
+@pytest.mark.exhaustive
 def test_the_audit_reads_the_rows_off_recorded_gradients_of_single_rows_and_not_off_their_means() -> None:
     data = [Dataset(one.x[k : k + 1], one.labels()[k : k + 1]) for k, one in enumerate(clients())]
     best = []
