@@ -21,12 +21,13 @@ import numpy as np
 from securefed._messages import ClientId
 from securefed._public import Public
 from securefed._registry import Registry
+from securefed._shape_repr import ShapeRepr
 from securefed._tensors import Array, Tensors
 from securefed.algorithms._base import Algorithm
 
 
-@dataclass(frozen=True)
-class RoundView:
+@dataclass(frozen=True, repr=False)
+class RoundView(ShapeRepr):
     """One round in an attacker's view.
 
     Attributes:
@@ -52,8 +53,8 @@ class RoundView:
     noise: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class View:
+@dataclass(frozen=True, repr=False)
+class View(ShapeRepr):
     """An attacker's view of a run, for one target.
 
     Attributes:
@@ -88,8 +89,8 @@ class Target:
     public: Public
 
 
-@dataclass(frozen=True)
-class Reconstruction:
+@dataclass(frozen=True, repr=False)
+class Reconstruction(ShapeRepr):
     """Result of an attack.
 
     Attributes:

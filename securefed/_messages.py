@@ -19,6 +19,7 @@ import numpy as np
 
 from securefed._persistence import container
 from securefed._persistence.packing import nest, unnest
+from securefed._shape_repr import ShapeRepr
 from securefed._tensors import Tensors, decode, encode
 from securefed.errors import BindingError, DataError, MalformedError, StorageError, VersionRefused
 
@@ -52,8 +53,8 @@ def check_version(version: object, sender: PartyId, name: str = "it") -> None:
     )
 
 
-@dataclass(frozen=True)
-class Message:
+@dataclass(frozen=True, repr=False)
+class Message(ShapeRepr):
     """One message, with what it is bound to.
 
     Attributes:
@@ -114,8 +115,8 @@ class Message:
                 raise BindingError(self.sender, f"{name} is {getattr(self, name)!r}, expected {value!r}")
 
 
-@dataclass(frozen=True)
-class Aggregate:
+@dataclass(frozen=True, repr=False)
+class Aggregate(ShapeRepr):
     """The result of one exchange at the server: a sum, and the clients in it.
 
     Attributes:
@@ -172,8 +173,8 @@ class ClippingNoiseRecord:
         return cls(clips, *parts)
 
 
-@dataclass(frozen=True)
-class RoundRecord:
+@dataclass(frozen=True, repr=False)
+class RoundRecord(ShapeRepr):
     """The server's record of one completed exchange.
 
     Attributes:
@@ -201,16 +202,16 @@ class RoundRecord:
     distortion: ClippingNoiseRecord = field(default_factory=ClippingNoiseRecord)
 
 
-@dataclass(frozen=True)
-class SentMessage:
+@dataclass(frozen=True, repr=False)
+class SentMessage(ShapeRepr):
     """One message and its exact size on the wire, in bytes."""
 
     message: Message
     nbytes: int
 
 
-@dataclass
-class Transcript:
+@dataclass(repr=False)
+class Transcript(ShapeRepr):
     """Everything the server of a run has, in order.
 
     Attributes:

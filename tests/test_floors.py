@@ -8,6 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FLOORS = {
     "_tensors": 0,
+    "_shape_repr": 0,
     "_messages": 0,
     "_registry": 0,
     "_public": 0,

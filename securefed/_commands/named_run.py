@@ -284,18 +284,13 @@ def line(entry: RoundHistory) -> str:
 def summary(ran: FinishedRun) -> list[str]:
     """Summarise a run, one sentence a line."""
     history, result = ran.result.history, ran.result
-    up, down = (sum(getattr(entry, way) for entry in history) for way in ("up", "down"))
-    void = sum(len(entry.void) for entry in history)  # attempts that gave no sum and were repeated
-    out = [f"{len(history)} rounds in {ran.seconds:.1f} s" + (f", stopped: {result.stopped}" if result.stopped else "")]
-    out.append(f"bytes received by the server {up:,}, sent {down:,}" + (f"; {void} void attempts" if void else ""))
+    out = str(result).splitlines()
     shown = [(entry.round + 1, measures(entry.metrics)) for entry in history if entry.metrics]
     for number, found in shown[-1:]:
         values = ", ".join(f"{name} {value:.6g}" for name, value in found.items())
         out.append(f"clients' evaluation after round {number}: {values}")
     if ran.score is not None:
         out.append(f"score of the result on held-out rows: {ran.score:.4f}")
-    if result.personal:
-        out.append(f"personal results of {len(result.personal)} clients")
     out += [f"assumed: {sentence}" for sentence in result.plan.assumptions]
     return out
 

@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from securefed._hyperparameters import check_integer
 from securefed._messages import ClientId, Transcript
 from securefed._runtime.client import COMMIT, REVEAL, ClientNode
@@ -32,6 +34,7 @@ from securefed._runtime.privacy_checks import check_evaluation
 from securefed._runtime.round_engine import VOIDING, PendingSum, RoundEngine
 from securefed._runtime.run_options import RunOptions
 from securefed._runtime.terms import Terms
+from securefed._shape_repr import ShapeRepr
 from securefed._tensors import Tensors
 from securefed._transports.base import Transport
 from securefed.defenses._base import Plan
@@ -41,8 +44,8 @@ Progress = Callable[[RoundHistory], None]
 """Function that is called with each completed round."""
 
 
-@dataclass(frozen=True)
-class Result:
+@dataclass(frozen=True, repr=False)
+class Result(ShapeRepr):
     """Result of a run.
 
     Attributes:
@@ -62,6 +65,21 @@ class Result:
     transcript: Transcript
     stopped: str | None
     uncommitted: tuple[ClientId, ...] = ()
+
+    def __str__(self) -> str:
+        """Say in a few lines what ran, what it moved, and what it gave; the attributes hold the rest."""
+        up, down = (sum(getattr(entry, way) for entry in self.history) for way in ("up", "down"))
+        void = sum(len(entry.void) for entry in self.history)  # attempts that gave no sum and were repeated
+        seconds = sum(entry.seconds for entry in self.history)
+        stopped = f", stopped: {self.stopped}" if self.stopped else ""
+        lines = [
+            f"{len(self.history)} rounds in {seconds:.1f} s under {self.plan.defense}{stopped}",
+            f"bytes received by the server {up:,}, sent {down:,}" + (f"; {void} void attempts" if void else ""),
+            "output: " + ", ".join(f"{name} {np.shape(value)}" for name, value in self.output.items()),
+        ]
+        if self.personal:
+            lines.append(f"personal results of {len(self.personal)} clients")
+        return "\n".join(lines)
 
 
 class Server(RoundEngine):

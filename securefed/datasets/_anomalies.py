@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from securefed._shape_repr import ShapeRepr
 from securefed.datasets._base import Dataset
 from securefed.errors import DataError
 
@@ -14,8 +15,8 @@ NORMAL = 0
 """Label of normal rows; anomalies have others."""
 
 
-@dataclass(frozen=True)
-class DetectionSplit:
+@dataclass(frozen=True, repr=False)
+class DetectionSplit(ShapeRepr):
     """Training and test rows of an anomaly detection task.
 
     Attributes:

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from securefed._shape_repr import ShapeRepr
 from securefed._tensors import Array, real_array
 from securefed.errors import DataError
 
 
-@dataclass(frozen=True)
-class Dataset:
+@dataclass(frozen=True, repr=False)
+class Dataset(ShapeRepr):
     """The rows of one client; a row is a sample, as in scikit-learn.
 
     Attributes:

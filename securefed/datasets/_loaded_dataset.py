@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from securefed._shape_repr import ShapeRepr
 from securefed._tensors import Array
 from securefed.datasets._base import Dataset
 from securefed.errors import DataError
 
 
-@dataclass(frozen=True)
-class LoadedDataset:
+@dataclass(frozen=True, repr=False)
+class LoadedDataset(ShapeRepr):
     """A loaded data set with its official test rows, declared range and groups.
 
     Attributes:
