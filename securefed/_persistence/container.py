@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from securefed._persistence.file_errors import storage_errors
 from securefed._persistence.sealing import Seal, is_sealed, write_atomically
 from securefed._tensors import Array, Tensors, decode, encode
 from securefed.errors import DataError, StorageError
@@ -62,10 +63,8 @@ def load(path: Path, kind: str, seal: Seal | None = None) -> tuple[dict[str, Any
             other way round.
         WrongKeyError, RolledBackError: as `Seal.open`.
     """
-    try:
+    with storage_errors(f"read {kind} {path}"):
         data = path.read_bytes()
-    except OSError as error:
-        raise StorageError(f"cannot read {kind} {path}: {error.strerror}") from error
     if seal is not None:
         data = seal.open(kind, data, f"{kind} {path}")
     elif is_sealed(data):

@@ -43,6 +43,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from securefed._persistence.file_errors import storage_errors
 from securefed.errors import ConfigError, RolledBackError, StorageError, WrongKeyError
 
 KEY_BYTES: Final = 32
@@ -180,10 +181,8 @@ class Seal:
         """
         if self.anchor is None or not Path(self.anchor).exists():
             return 0
-        try:
+        with storage_errors(f"read anchor {self.anchor}"):
             data = Path(self.anchor).read_bytes()
-        except OSError as error:
-            raise StorageError(f"cannot read anchor {self.anchor}: {error.strerror}") from error
         if len(data) == _ANCHOR.size:
             generation, tag = _ANCHOR.unpack(data)
             if hmac.compare_digest(tag, self._anchor_tag(generation)):

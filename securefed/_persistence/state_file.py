@@ -13,10 +13,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from securefed._persistence import container
+from securefed._persistence.file_errors import storage_errors
 from securefed._persistence.packing import from_bytes
 from securefed._persistence.sealing import Seal
 from securefed.errors import StorageError
@@ -100,20 +101,15 @@ class StateFile:
 
     def _digest(self) -> bytes:
         """Compute SHA-256 of the file as it is on disk; empty where there is none."""
-        try:
+        with storage_errors(f"read {self._kind} {self._path}"), suppress(FileNotFoundError):
             return hashlib.sha256(self._path.read_bytes()).digest()
-        except FileNotFoundError:
-            return b""
-        except OSError as error:
-            raise StorageError(f"cannot read {self._kind} {self._path}: {error.strerror}") from error
+        return b""
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Make the file's folder and hold the file's lock; `StorageError` where that fails."""
         with ExitStack() as held:
-            try:
+            with storage_errors(f"lock {self._kind} {self._path}"):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 held.enter_context(locked(self._path))
-            except OSError as error:
-                raise StorageError(f"cannot lock {self._kind} {self._path}: {error.strerror}") from error
             yield

@@ -33,6 +33,7 @@ from typing import Final
 from securefed._hyperparameters import check_choice, check_integer, check_number
 from securefed._messages import SERVER
 from securefed._persistence import container
+from securefed._persistence.file_errors import storage_errors
 from securefed._persistence.sealing import Seal
 from securefed._persistence.state_file import locked
 from securefed._runtime.ledger_entries import DataUsage, LedgerEntries
@@ -106,10 +107,8 @@ class Ledger:
         place = Path(path)
         ledger = cls(limits, place, seal, LedgerEntries(declared=spent))
         ledger._check_delta(ledger._book)
-        try:
+        with storage_errors(f"write {_KIND} {place}", "choose another path"):
             place.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot write {_KIND} {place}: {error.strerror}; choose another path") from error
         with ledger._locked():
             if place.exists():
                 raise StorageError(f"{place} is there already, and no ledger is overwritten; open it with Ledger.open")

@@ -77,18 +77,12 @@ class FlowerGrid:
 
     def arrivals(self, outgoing: Mapping[PartyId, bytes], timeout: float | None) -> Iterator[tuple[PartyId, bytes]]:
         """Iterate over the replies as they arrive."""
-        waiting: dict[str, PartyId] = {}
-        for party in outgoing:
-            if party not in self.nodes:
-                continue
-            message = Message(to_content(outgoing[party]), self.nodes[party], ACTION, ttl=timeout)
-            number = next(iter(self._grid.push_messages([message])), None)
-            if number:
-                waiting[number] = party
-            else:  # Flower has logged why: the link would not take it
-                _LOG.warning("party %d dropped out: its message could not be sent", party)
-        for number, reply in replies(self._grid, waiting, timeout, self._poll):
-            party = waiting[number]
+        sent = {
+            party: Message(to_content(body), self.nodes[party], ACTION, ttl=timeout)
+            for party, body in outgoing.items()
+            if party in self.nodes
+        }
+        for party, reply in replies(self._grid, sent, timeout, self._poll):
             if reply.has_error():
                 _LOG.warning("party %d dropped out: %.300r", party, reply.error.reason)
                 continue
@@ -99,25 +93,29 @@ class FlowerGrid:
 
 
 def replies(
-    grid: Grid, waiting: Mapping[str, object], timeout: float | None, poll: float
-) -> Iterator[tuple[str, Message]]:
-    """Yield (message number, reply) as replies arrive, until all are there or the timeout has passed.
+    grid: Grid, messages: Mapping[int, Message], timeout: float | None, poll: float
+) -> Iterator[tuple[int, Message]]:
+    """Send messages, and yield (receiver, reply) as replies arrive, until all are there or the timeout has passed.
 
     Args:
-        grid: the grid that the messages were pushed on.
-        waiting: by message number, the party or SuperNode that it went to, for the log.
+        grid: carries the messages.
+        messages: by receiver, in the caller's numbers: parties or SuperNodes.
         timeout: seconds to wait; `None` for no limit.
         poll: seconds between two looks for replies.
     """
-    open_, end = set(waiting), None if timeout is None else time.monotonic() + timeout
-    while open_:
-        for reply in grid.pull_messages(list(open_)):
-            number = reply.metadata.reply_to_message_id
-            if number in open_:
-                open_.remove(number)
-                yield number, reply
-        if not open_ or (end is not None and time.monotonic() >= end):
+    waiting: dict[str, int] = {}
+    for receiver, message in messages.items():  # one by one: what Flower cannot take is then one client's loss alone
+        if number := next(iter(grid.push_messages([message])), None):
+            waiting[number] = receiver
+        else:  # Flower has logged why
+            _LOG.warning("%d dropped out: its message could not be sent", receiver)
+    end = None if timeout is None else time.monotonic() + timeout
+    while waiting:
+        for reply in grid.pull_messages(list(waiting)):
+            if (receiver := waiting.pop(reply.metadata.reply_to_message_id, None)) is not None:
+                yield receiver, reply
+        if not waiting or (end is not None and time.monotonic() >= end):
             break
         time.sleep(poll)
-    if open_:
-        _LOG.warning("no reply from %s within %s s", sorted(str(waiting[number]) for number in open_), timeout)
+    if waiting:
+        _LOG.warning("no reply from %s within %s s", sorted(waiting.values()), timeout)

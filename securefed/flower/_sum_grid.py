@@ -309,17 +309,11 @@ class SumGrid(Grid):
     ) -> Iterator[tuple[int, RecordDict]]:
         """Send contents to SuperNodes, and yield the contents of their replies as they arrive."""
         self._exchanges += 1
-        sent = [
-            Message(content, node, like.message_type, ttl=wait, group_id=like.group_id)
+        sent = {
+            node: Message(content, node, like.message_type, ttl=wait, group_id=like.group_id)
             for node, content in contents.items()
-        ]
-        waiting: dict[str, int] = {}
-        for message in sent:  # one by one: a message that Flower cannot take is then one client's loss alone
-            number = next(iter(self.grid.push_messages([message])), None)
-            if number:
-                waiting[number] = message.metadata.dst_node_id
-        for number, reply in replies(self.grid, waiting, wait, self.poll):
-            node = waiting[number]
+        }
+        for node, reply in replies(self.grid, sent, wait, self.poll):
             if not reply.has_error():
                 self._refused.pop(node, None)
                 yield node, reply.content
