@@ -112,8 +112,8 @@ def replies(
     end = None if timeout is None else time.monotonic() + timeout
     while waiting:
         for reply in grid.pull_messages(list(waiting)):
-            if (receiver := waiting.pop(reply.metadata.reply_to_message_id, None)) is not None:
-                yield receiver, reply
+            if (party := waiting.pop(reply.metadata.reply_to_message_id or "", None)) is not None:
+                yield party, reply
         if not waiting or (end is not None and time.monotonic() >= end):
             break
         time.sleep(poll)
