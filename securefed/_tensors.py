@@ -76,7 +76,8 @@ def real_array(value: Any, where: str) -> Array:
             "imaginary parts as two tensors"
         )
     if array.dtype.kind not in "biuf":
-        raise DataError(f"{where} is of type {array.dtype}; it must hold real numbers: floats, integers or booleans")
+        given = type(value).__name__ if array.dtype.kind == "O" else array.dtype
+        raise DataError(f"{where} is of type {given}; it must hold real numbers: floats, integers or booleans")
     return array
 
 

@@ -140,7 +140,8 @@ def _arrays(index: int, update: Mapping[str, Any]) -> dict[str, Array]:
     except (TypeError, ValueError, AttributeError) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"update {index} must hold numbers by name: {error}") from error
+        given = type(update).__name__
+        raise DataError(f"update {index} must map names to arrays, as a state dict does; got {given}") from error
 
 
 def _weights(weights: Sequence[float] | None, count: int) -> Array:

@@ -60,6 +60,11 @@ class Report(AuditResult):
             cut = rows_cut(self.settings[AUDIT])
             lines.append(f"{name}: {seeds} seeds of {rounds} rounds{cut and f', {cut}'}; {scale}")
             lines += [f"  {cell}" for cell in self.of(name)]
+        for curve in self.curves:
+            if curve.get("scale") == "share":  # leakages by rounds take a picture
+                lines += [
+                    f"  {curve['title'].lower()}, {name}: {_points(line)}" for name, line in curve["series"].items()
+                ]
         lines += [f"  skipped: {reason}" for reason in self.skipped]
         return "\n".join([*lines, *(f"  assumed: {assumption}" for assumption in self.assumptions)])
 
@@ -153,3 +158,8 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "not installed"
+
+
+def _points(line: Mapping[str, Sequence[float]]) -> str:
+    """Write a line of a chart of shares as "1: 100%, 2: 50%"."""
+    return ", ".join(f"{across}: {share:.0%}" for across, share in zip(line["rounds"], line["middle"], strict=True))

@@ -222,7 +222,7 @@ def _logit_layer(inputs: AttackInputs) -> LinearLayer:
         raise TranscriptError("targets are no classes")
     layer = inputs.network.plain.logit_layer(inputs.point, int(np.prod(inputs.row_shape)), inputs.classes)
     if layer is None or layer.bias is None:
-        raise TranscriptError("no linear layer with a bias gives the logits of a cross entropy")
+        raise TranscriptError("no trained linear layer with a bias gives the logits of a cross entropy")
     return layer
 
 

@@ -62,25 +62,16 @@ class SizeCurve:
             "algorithm": algorithm,
             "title": "Share of rows recovered by rows a client",
             "note": "mean and range over clients, plain server view; the client's first rows",
-            "across": "rows a client",
             "scale": "share",
             "series": series,
         }
 
-    def sentences(self) -> list[str]:
-        """Say in a line for each repetition what was recovered at which size, and in one what did not run."""
-        out = []
-        for times in dict.fromkeys(times for times, _ in self.shares):
-            parts = [
-                f"{rows}: {sum(shares) / len(shares):.0%}"
-                for (t, rows), shares in sorted(self.shares.items())
-                if t == times
-            ]
-            out.append(f"rows recovered by rows a client, {_called(times)}: {', '.join(parts)}")
+    def gaps(self) -> list[str]:
+        """Say at which sizes the attack did not run on all clients, a line for each reason."""
         alike: dict[str, list[str]] = {}
         for (times, rows), reason in sorted(self.reasons.items()):
             alike.setdefault(reason, []).append(f"{rows} row{'s' if rows > 1 else ''} a client ({_called(times)})")
-        return out + [f"rows recovered, not measured at {', '.join(sizes)}: {why}" for why, sizes in alike.items()]
+        return [f"rows recovered, not measured at {', '.join(sizes)}: {why}" for why, sizes in alike.items()]
 
 
 def measure_sizes(

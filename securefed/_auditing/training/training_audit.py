@@ -124,7 +124,7 @@ def audit_training(
             *_more_seconds(subject.asked),
             *notes,
             *gap_sentences(results, runs.count, "runs"),
-            *curve.sentences(),
+            *curve.gaps(),
         ),
         assumptions=subject.assumptions(),
         seconds=time.perf_counter() - began,
