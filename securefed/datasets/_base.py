@@ -97,7 +97,10 @@ class Dataset(ShapeRepr):
     def labels(self) -> Array:
         """Return the (rows,) class labels; raise `DataError` where the data has none."""
         if self.y is None:
-            raise DataError("this algorithm needs labels, the data has none; write Dataset(x, y), y one integer a row")
+            raise DataError(
+                "this algorithm needs labels, the data has none; write Dataset(x, y), y one integer a row, or name the "
+                "column with --label-column"
+            )
         if not np.issubdtype(self.y.dtype, np.integer):
             raise DataError(
                 "this algorithm needs class labels, the data has real responses (float labels); write "

@@ -207,6 +207,9 @@ def test_the_remedy_is_the_cheapest_defence_that_holds_in_every_view_of_the_serv
     cheap = remedy(SMALL, "pca/faps", 0.1)
     assert cheap is not None
     assert (cheap.defense, cheap.bytes) == ("secure_aggregation", 1.5)
+    fewer_bytes = cell("pca/faps", "paillier", "sum only", 0.03, bytes_per_client_round=120.0)
+    beside = remedies(report(*SMALL.cells, fewer_bytes), "pca/faps", 0.1)  # it needs a key holder whom all trust
+    assert [one.defense for one in beside] == ["secure_aggregation", "paillier", "dp"]
     changing = remedy(SMALL, "pca/ssi", 0.1)  # secure aggregation leaks where survivors change
     assert changing is not None
     assert changing.defense == "dp"

@@ -26,6 +26,9 @@ from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
 ALONE: Final = ("server", "sum only", CHANGING_SURVIVORS)
 """Views of the server alone, without the help of a client or key holder."""
 PLAIN: Final = "plain"
+_ANOTHER_PARTY: Final = frozenset({"paillier", "paillier_threshold", "ckks"})
+"""Defences that need a key holder or a dealer, whom all trust, beside server and clients: no saving of bytes is worth
+one where a defence without it holds."""
 ADDED: Final = "found by an attack on sums of the messages, which whoever reads the messages can add up"
 """Note of a cell that stands for unprotected messages, though the attack was made on sums (`plain_sums`)."""
 ONE_CLIENT: Final = "one client's data"
@@ -106,10 +109,10 @@ def remedies(report: AuditResult, algorithm: str, level: float, views: Sequence[
         views: names of the views that count.
 
     Returns:
-        The defences, the cheapest first: least utility lost (to a hundredth), then fewest bytes. A defence is not
-        among them if in one of the views the attack that found most did not explain the messages, or would not have
-        noticed a leak of `level`; nor if a secret that plain messages give away, membership included, was not attacked
-        under it.
+        The defences, the cheapest first: least utility lost (to a hundredth), then without a key holder, then fewest
+        bytes. A defence is not among them if in one of the views the attack that found most did not explain the
+        messages, or would not have noticed a leak of `level`; nor if a secret that plain messages give away, membership
+        included, was not attacked under it.
     """
     found = []
     seen = [cell for cell in report.of(algorithm) if cell.view in views and cell.owner == CLIENT]
@@ -129,7 +132,7 @@ def remedies(report: AuditResult, algorithm: str, level: float, views: Sequence[
         if cells and max(leaks) <= level and not unknown:
             noticed = [cell.verdict.detectable for cell in attacked.values() if cell.verdict.word == NOT_DETECTED]
             found.append(_remedy(report, cells[0], max([*leaks, *noticed])))
-    return sorted(found, key=lambda item: (round(max(item.lost, 0.0), 2), item.bytes))
+    return sorted(found, key=lambda item: (round(max(item.lost, 0.0), 2), item.defense in _ANOTHER_PARTY, item.bytes))
 
 
 def _blind(cell: Cell, level: float) -> bool:
