@@ -118,6 +118,16 @@ def test_noise_hides_single_rows_and_is_stated(noise: Any) -> None:
     assert (found.value != np.concatenate(rows).mean(0)).all()
 
 
+@pytest.mark.parametrize("bound", [2.0**-9, 1.0, 120.0])
+def test_a_statistic_is_as_precise_under_noise_whatever_the_unit_of_the_rows(bound: float) -> None:
+    """Each tensor is at most 1 in its own unit: the count beside a sum of ages has no more noise than beside shares."""
+    rows = [bound * RNG.uniform(-1, 1, (1000, 2)) for _ in range(3)]
+    found = Variance(features=2, bound=bound, rows=1000, outliers="omit").simulate(rows, RECORD_NOISE)
+    assert found.noise["count"] <= 1.01 * np.sqrt(3)  # of three tensors together, times the multiplier of 1
+    assert found.noise["squares"] <= 1.01 * np.sqrt(3) * 2 * np.sqrt(2) * bound**2
+    np.testing.assert_allclose(found.value, np.concatenate(rows).var(0), atol=0.02 * bound**2)
+
+
 @pytest.mark.parametrize("name", ["count", "mean", "covariance", "regression", "table"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e6, -3.5])
 def test_a_row_out_of_bounds_moves_no_sum_by_more_than_the_row(name: str, value: float) -> None:
@@ -218,7 +228,7 @@ def test_a_server_gets_one_sum_of_a_party_s_rows_and_not_a_second_one_to_subtrac
                 play(server, clients, mine, cohort=(0, 1, 2))
             continue
         found = every - play(server, clients, mine, cohort=(0, 1, 2)).total["sum"]
-        np.testing.assert_allclose(found, parties[3].sum(0), atol=1e-6)
+        np.testing.assert_allclose(found, statistic.summand(parties[3])["sum"], atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["mean", "variance", "covariance", "covariance, ddof", "least squares"])
@@ -226,7 +236,7 @@ def test_the_error_bounds_what_any_errors_of_the_sums_do(name: str) -> None:
     """Random errors up to their bounds, of the count too: it is not exact under CKKS with many rows declared."""
     statistic, parties, expected = CASES[name]
     rng = np.random.default_rng(3)
-    summands = [statistic.summand(*(party if isinstance(party, tuple) else (party,))) for party in parties]
+    summands = [statistic._summand(*(party if isinstance(party, tuple) else (party, None))) for party in parties]
     sums = {key: np.sum([summand[key] for summand in summands], axis=0) for key in summands[0]}
     for size in (1e-9, 1e-3, 0.5, 3.0):
         for _ in range(200):

@@ -4,14 +4,20 @@ All parties agree on `terms`, which fix the tensors that are summed, public boun
 how the sum is made (in the clear, masked, encrypted, noised). Each party computes its `summand`, `securefed.parties`
 carries out the sum, and the holder of the result computes the `estimate`. Exact defences sum in fixed point: integers
 that stand for multiples of a small step. So a sum has a known largest error. A tensor's sensitivity is the largest
-change of its sum, in L2 norm, if one row is added or removed; noise for differential privacy is in proportion to it.
+change of its sum, in L2 norm, if one row is added or removed.
+
+Noise for single rows has one standard deviation for all entries, in proportion to the sensitivity of all tensors
+together. In the tensors' own units the sum of ages up to 120 would set the noise of the count beside it too, which
+would drown. So each tensor is summed in a unit of its own, the power of two at or above its sensitivity: dividing by it
+is exact, and each tensor then moves by at most 1. `_summand` and `_value` know nothing of units.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -55,7 +61,7 @@ class Estimate:
     noise: Mapping[str, float]
     count: float
     survivors: tuple[ClientId, ...]
-    plan: Plan
+    plan: Plan = field(repr=False)
     detail: Mapping[str, Array]
 
 
@@ -118,6 +124,11 @@ class Statistic(ABC):
     def _declared(self) -> str:
         """Return the bounds of a row in words, for errors."""
 
+    def _units(self) -> dict[str, float]:
+        """Return by name the unit in which each tensor is summed."""
+        known = {tensor.name: tensor.sensitivity or 1.0 for tensor in self.tensors()}
+        return {name: 2.0 ** math.ceil(math.log2(sensitivity)) for name, sensitivity in known.items()}
+
     def terms(
         self, *, clients: int, defense: Link | None = None, cohort: int | None = None, epsilon: float | None = None,
         rounds: int | None = 1,
@@ -128,8 +139,9 @@ class Statistic(ABC):
             clients: number of parties.
             defense: how the sum is made. With `chain(records(), gaussian(z), secure_aggregation())` it is private
                 whether a row is there (to replace a row by another moves the sum by up to twice as much), with
-                `chain(clip(norm), ...)` whether a party is. The former needs `outliers="omit"`, and `rows` that are
-                known to be more than any party has: a party with more takes no part, which noise does not hide.
+                `chain(clip(norm), ...)` whether a party is, with a norm for what `summand` returns. The former needs
+                `outliers="omit"`, and `rows` that are known to be more than any party has: a party with more takes no
+                part, which noise does not hide.
             cohort: parties planned for the round; all by default.
             epsilon: privacy budget over all rounds with these terms.
             rounds: rounds at most. A party's rows are the same in every round, so a server that sums them twice, over
@@ -142,8 +154,16 @@ class Statistic(ABC):
                 whole party out of the sum, by more than the noise hides.
             ConfigError, PlanError: as `SumTerms`.
         """
+        units = self._units()
+        tensors = tuple(
+            replace(
+                tensor, bound=tensor.bound / units[tensor.name],
+                sensitivity=tensor.sensitivity and tensor.sensitivity / units[tensor.name],
+            )
+            for tensor in self.tensors()
+        )  # fmt: skip
         terms = SumTerms(
-            self.tensors(), clients, clients if cohort is None else cohort, as_defense(defense), largest_weight=1.0,
+            tensors, clients, clients if cohort is None else cohort, as_defense(defense), largest_weight=1.0,
             weighted=False, base=False, epsilon=epsilon, rounds=rounds,
         )  # fmt: skip
         privacy = terms.plan.privacy
@@ -155,7 +175,7 @@ class Statistic(ABC):
         return terms
 
     def summand(self, x: Rows, y: Rows | None = None) -> dict[str, Array]:
-        """Compute one party's part of the sum: the update for `SumClient.receive`.
+        """Compute one party's part of the sum: the update for `SumClient.receive`, each tensor in its own unit.
 
         Give it as a function, `receive(request, lambda: statistic.summand(x))`: a party for which it raises then takes
         no part, and the server does not learn which party that was. A plain call raises instead.
@@ -173,7 +193,8 @@ class Statistic(ABC):
         target = None if y is None else np.asarray(real_array(y, "y"), np.float64)
         self._check(rows, target)
         kept = self._kept(rows, target)
-        return self._summand(rows[kept], None if target is None else target[kept])
+        units, own = self._units(), self._summand(rows[kept], None if target is None else target[kept])
+        return {name: value / units[name] for name, value in own.items()}
 
     def _kept(self, x: Array, y: Array | None) -> Array:
         """Return which rows are summed, (rows,), or refuse them all."""
@@ -197,15 +218,16 @@ class Statistic(ABC):
         Raises:
             DataError: the sum holds too few rows for the statistic.
         """
-        noised = result.plan.noised
-        error = {name: result.error[name] * result.weight for name in result.total}
-        total = dict(result.total)
+        noised, units = result.plan.noised, self._units()
+        error = {name: result.error[name] * result.weight * units[name] for name in result.total}
+        total = {name: value * units[name] for name, value in result.total.items()}
+        noise = {name: deviation * units[name] for name, deviation in result.noise.items()}
         if not noised and error["count"] < 0.5:  # whole rows: rounding is exact
             total["count"], error["count"] = np.rint(total["count"]), 0.0
         if not noised and total["count"] < 1:
             raise DataError("no party in the sum has any rows")
         value, bound, detail = self._value(Sums(total, error, noised))
-        return Estimate(value, bound, dict(result.noise), float(total["count"]), result.survivors, result.plan, detail)
+        return Estimate(value, bound, noise, float(total["count"]), result.survivors, result.plan, detail)
 
     def simulate(self, parties: Sequence[Rows], defense: Link | None = None) -> Estimate:
         """Compute the statistic where all parties' rows are in this process.
@@ -235,6 +257,6 @@ def check_table(x: Array, columns: int, most: int, *, of: str = "") -> None:
         of: what the columns hold, such as " of codes", for the error.
     """
     if x.ndim != 2 or x.shape[1] != columns:
-        raise DataError(f"x must have {columns} columns{of}; got shape {x.shape}")
+        raise DataError(f"x must have {columns} columns{of}, as declared (features=...); got shape {x.shape}")
     if len(x) > most:
         raise DataError(f"{len(x)} rows, and {most} are declared as the most of one party; declare more")
