@@ -19,10 +19,11 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 
+from securefed._hyperparameters import check_choice
 from securefed._messages import ClientId, Transcript
 from securefed._tensors import Array, Tensors
 from securefed.errors import DataError, TranscriptError
@@ -71,6 +72,10 @@ class FlowerRecording:
     form: Form = "updates"
     weighted: bool = True
     _rounds: list[_RecordedRound] = field(default_factory=list, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Check `form`; raise `ConfigError` for another word."""
+        check_choice("form", self.form, get_args(Form))
 
     def messages(self, sent: Iterable[Any], replies: Iterable[Any]) -> None:
         """Record a round of Flower `Message`s; other types than `train` and replies with an error are ignored.

@@ -18,7 +18,7 @@ from securefed.attacks._diagnosis import explained, resolution
 from securefed.attacks._gradient_inversion.sample_fit import SampleFit
 from securefed.attacks.scores import match, relative_error
 from securefed.datasets._base import Dataset
-from securefed.errors import DataError, TranscriptError
+from securefed.errors import ConfigError, DataError, TranscriptError
 from securefed.problems import SoftmaxRegression
 from securefed.recording._flower import FlowerRecording, arrays_of
 from securefed.recording._recording import public_of
@@ -184,6 +184,8 @@ def test_models_themselves_can_be_kept() -> None:
 
 
 def test_what_no_transcript_can_be_made_of_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="form must be one of 'updates', 'models'; got 'model'"):
+        recording(form="model")
     with pytest.raises(TranscriptError, match="no training round"):
         recording().finish()
     told, one = recording(), {"fc.weight": first()[0], "fc.bias": first()[1]}
