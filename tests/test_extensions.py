@@ -17,6 +17,7 @@ import pytest
 
 from securefed._auditing.registered.registered_audit import audit
 from securefed._auditing.report.decision import decision
+from securefed._auditing.report.next_runs import NextRun, enough_seeds, open_runs, parsed
 from securefed._registry import Entry
 from securefed._runtime.federation import Federation
 from securefed._runtime.run_options import RunOptions
@@ -236,6 +237,9 @@ def test_messages_that_no_registered_attack_reads_are_attacked_by_simulation(tmp
     assert report.settings["audit"]["acceptable"] == 0.2
     found = [cell.leakage.low for cell in report.cells if (cell.view, cell.secret) == ("server", "gram")]
     assert max(found) > 0.99
+    again = [*open_runs(report), NextRun("", enough_seeds(report))]
+    assert all(run.command.startswith("securefed audit") for run in again)
+    assert all(dict(parsed(run.command))["--algorithms"] == "statistics/ridge" for run in again)
     named = audit(["statistics/ridge"], ["plain"], ["gram/power"], **settings, seeds=1)
     assert not named.cells
     assert "says nothing of what the messages give away" in decision(named)

@@ -241,6 +241,8 @@ def _command(report: AuditResult, cells: Sequence[Cell], **changes: Any) -> str:
     defenses = list(dict.fromkeys([PLAIN, *(cell.defense for cell in cells)]))
     options = {f"--{name.replace('_', '-')}": str(value) for name, value in changes.items()}
     named = {"--algorithms": ",".join(own), "--defenses": ",".join(defenses)}
+    if not set(own) <= set(algorithms.names):  # a user's own class, which the command names by its module
+        del named["--algorithms"]
     return changed(report.command, {**named, **options, "--out": _folder(changes)})
 
 
