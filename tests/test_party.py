@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from securefed._commands import party_turns
 from securefed._commands.cli import app
-from securefed._commands.party_files import MessageName, locked, read_arrays, requests_in
+from securefed._commands.party_files import MessageName, csv_bytes, locked, read_arrays, requests_in
 from securefed.errors import StorageError
 
 RUNNER = CliRunner()
@@ -72,6 +72,8 @@ def check(round: int, clients: Any) -> dict[str, Any]:
     mean = read_arrays(Path(f"exchange/round-{round}-mean.npz"))
     for name, value in expected(clients).items():
         np.testing.assert_allclose(mean[name], value, atol=1e-9)
+    table = read_arrays(Path(f"exchange/round-{round}-mean.csv"))
+    assert all(np.array_equal(table[name], mean[name]) for name in mean)
     facts: dict[str, Any] = json.loads(Path(f"exchange/round-{round}-result.json").read_text())
     assert facts["survivors"] == list(clients)
     assert facts["weight"] == pytest.approx(sum(WEIGHTS[i] for i in clients))
@@ -287,6 +289,8 @@ def test_files_that_hold_no_update_are_refused(here: Path, name: str, content: b
 def test_a_table_of_one_line_holds_single_numbers(tmp_path: Path) -> None:
     (tmp_path / "counts.csv").write_text("patients,deaths\r\n120,3\r\n")
     assert read_arrays(tmp_path / "counts.csv") == {"patients": 120.0, "deaths": 3.0}
+    assert csv_bytes({"patients": np.asarray(120.5), "deaths": np.asarray(3)}) == b"patients,deaths\n120.5,3\n"
+    assert csv_bytes({"w": np.eye(2)}) == csv_bytes({"w": np.ones(2), "b": np.ones(3)}) == b""
 
 
 def test_identities_are_private_and_kept(here: Path) -> None:

@@ -127,6 +127,16 @@ def npz_bytes(arrays: Mapping[str, Array]) -> bytes:
     return out.getvalue()
 
 
+def csv_bytes(arrays: Mapping[str, Array]) -> bytes:
+    """Encode arrays by name as a .csv file that `read_arrays` reads; empty where they are not one table of columns."""
+    columns = [np.atleast_1d(array) for array in arrays.values()]
+    if len({column.shape for column in columns}) != 1 or columns[0].ndim != 1:
+        return b""
+    out = io.StringIO(newline="")
+    csv.writer(out, lineterminator="\n").writerows([[*arrays], *zip(*(one.tolist() for one in columns), strict=True)])
+    return out.getvalue().encode()
+
+
 def _read_npz(data: bytes) -> dict[str, Any]:
     """Read NumPy arrays by name; nothing is unpickled."""
     try:

@@ -20,7 +20,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from securefed._commands.party_files import MessageName, check_private, locked, npz_bytes, requests_in, write_whole
+from securefed._commands.party_files import (
+    MessageName,
+    check_private,
+    csv_bytes,
+    locked,
+    npz_bytes,
+    requests_in,
+    write_whole,
+)
 from securefed._messages import REFUSAL, SERVER, Message
 from securefed._persistence import container
 from securefed._persistence.file_errors import storage_errors
@@ -312,10 +320,12 @@ class _Turn:
         # an .npz file holds the time of writing: one that is there stays, since written again it would differ
         if not (self.at.folder / f"{stem}-mean.npz").exists():
             write_whole(self.at.folder / f"{stem}-mean.npz", npz_bytes(self.mean))
+        if table := csv_bytes(self.mean):
+            write_whole(self.at.folder / f"{stem}-mean.csv", table)
         write_whole(self.at.folder / f"{stem}-result.json", (json.dumps(facts, indent=1) + "\n").encode())
         return [
             f"Round {facts['round']} is complete, of {_clients(facts['survivors']).lower()}: "
-            f"{stem}-mean.npz holds the mean, and {stem}-result.json the rest."
+            f"{stem}-mean.npz {'and .csv hold' if table else 'holds'} the mean, and {stem}-result.json the rest."
         ]
 
     def _waited_for(self, parties: Sequence[int]) -> list[str]:
