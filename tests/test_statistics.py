@@ -128,6 +128,15 @@ def test_a_statistic_is_as_precise_under_noise_whatever_the_unit_of_the_rows(bou
     np.testing.assert_allclose(found.value, np.concatenate(rows).var(0), atol=0.02 * bound**2)
 
 
+@pytest.mark.parametrize("bound", [2.0**-9, 1.0, 1000.0])
+def test_a_regression_is_as_precise_under_noise_whatever_the_unit_of_the_rows(bound: float) -> None:
+    parties = [(x, x @ [1.0, -2.0] + bound) for x in (bound * RNG.uniform(-1, 1, (1000, 2)) for _ in range(3))]
+    statistic = LinearRegression(2, bound=bound, target_bound=4 * bound, rows=1000, outliers="omit")
+    found = statistic.simulate(parties, RECORD_NOISE)
+    np.testing.assert_allclose(found.value, [1.0, -2.0], atol=0.15)
+    np.testing.assert_allclose(found.detail["intercept"], bound, atol=0.1 * bound)
+
+
 @pytest.mark.parametrize("name", ["count", "mean", "covariance", "regression", "table"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e6, -3.5])
 def test_a_row_out_of_bounds_moves_no_sum_by_more_than_the_row(name: str, value: float) -> None:

@@ -127,7 +127,7 @@ class Statistic(ABC):
     def _units(self) -> dict[str, float]:
         """Return by name the unit in which each tensor is summed."""
         known = {tensor.name: tensor.sensitivity or 1.0 for tensor in self.tensors()}
-        return {name: 2.0 ** math.ceil(math.log2(sensitivity)) for name, sensitivity in known.items()}
+        return {name: power_of_two(sensitivity) for name, sensitivity in known.items()}
 
     def terms(
         self, *, clients: int, defense: Link | None = None, cohort: int | None = None, epsilon: float | None = None,
@@ -245,6 +245,11 @@ class Statistic(ABC):
             raise ConfigError("a statistic needs at least one party's rows")
         terms = self.terms(clients=len(summands), defense=defense)
         return self.estimate(play_round(SumServer(terms), [{"update": summand} for summand in summands]))
+
+
+def power_of_two(size: float) -> float:
+    """Return the least power of two that is at least `size`: dividing by it is exact."""
+    return 2.0 ** math.ceil(math.log2(size))
 
 
 def check_table(x: Array, columns: int, most: int, *, of: str = "") -> None:

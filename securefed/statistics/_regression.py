@@ -12,6 +12,9 @@ kappa |dA| < 1 (Golub and Van Loan, Matrix Computations, 2.6), by
 with |w| the norm of the computed one. The errors are those of fixed point, in which exact defences sum; noise is not
 counted.
 
+All of this is in units of the powers of two at or above the bounds of x and y, in which every entry is at most 1:
+beside the 1 of the intercept, entries of another size would leave A's parts with errors and noise of another size.
+
 Each party adds its own A, b and number of rows to one secure sum (`Statistic` in _base.py). Each tensor of the sum is
 declared with its largest entry at one party, and its sensitivity: the largest L2 norm of what one row adds. `_within`
 tells the rows that keep to what was declared, `_summand` computes one party's part, and `_value` the coefficients, the
@@ -29,7 +32,7 @@ from securefed._hyperparameters import check_integer, check_number, check_positi
 from securefed._tensors import Array
 from securefed.errors import DataError
 from securefed.parties._summed_tensor import SummedTensor
-from securefed.statistics._base import Statistic, Sums, check_table
+from securefed.statistics._base import Statistic, Sums, check_table, power_of_two
 from securefed.statistics._moments import symmetric
 
 
@@ -65,20 +68,26 @@ class LinearRegression(Statistic):
         check_number("ridge", self.ridge, 0)
 
     @property
+    def _unit(self) -> tuple[float, float]:
+        """Units of x and of y."""
+        return power_of_two(self.bound), power_of_two(self.target_bound)
+
+    @property
     def _width(self) -> int:
         """Number of coefficients, the intercept included."""
         return self.features + int(self.intercept)
 
     def tensors(self) -> tuple[SummedTensor, ...]:
         """Return count, the upper triangle of A, and b."""
-        largest, width = max(self.bound, 1.0) if self.intercept else self.bound, self._width
-        square = self.features * self.bound**2 + int(self.intercept)  # largest squared norm of a row z
+        (unit, target_unit), width = self._unit, self._width
+        bound, target = self.bound / unit, self.target_bound / target_unit
+        largest = 1.0 if self.intercept else bound
+        square = self.features * bound**2 + int(self.intercept)  # largest squared norm of a row z
         return (
             SummedTensor("count", (), float(self.rows), sensitivity=1.0),
             SummedTensor("products", (width * (width + 1) // 2,), self.rows * largest**2, sensitivity=square),
             SummedTensor(
-                "targets", (width,), self.rows * largest * self.target_bound,
-                sensitivity=math.sqrt(square) * self.target_bound,
+                "targets", (width,), self.rows * largest * target, sensitivity=math.sqrt(square) * target
             ),
         )  # fmt: skip
 
@@ -94,16 +103,18 @@ class LinearRegression(Statistic):
         return f"entries of x are at most {self.bound:g}, of y at most {self.target_bound:g}"
 
     def _summand(self, x: Array, y: Array | None) -> dict[str, Array]:
-        z = np.column_stack([np.ones(len(x)), x]) if self.intercept else x
+        unit, target_unit = self._unit
+        z = np.column_stack([np.ones(len(x)), x / unit]) if self.intercept else x / unit
         return {
             "count": np.asarray(float(len(x))),
             "products": (z.T @ z)[np.triu_indices(self._width)],
-            "targets": z.T @ np.asarray(y),
+            "targets": z.T @ (np.asarray(y) / target_unit),
         }
 
     def _value(self, sums: Sums) -> tuple[Array, Array, dict[str, Array]]:
+        unit, target_unit = self._unit
         matrix = symmetric(sums.total["products"], self._width)
-        penalty = np.full(self._width, self.ridge)
+        penalty = np.full(self._width, self.ridge / unit**2)
         if self.intercept:
             penalty[0] = 0.0
         matrix = matrix + np.diag(penalty)
@@ -115,6 +126,6 @@ class LinearRegression(Statistic):
         right = sums.error["targets"] * math.sqrt(self._width)  # norm of db
         # the bound above with kappa = 1 / smallest
         bound = (right + moved * float(np.linalg.norm(weights))) / (smallest - moved)
-        first = int(self.intercept)
-        detail = {"intercept": np.asarray(weights[0] if self.intercept else 0.0)}
-        return weights[first:], np.full(self.features, bound), detail
+        first, slope = int(self.intercept), target_unit / unit
+        detail = {"intercept": np.asarray(target_unit * weights[0] if self.intercept else 0.0)}
+        return slope * weights[first:], np.full(self.features, slope * bound), detail
