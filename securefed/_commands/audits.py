@@ -69,8 +69,9 @@ def audit(
     rows_per_client: Annotated[
         str | None,
         typer.Option(
-            help="Rows of every client, or several numbers with commas between them: one row of the report for each. "
-            "Under --owner-column the most rows of a client."
+            help="Rows of every client; by default an even share of a file, and of a named set those of each audit "
+            "case. Several numbers with commas between them make one row of the report for each. Under --owner-column "
+            "the most rows of a client."
         ),
     ] = None,
     rounds: Rounds = None,

@@ -81,7 +81,10 @@ DefenseSettings = Annotated[
     ),
 ]
 RowsPerClient = Annotated[
-    int | None, typer.Option(help="Rows of every client; under --owner-column the most rows of a client.")
+    int | None,
+    typer.Option(
+        help="Rows of every client, by default an even share of a file; under --owner-column the most rows of a client."
+    ),
 ]
 Rounds = Annotated[int | None, typer.Option(help="Training rounds; by default those of each algorithm's audit case.")]
 Standardise = Annotated[

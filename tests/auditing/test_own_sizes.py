@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from securefed._auditing.cases import case
+from securefed._auditing.cases.data_splits import dealt_rows
 from securefed._auditing.cases.own_setup import OwnSetup, head_text, owner_note
 from securefed._auditing.registered.audited_defenses import (
     CKKS,
@@ -125,6 +126,10 @@ def test_the_report_says_the_sizes_the_warning_and_a_command_that_repeats_it(tmp
     for part in ("--owner-column site", "--rows-per-client 2", "--rounds 2", "--set learning_rate=0.5"):
         assert part in report.command
     assert "--clients" not in report.command
+    dealt = audit(data=str(path), clients=4, defenses=[QUANTISE], **{**QUICK, "rounds": 1})  # 40 rows less 8 held out
+    assert head_text(dealt.settings["optimization/dsgd"]["sizes"]).startswith("4 clients, 8 rows each, ")
+    assert "--clients 4 --rows-per-client 8" in dealt.command
+    assert dealt_rows("digits", load("digits"), 4) is None  # named sets keep the sizes of the audit cases
     scaled = audit(data=str(path), standardise=True, defenses=[QUANTISE], **own, **QUICK)
     assert "warnings" not in scaled.settings["audit"]
 

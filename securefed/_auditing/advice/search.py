@@ -26,7 +26,7 @@ from securefed._auditing.advice.cohorts import COHORTS, CohortUtility, keeps, si
 from securefed._auditing.advice.record_privacy import record_settings
 from securefed._auditing.advice.trials import Trial, Trials
 from securefed._auditing.cases import Prepared, case
-from securefed._auditing.cases.data_splits import HELD_OUT
+from securefed._auditing.cases.data_splits import HELD_OUT, dealt_rows
 from securefed._auditing.cases.own_setup import OwnSetup, owners_of
 from securefed._auditing.engine.worker_processes import run_all
 from securefed._auditing.gate.leakage_limits import require_limit
@@ -82,7 +82,8 @@ def advise(
         data: name of a data set, or the path of an `.npz`, `.csv` or `.parquet` file.
         acceptable: mean leakage of a client's data that the user can live with; at least .06, the smallest that shows.
         clients: number of clients in a round; by default 8, or one for each owner of rows.
-        rows_per_client: rows of every client; by default as the algorithm's audit case has it.
+        rows_per_client: rows of every client; by default as the algorithm's audit case has it, and of a file an even
+            share.
         rounds: number of training rounds, likewise.
         settings: hyper-parameters, which replace those of the audit case.
         standardise: scale every column to mean 0 and standard deviation 1 over all rows.
@@ -110,10 +111,12 @@ def advise(
     check_number("keep", keep, 0, most=1)
     check_integer("seeds", seeds, 2)
     check_choice("fineness", fineness, (1, 2))
-    own = OwnSetup(rows_per_client, rounds, tuple((settings or {}).items()), standardise, owner_column)
     source = load(data, owner=owner_column, label=label_column)
     count = clients if clients is not None else owners_of(source, owner_column) if owner_column else 8
     check_integer("clients", count, 3)
+    if rows_per_client is None and not owner_column:
+        rows_per_client = dealt_rows(data, source, count)
+    own = OwnSetup(rows_per_client, rounds, tuple((settings or {}).items()), standardise, owner_column)
     check_integer("colluding", colluding, 0, count - 2)
     if workers is not None:
         check_integer("workers", workers, 1)

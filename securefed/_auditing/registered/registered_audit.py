@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from securefed import _catalogue as catalogue
 from securefed._auditing.cases import case, defaults, every, require_clients
+from securefed._auditing.cases.data_splits import dealt_rows
 from securefed._auditing.cases.own_setup import OwnSetup, owners_of
 from securefed._auditing.differential_privacy.membership_audit import Play, membership_rows, play, unmeasured_canaries
 from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_report
@@ -83,8 +84,8 @@ def audit(
         attacks: names; all by default.
         data: name of a data set, or the path of an `.npz`, `.csv` or `.parquet` file (`securefed.datasets.load`).
         clients: number of clients; client 0 is attacked. By default 8, or one for each owner of rows.
-        rows_per_client: rows of every client; by default as each algorithm's audit case has it. Of several numbers each
-            makes one row of the report for every algorithm.
+        rows_per_client: rows of every client; by default as each algorithm's audit case has it, and of a file an even
+            share. Of several numbers each makes one row of the report for every algorithm.
         rounds: number of training rounds; by default that of each algorithm's audit case.
         settings: hyper-parameters, which replace those of every algorithm's audit case; `None` as a value goes back to
             the algorithm's own default.
@@ -122,13 +123,15 @@ def audit(
     sizes = (
         (rows_per_client,) if rows_per_client is None or isinstance(rows_per_client, int) else tuple(rows_per_client)
     )
-    own = OwnSetup(
-        sizes[0] if len(sizes) == 1 else None, rounds, tuple((settings or {}).items()), standardise, owner_column
-    )
     source = load(data, owner=owner_column, label=label_column)
     count = clients
     if count is None:
         count = owners_of(source, owner_column) if owner_column else CLIENTS
+    if sizes == (None,) and not owner_column and count > 0:
+        sizes = (dealt_rows(data, source, count),)
+    own = OwnSetup(
+        sizes[0] if len(sizes) == 1 else None, rounds, tuple((settings or {}).items()), standardise, owner_column
+    )
     under, unavailable = choose(defenses)
     with_attacks = _attacks(attacks)
     noised = any(name in NOISES for name in under)
