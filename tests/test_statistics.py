@@ -106,6 +106,17 @@ def test_a_shift_keeps_the_digits_of_a_variance_far_from_zero() -> None:
     assert far.error[0] > 1e-6
 
 
+@pytest.mark.parametrize("kind", [Mean, Variance, Covariance])
+def test_as_many_rows_at_the_bound_as_are_declared_are_summed_to_the_last_digits(kind: Any) -> None:
+    """Adding row by row is off by more than fixed point, and takes the sum of squares beyond its bound."""
+    found = kind(features=2, bound=0.1, rows=9999).simulate([np.full((9999, 2), 0.1)] * 3, secure_aggregation())
+    if kind is Covariance:  # BLAS adds its products
+        np.testing.assert_allclose(found.value, 0.0, atol=1e-15)
+        return
+    assert (np.abs(found.value - (0.1 if kind is Mean else 0.0)) <= found.error).all()
+    assert (found.value >= 0.0).all()  # also where rounding alone is left of a variance
+
+
 @pytest.mark.parametrize("noise", [gaussian(0.5), skellam(0.5)])
 def test_noise_hides_single_rows_and_is_stated(noise: Any) -> None:
     """1000 rows a party: the mean moves by a few deviations of .5 sensitivities over 3000 rows."""
@@ -188,6 +199,8 @@ def test_separate_parties_and_rows_beyond_the_bound_that_nobody_learns_of() -> N
         (lambda: Mean(outliers="clip"), ConfigError, "outliers must be one of 'refuse', 'omit'"),
         (lambda: Mean().terms(clients=3, defense=RECORD_NOISE), ConfigError, "outliers='omit'"),
         (lambda: Mean(bound=0.0), ConfigError, "positive"),
+        (lambda: Variance(bound=1e200).terms(clients=3), ConfigError, "'squares' must be a positive, finite number"),
+        (lambda: Covariance(bound=1e200).terms(clients=3), ConfigError, "'products' must be a positive, finite"),
         (lambda: Mean(features=2, shift=(1.0,)), ConfigError, "shift"),
         (lambda: Histogram((1.0, 0.0)), ConfigError, "ascending"),
         (lambda: ContingencyTable((2, 3)).simulate([np.array([[2, 0]])]), DataError, "whole numbers"),

@@ -18,7 +18,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
@@ -38,6 +38,8 @@ Rows = Any
 """One party's rows: an array (rows, features), or what `np.asarray` turns into one."""
 
 Outliers = Literal["refuse", "omit"]
+_ROUNDING: Final = 1e-9
+"""Relative rounding error that the products of a million rows stay far below."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +49,7 @@ class Estimate:
     Attributes:
         value: the statistic; its shape is stated by its class.
         error: bound on the error by fixed point, of the shape of `value`; zeros where sums are made in the clear.
-            It does not count noise.
+            It does not count noise, nor the rounding of float64 in each party's products and in the value.
         noise: standard deviation of the noise in an entry of each sum that the value is computed from, by name; empty
             without differential privacy.
         count: number of rows of the parties in the sum, as the sum says it (with noise: an estimate).
@@ -194,7 +196,7 @@ class Statistic(ABC):
         self._check(rows, target)
         kept = self._kept(rows, target)
         units, own = self._units(), self._summand(rows[kept], None if target is None else target[kept])
-        return {name: value / units[name] for name, value in own.items()}
+        return {t.name: _within_bound(own[t.name], t.bound) / units[t.name] for t in self.tensors()}
 
     def _kept(self, x: Array, y: Array | None) -> Array:
         """Return which rows are summed, (rows,), or refuse them all."""
@@ -245,6 +247,11 @@ class Statistic(ABC):
             raise ConfigError("a statistic needs at least one party's rows")
         terms = self.terms(clients=len(summands), defense=defense)
         return self.estimate(play_round(SumServer(terms), [{"update": summand} for summand in summands]))
+
+
+def _within_bound(total: Array, bound: float) -> Array:
+    """Take back what rounding added beyond a bound, which exact sums keep to and which would void the round."""
+    return np.where(np.abs(total) <= bound * (1 + _ROUNDING), np.clip(total, -bound, bound), total)
 
 
 def power_of_two(size: float) -> float:

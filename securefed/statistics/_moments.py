@@ -79,7 +79,7 @@ class _Moments(Statistic):
         return f"entries are at most {self.bound:g} from the shift"
 
     def _summand(self, x: Array, y: Array | None) -> dict[str, Array]:
-        return {"count": np.asarray(float(len(x))), "sum": self._shifted(x).sum(0)}
+        return {"count": np.asarray(float(len(x))), "sum": _column_sums(self._shifted(x))}
 
     def _mean(self, sums: Sums) -> tuple[Array, Array]:
         """Return the mean of the shifted rows, and the bound on its error."""
@@ -122,20 +122,22 @@ class Variance(_Moments):
 
     def tensors(self) -> tuple[SummedTensor, ...]:
         """Return count, sum and sum of squares."""
-        square = self.bound**2
+        square = float(self.bound) * self.bound  # infinite where ** raises; `SummedTensor` refuses it by name
         moment = SummedTensor(
             "squares", (self.features,), self.rows * square, sensitivity=math.sqrt(self.features) * square
         )
         return (*super().tensors(), moment)
 
     def _summand(self, x: Array, y: Array | None) -> dict[str, Array]:
-        return super()._summand(x, y) | {"squares": (self._shifted(x) ** 2).sum(0)}
+        return super()._summand(x, y) | {"squares": _column_sums(self._shifted(x) ** 2)}
 
     def _value(self, sums: Sums) -> tuple[Array, Array, dict[str, Array]]:
         mean, error = self._mean(sums)
         second, moved = _ratio(sums, sums.total["squares"], "squares")
         # (m + e)^2 differs from m^2 by at most 2 |m| e + e^2
         value, bound = _unbiased(sums, self.ddof, second - mean**2, moved + 2 * np.abs(mean) * error + error**2)
+        # rounding takes the variance of a constant column below 0; noise may do so too, and would be biased by a cut
+        value = value if sums.noised else np.maximum(value, 0.0)
         return value, bound, {"mean": mean + np.asarray(self.shift)}
 
 
@@ -151,7 +153,7 @@ class Covariance(_Moments):
 
     def tensors(self) -> tuple[SummedTensor, ...]:
         """Return count, sum and the upper triangle of the sum of outer products."""
-        square, entries = self.bound**2, self.features * (self.features + 1) // 2
+        square, entries = float(self.bound) * self.bound, self.features * (self.features + 1) // 2
         moment = SummedTensor("products", (entries,), self.rows * square, sensitivity=self.features * square)
         return (*super().tensors(), moment)
 
@@ -166,6 +168,11 @@ class Covariance(_Moments):
         centred, bound = second - np.outer(mean, mean), moved + cross + cross.T + np.outer(error, error)
         value, bound = _unbiased(sums, self.ddof, centred, bound)
         return value, bound, {"mean": mean + np.asarray(self.shift)}
+
+
+def _column_sums(x: Array) -> Array:
+    """Sum each column, rounded once: adding row by row would lose more digits than fixed point does."""
+    return np.array([math.fsum(column) for column in x.T])
 
 
 def symmetric(triangle: Array, size: int) -> Array:
