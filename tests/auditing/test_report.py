@@ -13,6 +13,7 @@ import pytest
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, Cell
 from securefed._auditing.engine.statistics import INCONCLUSIVE, NOT_DETECTED, Interval, Verdict, verdict
+from securefed._auditing.gate.leakage_limits import leaks
 from securefed._auditing.report import charts, comparison
 from securefed._auditing.report.actions import actions, algorithm_actions
 from securefed._auditing.report.algorithm_section import section
@@ -260,6 +261,14 @@ def test_attacks_that_would_not_have_noticed_the_leak_show_no_remedy() -> None:
     for detectable, holds in ((0.06, True), (0.43, False), (math.nan, False)):
         seen = replace(quiet, verdict=replace(quiet.verdict, detectable=detectable))
         assert (remedy(report(seen), "pca/faps", 0.1) is not None) == holds
+
+
+def test_few_seeds_are_judged_by_students_upper_end() -> None:
+    sums = cell("pca/faps", "secure_aggregation", "sum only", 0.085)  # up to .095, by Student's up to .11 of 3 seeds
+    for seeds, holds in ((10, True), (3, False)):
+        made = report(replace(sums, leakage=replace(sums.leakage, seeds=seeds)))
+        assert (remedy(made, "pca/faps", 0.1) is not None) == holds
+        assert (leaks(made, 0.1, ["sum only"], [CLIENT]) == []) == holds
 
 
 def test_a_small_leak_found_by_a_search_that_failed_is_the_least_that_leaks_and_no_remedy() -> None:

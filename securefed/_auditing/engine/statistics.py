@@ -88,7 +88,8 @@ class Verdict:
     Attributes:
         word: `exposed`, `partial`, `not detected` or `inconclusive`.
         detectable: the smallest mean leakage that would have been called partial in 8 of 10 repetitions, given the
-            spread over seeds; NaN for one seed, whose spread is unknown. It holds for leaks that the attack can see: it
+            spread over seeds (below `ENOUGH` seeds, of uncertain spread, in 6 or 7); NaN for one seed, whose spread is
+            unknown. It holds for leaks that the attack can see: it
             says nothing of an attack that failed, nor of a leak in a form that no attack looks for.
     """
 
@@ -141,6 +142,15 @@ def widened(values: Interval) -> float:
     if values.seeds < 2 or values.seeds >= ENOUGH:
         return distance
     return max(distance, float(stdtrit(values.seeds - 1, 0.975)) * values.deviation / math.sqrt(values.seeds))
+
+
+def upper(values: Interval) -> float:
+    """Return the upper end by which a protection is judged: `high`; below `ENOUGH` seeds Student's, if that is larger.
+
+    Of normal values the bootstrap's upper end alone lies below the true mean in 13 % of the cases at 3 seeds, and in
+    9 % at 5, where 2.5 % are meant. One seed has no spread: the end is its value. No leakage is above 1.
+    """
+    return values.high if values.seeds >= ENOUGH else max(values.high, min(values.mean + widened(values), 1.0))
 
 
 def seeds_for(leakage: Interval, null: Interval, limit: float) -> int | None:

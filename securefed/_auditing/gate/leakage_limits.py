@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.results import POOLED, Cell, Secret
-from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE, seeds_for
+from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE, seeds_for, upper
 from securefed._auditing.report.report_words import why_inconclusive
 from securefed._auditing.report.selections import strongest
 from securefed.attacks.views import SUM_ONLY
@@ -78,7 +78,8 @@ def reasons(report: Report, limit: float) -> list[Reason]:
 
     Args:
         report: of the audit.
-        limit: a leakage, which the upper end of every interval must not exceed.
+        limit: a leakage, which the upper end of every interval in the report must not exceed; below 10 seeds these
+            intervals are too narrow (`upper`), and the gate may pass a leak somewhat above the limit.
     """
     above = [
         Reason("above", _where(cell, cell.attack), f"up to {cell.leakage.high:.3f}")
@@ -97,7 +98,7 @@ def reasons(report: Report, limit: float) -> list[Reason]:
 
 
 def leaks(report: Report, limit: float, views: Sequence[str], secrets: Sequence[Secret]) -> list[str]:
-    """List every cell whose interval reaches the limit, and every client, row or column that was reconstructed.
+    """List every cell whose `upper` end reaches the limit, and every client, row or column that was reconstructed.
 
     Args:
         report: of the audit.
@@ -110,9 +111,9 @@ def leaks(report: Report, limit: float, views: Sequence[str], secrets: Sequence[
     """
     cells = _chosen(report, views, secrets)
     out = [
-        f"{_place(cell)}: up to {cell.leakage.high:.2f}{_seeds_needed(cell, limit)}"
+        f"{_place(cell)}: up to {upper(cell.leakage):.2f}{_seeds_needed(cell, limit)}"
         for cell in cells
-        if cell.leakage.high >= limit
+        if upper(cell.leakage) >= limit
     ]
     return out + [f"{_place(cell)}: {cell.given_away} was reconstructed" for cell in cells if cell.given_away]
 

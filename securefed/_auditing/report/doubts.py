@@ -13,7 +13,7 @@ from typing import Final
 
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 from securefed._auditing.engine.results import CLIENT, Cell
-from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE
+from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE, upper
 from securefed._auditing.report.report_words import in_sentence, leak_text, listed, search_failed, short
 from securefed._auditing.report.selections import ALONE, PLAIN, strongest
 
@@ -41,7 +41,7 @@ def doubts(report: AuditResult, names: Collection[str]) -> str:
     settled = {
         (cell.algorithm, cell.defense)
         for cell in best
-        if cell.verdict.word in FOUND and cell.leakage.high > level
+        if cell.verdict.word in FOUND and upper(cell.leakage) > level
     }  # fmt: skip
     quiet: dict[str, list[Cell]] = {cause: [] for cause in _CAUSES}
     order = list(_CAUSES)  # of several views under one protection the first cause in this order counts
@@ -68,7 +68,7 @@ def _cause(cell: Cell, level: float) -> str:
 
 def _missed(cell: Cell) -> float:
     """Return the largest leak that the attack of a cell does not exclude."""
-    return max(cell.verdict.detectable, cell.leakage.high)
+    return max(cell.verdict.detectable, upper(cell.leakage))
 
 
 def _clause(cause: str, cells: list[Cell]) -> str:

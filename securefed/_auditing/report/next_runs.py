@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 from securefed._auditing.advice.advice_values import LEAST_ACCEPTABLE
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 from securefed._auditing.engine.results import CLIENT, Cell
-from securefed._auditing.engine.statistics import ENOUGH, INCONCLUSIVE, NOT_DETECTED, PARTIAL_FROM, seeds_for
+from securefed._auditing.engine.statistics import ENOUGH, INCONCLUSIVE, NOT_DETECTED, PARTIAL_FROM, seeds_for, upper
 from securefed._auditing.report.message_size import too_few_numbers
 from securefed._auditing.report.observers import names_secrets
 from securefed._auditing.report.outcomes import outcomes
@@ -94,7 +94,7 @@ def _open(report: AuditResult) -> list[Cell]:
 
     def weak(cell: Cell) -> bool:
         counts = cell.owner == CLIENT and cell.view in ALONE and cell.defense != PLAIN
-        quiet = cell.verdict.word == NOT_DETECTED and not max(cell.verdict.detectable, cell.leakage.high) <= level
+        quiet = cell.verdict.word == NOT_DETECTED and not max(cell.verdict.detectable, upper(cell.leakage)) <= level
         return counts and quiet and short(cell.algorithm) in waiting
 
     return [cell for cell in best if cell.verdict.word == INCONCLUSIVE or weak(cell)]

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 from securefed._auditing.engine.results import CLIENT, Cell
-from securefed._auditing.engine.statistics import FOUND
+from securefed._auditing.engine.statistics import FOUND, upper
 from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
 from securefed._auditing.report.report_words import short
 from securefed._auditing.report.selections import ALONE, PLAIN, Remedy, remedies
@@ -66,7 +66,7 @@ def _outcome(report: AuditResult, name: str, level: float, cells: Sequence[Cell]
     """
     protected = [cell for cell in cells if cell.defense != PLAIN]
     # unprotected messages hide no more than protected ones
-    bare = not any(cell.verdict.word in FOUND and cell.leakage.high > level for cell in protected)
+    bare = not any(cell.verdict.word in FOUND and upper(cell.leakage) > level for cell in protected)
     held = [item for item in remedies(report, name, level) if bare or item.defense != PLAIN]
     if any(item.defense == PLAIN for item in held):
         return Outcome(short(name), "safe", tuple(item for item in held if item.defense == PLAIN))
@@ -87,5 +87,5 @@ def _unknown(cells: Sequence[Cell], level: float) -> bool:
     to hold for one of three reasons: its attacks failed, a secret that leaks from plain messages was not attacked under
     it, or an interval reaches above the level although no leak was found.
     """
-    leaking = {cell.defense for cell in cells if cell.verdict.word in FOUND and cell.leakage.high > level}
+    leaking = {cell.defense for cell in cells if cell.verdict.word in FOUND and upper(cell.leakage) > level}
     return any(cell.defense not in leaking for cell in cells)

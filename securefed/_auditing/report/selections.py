@@ -20,7 +20,7 @@ from typing import Final
 
 from securefed._auditing.engine.audit_result import AuditResult
 from securefed._auditing.engine.results import CLIENT, RECORD, Cell
-from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE, NOT_DETECTED, SIGHTED
+from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE, NOT_DETECTED, SIGHTED, upper
 from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
 
 ALONE: Final = ("server", "sum only", CHANGING_SURVIVORS)
@@ -121,8 +121,8 @@ def remedies(report: AuditResult, algorithm: str, level: float, views: Sequence[
     for defense in dict.fromkeys(cell.defense for cell in report.of(algorithm)):
         cells = [cell for cell in seen if cell.defense == defense]
         records = [cell for cell in members if cell.defense == defense]
-        leaks = [cell.leakage.high for cell in cells]
-        leaks += [cell.leakage.high for cell in records if cell.verdict.word in FOUND]
+        leaks = [upper(cell.leakage) for cell in cells]
+        leaks += [upper(cell.leakage) for cell in records if cell.verdict.word in FOUND]
         # nothing is shown by attacks that could have missed such a leak, nor where a secret was not attacked that plain
         # messages give away
         # a leak that is known of sums does not say that a failed attack on single messages would find no more
