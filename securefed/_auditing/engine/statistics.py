@@ -89,8 +89,8 @@ class Verdict:
         word: `exposed`, `partial`, `not detected` or `inconclusive`.
         detectable: the smallest mean leakage that would have been called partial in 8 of 10 repetitions, given the
             spread over seeds (below `ENOUGH` seeds, of uncertain spread, in 6 or 7); NaN for one seed, whose spread is
-            unknown. It holds for leaks that the attack can see: it
-            says nothing of an attack that failed, nor of a leak in a form that no attack looks for.
+            unknown. It holds for leaks that the attack can see: it says nothing of an attack that failed, nor of a leak
+            in a form that no attack looks for.
     """
 
     word: str
