@@ -34,7 +34,7 @@ class RecordPrivacy(Transform):
         has being public. Records of different clients do not add up: every record is with one client.
     Range: under noise an entry beyond its declared bound is cut to it, and one that is no number becomes 0, so that no
         client refuses because of its records. Cutting brings no two messages further apart, so epsilon holds.
-    Not promised: anything for a client's records together (k of them cost about k epsilon).
+    Not promised: anything for a client's records together (at one delta, k of them cost more than k epsilon).
     """
 
     name: ClassVar[str] = "records"

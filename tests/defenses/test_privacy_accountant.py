@@ -103,6 +103,16 @@ def test_calibrated_noise_keeps_the_promise_and_hardly_less_would_not(epsilon, d
     assert epsilon_of(noise, rounds, delta) <= epsilon < epsilon_of(noise * (1 - 1e-6), rounds, delta)
 
 
+@pytest.mark.parametrize(("epsilon", "ten"), [(1.0, 14.43), (8.0, 208.95)])
+def test_ten_records_cost_far_more_than_ten_times_epsilon_at_the_same_delta(epsilon, ten):
+    """Ten records move a sum ten times as far. Delta at the result, by the two normal tails, is as it was."""
+    multiplier = calibrate(epsilon, DELTA, 1) / 10
+    found = epsilon_of(multiplier, 1, DELTA)
+    assert found == pytest.approx(ten, abs=0.01)
+    tails = (norm.cdf(0.5 / multiplier - found * multiplier), norm.logcdf(-0.5 / multiplier - found * multiplier))
+    assert tails[0] - math.exp(found + tails[1]) == pytest.approx(DELTA, rel=1e-6)
+
+
 @pytest.mark.exhaustive
 def test_calibration_under_poisson_sampling():
     sampler = PoissonSampling(0.05)
