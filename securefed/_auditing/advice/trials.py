@@ -95,7 +95,9 @@ class Trial:
         It is mean + t s / sqrt(n), at most 1, with the one-sided quantile t of Student's distribution at 5 % over the
         number of settings (Bonferroni), and s the standard deviation over the n seeds. It is 1 where a single run
         leaked .999 or more (`RECONSTRUCTED`), since a mean over few seeds does not bound rare successes; and NaN where
-        no attack applied.
+        no attack applied. Leakages are taken as roughly normal: of one that is .7 in one run of ten and else 0, the
+        bound of ten seeds lies below the mean in 35 % of the cases, and of an exponential one in 12 %, where 5 % are
+        meant.
         """
         return max((_upper(values, settings) for values in self.leaks.values()), default=math.nan)
 
