@@ -75,7 +75,7 @@ def test_a_small_cohort_is_offered_noise_for_rows_and_the_command_runs(
     monkeypatch.setattr(record_privacy, "CLIPS", (1.0,))
     monkeypatch.setattr(record_privacy, "EPSILONS", (0.05, 8.0))
     options = data_options(str(hospitals), "hospital", "outcome", standardise=True)
-    # under noise that drowns them two seeds are right in .9 of the rows about once in a hundred runs; five, never in 10^4
+    # drowned by noise, two seeds are right in .9 of the rows about once in a hundred runs; five hardly ever
     found, why = record_settings(trials(hospitals), 3, 0.9, range(5), options)
     assert why == "" and [one.epsilon for one in found] == [0.05, 8.0]
     assert found[1].usable and not found[0].usable  # the noise of epsilon .05 drowns 3 clients of 96 rows
