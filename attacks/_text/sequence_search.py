@@ -4,12 +4,20 @@ A linear map is a weight that multiplies a vector at every position of a text. T
 span of these vectors, its inputs, over all positions of all rows (`span_sites`). The attacker knows the model, so it
 can compute the input that any sequence of tokens would cause, and keeps the sequences whose inputs lie in the spans.
 
-1. At the first map the input of a position depends on its own token alone. Each token is tried at each position; those
-   whose input lies in the span of the map's gradient occur there, in some row.
-2. At the first map behind the attention the input depends on the earlier tokens too. In a decoder sequences are built
-   from the left: each prefix is extended by every token that step 1 allows at the next position, and kept if its input
-   there lies in that map's span. In an encoder the input depends on all tokens, so that whole sequences are tried, as
-   long as they are few.
+1. At a map in front of the attention the input of a position depends on its own token alone. Each token is tried at
+   each position; those whose input lies in the span of the map's gradient occur there, in some row.
+2. At a map behind the attention the input depends on the earlier tokens too. In a decoder sequences are built from the
+   left: each prefix is extended by every token that step 1 allows at the next position, and kept if its input there
+   lies in that map's span. In an encoder the input depends on all tokens, so that whole sequences are tried, as long as
+   they are few.
+
+Not every map shows all inputs: where the first position attends to itself alone, its query has no gradient. So each
+step uses the map whose gradient has the largest rank, and of several such maps the one whose span tells tokens apart
+best.
+
+Ends of rows may leave no trace: padding, which fills shorter rows up, and a last token from which nothing is predicted.
+Then a prefix that no token extends has ended, and in an encoder all lengths are tried. A row that is the beginning of
+another row is missed.
 
 The spans tell tokens apart while the positions of all rows together are fewer than the maps are wide; with more, every
 input lies in the span. A sum of clients is a gradient of all their rows, so that the same search recovers all of them
@@ -34,6 +42,12 @@ _MOST_TRIED: Final = 20_000
 """Sequences or prefixes that are tried at one position, so that a span that selects nothing ends in a refusal."""
 _BATCH: Final = 2048
 """Sequences that pass through the model at a time."""
+_MAPS: Final = 8
+"""Maps in front of the first attention, and behind it, of which the best is chosen: those of a block with a gated
+network (output of the attention, gate, up, down) and of the next attention. Each takes a singular value decomposition.
+"""
+_DRAWN: Final = 64
+"""Random sequences that show how far other tokens' inputs are from a span."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +55,8 @@ class FoundSequences:
     """Sequences that the spans allow.
 
     Attributes:
-        tokens: (found, length), those nearest to the spans first, at most as many as there are rows.
+        tokens: (found, length), those nearest to the spans first, at most as many as there are rows; -1 behind the end
+            of a sequence.
         allowed: number of sequences that lie in the spans.
     """
 
@@ -60,6 +75,7 @@ def find_sequences(
     vocabulary: int,
     scale: float,
     epsilon: float,
+    open_end: bool = False,
 ) -> FoundSequences:
     """Recover the rows behind a gradient.
 
@@ -74,6 +90,7 @@ def find_sequences(
         scale: number by which a sent change of the model was multiplied to give `gradients` (1 / learning rate), since
             the rounding of the weights is multiplied too; 0 where the gradients themselves were sent.
         epsilon: relative rounding of the model's floating-point type.
+        open_end: whether rows may end before `length`, as far as gradients show them.
 
     Raises:
         TranscriptError: the model has no such maps, or the spans do not select: too many tokens for the width, or a
@@ -82,11 +99,18 @@ def find_sequences(
     # by map, in the order of a pass: whether its input at a position depends on (earlier tokens, later tokens)
     depends = sites.dependence(length, vocabulary)
     known = [name for name in depends if name in gradients]
-    first = next((name for name in known if depends[name] == (False, False)), None)
-    second = next((name for name in known if depends[name][0]), None)
-    if first is None or second is None:
+    before, behind = [name for name in known if depends[name] == (False, False)], [n for n in known if depends[n][0]]
+    if not before or not behind:
         raise TranscriptError("no linear map sees single tokens before, and tokens together after, a first attention")
-    spans = {name: _selective(name, gradients[name], weights[name], scale, epsilon) for name in (first, second)}
+
+    def span(name: str) -> Span:
+        return span_of(sites.oriented(name, gradients[name]), sites.oriented(name, weights[name]), scale, epsilon)
+
+    def chosen(names: list[str]) -> str:
+        return _most_telling(sites, {name: span(name) for name in names[:_MAPS]}, length, candidates)
+
+    first, second = chosen(before), chosen(behind)
+    spans = {name: span(name) for name in (first, second)}
     # A decoder is causal: inputs do not depend on later tokens. Tolerances are relative distances from a span, the
     # strictest first. The larger the rank of a span, as a share of its map's width, the nearer to it are the inputs of
     # other tokens, and the fewer of the tolerances it admits, from the strictest on (`Span.tolerances`). So the shorter
@@ -94,7 +118,7 @@ def find_sequences(
     found, causal = FoundSequences(np.empty((0, length), np.int64), 0), not depends[second][1]
     for tolerance in min((span.tolerances for span in spans.values()), key=len):
         try:
-            wider = _Search(sites, first, second, spans, length, tolerance)(candidates, rows, causal=causal)
+            wider = _Search(sites, first, second, spans, length, tolerance, open_end)(candidates, rows, causal=causal)
         except TranscriptError:
             if not found.allowed:
                 raise
@@ -105,16 +129,24 @@ def find_sequences(
     return found
 
 
-def _selective(name: str, gradient: Array, weight: Array, scale: float, epsilon: float) -> Span:
-    """Return the span of a map's inputs; raise where it is so wide that inputs of other tokens lie in it too."""
-    span = span_of(gradient, weight, scale, epsilon)
-    if span is None or not span.selective:
-        rank = len(span.basis) if span is not None else 0
+def _most_telling(sites: SpanSites, spans: Mapping[str, Span], length: int, candidates: Array) -> str:
+    """Choose the map whose span has the largest rank, and of several the one that random sequences are farthest from.
+
+    Raises:
+        TranscriptError: its span is so wide that inputs of other tokens lie in it too, or there is none.
+    """
+    most = max(span.rank for span in spans.values())
+    complete = {name: span for name, span in spans.items() if span.rank == most}
+    if not most or not len(candidates) or not any(span.selective for span in complete.values()):
+        name, span = next(iter(complete.items()))
         raise TranscriptError(
-            f"the gradient of {name!r} has rank {rank} of {gradient.shape[1]}: more tokens than it is wide, or a step "
-            "that is no single gradient (Adam, weight decay)"
+            f"the gradient of {name!r} has rank {most} of {span.most}: more tokens than it is wide, or a "
+            "step that is no single gradient (Adam, weight decay)"
         )
-    return span
+    drawn = torch.as_tensor(np.random.default_rng(0).choice(candidates, (_DRAWN, length)))
+    inputs = sites.inputs(drawn)
+    selective = {name: span for name, span in complete.items() if span.selective}
+    return max(selective, key=lambda name: float(np.median(selective[name].distances(inputs[name]))))
 
 
 @dataclass(frozen=True)
@@ -127,6 +159,7 @@ class _Search:
     spans: Mapping[str, Span]
     length: int
     tolerance: float
+    open_end: bool
 
     def __call__(self, candidates: Array, rows: int, *, causal: bool) -> FoundSequences:
         """Return the sequences nearest to the spans, at most `rows`."""
@@ -144,32 +177,48 @@ class _Search:
         return [[int(token) for token in np.asarray(candidates)[inside[:, p]]] for p in range(self.length)]
 
     def from_the_left(self, allowed: list[list[int]]) -> list[tuple[float, tuple[int, ...]]]:
-        """Build sequences token by token; the rest of a sequence, which a decoder does not see yet, is filled up."""
+        """Build sequences token by token; the rest of a sequence, which a decoder does not see yet, is filled up.
+
+        Each has its mean distance from the span. Where ends are open, those that no token extends are kept.
+        """
         prefixes: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+        ended: list[tuple[float, tuple[int, ...]]] = []
         for place, tokens in enumerate(allowed):
             longer = [(total, (*prefix, token)) for total, prefix in prefixes for token in tokens]
             self._refuse_too_many(len(longer), place)
-            if not longer:
-                return []
-            filled = np.array([prefix + (prefix[-1],) * (self.length - place - 1) for _, prefix in longer])
-            distances = self._distances(filled, self.second)[:, place]
-            kept = distances <= self.tolerance
-            prefixes = [
-                (total + float(distance), prefix)
-                for (total, prefix), distance, keep in zip(longer, distances, kept, strict=True)
-                if keep
-            ]
-        return prefixes
+            kept = []
+            if longer:
+                filled = np.array([prefix + (prefix[-1],) * (self.length - place - 1) for _, prefix in longer])
+                distances = self._distances(filled, self.second)[:, place]
+                kept = [
+                    (total + float(distance), prefix)
+                    for (total, prefix), distance in zip(longer, distances, strict=True)
+                    if distance <= self.tolerance
+                ]
+            extended = {prefix[:-1] for _, prefix in kept}
+            if self.open_end and place:
+                ended += [(total / place, self._ended(p)) for total, p in prefixes if p not in extended]
+            prefixes = kept
+        return ended + [(total / self.length, prefix) for total, prefix in prefixes]
 
     def whole(self, allowed: list[list[int]]) -> list[tuple[float, tuple[int, ...]]]:
-        """Try all sequences of allowed tokens."""
-        self._refuse_too_many(int(np.prod([float(len(tokens)) for tokens in allowed])), self.length - 1)
-        sequences = list(product(*allowed))
-        if not sequences:
-            return []
-        distances = self._distances(np.array(sequences), self.second)
-        kept = (distances <= self.tolerance).all(axis=1)
-        return [(float(distances[k].sum()), sequences[k]) for k in np.flatnonzero(kept)]
+        """Try all sequences of allowed tokens, of any length where ends are open; each has its mean distance."""
+        lengths = range(1, self.length + 1) if self.open_end else (self.length,)
+        counts = [float(np.prod([float(len(tokens)) for tokens in allowed[:length]])) for length in lengths]
+        self._refuse_too_many(int(sum(counts)), self.length - 1)
+        out = []
+        for length in lengths:
+            sequences = [self._ended(sequence) for sequence in product(*allowed[:length])]
+            if not sequences:
+                break
+            distances = self._distances(np.array(sequences), self.second)[:, :length]
+            kept = (distances <= self.tolerance).all(axis=1)
+            out += [(float(distances[k].mean()), sequences[k]) for k in np.flatnonzero(kept)]
+        return out
+
+    def _ended(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        """Mark the positions behind a sequence's end."""
+        return tokens + (-1,) * (self.length - len(tokens))
 
     def _refuse_too_many(self, count: int, place: int) -> None:
         """Raise `TranscriptError` if more sequences would be tried at a position than `_MOST_TRIED`."""

@@ -9,6 +9,7 @@ rounding, if the token occurs (Petrov et al. 2024, DAGER, arXiv 2405.15586). `se
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,7 +34,9 @@ _NEAR: Final = 0.3
 """Largest tolerance, as a share of the mean distance of other tokens' inputs from the span. Of 40,960 random inputs in
 64 dimensions the nearest is at .74 of that mean from a span of rank 16, at .42 of it at rank 48, at .19 at rank 56."""
 _FULL: Final = 0.9
-"""Rank, as a share of the width, from which on the span holds nearly everything."""
+"""Rank, as a share of the largest that is possible, from which on the span holds nearly everything or lacks some."""
+_FUSED: Final = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
+"""Parts that compute in one piece, past the hooks on their maps, where they are in evaluation mode."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +45,16 @@ class Span:
 
     Attributes:
         basis: (rank, width) orthonormal rows.
+        most: largest rank that the gradient can have, the smaller of its sides; at that rank inputs may be missing.
     """
 
     basis: Array
+    most: int
+
+    @property
+    def rank(self) -> int:
+        """Number of independent inputs that the span holds."""
+        return len(self.basis)
 
     @property
     def tolerances(self) -> tuple[float, ...]:
@@ -57,9 +67,8 @@ class Span:
 
     @property
     def selective(self) -> bool:
-        """Whether inputs of other tokens lie clearly outside."""
-        rank, width = self.basis.shape
-        return rank <= _FULL * width and bool(self.tolerances)
+        """Whether all inputs lie in the span, and those of other tokens clearly outside."""
+        return 0 < self.rank <= _FULL * self.most and bool(self.tolerances)
 
     def distances(self, inputs: Array) -> Array:
         """Return the relative distance (...) of inputs (..., width) from the span."""
@@ -68,8 +77,8 @@ class Span:
         return np.asarray(np.sqrt(rest / np.maximum(np.square(inputs).sum(axis=-1), 1e-300)))
 
 
-def span_of(gradient: Array, weight: Array, scale: float, epsilon: float) -> Span | None:
-    """Compute the row space of a gradient, as far as rounding allows; `None` where it is rounding alone.
+def span_of(gradient: Array, weight: Array, scale: float, epsilon: float) -> Span:
+    """Compute the row space of a gradient, as far as rounding allows; of rank 0 where it is rounding alone.
 
     Args:
         gradient: (out, width), up to a factor.
@@ -81,30 +90,30 @@ def span_of(gradient: Array, weight: Array, scale: float, epsilon: float) -> Spa
     _, values, directions = np.linalg.svd(gradient, full_matrices=False)
     sides = np.sqrt(gradient.shape[0]) + np.sqrt(gradient.shape[1])  # spectral norm of random entries of deviation 1
     rounding = epsilon * max(_ROUNDED * scale * _rms(weight), _rms(gradient)) * sides
-    rank = int(np.sum(values > _NOISES * rounding))
-    return Span(directions[:rank]) if rank else None
+    return Span(directions[: int(np.sum(values > _NOISES * rounding))], min(gradient.shape))
 
 
 class SpanSites:
     """The linear maps of a module that see every position, in the order in which a pass calls them.
 
     Args:
-        module: takes tokens (rows, length); it is changed: put into a mode without dropout.
+        module: takes rows; it is changed: put into a mode without dropout.
+        rows: function from tokens (n, length) to the rows that the module takes for them; by default the tokens.
     """
 
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module.train()  # the fused paths of evaluation mode would bypass the hooks
+    def __init__(self, module: nn.Module, rows: Callable[[Tensor], Tensor] = lambda tokens: tokens) -> None:
+        self.module, self.rows = module.eval(), rows
         for part in module.modules():
-            if isinstance(part, nn.modules.dropout._DropoutNd | nn.AlphaDropout):
-                part.eval()
-            if isinstance(part, nn.MultiheadAttention | nn.RNNBase):  # they hold no layer of dropout
+            if isinstance(part, _FUSED):  # their fused paths of evaluation mode would bypass the hooks
+                part.training = True
+            if isinstance(part, nn.MultiheadAttention):  # it holds no layer of dropout
                 part.dropout = 0.0
 
     def _pass(self, tokens: Tensor, hooks: list[Any]) -> None:
         """Run the module on tokens, and remove the hooks that listen to it."""
         try:
             with torch.no_grad():
-                self.module(tokens)
+                self.module(self.rows(tokens))
         finally:
             for hook in hooks:
                 hook.remove()
@@ -133,15 +142,20 @@ class SpanSites:
         self._pass(tokens, hooks)
         return seen
 
+    def oriented(self, name: str, matrix: Array) -> Array:
+        """Return a weight, or its gradient, as (out, width)."""
+        part = self.module.get_submodule(name.rpartition(".")[0])
+        return matrix.T if _is_transposed(part) else matrix
+
     def embedding(self, tokens: Tensor) -> str | None:
-        """Return the name of the table that the tokens themselves index; `None` without one."""
+        """Return the name of the table that the tokens (n, length) themselves index; `None` without one."""
         found: list[str] = []
         hooks: list[Any] = []
         for name, part in self.module.named_modules():
             if isinstance(part, nn.Embedding):
 
                 def note(_: nn.Module, given: Any, name: str = name) -> None:
-                    if given[0].shape == tokens.shape and torch.equal(given[0], tokens):
+                    if given and given[0].shape == tokens.shape and torch.equal(given[0], tokens.to(given[0].dtype)):
                         found.append(f"{name}.weight" if name else "weight")
 
                 hooks.append(part.register_forward_pre_hook(note))
@@ -174,7 +188,12 @@ def _weight(name: str, part: nn.Module) -> str | None:
     prefix = f"{name}." if name else ""
     if isinstance(part, nn.MultiheadAttention):
         return f"{prefix}in_proj_weight" if part.in_proj_weight is not None else None
-    return f"{prefix}weight" if isinstance(part, nn.Linear) else None
+    return f"{prefix}weight" if isinstance(part, nn.Linear) or _is_transposed(part) else None
+
+
+def _is_transposed(part: nn.Module) -> bool:
+    """Whether a part is a linear map with a weight (width, out), as those of GPT-2 in Hugging Face's transformers."""
+    return type(part).__name__ == "Conv1D" and isinstance(getattr(part, "nx", None), int)
 
 
 def _close(one: Array, other: Array) -> bool:

@@ -98,8 +98,7 @@ def test_the_rank_of_a_span_is_that_of_the_inputs() -> None:
     observed = sent(4)
     name = "layers.layers.0.linear1.weight"
     span = span_of(observed.gradients[name], observed.weights[name], 10.0, EPSILON)
-    assert span is not None
-    assert len(span.basis) == 4 * LENGTH
+    assert span.rank == 4 * LENGTH
     inputs = SpanSites(observed.model).inputs(observed.tokens)[name]
     assert span.distances(inputs).max() < 1e-4
     assert span.distances(np.random.default_rng(0).normal(size=(100, WIDTH))).min() > 0.3

@@ -121,7 +121,7 @@ def of_sigmoids() -> tuple[AttackInputs, TrainedRows]:
     rows = [TrainedRows(*pictures(2, k)) for k in range(2)]
     observed = SimulatedRuns(training, rows, 1).observe(0, views.SERVER_VIEW)
     facts = probe_step(training, training.state, known.part(slice(0, 2)), 0)
-    return AttackInputs(training, observed, (2,), known, CLASSES, facts, TimeBudget.of(1e5)), rows[0]
+    return AttackInputs(training, observed, (2,), known, CLASSES, None, facts, TimeBudget.of(1e5)), rows[0]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_the_null_of_a_search_for_rows_searches_as_long(monkeypatch) -> None:
     monkeypatch.setattr(training_seed_run, "recover_rows", recover)
     inputs, rows = of_sigmoids()
     result = SeedResult()
-    TrainingSeedRun("curved", inputs, TrainingSecrets([rows], None, 0, (), 0), None, result, None).attack()
+    TrainingSeedRun("curved", inputs, TrainingSecrets([rows], None, 0, (), None), None, result, None).attack()
     searched, null = allowed
     assert searched == null > 0
     (found,) = result.attempts
@@ -265,7 +265,7 @@ def test_a_recording_shows_what_the_simulated_step_sends(options) -> None:
     mean = shares[0] * _statistics_change(0) + shares[1] * _statistics_change(1)
     np.testing.assert_allclose(both.change["1.running_mean"], mean, atol=1e-6)
     training = TorchTraining(convolution(), LOSS, descend)
-    inputs = AttackInputs(training, both, (6, 8), rows[0], CLASSES, None, TimeBudget.of(1e5))
+    inputs = AttackInputs(training, both, (6, 8), rows[0], CLASSES, None, None, TimeBudget.of(1e5))
     sent = inputs.simulate(TrainedRows.joined(rows), 0)  # the attacker's simulation of the right rows
     np.testing.assert_allclose(sent["1.running_mean"], mean, atol=1e-6)
 

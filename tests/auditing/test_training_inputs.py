@@ -58,6 +58,11 @@ class Wrapped(nn.Module):
         return Scores(self.inner(x))
 
 
+class WithoutScores(Wrapped):
+    def forward(self, x: Tensor) -> list[Tensor]:  # type: ignore[override]
+        return [super().forward(x).logits]
+
+
 class Rotated(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +88,16 @@ def dividing(output: Tensor, target: Tensor) -> Tensor:
 REFUSED: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
     "nothing trains": (DataError, "requires_grad is False for all", {"model": frozen}),
     "complex": (DataError, "'phase' is of type torch.complex64", {"model": Rotated}),
-    "an object": (DataError, "returns Scores", {"model": Wrapped, "loss": lambda out, y: LOSS(out.logits, y)}),
+    "an object": (
+        DataError,
+        "returns list; attacks need one tensor, or an object whose `logits`",
+        {"model": WithoutScores},
+    ),
+    "a loss of the object": (
+        DataError,
+        "of its `logits`",
+        {"model": Wrapped, "loss": lambda out, y: LOSS(out.logits, y)},
+    ),
     "loss raises": (DataError, "raised ZeroDivisionError", {"loss": dividing}),
     "another shape": (DataError, "'0.weight' in another shape", {"local_step": transposed}),
     "widths": (ConfigError, "client 1 has rows of the shapes", {"clients": [rows(), rows(features=4), rows()]}),
@@ -168,7 +182,7 @@ class Recurrent(nn.Module):
 def test_the_dropout_of_a_recurrent_layer_is_off_in_the_attacks_objective() -> None:
     """Else the fit of rows would chase a new function at every step."""
     training = TorchTraining(Recurrent(), LOSS, None)
-    network = attacked_network(training, training.state, (2, 3))
+    network = attacked_network(training, training.state, torch.zeros(1, 2, 3))
     x, y, weights = torch.linspace(-1, 1, 30).reshape(5, 6), torch.tensor([0, 1, 2, 0, 1]), torch.full((5,), 0.2)
     values = {float(network.objective(training.state, x, y, weights)) for _ in range(4)}
     assert len(values) == 1

@@ -83,7 +83,7 @@ def test_seconds_that_would_do_are_those_of_the_whole_audit(share: float, asked:
     """A view of a run that has a twentieth of the time: 4 s were spent, and 60 more are needed."""
     budget = TimeBudget.of(10.0)
     spent = TimeBudget(10.0, budget.until - 4.0)
-    inputs = AttackInputs(None, None, (), None, 2, None, spent, share)  # type: ignore[arg-type] # time is asked alone
+    inputs = AttackInputs(None, None, (), None, 2, None, None, spent, share)  # type: ignore[arg-type] # time is asked alone
     assert inputs.ask_for(60.0) == "allow more `seconds`"
     assert [in_two_digits(seconds) for seconds in inputs.asked] == asked
     assert [in_two_digits(seconds) for seconds in (0.2, 7.1, 99.5, 123.0, 4000.0)] == [1, 8, 100, 130, 4000]

@@ -138,9 +138,10 @@ class Attempt:
     def reconstructs(self) -> bool:
         """Whether the data are known to a thousandth of the guess's error, and chance is far from that.
 
-        Always false for secrets of a single row, such as membership: one right answer may be luck.
+        Always false for secrets of a single row, such as membership, and for counts of labels: one right answer may be
+        luck.
         """
-        if owner(self.secret) not in (CLIENT, FEDERATION) or self.leakage < RECONSTRUCTED:
+        if self.secret == "labels" or owner(self.secret) not in (CLIENT, FEDERATION) or self.leakage < RECONSTRUCTED:
             return False
         return self.null_leakage < RECONSTRUCTED and 1 - self.null_leakage >= _FURTHER * (1 - self.leakage)
 

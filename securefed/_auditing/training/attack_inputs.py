@@ -19,6 +19,7 @@ from securefed._auditing.training.attacked_network import attacked_network
 from securefed._auditing.training.local_training import TorchTraining, TrainedRows
 from securefed._auditing.training.observed_runs import ObservedChange
 from securefed._auditing.training.step_probe import StepFacts
+from securefed._auditing.training.token_inputs import TokenInputs
 from securefed._tensors import Array
 from securefed.attacks._generic import TimeBudget
 from securefed.attacks._networks.flat_network import FlatNetwork
@@ -34,6 +35,7 @@ class AttackInputs:
         rows: number of rows of each member.
         prior: rows like the clients', which the attacker knows.
         classes: number of classes; 0 where targets are no classes.
+        text: the tokens in the rows; `None` where rows are no tokens.
         facts: what runs of the step on known rows show; `None` where there is no step to run.
         budget: time that is left.
         share: of the audit's `seconds`, the share that the attacks on one view of one run get, less where more seconds
@@ -46,6 +48,7 @@ class AttackInputs:
     rows: tuple[int, ...]
     prior: TrainedRows
     classes: int
+    text: TokenInputs | None
     facts: StepFacts | None
     budget: TimeBudget
     share: float = 0.0
@@ -100,7 +103,7 @@ class AttackInputs:
     @cached_property
     def network(self) -> FlatNetwork:
         """The mean loss as a function of parameters and rows."""
-        return attacked_network(self.training, self.observed.state, self.row_shape)
+        return attacked_network(self.training, self.observed.state, self.prior.x)
 
     @cached_property
     def point(self) -> Tensor:

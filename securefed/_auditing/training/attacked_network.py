@@ -21,20 +21,23 @@ _DROPOUT = (nn.modules.dropout._DropoutNd, nn.AlphaDropout, nn.FeatureAlphaDropo
 """Layers that stay in evaluation mode, where they pass everything on."""
 
 
-def attacked_network(training: TorchTraining, state: State, row_shape: tuple[int, ...]) -> FlatNetwork:
+def attacked_network(training: TorchTraining, state: State, known: Tensor) -> FlatNetwork:
     """Wrap the model with a state.
 
     Args:
         training: model, loss, and by part of the model whether the step used it in training mode (`modes`).
         state: that a client receives.
-        row_shape: shape of one row as the model takes it.
+        known: rows like those that the model takes; whole numbers, such as tokens, stay whole in a probe.
 
     Returns:
         The loss of rows (rows, features), each as one vector; only parameters that the model trains are variables.
     """
+    row_shape, row_type = tuple(known.shape[1:]), known.dtype
     module, evaluated = training.received(state), training.received(state).eval()
     for name, part in module.named_modules():
         part.training = training.modes.get(name, part.training) and not isinstance(part, _DROPOUT)
+        if isinstance(part, _DROPOUT):
+            part.p = 0.0  # an attention that computes in one piece reads the number off its layer
         if isinstance(part, nn.MultiheadAttention | nn.RNNBase):  # their dropout is a number, not a layer
             part.dropout = 0.0
     for layer in batch_norms(module, training.modes).values():  # without running statistics a layer uses its batch's
@@ -53,7 +56,7 @@ def attacked_network(training: TorchTraining, state: State, row_shape: tuple[int
         return found
 
     def objective(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        rows = x.reshape(-1, *row_shape)
+        rows = x.reshape(-1, *row_shape) if row_type.is_floating_point else x.reshape(-1, *row_shape).to(row_type)
         return mean_loss(training.loss, output(parameters, rows), y) * weights.sum()
 
     shapes = {name: tuple(value.shape) for name, value in module.named_parameters() if name in training.parameters}

@@ -9,7 +9,7 @@ can differ in their draws alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from securefed._auditing.own.global_seed import global_seed
+from securefed._auditing.training.model_inputs import InputLayout, present_as_tensors
 from securefed._tensors import Array
 from securefed.errors import DataError, SecureFedError
 
-LocalStep = Callable[[nn.Module, Tensor, Tensor], Any]
+LocalStep = Callable[[nn.Module, Any, Tensor], Any]
 """`local_step(model, x, y)` trains the model in place on one client's rows, or returns the trained model."""
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """(output, target) -> the loss: one number for the batch, or one a row."""
@@ -33,10 +34,10 @@ _COUNTER = "num_batches_tracked"
 
 @dataclass(frozen=True)
 class TrainedRows:
-    """The rows of one client, as the model takes them.
+    """The rows of one client.
 
     Attributes:
-        x: (rows, ...) inputs.
+        x: (rows, ...) inputs; named inputs are packed into one tensor (`InputLayout`).
         y: (rows, ...) targets.
     """
 
@@ -68,11 +69,21 @@ class TorchTraining:
         model: with the weights that every client receives.
         loss: see `LossFunction`.
         step: see `LocalStep`; `None` where only a recording of it is known, so that no attack can simulate it.
-        times: how often the step runs in a client's turn, one run after the other on the same copy of the model.
+        layout: of the model's named inputs; `None` where it takes one tensor.
+        named_scores: whether the model returns an object that holds its scores as `logits`.
     """
 
-    def __init__(self, model: nn.Module, loss: LossFunction, step: LocalStep | None, times: int = 1) -> None:
-        self.model, self.loss, self.step, self.times = deepcopy(model).cpu(), loss, step, times
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: LossFunction,
+        step: LocalStep | None,
+        *,
+        layout: InputLayout | None = None,
+        named_scores: bool = False,
+    ) -> None:
+        self.model, self.loss, self.step, self.times = deepcopy(model).cpu(), loss, step, 1
+        self.layout, self._adapted = layout, layout is not None or named_scores
         self.parameters = tuple(name for name, value in self.model.named_parameters() if value.requires_grad)
         self._modes: dict[str, bool] | None = None
 
@@ -81,8 +92,22 @@ class TorchTraining:
         """The state dict of the model, copied."""
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
+    def repeated(self, times: int) -> TorchTraining:
+        """Return the same training with the step run several times, one after the other, in a client's turn."""
+        out = copy(self)
+        out.times = times
+        return out
+
     def received(self, state: State) -> nn.Module:
-        """Return a copy of the model with a state; entries that the state lacks are the model's own."""
+        """Return a copy of the model with a state, which takes rows as `TrainedRows` holds them and returns scores.
+
+        Entries that the state lacks are the model's own.
+        """
+        module = self._copy(state)
+        return present_as_tensors(module, self.layout) if self._adapted else module
+
+    def _copy(self, state: State) -> nn.Module:
+        """Return a copy of the caller's model with a state."""
         module = deepcopy(self.model)
         module.load_state_dict(dict(state), strict=False)
         return module
@@ -103,12 +128,14 @@ class TorchTraining:
         """
         if self.step is None:
             raise DataError("the recording comes without a local step, so that no client can be simulated; give one")
-        module = self.received(state)
+        module = self._copy(state)
         before = {name: value.detach().clone() for name, value in module.state_dict().items()}
         with global_seed(seed), _Modes(module) as modes:
             try:
                 for _ in range(self.times):
-                    returned = self.step(module, rows.x.clone(), rows.y.clone())
+                    x = rows.x.clone()
+                    given = x if self.layout is None else self.layout.unpack(x)
+                    returned = self.step(module, given, rows.y.clone())
                     module = returned if isinstance(returned, nn.Module) else module
             except SecureFedError:
                 raise

@@ -130,6 +130,9 @@ def recover_rows(inputs: AttackInputs, seconds: float, *, evaluations: int | Non
     Raises:
         TranscriptError: no attack applies; the message says why.
     """
+    layout = inputs.training.layout
+    if layout is not None and layout.whole_numbers:
+        raise TranscriptError(f"a search cannot vary whole numbers by degrees: {', '.join(layout.whole_numbers)}")
     if inputs.facts is None and inputs.count > 1:
         raise TranscriptError("there is no local step that could check rows, or tell that the change is one gradient")
     steps = None if inputs.one_gradient else stand_in(inputs)

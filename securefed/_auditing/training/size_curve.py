@@ -18,6 +18,7 @@ from securefed._auditing.training.observed_runs import ObservedChange
 from securefed._auditing.training.row_attack import recover_rows
 from securefed._auditing.training.step_probe import probe_step
 from securefed._auditing.training.text_attacks import recover_sequences
+from securefed._auditing.training.token_inputs import TokenInputs
 from securefed._auditing.training.training_secrets import TrainingSecrets
 from securefed.attacks import views
 from securefed.attacks._generic import TimeBudget
@@ -79,7 +80,7 @@ def measure_sizes(
     clients: Sequence[TrainedRows],
     prior: Callable[[int], TrainedRows],
     classes: int,
-    vocabulary: int,
+    text: TokenInputs | None,
     seconds: float,
 ) -> SizeCurve:
     """Attack clients that hold the first 1, 2, 4, ... rows of real ones, the step run once and several times.
@@ -89,7 +90,7 @@ def measure_sizes(
         clients: their rows.
         prior: the rows that the attacker of one client knows, by its number.
         classes: number of classes.
-        vocabulary: number of tokens, whose sequences span checks recover; 0 where rows are no tokens.
+        text: the tokens in the rows, whose sequences span checks recover; `None` where rows are no tokens.
         seconds: for all of it. The step run once comes first, and of each repetition the smaller sizes; what the time
             does not reach is named in `SizeCurve.reasons`.
     """
@@ -101,7 +102,7 @@ def measure_sizes(
             curve.reasons[times, size] = f"the {seconds:.0f} s for this curve were spent"
             continue
         limit = _SHARE * budget.remaining / runs  # seconds for each client
-        repeated = TorchTraining(training.model, training.loss, training.step, times)
+        repeated = training.repeated(times)
         for target in range(runs):
             small = [rows.part(slice(0, size)) for rows in clients]
             try:
@@ -112,12 +113,12 @@ def measure_sizes(
                 change = repeated.change(state, small[target], _STEP_SEED + target)
                 # the client's number serves as the number of the run, too
                 observed = ObservedChange(views.SERVER_VIEW, target, target, (target,), (1.0,), state, change, None)
-                inputs = AttackInputs(repeated, observed, (size,), known, classes, facts, TimeBudget.of(limit))
-                found = recover_sequences(inputs).tokens if vocabulary else recover_rows(inputs, limit).rows
+                inputs = AttackInputs(repeated, observed, (size,), known, classes, text, facts, TimeBudget.of(limit))
+                found = recover_sequences(inputs).tokens if text else recover_rows(inputs, limit).rows
             except SecureFedError as refusal:
                 curve.reasons[times, size] = str(refusal)
                 break
-            secrets = TrainingSecrets(small, target, target, (), vocabulary)  # batch statistics, (), are not scored
+            secrets = TrainingSecrets(small, target, target, (), text)  # batch statistics, (), are not scored
             curve.shares.setdefault((times, size), []).append(secrets.recovered_share(found))
     return curve
 

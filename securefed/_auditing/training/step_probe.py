@@ -91,7 +91,7 @@ def probe_step(training: TorchTraining, state: State, rows: TrainedRows, seed: i
     seconds = time.perf_counter() - began
     one, other = (as_vector(change, training.parameters) for change in (first, second))
     size = float(np.linalg.norm(one))
-    network = attacked_network(training, state, tuple(rows.x.shape[1:]))
+    network = attacked_network(training, state, rows.x)
     vector = network.flatten({name: value for name, value in state.items() if name in network.shapes})
     weights = torch.full((len(rows),), 1.0 / len(rows), dtype=network.dtype)
     # `plain`: by torch.autograd, which suffices for one gradient, and not torch.func

@@ -22,7 +22,8 @@ import numpy as np
 import torch
 
 from securefed._auditing.training.attack_inputs import AttackInputs
-from securefed._auditing.training.local_training import TorchTraining, TrainedRows
+from securefed._auditing.training.local_training import TrainedRows
+from securefed._auditing.training.token_inputs import TokenInputs
 from securefed._tensors import Array
 from securefed.attacks._base import Reconstruction
 from securefed.attacks._text.sequence_search import FoundSequences, find_sequences
@@ -36,13 +37,6 @@ even ones again. Every token is absent from one run at least, and the odd ones f
 differs between these two, it moves by the data even where the token does not occur, and the attack refuses."""
 
 
-def token_table(training: TorchTraining, rows: TrainedRows) -> str | None:
-    """Return the name of the embedding that the rows' tokens index; `None` where rows are no tokens."""
-    if rows.x.is_floating_point() or rows.x.ndim != 2:
-        return None
-    return SpanSites(training.received(training.state)).embedding(rows.x[:1])
-
-
 def read_tokens(inputs: AttackInputs) -> list[Reconstruction]:
     """Tell which tokens occur.
 
@@ -50,26 +44,27 @@ def read_tokens(inputs: AttackInputs) -> list[Reconstruction]:
         TranscriptError: the model has no embedding of the tokens, or vectors of tokens that do not occur move by the
             data too, so that movement tells nothing (as where the output layer shares the table).
     """
-    return [Reconstruction("tokens", _occurring(inputs))]
+    return [Reconstruction("tokens", _occurring(inputs, _text_of(inputs)))]
 
 
-def _occurring(inputs: AttackInputs) -> Array:
+def _occurring(inputs: AttackInputs, text: TokenInputs) -> Array:
     """Return (vocabulary,) 1 for tokens that occur, 0 for others; without a step to run, all vectors that moved count.
 
     The runs that it compares with are on as many rows as the clients have, with random tokens of one parity.
     """
-    name = _table_of(inputs)
-    table = inputs.observed.state[name]
+    if text.table not in inputs.training.parameters:
+        raise TranscriptError(f"the embedding {text.table!r} is not trained, so that its vectors tell of no token")
+    table = inputs.observed.state[text.table]
     references = []
     for number, parity in enumerate(_PARITIES if inputs.facts is not None else ()):
         rng = inputs.rng(70 + number)  # 70, 71, 72: streams of random numbers of their own
         rows, tokens = inputs.draw(rng, inputs.count), np.arange(parity, len(table), 2)
-        drawn = torch.as_tensor(rng.choice(tokens, tuple(rows.x.shape))).to(rows.x.dtype)
+        drawn = torch.as_tensor(rng.choice(tokens, tuple(text.of(rows.x).shape))).to(rows.x.dtype)
         absent = ~np.isin(np.arange(len(table)), drawn.numpy())
-        change = inputs.simulate(TrainedRows(drawn, rows.y), 70 + number)[name]
-        references.append(EmbeddingReference(change, absent))
+        filled = TrainedRows(text.builder(rows.x)(drawn), rows.y)
+        references.append(EmbeddingReference(inputs.simulate(filled, 70 + number)[text.table], absent))
     epsilon = float(torch.finfo(table.dtype).eps)
-    return occurring_tokens(table.double().numpy(), inputs.observed.change[name], references, epsilon)
+    return occurring_tokens(table.double().numpy(), inputs.observed.change[text.table], references, epsilon)
 
 
 def recover_sequences(inputs: AttackInputs) -> FoundSequences:
@@ -80,24 +75,26 @@ def recover_sequences(inputs: AttackInputs) -> FoundSequences:
     """
     if inputs.facts is not None and not inputs.one_gradient:
         raise TranscriptError(f"span checks need one gradient step, and the step is {inputs.facts.kind}")
-    table = _table_of(inputs)
+    text = _text_of(inputs)
+    table = text.table
     state, change = inputs.observed.state, inputs.observed.change
     try:
-        candidates = np.flatnonzero(_occurring(inputs))
+        candidates = np.flatnonzero(_occurring(inputs, text))
     except TranscriptError:  # movement tells nothing: every token is a candidate
         candidates = np.arange(len(state[table]))
     trained = [part for part in inputs.training.parameters if part in change]
     rate = inputs.facts.rate if inputs.facts is not None else 1.0
     return find_sequences(
-        SpanSites(inputs.training.received(state)),
+        SpanSites(inputs.training.received(state), text.builder(inputs.prior.x)),
         {part: state[part].double().numpy() for part in trained},
         {part: -change[part] / rate for part in trained},
         rows=inputs.count,
-        length=inputs.row_shape[0],
+        length=text.of(inputs.prior.x).shape[1],
         candidates=candidates,
         vocabulary=len(state[table]),
         scale=1.0 / rate,
         epsilon=float(torch.finfo(state[table].dtype).eps),
+        open_end=text.padding is not None or text.blind_end,
     )
 
 
@@ -109,10 +106,9 @@ def text_rows(inputs: AttackInputs) -> list[Reconstruction]:
     return [Reconstruction("samples", found.tokens.astype(np.float64), diagnostics=diagnostics)]
 
 
-def _table_of(inputs: AttackInputs) -> str:
-    name = token_table(inputs.training, inputs.prior)
-    if name is None:
+def _text_of(inputs: AttackInputs) -> TokenInputs:
+    if inputs.text is None:
         raise TranscriptError("the model has no embedding that the rows' tokens index")
-    if name not in inputs.observed.change:
-        raise TranscriptError(f"the messages lack the embedding {name!r}")
-    return name
+    if inputs.text.table not in inputs.observed.change:
+        raise TranscriptError(f"the messages lack the embedding {inputs.text.table!r}")
+    return inputs.text

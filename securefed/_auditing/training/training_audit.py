@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_report
 from securefed._auditing.engine.audit_result import CUT
@@ -25,6 +25,7 @@ from securefed._auditing.engine.statistics import INCONCLUSIVE, NOT_DETECTED
 from securefed._auditing.own.own_seed_run import DEFENSES, VIEWS, chosen_views
 from securefed._auditing.training.attack_inputs import in_two_digits
 from securefed._auditing.training.local_training import LocalStep, LossFunction, TorchTraining, TrainedRows
+from securefed._auditing.training.model_inputs import InputLayout, returns_object
 from securefed._auditing.training.observed_runs import ObservedRuns, RecordedRuns, SimulatedRuns
 from securefed._auditing.training.size_curve import SizeCurve
 from securefed._auditing.training.training_secrets import labels_of
@@ -34,10 +35,10 @@ from securefed._hyperparameters import check_integer
 from securefed._messages import Transcript
 from securefed._public import require
 from securefed._tensors import real_array
-from securefed.errors import DataError
+from securefed.errors import DataError, SecureFedError
 
 Clients = Sequence[tuple[Any, Any]]
-"""Each client's rows: a pair (x, y) of tensors or arrays with as many rows."""
+"""Each client's rows: a pair (x, y) of tensors or arrays with as many rows; x may be a dict of them."""
 
 
 def audit_training(
@@ -56,13 +57,15 @@ def audit_training(
     """Run a torch loop's local step on each client's rows, or read a recording of it, and attack what a server sees.
 
     Args:
-        model: the module with the weights that the clients receive. For a later round give the model of that round.
-        loss: (output, target) -> one number for a batch, or one a row; as `torch.nn.CrossEntropyLoss()`.
+        model: the module with the weights that the clients receive. For a later round give the model of that round. It
+            returns a tensor of scores, or an object that has them as `logits`.
+        loss: (scores, target) -> one number for a batch, or one a row; as `torch.nn.CrossEntropyLoss()`.
         local_step: `local_step(model, x, y)` trains the model in place on one client's rows, as your clients do; or
             returns the trained model. `None` with a recording whose step is not known: attacks that simulate clients
             are then left out by name.
-        clients: each client's rows, a pair (x, y); at least 2 clients. Of a recording they are the rows that its
-            clients trained on, in their order, which the report is scored with.
+        clients: each client's rows, a pair (x, y); at least 2 clients. A dict x, as tokenizers return it, holds the
+            inputs of a model that is called as `model(**x)`. Of a recording they are the rows that its clients trained
+            on, in their order, which the report is scored with.
         recording: a transcript of `securefed.torch.record` or `FlowerRecording`, whose entries have the names of the
             model's state dict. Each pair of a round and a client is then a run, in place of simulated ones.
         population: rows like the clients' that none of them has, a pair (x, y). The attacker knows them. Without them
@@ -91,11 +94,14 @@ def audit_training(
         "give local_step, the function that trains a model on one client's rows, or the recording of a run",
     )
     _check_types(model, loss, local_step)
-    rows = [_rows(f"client {index}", pair) for index, pair in enumerate(clients)]
-    require(len(rows) >= 2, f"an audit needs at least 2 clients, not {len(rows)}; the others are the baseline")
-    held_out = None if population is None else _rows("population", population)
+    require(len(clients) >= 2, f"an audit needs at least 2 clients, not {len(clients)}; the others are the baseline")
+    pairs = [_pair(f"client {index}", pair) for index, pair in enumerate(clients)]
+    layout = None if torch.is_tensor(pairs[0][0]) else InputLayout.of(pairs[0][0])
+    rows = [_rows(f"client {index}", pair, layout) for index, pair in enumerate(pairs)]
+    held_out = None if population is None else _rows("population", _pair("population", population), layout)
     _check_shapes(rows, held_out)
-    training = TorchTraining(model, loss, local_step)
+    named_scores = returns_object(model, rows[0].x[:1], layout)
+    training = TorchTraining(model, loss, local_step, layout=layout, named_scores=named_scores)
     _check_model(training, rows[0])
     notes, slower, asked = list[str](), 1.0, list[float]()
     held = max(len(own) for own in rows)
@@ -206,18 +212,16 @@ def _check_model(training: TorchTraining, rows: TrainedRows) -> None:
     model = training.received(training.state).eval()
     try:
         with torch.no_grad():
-            output = model(rows.x[:1])
-            value = output if not torch.is_tensor(output) else training.loss(output, rows.y[:1])
+            value = training.loss(model(rows.x[:1]), rows.y[:1])
+    except SecureFedError:
+        raise
     except Exception as error:
         raise DataError(
             f"the model and the loss, called with one row as it is given, raised {type(error).__name__}: {error}; give "
-            "rows of the type and shape that they take"
+            "rows of the type and shape that they take, and a loss of scores (of an output object, of its `logits`)"
         ) from error
-    if not torch.is_tensor(output) or not torch.is_tensor(value):
-        raise DataError(
-            f"the model returns {type(output).__name__} and the loss {type(value).__name__}; attacks need tensors: "
-            "wrap the model in a module that returns its scores"
-        )
+    if not torch.is_tensor(value):
+        raise DataError(f"the loss returns {type(value).__name__}; attacks need a tensor that they can differentiate")
 
 
 def _recorded_rows(recording: Transcript, rows: Sequence[TrainedRows]) -> list[int]:
@@ -247,16 +251,37 @@ def _classes(training: TorchTraining, rows: Sequence[TrainedRows], classes: int 
     return int(outputs.shape[1]) if outputs.ndim == 2 and outputs.shape[1] >= seen else seen
 
 
-def _rows(name: str, pair: Any) -> TrainedRows:
-    """Check one client's rows and return them as tensors."""
+def _pair(name: str, pair: Any) -> tuple[Tensor | dict[str, Tensor], Tensor]:
+    """Check that one client's rows are a pair, and return its parts as tensors, or x as a dict of them."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise DataError(f"{name} must be a pair (x, y) of tensors or arrays; got {type(pair).__name__}")
-    x, y = (
-        part.detach().cpu() if torch.is_tensor(part) else torch.as_tensor(np.array(real_array(part, name)))
-        for part in pair
-    )
-    if not x.ndim or not len(x) or not y.ndim or len(x) != len(y):
-        raise DataError(f"{name}: x and y need as many rows, at least one; got {tuple(x.shape)} and {tuple(y.shape)}")
-    if not bool(torch.isfinite(x.double()).all() and torch.isfinite(y.double()).all()):
+    x, y = pair
+    if not isinstance(x, Mapping):
+        return _tensor(name, x), _tensor(name, y)
+    require(len(x) > 0 and all(isinstance(key, str) for key in x), f"{name}: x must name the model's inputs by strings")
+    return {key: _tensor(f"{name}, {key}", value) for key, value in x.items()}, _tensor(name, y)
+
+
+def _tensor(name: str, values: Any) -> Tensor:
+    """Return numbers as a tensor on the CPU; `DataError` unless they are finite and one row at least."""
+    found = values.detach().cpu() if torch.is_tensor(values) else torch.as_tensor(np.array(real_array(values, name)))
+    if not found.ndim or not len(found):
+        raise DataError(f"{name} needs one row at least; got the shape {tuple(found.shape)}")
+    if not bool(torch.isfinite(found.double()).all()):
         raise DataError(f"{name} holds NaN or infinity; drop those rows")
-    return TrainedRows(x, y)
+    return found
+
+
+def _rows(name: str, pair: tuple[Tensor | dict[str, Tensor], Tensor], layout: InputLayout | None) -> TrainedRows:
+    """Pack named inputs into one tensor, and check that x and y have as many rows."""
+    x, y = pair
+    named = {"x": x} if torch.is_tensor(x) else x
+    if (layout is None) != torch.is_tensor(x) or (layout and InputLayout.of(named) != layout):
+        wanted = "one tensor" if layout is None else f"a dict of {layout}"
+        given = "one tensor" if torch.is_tensor(x) else f"a dict of {InputLayout.of(named)}"
+        raise DataError(f"{name} has as x {given}, and client 0 {wanted}; give all of them alike")
+    lengths = {key: len(value) for key, value in named.items()} | {"y": len(y)}
+    if len(set(lengths.values())) > 1:
+        shown = ", ".join(f"{key} {length}" for key, length in lengths.items())
+        raise DataError(f"{name}: all parts of x, and y, need as many rows; got {shown}")
+    return TrainedRows(x if torch.is_tensor(x) else layout.pack(x), y)

@@ -8,7 +8,8 @@ are scored as in the audit of a user's own algorithm (`client_secrets`). The oth
                  client's rows, in the network that the client received. Each is stated relative to the same statistic
                  of known rows (`standardised`): the rows that the attacker has, which are those of all other clients,
                  or a population that the user gives. The guess is that of all clients' rows together.
-    tokens       which tokens occur in the client's rows; the guess is the share of the clients that have the token
+    tokens       which tokens occur in the client's rows and leave a trace (`TokenInputs`); the guess is the share of
+                 the clients that have the token
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from securefed._auditing.engine.seed_result import Judgement, judge_estimate
 from securefed._auditing.own.client_secrets import NEGLIGIBLE, SecretData
 from securefed._auditing.training.attacked_network import batch_norms
 from securefed._auditing.training.local_training import TrainedRows
+from securefed._auditing.training.token_inputs import TokenInputs
 from securefed._public import Public
 from securefed._tensors import Array
 from securefed.attacks._base import Reconstruction
@@ -48,19 +50,23 @@ class TrainingSecrets:
         seed: of the run.
         statistics: for each client (numbers,) its standardised statistics, and those of all rows last; empty arrays
             without layers of batch normalisation.
-        vocabulary: number of tokens; 0 where rows are no tokens.
+        text: the tokens in the rows; `None` where rows are no tokens.
     """
 
     clients: Sequence[TrainedRows]
     target: int | None
     seed: int
     statistics: Sequence[Array]
-    vocabulary: int
+    text: TokenInputs | None
 
     @cached_property
     def data(self) -> SecretData:
         """Rows and counts of labels."""
-        sets = [Dataset(rows.flat, None if self.vocabulary else labels_of(rows)) for rows in self.clients]
+        flat = [
+            rows.flat if self.text is None else self.text.traced(rows.x).numpy().astype(np.float64)
+            for rows in self.clients
+        ]
+        sets = [Dataset(x, labels_of(rows)) for x, rows in zip(flat, self.clients, strict=True)]
         return SecretData(sets, Public.of(sets), self.target, self.seed)
 
     @property
@@ -69,9 +75,10 @@ class TrainingSecrets:
         return self.data.rows
 
     def tokens(self, rows: TrainedRows) -> Array:
-        """(vocabulary,) 1 for every token that occurs."""
-        out = np.zeros(self.vocabulary)
-        out[np.unique(rows.x.numpy())] = 1.0
+        """(vocabulary,) 1 for every token that occurs in rows of text and leaves a trace."""
+        assert self.text is not None
+        out, tokens = np.zeros(self.text.vocabulary), self.text.traced(rows.x).numpy()
+        out[np.unique(tokens[tokens >= 0])] = 1.0
         return out
 
     def judge(self, estimate: Reconstruction) -> list[Judgement]:
@@ -83,7 +90,7 @@ class TrainingSecrets:
         Returns:
             One score, in a list, as `SeedResult.record` takes it.
         """
-        if estimate.secret == "samples" and self.vocabulary:
+        if estimate.secret == "samples" and self.text:
             return [self._exact_rows(estimate.value)]
         if estimate.secret not in ("statistics", "tokens", "labels"):
             return self.data.judge(estimate)
@@ -111,7 +118,7 @@ class TrainingSecrets:
         return own, np.sum(counts, axis=0) * (own.sum() / np.sum(counts))
 
     def _exact_rows(self, found: Array) -> Judgement:
-        """Score token sequences: the error is the share of the secret ones that are not among the found ones."""
+        """Score token sequences, -1 for no token: the error is the share of the secret ones that were not found."""
         known = {tuple(row) for row in np.asarray(found, np.int64).tolist()}
         share = np.mean([tuple(row) in known for row in self.truth.astype(np.int64).tolist()])
         secret: Secret = "samples" if self.target is not None else "pooled samples"
@@ -124,7 +131,7 @@ class TrainingSecrets:
         """Return the share of the secret rows that are recovered to `RECOVERED`."""
         if not len(found) or not np.isfinite(found).all():
             return 0.0
-        if self.vocabulary:
+        if self.text:
             return 1.0 - self._exact_rows(found).error
         off = np.linalg.norm(match(found, self.truth) - self.truth, axis=1)
         return float(np.mean(off <= RECOVERED * np.linalg.norm(self.truth - self.data.prior.mean(axis=0), axis=1)))
@@ -136,14 +143,16 @@ class TrainingSecrets:
         the network has layers of batch normalisation.
         """
         if secret == "labels":
-            return not self.vocabulary and self.data.has_label_counts  # false without a target
+            return self.data.has_label_counts  # false without a target
         if self.target is None:
             return False
         if secret == "statistics":
             return bool(len(self.statistics) and len(self.statistics[-1]))
-        if not self.vocabulary:
+        if not self.text:
             return False
-        [judged] = self.judge(Reconstruction("tokens", np.zeros(self.vocabulary)))  # of any estimate, for the baseline
+        [judged] = self.judge(
+            Reconstruction("tokens", np.zeros(self.text.vocabulary))
+        )  # of any estimate, for the baseline
         return judged.baseline > NEGLIGIBLE
 
 

@@ -140,7 +140,7 @@ class TrainingSeedRun:
         whole = len(self.inputs.rows) == 1 or self.secrets.target is None
         if not whole:
             return
-        if self.secrets.vocabulary:
+        if self.secrets.text:
             self._try(SPANS, text_rows)
             return
         found: list[ReadRows] = []

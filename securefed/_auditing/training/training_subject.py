@@ -24,7 +24,7 @@ from securefed._auditing.training.local_training import TorchTraining, TrainedRo
 from securefed._auditing.training.observed_runs import ObservedChange, ObservedRuns
 from securefed._auditing.training.size_curve import SizeCurve, measure_sizes
 from securefed._auditing.training.step_probe import StepFacts, probe_step
-from securefed._auditing.training.text_attacks import token_table
+from securefed._auditing.training.token_inputs import TokenInputs, token_inputs
 from securefed._auditing.training.training_secrets import TrainingSecrets, layer_statistics, standardised
 from securefed._auditing.training.training_seed_run import TrainingSeedRun
 from securefed._tensors import Array
@@ -83,10 +83,9 @@ class TrainingSubject:
         return f"{type(self.training.model).__name__}{called}"
 
     @cached_property
-    def vocabulary(self) -> int:
-        """Number of tokens; 0 where rows are no tokens."""
-        table = token_table(self.training, self.clients[0])
-        return 0 if table is None else len(self.training.state[table])
+    def text(self) -> TokenInputs | None:
+        """The tokens in the rows; `None` where rows are no tokens."""
+        return token_inputs(self.training, TrainedRows.joined(list(self.clients)))
 
     def describe(self) -> Mapping[str, Any]:
         """Say what ran: the model, the step as it was measured, and the rows."""
@@ -147,7 +146,7 @@ class TrainingSubject:
         It comes before the runs, which get the time that it leaves.
         """
         began, limit = time.monotonic(), self.seconds * _CURVE_SHARE
-        curve = measure_sizes(self.training, self.clients, self._prior, self.classes, self.vocabulary, limit)
+        curve = measure_sizes(self.training, self.clients, self._prior, self.classes, self.text, limit)
         self._left -= time.monotonic() - began
         return curve
 
@@ -163,10 +162,12 @@ class TrainingSubject:
         facts = self._probe(observed, prior) if self.training.step is not None else None
         of_runs = 1 if self.training.step is None else 1 - _CURVE_SHARE  # of all seconds; the curve may take the rest
         share = of_runs * self._share(view) / (self.runs.count * self.slower)
-        inputs = AttackInputs(self.training, observed, sizes, prior, self.classes, facts, budget, share, self.asked)
+        inputs = AttackInputs(
+            self.training, observed, sizes, prior, self.classes, self.text, facts, budget, share, self.asked
+        )
         # `None`: the rows of all clients together, which a sum may show where it does not show one client's
         for target in (observed.target, None) if view == views.SUM_ONLY else (observed.target,):
-            secrets = TrainingSecrets(self.clients, target, seed, self._statistics_of(seed, observed), self.vocabulary)
+            secrets = TrainingSecrets(self.clients, target, seed, self._statistics_of(seed, observed), self.text)
             TrainingSeedRun(self.name, inputs, secrets, self.population, result, self._image).attack()
 
     def _probe(self, observed: ObservedChange, prior: TrainedRows) -> StepFacts:

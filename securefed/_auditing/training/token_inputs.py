@@ -1,0 +1,168 @@
+"""Find the tokens in a text model's rows, and build rows from candidate tokens.
+
+A row of text is a sequence of token numbers; named inputs such as an attention mask may stand beside it. Sequences
+shorter than the rest are filled up with a padding token, which models look away from: it leaves no trace in what they
+learn. Nor does a sequence's last token where the model learns to predict the next one, as nothing follows it. What
+leaves no trace is no secret of the audit. The attacks on text (`text_attacks`) try sequences of tokens, and
+`TokenInputs.builder` states what stands beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from securefed._auditing.training.local_training import TorchTraining, TrainedRows
+from securefed._tensors import Array
+from securefed.attacks._text.span_sites import SpanSites
+from securefed.attacks._text.token_occurrence import EmbeddingReference, occurring_tokens
+
+_PROBED: Final = 4
+"""Rows on which the step is run to see whether a token leaves a trace."""
+_TRIED: Final = 3
+"""Tokens that are tried as padding, the most frequent ones first."""
+
+
+@dataclass(frozen=True)
+class TokenInputs:
+    """Where tokens stand in packed rows.
+
+    Attributes:
+        table: name of the embedding that the tokens index.
+        vocabulary: number of tokens.
+        columns: of a row, those that hold the tokens.
+        beside: columns of each further input with one number a position, such as an attention mask.
+        padding: token that fills rows up and leaves no trace; `None` without one.
+        blind_end: whether the last token of a row leaves no trace either.
+    """
+
+    table: str
+    vocabulary: int
+    columns: slice
+    beside: tuple[slice, ...]
+    padding: int | None = None
+    blind_end: bool = False
+
+    def of(self, x: Tensor) -> Tensor:
+        """Return the tokens (rows, length) in packed rows."""
+        return x[:, self.columns]
+
+    def traced(self, x: Tensor) -> Tensor:
+        """Return the tokens (rows, length) in packed rows, with -1 in place of those that leave no trace."""
+        tokens = self.of(x)
+        used = self._in_use(tokens)
+        if self.blind_end:  # a position counts if a later one is in use
+            used = used & (used.flip(1).cumsum(1).flip(1) > 1)
+        return torch.where(used, tokens, -1)
+
+    def builder(self, known: Tensor) -> Callable[[Tensor], Tensor]:
+        """Make the function from tokens (n, length), -1 behind a sequence's end, to packed rows that hold them.
+
+        What stands beside a token is what known rows have most often at that position where it is in use, and beside
+        padding what they have there where it is not. Numbers that belong to no position are those of the first known
+        row.
+
+        Args:
+            known: packed rows like the attacked ones.
+        """
+        in_use = self._in_use(self.of(known))
+        filled = [_usual(known[:, place], in_use) for place in self.beside]
+        empty = [_usual(known[:, place], ~in_use) for place in self.beside]
+
+        def build(tokens: Tensor) -> Tensor:
+            out, used = known[:1].repeat(len(tokens), 1), tokens >= 0
+            out[:, self.columns] = torch.where(used, tokens, self.padding or 0).to(out.dtype)
+            for place, within, behind in zip(self.beside, filled, empty, strict=True):
+                out[:, place] = torch.where(used, within, behind)
+            return out
+
+        return build
+
+    def _in_use(self, tokens: Tensor) -> Tensor:
+        """Return for each position whether it holds something else than padding."""
+        return tokens != self.padding if self.padding is not None else torch.ones_like(tokens, dtype=torch.bool)
+
+
+def token_inputs(training: TorchTraining, rows: TrainedRows) -> TokenInputs | None:
+    """Find the input that indexes the model's largest embedding, and its padding; `None` where rows are no tokens.
+
+    Raises:
+        DataError: the step fails on these rows; see `TorchTraining.change`.
+    """
+    row = rows.x[:1]
+    if row.is_floating_point() or row.ndim != 2:
+        return None
+    layout = training.layout
+    named = {"": slice(0, row.shape[1])} if layout is None else layout.columns
+    shapes = {"": tuple(row.shape[1:])} if layout is None else layout.shapes
+    sites = SpanSites(training.received(training.state), lambda _: row)  # of whatever tokens, the one row
+    found: dict[str, tuple[int, str]] = {}
+    for name, place in named.items():
+        table = sites.embedding(row[:, place]) if len(shapes[name]) == 1 else None
+        if table is not None:
+            found[name] = len(training.state[table]), table
+    if not found:
+        return None
+    tokens = max(found, key=lambda name: found[name][0])
+    alike = tuple(named[name] for name in named if name != tokens and shapes[name] == shapes[tokens])
+    text = TokenInputs(found[tokens][1], found[tokens][0], named[tokens], alike)
+    if training.step is None or text.table not in training.parameters:
+        module = training.model.get_submodule(text.table.rpartition(".")[0])
+        return replace(text, padding=getattr(module, "padding_idx", None))
+    text = replace(text, padding=_padding(training, text, rows))
+    return replace(text, blind_end=_is_end_blind(training, text, rows))
+
+
+def _padding(training: TorchTraining, text: TokenInputs, rows: TrainedRows) -> int | None:
+    """Return the token that ends rows twice in a row and leaves no trace; `None` without one.
+
+    The step is run on rows that end so, and on the same rows with another token in its place: if the token's vector
+    moves alike, as by weight decay, the model does not look at it.
+    """
+    tokens = text.of(rows.x)
+    twice = torch.nonzero(tokens[:, -1] == tokens[:, -2])[:, 0] if tokens.shape[1] > 1 else torch.zeros(0).long()
+    ends, counts = torch.unique(tokens[twice, -1], return_counts=True)
+    for token in ends[torch.argsort(counts, descending=True)][:_TRIED].tolist():
+        chosen = rows.part(twice[tokens[twice, -1] == token][:_PROBED])
+        other = chosen.x.clone()
+        text.of(other)[text.of(other) == token] = (token + 1) % text.vocabulary
+        if not _moves_otherwise(training, text, chosen, other)[token]:
+            return int(token)
+    return None
+
+
+def _is_end_blind(training: TorchTraining, text: TokenInputs, rows: TrainedRows) -> bool:
+    """Whether another last token in some rows changes nothing of what the step does to the embedding."""
+    chosen = rows.part(slice(0, _PROBED))
+    used, other = text._in_use(text.of(chosen.x)), chosen.x.clone()
+    last = used.shape[1] - 1 - used.flip(1).long().argmax(dim=1)
+    rest = {text.padding, *text.of(chosen.x).flatten().tolist()}
+    fresh = next((token for token in range(text.vocabulary) if token not in rest), None)
+    if fresh is None:
+        return False
+    text.of(other)[torch.arange(len(last)), last] = fresh
+    return not _moves_otherwise(training, text, chosen, other)[fresh]
+
+
+def _moves_otherwise(training: TorchTraining, text: TokenInputs, rows: TrainedRows, other: Tensor) -> Array:
+    """Return (vocabulary,) 1 for tokens whose vectors the step moves otherwise on other inputs, 0 for the rest."""
+    sent, reference = (training.change(training.state, TrainedRows(x, rows.y), 0)[text.table] for x in (rows.x, other))
+    table = training.state[text.table]
+    absent = EmbeddingReference(reference, np.ones(text.vocabulary, bool))
+    return occurring_tokens(table.double().numpy(), sent, [absent], float(torch.finfo(table.dtype).eps))
+
+
+def _usual(values: Tensor, where: Tensor) -> Tensor:
+    """Return (length,) the most frequent number of each position among chosen rows; of all positions where none is."""
+    overall = values[where].mode().values if bool(where.any()) else values.flatten().mode().values
+    out = overall.repeat(values.shape[1])
+    for position in range(values.shape[1]):
+        chosen = values[where[:, position], position]
+        if len(chosen):
+            out[position] = chosen.mode().values
+    return out
