@@ -39,10 +39,10 @@ def test_the_recorded_run_is_attacked(tmp_path, monkeypatch, capsys) -> None:
 @pytest.mark.exhaustive
 def test_the_torch_loop_is_audited(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    example, report = blocks(TRAINING)
+    example, report, texts = blocks(TRAINING)
     names: dict[str, object] = {}
     exec(example, names)  # noqa: S102 - our own page
-    (shown,) = re.findall(r"```text\n(.*?)```", TRAINING, flags=re.DOTALL)
+    shown, of_texts = re.findall(r"```text\n(.*?)```", TRAINING, flags=re.DOTALL)
     assert capsys.readouterr().out == shown
     exec(report, names)  # noqa: S102 - our own page
     printed = capsys.readouterr().out
@@ -50,6 +50,8 @@ def test_the_torch_loop_is_audited(tmp_path, monkeypatch, capsys) -> None:
     assert (tmp_path / "training-audit" / "audit.html").exists()
     for attack in ("training/rows", "training/last layer", "membership/loss drop"):
         assert attack in printed
+    exec(texts, names)  # noqa: S102 - our own page
+    assert capsys.readouterr().out == of_texts
 
 
 def test_every_word_of_a_finding_is_on_the_page() -> None:

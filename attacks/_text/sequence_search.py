@@ -46,6 +46,11 @@ _MAPS: Final = 8
 """Maps in front of the first attention, and behind it, of which the best is chosen: those of a block with a gated
 network (output of the attention, gate, up, down) and of the next attention. Each takes a singular value decomposition.
 """
+_COMPARED: Final = 16
+"""Sequences that are compared where spans allow more than there are rows, as a multiple of the number of rows."""
+_NEW: Final = 0.03
+"""Length from which the part of an input of length 1 outside the others' span is a direction of its own; the largest
+tolerance of a span is .06."""
 _DRAWN: Final = 64
 """Random sequences that show how far other tokens' inputs are from a span."""
 
@@ -164,10 +169,34 @@ class _Search:
     def __call__(self, candidates: Array, rows: int, *, causal: bool) -> FoundSequences:
         """Return the sequences nearest to the spans, at most `rows`."""
         allowed = self.tokens_at(candidates)
-        sequences = self.from_the_left(allowed) if causal else self.whole(allowed)
-        order = np.argsort([distance for distance, _ in sequences], kind="stable")[:rows]
-        found = np.array([sequences[place][1] for place in order], np.int64).reshape(-1, self.length)
+        sequences = sorted(self.from_the_left(allowed) if causal else self.whole(allowed), key=lambda pair: pair[0])
+        found = np.array([tokens for _, tokens in sequences], np.int64).reshape(-1, self.length)
+        if len(found) > rows:
+            found = found[: _COMPARED * rows]
+            found = found[self.most_varied(found, rows)]
         return FoundSequences(found, len(sequences))
+
+    def most_varied(self, sequences: Array, rows: int) -> list[int]:
+        """Choose sequences one by one, each time one whose inputs add most directions to those of the chosen.
+
+        Where attention knows positions only relative to each other, the first token over and over causes the inputs of
+        that token alone, which lie in the span although no such row exists; they add one direction at most.
+
+        Args:
+            sequences: (n, length), the nearest to the span first.
+            rows: number to choose, at most n.
+        """
+        inputs = self._inputs(sequences, self.second)
+        inputs = inputs / np.maximum(np.linalg.norm(inputs, axis=2, keepdims=True), 1e-300)
+        inputs[sequences < 0] = 0.0  # behind a sequence's end
+        chosen: list[int] = []
+        for _ in range(rows):
+            added = np.linalg.matrix_rank(inputs, tol=_NEW)
+            added[chosen] = -1
+            chosen.append(int(np.argmax(added)))
+            basis = np.linalg.svd(inputs[chosen[-1]], full_matrices=False)[2][: max(int(added[chosen[-1]]), 0)]
+            inputs = inputs - inputs @ basis.T @ basis
+        return chosen
 
     def tokens_at(self, candidates: Array) -> list[list[int]]:
         """Return the tokens that the first map allows at each position."""
@@ -230,8 +259,11 @@ class _Search:
 
     def _distances(self, sequences: Array, name: str) -> Array:
         """Return the distance (sequences, length) of a map's inputs from its span."""
-        out = []
-        for start in range(0, len(sequences), _BATCH):
-            tokens = torch.as_tensor(sequences[start : start + _BATCH])
-            out.append(self.spans[name].distances(self.sites.inputs(tokens)[name]))
-        return np.concatenate(out)
+        parts = range(0, len(sequences), _BATCH)
+        return np.concatenate(
+            [self.spans[name].distances(self._inputs(sequences[k : k + _BATCH], name)) for k in parts]
+        )
+
+    def _inputs(self, sequences: Array, name: str) -> Array:
+        """Return the inputs (sequences, length, width) of a map."""
+        return self.sites.inputs(torch.as_tensor(sequences))[name]

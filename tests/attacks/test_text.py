@@ -82,6 +82,122 @@ def test_all_rows_of_a_batch_are_found(rows: int, causal: bool) -> None:
     assert {tuple(row) for row in found.tolist()} == {tuple(row) for row in observed.tokens.tolist()}
 
 
+class Separate(nn.Module):
+    """One head of causal attention whose query, key and value are maps of their own, between an embedding and a head.
+
+    With `transposed` they are those of GPT-2 in Hugging Face's transformers: weights (width, out).
+    """
+
+    def __init__(self, *, transposed: bool) -> None:
+        super().__init__()
+        self.token, self.place = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        maps = [Conv1D(WIDTH, WIDTH) if transposed else nn.Linear(WIDTH, WIDTH) for _ in range(4)]
+        self.query, self.key, self.value, self.after = maps
+        self.output = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        entered = self.token(tokens) + self.place(torch.arange(tokens.shape[1]))
+        attention = nn.functional.scaled_dot_product_attention
+        mixed = attention(self.query(entered), self.key(entered), self.value(entered), is_causal=True)
+        return self.output(torch.relu(self.after(entered + mixed)))
+
+
+class Conv1D(nn.Module):
+    def __init__(self, nf: int, nx: int) -> None:
+        super().__init__()
+        self.nf, self.nx = nf, nx
+        self.weight = nn.Parameter(torch.randn(nx, nf) / nx**0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
+
+@dataclass(frozen=True)
+class Separated:
+    """Rows, and a search for them in the gradient of a loss at the first positions."""
+
+    tokens: Tensor
+    sites: SpanSites
+    weights: dict[str, Array]
+    gradients: dict[str, Array]
+
+    @classmethod
+    def of(cls, model: nn.Module, positions: int) -> Separated:
+        tokens = torch.randint(1, VOCABULARY, (2, LENGTH))
+        loss = nn.functional.cross_entropy(model(tokens)[:, :positions].flatten(0, 1), tokens[:, :positions].flatten())
+        named = dict(model.named_parameters())
+        slopes = torch.autograd.grad(loss, list(named.values()), allow_unused=True, materialize_grads=True)
+        gradients = {name: slope.double().numpy() for name, slope in zip(named, slopes, strict=True)}
+        weights = {name: value.detach().double().numpy() for name, value in named.items()}
+        return cls(tokens, SpanSites(model, lambda given: given.clamp(min=0)), weights, gradients)
+
+    def rank(self, name: str) -> int:
+        oriented = (self.sites.oriented(name, values[name]) for values in (self.gradients, self.weights))
+        return span_of(*oriented, 0.0, EPSILON).rank
+
+    def found(self, *, open_end: bool) -> list[list[int]]:
+        return find_sequences(
+            self.sites, self.weights, self.gradients, rows=2, length=LENGTH, candidates=np.arange(VOCABULARY),
+            vocabulary=VOCABULARY, scale=0.0, epsilon=EPSILON, open_end=open_end,
+        ).tokens.tolist()  # fmt: skip
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("positions", [3, LENGTH])
+def test_a_map_that_lacks_inputs_is_not_used(transposed: bool, positions: int) -> None:
+    """The first position attends to itself alone, so that its query has no gradient: its rank is one less a row.
+
+    Of three positions with a loss the rest of a row leaves no trace.
+    """
+    torch.manual_seed(3)
+    sent = Separated.of(Separate(transposed=transposed), positions)
+    assert (sent.rank("query.weight"), sent.rank("value.weight")) == (2 * (positions - 1), 2 * positions)
+    wanted = [[*row[:positions], *[-1] * (LENGTH - positions)] for row in sent.tokens.tolist()]
+    assert sorted(sent.found(open_end=positions < LENGTH)) == sorted(wanted)
+
+
+def test_the_first_token_over_and_over_is_not_taken_for_a_row() -> None:
+    """Without numbers of positions it causes the first input alone, which lies in the span."""
+    torch.manual_seed(3)
+    model = Separate(transposed=False)
+    nn.init.zeros_(model.place.weight)
+    sent = Separated.of(model, LENGTH)
+    repeated = sent.tokens[:, :1].repeat(1, LENGTH)
+    name = "after.weight"
+    span = span_of(sent.gradients[name], sent.weights[name], 0.0, EPSILON)
+    assert span.distances(sent.sites.inputs(repeated)[name]).max() < 1e-3  # the control
+    assert sorted(sent.found(open_end=False)) == sorted(sent.tokens.tolist())
+
+
+class Masked(Transformer):
+    """An encoder that looks away from token 0 and reads the mean over the rest."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        used = tokens > 0
+        entered = self.token(tokens) + self.place(torch.arange(tokens.shape[1]))
+        read = self.layers(entered, src_key_padding_mask=~used) * used[..., None]
+        return self.output(read.sum(dim=1) / used.sum(dim=1, keepdim=True))
+
+
+@pytest.mark.parametrize("used", [2, 3, LENGTH])
+def test_an_encoders_row_is_found_with_its_length(used: int) -> None:
+    torch.manual_seed(used)
+    model = Masked(causal=False)
+    sites = SpanSites(model, lambda given: given.clamp(min=0))  # it also turns dropout off
+    tokens = torch.randint(1, VOCABULARY, (1, LENGTH)) * (torch.arange(LENGTH) < used)
+    loss = nn.functional.cross_entropy(model(tokens), torch.tensor([1]))
+    slopes = torch.autograd.grad(loss, list(model.parameters()))
+    named = list(model.named_parameters())
+    found = find_sequences(
+        sites,
+        {name: value.detach().double().numpy() for name, value in named},
+        {name: slope.double().numpy() for (name, _), slope in zip(named, slopes, strict=True)},
+        rows=1, length=LENGTH, candidates=np.arange(1, VOCABULARY), vocabulary=VOCABULARY, scale=0.0, epsilon=EPSILON,
+        open_end=True,
+    )  # fmt: skip
+    assert found.tokens.tolist() == [[*tokens[0, :used].tolist(), *[-1] * (LENGTH - used)]]
+
+
 def test_another_gradient_gives_none_of_the_rows() -> None:
     observed, other = sent(3, seed=1), sent(3, seed=1)
     swapped = Sent(observed.tokens, observed.model, observed.weights, sent(3, seed=2).gradients)

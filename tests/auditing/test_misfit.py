@@ -135,3 +135,10 @@ def test_without_power_silence_is_inconclusive() -> None:
     one = verdict(interval([-0.3]), interval([-0.2]))  # one seed: power unknown, and said so
     assert one.word == NOT_DETECTED
     assert math.isnan(one.detectable)
+
+
+def test_exact_counts_of_labels_are_no_reconstruction() -> None:
+    """Three rows of three classes have ten counts, of which a guess hits one."""
+    (row,) = attempts([1.0], [0.0], [True], [False])
+    assert replace(row, secret="samples").reconstructs  # the control
+    assert not replace(row, secret="labels").reconstructs

@@ -239,3 +239,12 @@ def test_inputs_of_whole_numbers_are_not_searched() -> None:
     report = audit_training(Mixed(), LOSS, step, [rows(0), rows(1)], seeds=2, seconds=10.0, view=["server"])
     assert any("cannot vary whole numbers by degrees: kind" in reason for reason in report.skipped)
     assert "membership" in {cell.secret for cell in report.cells}
+
+
+def test_the_null_of_pooled_rows_holds_none_of_them() -> None:
+    """A sum with one client's change exchanged still gives the others' rows away: 2 in 3 of them here."""
+    report = audited(view=["sum only"])
+    (cell,) = [cell for cell in report.cells if cell.secret == "pooled samples"]
+    assert cell.leakage.mean > 0.6
+    assert cell.null_leakage.mean < 0.2
+    assert cell.verdict.word in ("exposed", "partial")

@@ -141,7 +141,7 @@ def test_rows_that_another_search_does_not_repeat_are_not_called_explained(
 
 
 def test_the_null_of_a_search_for_rows_searches_as_long(monkeypatch) -> None:
-    """The null finds the next client's rows; without a search it would be the guess, a leakage of 0."""
+    """The null finds rows of the population; without a search it would be the guess, a leakage of 0."""
     allowed: list[int] = []
     attack = training_seed_run.recover_rows
 
@@ -153,7 +153,8 @@ def test_the_null_of_a_search_for_rows_searches_as_long(monkeypatch) -> None:
     monkeypatch.setattr(training_seed_run, "recover_rows", recover)
     inputs, rows = of_sigmoids()
     result = SeedResult()
-    TrainingSeedRun("curved", inputs, TrainingSecrets([rows], None, 0, (), None), None, result, None).attack()
+    secrets, population = TrainingSecrets([rows], None, 0, (), None), TrainedRows(*pictures(40, 8))
+    TrainingSeedRun("curved", inputs, secrets, population, result, None).attack()
     searched, null = allowed
     assert searched == null > 0
     (found,) = result.attempts

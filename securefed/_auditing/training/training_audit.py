@@ -96,7 +96,8 @@ def audit_training(
     _check_types(model, loss, local_step)
     require(len(clients) >= 2, f"an audit needs at least 2 clients, not {len(clients)}; the others are the baseline")
     pairs = [_pair(f"client {index}", pair) for index, pair in enumerate(clients)]
-    layout = None if torch.is_tensor(pairs[0][0]) else InputLayout.of(pairs[0][0])
+    first = pairs[0][0]
+    layout = None if isinstance(first, Tensor) else InputLayout.of(first)
     rows = [_rows(f"client {index}", pair, layout) for index, pair in enumerate(pairs)]
     held_out = None if population is None else _rows("population", _pair("population", population), layout)
     _check_shapes(rows, held_out)
@@ -273,15 +274,15 @@ def _tensor(name: str, values: Any) -> Tensor:
 
 
 def _rows(name: str, pair: tuple[Tensor | dict[str, Tensor], Tensor], layout: InputLayout | None) -> TrainedRows:
-    """Pack named inputs into one tensor, and check that x and y have as many rows."""
+    """Pack named inputs into one tensor; `DataError` unless x and y have as many rows, and x the inputs of `layout`."""
     x, y = pair
-    named = {"x": x} if torch.is_tensor(x) else x
-    if (layout is None) != torch.is_tensor(x) or (layout and InputLayout.of(named) != layout):
-        wanted = "one tensor" if layout is None else f"a dict of {layout}"
-        given = "one tensor" if torch.is_tensor(x) else f"a dict of {InputLayout.of(named)}"
+    own = None if isinstance(x, Tensor) else InputLayout.of(x)
+    if own != layout:
+        given, wanted = ("one tensor" if one is None else f"a dict of {one}" for one in (own, layout))
         raise DataError(f"{name} has as x {given}, and client 0 {wanted}; give all of them alike")
+    named = {"x": x} if isinstance(x, Tensor) else x
     lengths = {key: len(value) for key, value in named.items()} | {"y": len(y)}
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{key} {length}" for key, length in lengths.items())
-        raise DataError(f"{name}: all parts of x, and y, need as many rows; got {shown}")
-    return TrainedRows(x if torch.is_tensor(x) else layout.pack(x), y)
+        raise DataError(f"{name}: x and y need as many rows; got {shown}")
+    return TrainedRows(named["x"] if layout is None else layout.pack(named), y)

@@ -13,14 +13,15 @@ secure aggregation leaves it. There two are made: one for the target's secrets, 
     membership          which of some candidate records are among the target's rows
 
 The null, which measures chance, is the same attack on the change of another client, or on the sum with another client's
-change in place of the target's; a search for rows makes as many evaluations there. For membership it is the same scores
-dealt out at random.
+change in place of the target's; for the rows of all clients together, on a sum of clients simulated from rows that none
+of them has. A search for rows makes as many evaluations there. Without such rows, or without a step, chance counts as
+the guess. For membership the null is the same scores dealt out at random.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -125,7 +126,7 @@ class TrainingSeedRun:
         except (SecureFedError, np.linalg.LinAlgError) as refusal:
             self._leave_out(name, refusal)
             return []
-        null = self.inputs.observed.null
+        null = self._null()
         chance: list[Reconstruction] | None = None
         if null is not None:
             try:
@@ -133,6 +134,15 @@ class TrainingSeedRun:
             except (SecureFedError, np.linalg.LinAlgError):
                 chance = None
         return self.result.record(self.place, name, estimates, [chance], self.secrets.judge)
+
+    def _null(self) -> Mapping[str, Array] | None:
+        """Return a change that says nothing of the secrets; `None` without one."""
+        if self.secrets.target is not None:
+            return self.inputs.observed.null
+        # with one client's change exchanged, a sum would still tell of the others' rows, which are secrets here too
+        if self.population is None or self.inputs.facts is None:
+            return None
+        return replace(self.inputs, prior=self.population).simulate_drawn(5)
 
     def _rows(self) -> None:
         """Recover rows; of a sum those of all clients together, since no search tells which rows are the target's."""
