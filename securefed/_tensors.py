@@ -239,12 +239,16 @@ def decode(data: bytes) -> tuple[dict[str, Array], dict[str, Any]]:
         The tensors in the order of their names, and the header.
 
     Raises:
-        DataError: the bytes are no complete safetensors file, or their header is not ours.
+        DataError: the bytes are no complete safetensors file, they hold an array of a type that `encode` does not write
+            (such as complex numbers), or their header is not ours.
     """
     try:
         tensors = _safetensors_load(data)
     except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"not a complete safetensors message: {error}") from error
+    for name, value in tensors.items():
+        if value.dtype.newbyteorder("=") not in _PLACES:  # what came in must go out again: states keep messages
+            raise DataError(f"array {name!r} is of type {value.dtype}, which no message holds")
     # safetensors hands them over in an order that differs from call to call
     return dict(sorted(tensors.items())), _header(data)
 

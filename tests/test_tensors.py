@@ -45,6 +45,13 @@ def test_arrays_that_cannot_be_encoded_are_refused_by_name() -> None:
         encode({"__metadata__": np.zeros(2)})
 
 
+def test_what_is_decoded_can_be_encoded_again() -> None:
+    """States keep messages as they came: a type that is read and not written would end the process that keeps it."""
+    assert decode(save({"a": np.ones(2, np.float32)}))[0]["a"].dtype == np.float32  # the control
+    with pytest.raises(DataError, match="'a' is of type complex64"):
+        decode(save({"a": np.ones(2, np.complex64)}))
+
+
 @given(ARRAYS, st.data())
 def test_a_truncated_message_is_refused_by_name(tensors, data) -> None:
     whole = encode(tensors, {})
