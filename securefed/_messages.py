@@ -101,6 +101,9 @@ class Message(ShapeRepr):
         for name, kind in _HEADER.items():
             if type(header.get(name)) is not kind:
                 raise MalformedError(claimed_sender, f"header field {name!r} is missing or no {kind.__name__}")
+            if kind is str and any("\ud800" <= letter <= "\udfff" for letter in header[name]):
+                # half of a letter: JSON may hold it, and no digest of the text can be computed
+                raise MalformedError(claimed_sender, f"header field {name!r} is no text: {header[name]!a:.40}")
         if any(abs(header[name]) >= 2**53 for name in ("round", "sender", "receiver")):
             raise MalformedError(claimed_sender, "a number in the header is out of range")
         if set(header) != set(_HEADER):

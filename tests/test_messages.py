@@ -55,6 +55,14 @@ def test_headers_of_wrong_types_are_refused(change) -> None:
         Message.decode(encode({}, header))
 
 
+@pytest.mark.parametrize("field", ["run", "stage"])
+def test_half_a_letter_in_a_header_is_refused_by_name(field) -> None:
+    """JSON may hold it, and the digests of an exchange cannot: a client would stop with an error of Python's."""
+    assert getattr(Message.decode(encode({}, VERSIONED | {field: "ü"})), field) == "ü"  # the control
+    with pytest.raises(MalformedError, match=f"'{field}' is no text"):
+        Message.decode(encode({}, VERSIONED | {field: "a\ud800"}))
+
+
 @pytest.mark.parametrize(
     ("version", "said"),
     [(2, "speaks version 2"), (True, "speaks version True"), ("1", "version '1'"), (None, "names no")],
