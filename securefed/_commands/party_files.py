@@ -121,7 +121,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
 
 
 def npz_bytes(arrays: Mapping[str, Array]) -> bytes:
-    """Encode arrays by name as an .npz file."""
+    """Encode arrays by name as an .npz file; the same arrays give the same bytes."""
     out = io.BytesIO()
     np.savez(out, **dict(arrays))  # type: ignore[arg-type]
     return out.getvalue()

@@ -209,7 +209,8 @@ class _Turn:
                 "or an empty folder for a new one"
             )
         self.meta, tensors = stored or ({"opened": "", "result": ""}, {})
-        self.mean = unnest("mean", tensors)
+        mean = unnest("mean", tensors)  # in the order of the names, and published in that of the terms
+        self.mean = {name: mean[name] for name in at.terms.shapes if name in mean}
         self.server = SumServer(at.terms)
         if stored is not None:
             self.server = SumServer.thaw(at.terms, tensors["server"].tobytes())
@@ -317,9 +318,8 @@ class _Turn:
             return []
         facts = json.loads(self.meta["result"])
         stem = f"round-{facts['round']}"
-        # an .npz file holds the time of writing: one that is there stays, since written again it would differ
-        if not (self.at.folder / f"{stem}-mean.npz").exists():
-            write_whole(self.at.folder / f"{stem}-mean.npz", npz_bytes(self.mean))
+        # also where one is there: another site that writes into the folder may have put its own in this place
+        write_whole(self.at.folder / f"{stem}-mean.npz", npz_bytes(self.mean))
         if table := csv_bytes(self.mean):
             write_whole(self.at.folder / f"{stem}-mean.csv", table)
         write_whole(self.at.folder / f"{stem}-result.json", (json.dumps(facts, indent=1) + "\n").encode())
