@@ -13,6 +13,7 @@ keeps either in its file, by `stop_to_json` and `stop_from_json`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from securefed._messages import Message
 from securefed._persistence.packing import from_bytes
@@ -25,6 +26,9 @@ from securefed.errors import (
     RangeRefused,
     SecureFedError,
 )
+
+_LONGEST: Final = 1000
+"""Letters of a client's text that are kept."""
 
 
 def refusal_body(error: SecureFedError) -> dict[str, Array]:
@@ -55,7 +59,9 @@ def read_refusal(message: Message) -> SecureFedError:
 
     Returns:
         `RangeRefused` or `DivergenceError`, which end the exchange in the clear; `MalformedError` for a refusal that
-        cannot be read; `MessageRefused` with the client's name and text for all others.
+        cannot be read; `MessageRefused` with the client's name and text for all others. They are a stranger's words,
+        which logs and terminals show: letters that do not print, such as line ends, are written as escapes, and what
+        is longer than 1000 letters is cut.
     """
     try:
         name, text = (message.body[key].tobytes().decode() for key in ("name", "text"))
@@ -67,4 +73,9 @@ def read_refusal(message: Message) -> SecureFedError:
         return DivergenceError(
             f"client {message.sender}: its local steps diverged to values that are not finite; lower the step size"
         )
-    return MessageRefused(message.sender, f"it refused the server's message: {name}: {text}")
+    return MessageRefused(message.sender, f"it refused the server's message: {_shown(name)}: {_shown(text)}")
+
+
+def _shown(text: str) -> str:
+    """Return a stranger's text in one line, without control codes, and not longer than `_LONGEST` letters."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text[:_LONGEST])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from securefed import Seal
 from securefed._messages import REFUSAL, SERVER, Message
@@ -235,3 +237,36 @@ def test_a_client_of_other_identities_is_refused_with_its_prepared_keys() -> Non
     assert "terms" in anew.refusals[4]
     with pytest.raises(MessageRefused):
         members[4].receive(anew.outgoing[4], **given()[4])
+
+
+@pytest.mark.parametrize("kind", [np.complex64, np.float32], ids=["a type that no message holds", "the control"])
+def test_a_reply_that_could_not_be_written_to_the_servers_file_is_its_clients_alone(kind: Any, tmp_path: Path) -> None:
+    """The server keeps replies in its file before it opens a sum: one client's reply must not end the round for all."""
+    terms = terms_of(DEFENSES["masks"])
+    members, server = parties(terms), SumServer(terms, file=tmp_path / "server")
+    server.open(BASE)
+    while server.result is None:
+        replies = {i: members[i].receive(request, **given()[i]) for i, request in server.outgoing.items()}
+        message = Message.decode(unwrap(terms.digest, replies[4], 4), claimed_sender=4)
+        if message.stage == "unmask":
+            binding = ("run", "round", "stage", "sender", "receiver")
+            body = {**message.body, "more": np.ones(1, kind)}
+            header = {"securefed": json.dumps({"version": 1} | {n: getattr(message, n) for n in binding})}
+            replies[4] = wrap(terms.digest, save(body, header))
+        server.receive(replies)
+    check(server.result, range(CLIENTS))
+    assert list(server.result.refusals) == [4]
+    assert ("complex64" if kind is np.complex64 else "tag") in server.result.refusals[4]
+
+
+def test_a_refusal_in_a_strangers_words_is_one_short_line() -> None:
+    """Logs and terminals show it: with line ends and control codes it could pass for the server's own words."""
+    plain, forged = "no, thank you; ü", "no\nRound 1 is complete\x1b[2K" + "!" * 10**6
+    read = {text: str(read_refusal(Message("0" * 32, 0, REFUSAL, 1, SERVER, words(text)))) for text in (plain, forged)}
+    assert read[plain].endswith(plain)  # the control
+    assert read[forged].isprintable() and len(read[forged]) < 1200
+    assert r"no\nRound 1 is complete\x1b[2K!!" in read[forged]
+
+
+def words(text: str) -> dict[str, Any]:
+    return {"name": np.frombuffer(b"Stranger", np.uint8), "text": np.frombuffer(text.encode(), np.uint8)}
