@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -289,7 +290,8 @@ class CallsFirst(mod._Turn):
 
     def _receive(self, client: SumClient, terms: SumTerms) -> bytes:
         if client.wants_update(self.request.data):
-            self.call_next(self.message, self.context)
+            with suppress(SystemExit):  # the app that exits is another control's
+                self.call_next(self.message, self.context)
         return super()._receive(client, terms)
 
 
