@@ -7,8 +7,8 @@ answers them). Only at the upload the app is called, and its reply is summed ins
 
 Each request holds the terms of the sum: number of clients, defence, shapes of an update. Clients that were sent
 different records must not be summed, since the difference of two sums could single one of them out. So masks and
-signatures depend on a base: the model that was sent, and a digest of all records of the request. The digest is also one
-more tensor of every update, `CONTENT`, since an update has the tensors of its base.
+signatures depend on a base: the model that was sent, and a digest of the message's group and all its records. The
+digest is also one more tensor of every update, `CONTENT`, since an update has the tensors of its base.
 """
 
 from __future__ import annotations
@@ -81,8 +81,10 @@ def secure_mod(first: Message | SitePolicy, context: Context | None = None, call
     one of a `SecureStrategy` is refused. Each request is answered at most once. Texts of errors reach the server only
     where they are about its own messages or terms.
     Not guaranteed: anything against the app's own code, which reads the data and the state. Who may start apps on a
-    SuperNode is Flower's to decide (`--trusted-entities`). An app that raises or exits sits out; where its process is
-    killed (out of memory), the server sees that this SuperNode did not answer.
+    SuperNode is Flower's to decide (`--trusted-entities`). Nor that all SuperNodes were given the same
+    `context.run_config`, which no sum is bound to: let the app read what its update depends on, such as a learning
+    rate, from the message. An app that raises or exits sits out; where its process is killed (out of memory), the
+    server sees that this SuperNode did not answer.
     """
     if isinstance(first, SitePolicy):
         site = first

@@ -150,21 +150,27 @@ def phase_of(message: Message) -> str:
 
 
 def content_digest(message: Message, weighted_by: str) -> bytes:
-    """Compute SHA-256 of what a client's update follows from: type of the message, weight's name and all records."""
+    """Compute SHA-256 of what a client's update follows from: the message's type, group and records, the weight's name.
+
+    The group is a text of the strategy's choice, such as its round, which the app may read. Records and their entries
+    enter in the order in which they were sent, as apps may take the first one, or read a model's arrays by their place.
+    """
     digest = hashlib.sha256()
 
     def add(part: bytes) -> None:
         digest.update(len(part).to_bytes(8, "little") + part)
 
-    add(json.dumps(["securefed content 1", message.metadata.message_type, weighted_by]).encode())
-    for name, record in sorted(message.content.items()):
+    sent = message.metadata
+    add(json.dumps(["securefed content 1", sent.message_type, sent.group_id, weighted_by]).encode())
+    for name, record in message.content.items():
         add(json.dumps([name, type(record).__name__]).encode())
         if isinstance(record, ArrayRecord):
-            for key, array in sorted(record.items()):
+            for key, array in record.items():
                 add(json.dumps([key, array.dtype, list(array.shape), array.stype]).encode())
                 add(bytes(array.data))
         else:
-            add(json.dumps(sorted(record.items()), default=lambda data: ["bytes", data.hex()]).encode())
+            # a value is a number, a text, bytes or a list of them, and never an object
+            add(json.dumps(list(record.items()), default=lambda data: {"bytes": data.hex()}).encode())
     return digest.digest()
 
 

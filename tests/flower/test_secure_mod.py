@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Message, RecordDict
+from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from securefed import DataUsage, Ledger, Limits, Seal
@@ -217,13 +217,18 @@ def test_a_client_without_the_mod_is_not_in_the_sum() -> None:
     assert survivors(strategy) == [CLIENTS - 1] * 2
 
 
-@pytest.mark.parametrize("what", ["model", "config"])
+@pytest.mark.parametrize("what", ["model", "config", "group", "order"])
 def test_a_client_that_was_sent_another_model_or_config_is_not_in_the_sum(what: str) -> None:
     """A server that tells all others not to train would otherwise read one client's update from the sum."""
     grid, strategy = ordinary_app.grid(secure_mod), secured(FedAvg(fraction_evaluate=0.0))
 
     def tamper(message: Any) -> bool:
-        if uploads(message):
+        if uploads(message) and what == "group":  # which an app may read as its round
+            message.metadata.group_id = "999"
+        elif uploads(message) and what == "order":  # an app may read arrays by their place
+            names = ("b", "w", "seen")
+            message.content["arrays"] = ArrayRecord({name: message.content["arrays"][name] for name in names})
+        elif uploads(message):
             name = {"model": "arrays", "config": "config"}[what]
             record = message.content[name].copy()
             if what == "config":

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp.mod import fixedclipping_mod
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import (
@@ -24,6 +24,7 @@ from flwr.serverapp.strategy import (
 from securefed.defenses import Identities, chain, clip, gaussian, secure_aggregation, skellam
 from securefed.errors import BudgetSpent, ConfigError
 from securefed.flower import SecureStrategy, SitePolicy, secure_mod
+from securefed.flower._sum_messages import content_digest
 from tests.combinations import each_value
 from tests.flower import ordinary_app
 from tests.flower.grid import FAILURES, LocalGrid, failing
@@ -207,6 +208,48 @@ def test_a_strategy_that_sends_different_contents_or_single_messages_is_refused(
 
     with pytest.raises(ConfigError, match="send_and_receive"):
         run(secured(Direct()), ordinary_app.grid(secure_mod))
+
+
+def test_a_server_that_varies_the_runs_config_reads_one_clients_update() -> None:
+    """Flower hands the config of the run to each SuperNode apart from the request, and no sum is bound to it."""
+
+    def train(message: Any, context: Any) -> Any:
+        reply = ordinary_app.train(message, context)
+        if context.run_config.get("lr") == 0.0:  # the model as it came
+            reply.content["arrays"] = message.content["arrays"]
+        return reply
+
+    victim = 1007
+    grid, strategy = ordinary_app.grid(secure_mod, train=train), secured(FedAvg(fraction_evaluate=0.0))
+    for node in set(grid.nodes) - {victim}:
+        grid.nodes[node].begin({"lr": 0.0})
+    result = run(strategy, grid, rounds=1)
+    assert len(strategy.history[0].survivors) == CLIENTS
+    single = ordinary_app.grid()
+    single.nodes = {victim: single.nodes[victim]}
+    alone = run(FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1), single, rounds=1)
+    share = ROWS[1] / sum(ROWS)  # the first model is all zeros
+    np.testing.assert_allclose(result.arrays["w"].numpy() / share, alone.arrays["w"].numpy(), rtol=1e-4)
+
+
+def test_requests_that_an_app_can_tell_apart_have_different_digests() -> None:
+    """Values of other types, another order of entries, of records, of arrays, another group."""
+    one, two = ConfigRecord({"lr": 0.1, "round": 1}), ConfigRecord({"lr": 0.0})
+    arrays = [Array(np.full(2, fill)) for fill in (0.0, 1.0)]
+    contents = [
+        RecordDict({"a": one, "b": two}), RecordDict({"b": two, "a": one}),
+        RecordDict({"a": ConfigRecord({"round": 1, "lr": 0.1}), "b": two}),
+        RecordDict({"a": ConfigRecord({"x": b"\x01"})}), RecordDict({"a": ConfigRecord({"x": ["bytes", "01"]})}),
+        RecordDict({"a": ConfigRecord({"x": [b"\x01"]})}), RecordDict({"a": ConfigRecord({"x": ["\x01"]})}),
+        RecordDict({"a": ConfigRecord({"x": 1})}), RecordDict({"a": ConfigRecord({"x": 1.0})}),
+        RecordDict({"a": ConfigRecord({"x": True})}), RecordDict({"a": MetricRecord({"x": 1})}),
+        RecordDict({"m": ArrayRecord({"u": arrays[0], "v": arrays[1]})}),
+        RecordDict({"m": ArrayRecord({"v": arrays[1], "u": arrays[0]})}),
+    ]  # fmt: skip
+    messages = [Message(content, 1, "train", group_id=group) for content in contents for group in (None, "1")]
+    digests = [content_digest(message, "weight") for message in messages]
+    assert digests == [content_digest(message, "weight") for message in messages]  # the control
+    assert len(set(digests)) == len(messages)
 
 
 def test_under_noise_the_clients_clip_the_difference_and_the_budget_ends_the_run() -> None:
