@@ -48,6 +48,8 @@ _FORMAT: Final = 1
 _LARGEST_ENTRY: Final = 2.0**20
 """Bound of an entry, a weight or a metric where the caller declares none. In a ring of 64 bits and for 1000 clients the
 rounding error of an entry is then 6e-11 where weights are near the largest; at half the bound it is half as large."""
+_MOST_CLIENTS: Final = 2**24
+"""Terms take memory in proportion to their clients, and a server proposes them to sites (`secure_mod`)."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class SumTerms:
 
     Attributes:
         tensors: the tensors that are summed.
-        clients: N, the number of clients; their numbers are 0 to N - 1.
+        clients: N, the number of clients, at most 2^24; their numbers are 0 to N - 1.
         cohort: S, the number of clients planned for one round.
         defense: how the sum is made.
         metrics: by name, the largest absolute value of one client's metric; their sums are part of the result.
@@ -109,7 +111,7 @@ class SumTerms:
             check_type(name, getattr(self, name), bool)
         for name in ("tensors", "metrics", "local"):
             check_type(name, getattr(self, name), tuple)
-        check_integer("clients", self.clients, 1)
+        check_integer("clients", self.clients, 1, _MOST_CLIENTS)
         check_integer("cohort", self.cohort, 1, self.clients, note="(the number of clients)")
         check_integer("max_void", self.max_void, 1)
         check_positive("largest_weight", self.largest_weight)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -267,3 +268,19 @@ def test_a_budget_on_noise_that_is_not_accounted_for_is_refused_with_the_terms()
         SumTerms.like(BASE, clients=5, defense=chain(clip(1.0)), local=("seen",), epsilon=3.0)
     secret = chain(clip(1.0), gaussian(2.0))  # positive control
     assert SumTerms.like(BASE, clients=5, defense=secret, local=("seen",), epsilon=30.0).budget() is not None
+
+
+def test_terms_of_more_clients_than_memory_holds_are_refused_by_name() -> None:
+    """A server proposes terms to the sites of `secure_mod`: a kilobyte of them must not take gigabytes."""
+    few = terms_of(cohort=CLIENTS).to_bytes()
+
+    def proposed(clients: int) -> bytes:
+        return few.replace(b'"clients": 5', b'"clients": %d' % clients)
+
+    assert SumTerms.from_bytes(proposed(10**6)).clients == 10**6  # the control
+    tracemalloc.start()
+    for clients in (2**24 + 1, 10**9, 10**12, 10**30):
+        with pytest.raises(ConfigError, match=f"clients must be an integer between 1 and {2**24}; got {clients}"):
+            SumTerms.from_bytes(proposed(clients))
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
