@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from securefed._commands import party_turns
 from securefed._commands.cli import app
-from securefed._commands.party_files import MessageName, csv_bytes, locked, npz_bytes, read_arrays, requests_in
+from securefed._commands.party_files import MessageName, csv_bytes, locked, read_arrays, requests_in
 from securefed.errors import StorageError
 
 RUNNER = CliRunner()
@@ -343,22 +343,6 @@ def test_a_clients_state_that_was_set_back_answers_no_request_again(here: Path) 
             Path("client-0.state").write_bytes(newest)
     assert older is not None
     check(1, range(3))
-
-
-def test_a_mean_that_another_site_put_into_the_folder_is_replaced_by_the_servers(here: Path) -> None:
-    """Before the round is complete or after it: the server's command never says of a forged file that it holds it."""
-    forged, done = npz_bytes({"w": np.zeros(4), "b": np.zeros(4)}), Path("exchange/round-1-mean.npz")
-    done.write_bytes(forged)
-    for _ in range(8):
-        if "complete" in server():
-            break
-        for client in range(3):
-            contribute(client)
-    check(1, range(3))
-    kept = done.read_bytes()
-    done.write_bytes(forged)
-    assert "is complete" in server()
-    assert done.read_bytes() == kept  # positive control: written again, the mean has the same bytes
 
 
 def test_names_say_round_exchange_stage_and_party(tmp_path: Path) -> None:

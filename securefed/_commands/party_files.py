@@ -12,6 +12,7 @@ import io
 import os
 import re
 import secrets
+import stat
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -80,6 +81,32 @@ def requests_in(folder: Path) -> list[MessageName]:
     return sorted(name for name in names if (name.exchange, name.stage) == newest)
 
 
+def read_message(path: Path, most: int) -> bytes:
+    """Read a file that another site wrote into the exchange folder.
+
+    Args:
+        path: the file.
+        most: the most bytes that a message of these terms has, generously.
+
+    Raises:
+        StorageError: it cannot be read; or it is no file (reading a pipe or a device need not end), or a larger one.
+    """
+    with storage_errors(f"read {path}"), open(path, "rb", opener=_without_waiting) as file:
+        found = os.fstat(file.fileno())
+        data = file.read(found.st_size) if stat.S_ISREG(found.st_mode) and found.st_size <= most else None
+    if data is None:
+        raise StorageError(
+            f"{path} is no message of these terms: it is no file, or has more than {most} bytes; remove it, and have "
+            "its sender copy it anew"
+        )
+    return data
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file, and a pipe without waiting for a process that writes into it."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file under a temporary name and rename it, so that no reader sees half of it; leave equal bytes.
 
@@ -88,7 +115,7 @@ def write_whole(path: Path, data: bytes) -> None:
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
-        if path.exists() and path.read_bytes() == data:
+        if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(data)

@@ -26,12 +26,12 @@ from securefed._commands.party_files import (
     csv_bytes,
     locked,
     npz_bytes,
+    read_message,
     requests_in,
     write_whole,
 )
 from securefed._messages import REFUSAL, SERVER, Message
 from securefed._persistence import container
-from securefed._persistence.file_errors import storage_errors
 from securefed._persistence.packing import from_bytes, nest, unnest
 from securefed._persistence.sealing import Seal
 from securefed._runtime.refusals import read_refusal
@@ -119,7 +119,7 @@ def answer(at: Exchange, party: int, identity: bytes | None, mine: Contribution)
         if reply.exists():
             raise StorageError(f"{reply} is there, and {at.state} did not write it; give --state of the one that did")
         client = SumClient.thaw(at.terms, party, tensors["client"].tobytes(), identity=identity)
-        request = _read(at.folder / name.file("request"))
+        request = read_message(at.folder / name.file("request"), _most_bytes(at.terms))
         uploads = client.wants_update(request)
         if uploads:
             _check_given(mine, at.terms)
@@ -291,7 +291,7 @@ class _Turn:
             path = self.at.folder / name.file("reply")
             if not path.exists():
                 continue
-            data = _read(path)
+            data = read_message(path, _most_bytes(self.at.terms))
             try:
                 Message.decode(unwrap(self.at.terms.digest, data, party), claimed_sender=party)
                 replies[party] = data
@@ -373,6 +373,11 @@ def _facts(result: SumResult, server: SumServer) -> dict[str, Any]:
     }
 
 
-def _read(path: Path) -> bytes:
-    with storage_errors(f"read {path}"):
-        return path.read_bytes()
+def _most_bytes(terms: SumTerms) -> int:
+    """Return a number of bytes that no message to or from one client exceeds.
+
+    A request holds at most what every client uploads (Paillier's, to decrypt), and beside it a few fields for each
+    tensor and client; an upload takes at most twice the planned bytes.
+    """
+    names = sum(len(tensor.name) for tensor in terms.plan.tensors) + 200 * len(terms.plan.tensors)
+    return 2**20 + 8 * names + (terms.cohort + 1) * (2 * terms.plan.upload_bytes + 1000)
