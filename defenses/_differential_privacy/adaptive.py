@@ -10,9 +10,10 @@ noised with everything else. From it all parties estimate the share of clients w
     log C  <-  log C + eta (gamma - share),     gamma the wanted quantile, eta the rate.
 
 What a client sends is the pair (x / C clipped to norm 1, w (b - 1/2)) with a weight w: its L2 norm is sqrt(1 + w^2 / 4)
-at most WHATEVER C is. One noise on that vector covers both releases, so one accountant does, and the plan holds for the
-whole run. In the paper's terms: noise multiplier z of the pair, z_Delta = z sqrt(1 + w^2 / 4) of the contributions and
-sigma_b = z_Delta / w of the count satisfy z^-2 = z_Delta^-2 + (2 sigma_b)^-2 (their theorem 1).
+at most WHATEVER C is (from 1e-150 to 1e150; clients refuse others). One noise on that vector covers both releases, so
+one accountant does, and the plan holds for the whole run. In the paper's terms: noise multiplier z of the pair,
+z_Delta = z sqrt(1 + w^2 / 4) of the contributions and sigma_b = z_Delta / w of the count satisfy
+z^-2 = z_Delta^-2 + (2 sigma_b)^-2 (their theorem 1).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from securefed._tensors import Array, Layout, Tensors
 from securefed.defenses._differential_privacy.clip import clipped, finite, norm_of
 from securefed.defenses._plan import Plan, PrivacyPlan, TensorPlan
 from securefed.defenses._transform import AdaptiveTransform, ChainStage
-from securefed.errors import ConfigError
+from securefed.errors import ConfigError, PlanError
 
 BELOW = "clip.below"
 """Name of the tensor of bits that is added to a contribution."""
@@ -92,8 +93,18 @@ class AdaptiveClip(AdaptiveTransform):
         return (self.initial,) * (len(layout.specs) if self.each else 1)
 
     def plan(self, plan: Plan) -> Plan:
-        """State the plan in units of C, with a further tensor of bits. It holds for every C."""
+        """State the plan in units of C, with a further tensor of bits. It holds for every C.
+
+        Raises:
+            PlanError: a server names a C that `learn` never gives. Far below, floats have few digits left, and what is
+                clipped at C exceeds it.
+        """
         clips = plan.learned
+        if wrong := [clip for clip in clips if not _SMALLEST <= clip <= _LARGEST]:
+            raise PlanError(
+                f"{self.name}: a learned clip lies in {_SMALLEST:g}..{_LARGEST:g}, not {wrong[0]:g}; the server is "
+                "broken or hostile: take no further part"
+            )
         # Each of the groups of tensors has norm 1 at most, and its bit is w / 2 or -w / 2.
         squared_norm = len(clips) * (1 + self.weight**2 / 4)
         own = tuple(replace(tensor, bound=1.0, sensitivity=None) for tensor in plan.tensors)

@@ -26,7 +26,7 @@ from securefed.defenses._differential_privacy.adaptive import BELOW
 from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.defenses._simulation import sum_once
 from securefed.defenses._transform import AdaptiveTransform, Transform
-from securefed.errors import ConfigError, MalformedError
+from securefed.errors import ConfigError, MalformedError, PlanError
 from tests.combinations import first_ones
 
 LAYOUT = Layout((TensorSpec("w", (3, 4)), TensorSpec("b", (), 0.25), TensorSpec("c", (2,), 50.0, 64)))
@@ -185,6 +185,23 @@ def test_a_server_cannot_send_a_client_other_than_positive_clips():
         with pytest.raises(MalformedError, match="positive numbers"):
             node._open(node.state, Message(run, index, "upload", SERVER, 0, body))
     assert node._open(node.state, Message(run, 9, "upload", SERVER, 0, good)).session.plan.learned == (2.0,)
+
+
+@WHOLE_AND_EACH
+@pytest.mark.parametrize("learned", [5e-324, 1e-323, 9e-151, 1e-150, 1e150, 2e150, 1.7e308])
+def test_a_clip_that_no_server_learns_is_refused_as_what_is_clipped_at_it_may_exceed_it(each, learned):
+    """At 5e-324, the smallest float, every entry is a multiple of the clip: norms come out up to 2.6 times too long."""
+    defense = chain(adaptive_clip(0.5, each=each))
+    clips = (learned,) * (3 if each else 1)
+    if not 1e-150 <= learned <= 1e150:
+        with pytest.raises(PlanError, match=r"a learned clip lies in 1e-150\.\.1e\+150"):
+            defense.plan(LAYOUT, 4, learned=clips)
+        return
+    plan = defense.plan(LAYOUT, 4, learned=clips)  # the control
+    for seed, scale in enumerate((1e-3, 0.3, 1.0, learned)):
+        encoded = defense.encode(draws(scale, seed), plan)
+        squares = sum(Fraction(float(x)) ** 2 for value in encoded.values() for x in np.ravel(value))
+        assert squares <= Fraction(plan.privacy.clip) ** 2
 
 
 def test_it_is_a_link_like_the_others_and_refuses_what_is_no_quantile():
