@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Final
+
+_LONGEST: Final = 2000
+"""Letters of the reason for which a message is refused."""
 
 
 class SecureFedError(Exception):
@@ -145,6 +149,8 @@ class MessageRefused(ProtocolError):
     """
 
     def __init__(self, sender: int, reason: str) -> None:
+        # it may name what the message holds, and goes into logs and states: a message is not to fill them
+        reason = reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}..."
         self.sender, self.reason = sender, reason
         super().__init__(f"message from {sender} refused: {reason}")
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from securefed import _messages
 from securefed._messages import SERVER, Message, RoundRecord, SentMessage, Transcript
 from securefed._tensors import encode
+from securefed.defenses._secure_aggregation.channel import expect_fields
 from securefed.errors import BindingError, MalformedError, ProtocolError, StorageError, VersionRefused
 
 RUN = "ab" * 16
@@ -53,6 +54,15 @@ def test_headers_of_wrong_types_are_refused(change) -> None:
     Message.decode(encode({}, VERSIONED))
     with pytest.raises(MalformedError):
         Message.decode(encode({}, header))
+
+
+def test_a_message_does_not_fill_logs_and_states_with_what_is_wrong_with_it() -> None:
+    """The reason names the fields of the message; a reply of a hundred thousand would stand in it whole."""
+    for fields, longest in ((3, 60), (10**5, 2050)):
+        many = replace(MESSAGE, body={f"field {i}": np.zeros(0) for i in range(fields)})
+        with pytest.raises(MalformedError, match="'field 0', 'field 1'") as found:
+            expect_fields(many, ())
+        assert longest / 2 < len(str(found.value)) < 2 * longest
 
 
 @pytest.mark.parametrize("field", ["run", "stage"])
