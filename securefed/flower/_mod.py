@@ -81,10 +81,10 @@ def secure_mod(first: Message | SitePolicy, context: Context | None = None, call
     one of a `SecureStrategy` is refused. Each request is answered at most once. Texts of errors reach the server only
     where they are about its own messages or terms.
     Not guaranteed: anything against the app's own code, which reads the data and the state. Who may start apps on a
-    SuperNode is Flower's to decide (`--trusted-entities`). Nor that all SuperNodes were given the same
-    `context.run_config`, which no sum is bound to: let the app read what its update depends on, such as a learning
-    rate, from the message. An app that raises or exits sits out; where its process is killed (out of memory), the
-    server sees that this SuperNode did not answer.
+    SuperNode is Flower's to decide (`--trusted-entities`). Nor that all apps were told the same by what no sum is bound
+    to, `context.run_config` and the messages of void rounds: let the app read what its update depends on, such as a
+    learning rate, from each message, and keep none of it. An app that raises or exits sits out; where its process is
+    killed (out of memory), the server sees that this SuperNode did not answer.
     """
     if isinstance(first, SitePolicy):
         site = first

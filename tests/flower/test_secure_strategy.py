@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,19 @@ from flwr.serverapp.strategy import (
     Result,
 )
 
+from securefed._messages import SERVER
+from securefed._messages import Message as Inner
 from securefed.defenses import Identities, chain, clip, gaussian, secure_aggregation, skellam
 from securefed.errors import BudgetSpent, ConfigError
 from securefed.flower import SecureStrategy, SitePolicy, secure_mod
-from securefed.flower._sum_messages import content_digest
+from securefed.flower._sum_messages import SumRequest, base_of, content_digest, model_of
+from securefed.parties import SumTerms
+from securefed.parties._envelope import unwrap, wrap
+from securefed.parties._external import base_array
+from securefed.parties._update import model_digest, read_update
 from tests.combinations import each_value
 from tests.flower import ordinary_app
-from tests.flower.grid import FAILURES, LocalGrid, failing
+from tests.flower.grid import FAILURES, LocalGrid, arrived, failing
 from tests.flower.ordinary_app import CLIENTS, ROWS, initial
 
 METRICS: dict[str, Any] = {"train_metrics": ("train_loss",), "evaluate_metrics": ("eval_loss",)}
@@ -210,26 +217,56 @@ def test_a_strategy_that_sends_different_contents_or_single_messages_is_refused(
         run(secured(Direct()), ordinary_app.grid(secure_mod))
 
 
-def test_a_server_that_varies_the_runs_config_reads_one_clients_update() -> None:
-    """Flower hands the config of the run to each SuperNode apart from the request, and no sum is bound to it."""
+@pytest.mark.parametrize("told_by", ["the run's config", "a round before"])
+def test_a_server_reads_one_clients_update_by_what_no_sum_is_bound_to(told_by: str) -> None:
+    """Flower hands over the run's config apart from messages; and an app may keep what a void round told it."""
+    victim = 1007
 
     def train(message: Any, context: Any) -> Any:
         reply = ordinary_app.train(message, context)
-        if context.run_config.get("lr") == 0.0:  # the model as it came
+        if "lr" in message.content["config"]:
+            context.state["kept"] = ConfigRecord({"lr": message.content["config"]["lr"]})
+        kept = context.state["kept"]["lr"] if "kept" in context.state else context.run_config.get("lr")
+        if kept == 0.0:  # the model as it came
             reply.content["arrays"] = message.content["arrays"]
         return reply
 
-    victim = 1007
-    grid, strategy = ordinary_app.grid(secure_mod, train=train), secured(FedAvg(fraction_evaluate=0.0))
-    for node in set(grid.nodes) - {victim}:
-        grid.nodes[node].begin({"lr": 0.0})
-    result = run(strategy, grid, rounds=1)
-    assert len(strategy.history[0].survivors) == CLIENTS
+    grid = ordinary_app.grid(secure_mod, train=train)
+    strategy, rounds = secured(FedAvg(fraction_evaluate=0.0)), 1
+    if told_by == "the run's config":
+        for node in set(grid.nodes) - {victim}:
+            grid.nodes[node].begin({"lr": 0.0})
+    else:
+
+        def tamper(message: Message) -> bool:
+            told = message.metadata.dst_node_id != victim and not strategy.history
+            if told and "config" in message.content:
+                message.content["config"] = ConfigRecord({**message.content["config"], "lr": 0.0})
+                bind(message)
+            return False
+
+        grid.lose, rounds = tamper, 2
+    result = run(strategy, grid, rounds)
+    assert [len(entry.survivors) for entry in strategy.history] == [0] * (rounds - 1) + [CLIENTS]
     single = ordinary_app.grid()
     single.nodes = {victim: single.nodes[victim]}
     alone = run(FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1), single, rounds=1)
     share = ROWS[1] / sum(ROWS)  # the first model is all zeros
     np.testing.assert_allclose(result.arrays["w"].numpy() / share, alone.arrays["w"].numpy(), rtol=1e-4)
+
+
+def bind(message: Message) -> None:
+    """Name in a request for an upload the base that follows from its records, as a server does that changed them."""
+    given = arrived(message)
+    request = SumRequest.take(given)
+    terms, digest = SumTerms.from_bytes(request.terms), content_digest(given, request.weighted_by)
+    base = base_of(model_of(given, "train")[1], ["train_loss"], digest)
+    asked = Inner.decode(unwrap(terms.digest, request.data, SERVER))
+    named = base_array(model_digest(read_update(base, terms.shapes, "the base")))
+    asked = replace(asked, body={**asked.body, "broadcast/base": named})
+    changed = replace(request, data=wrap(terms.digest, asked.encode())).content(given.content)
+    for name, record in changed.items():
+        message.content[name] = record
 
 
 def test_requests_that_an_app_can_tell_apart_have_different_digests() -> None:
