@@ -44,7 +44,7 @@ from securefed.attacks._gram.coordinates import SymmetricMatrices
 from securefed.attacks._gram.faps.client_equations import ClientEquations
 from securefed.attacks._gram.faps.fit_plan import FEWEST, needed_rounds
 from securefed.attacks._gram.faps.low_rank_estimate import low_rank_estimate
-from securefed.attacks._gram.faps.message_span import first_message_noise, is_exact
+from securefed.attacks._gram.faps.message_span import first_message_noise
 from securefed.attacks._gram.faps.multiple_shooting import MultipleShooting
 from securefed.attacks._gram.faps.near_consensus import evenly_spaced, largest_eigenvalue, near_consensus
 from securefed.attacks._gram.faps.solution import FAPSSolution
@@ -100,8 +100,7 @@ def fit_client(rounds: Sequence[RoundView], algorithm: FAPS, rows: int, starts: 
     full_rank = isinstance(parametrisation, SymmetricMatrices)
     equations = ClientEquations.of(rounds if full_rank else rounds[:count], algorithm, rows, scale)
     guess = equations.reduced(estimate) if full_rank else low_rank_estimate(equations, estimate, rounds)
-    noise = 0.0 if is_exact(rounds[0]) else first_message_noise(rounds[0]) or 0.0
-    largest_residual = max(PROOF, _MOST_NOISE * noise * math.sqrt(len(equations.products)))
+    largest_residual = max(PROOF, _MOST_NOISE * first_message_noise(rounds[0]) * math.sqrt(len(equations.products)))
     for attempt, start in enumerate(_starts(guess, rows, starts), start=1):
         x = _fit(equations, start)
         if x is not None and (fit := _accepted(equations, x, attempt, largest_residual)) is not None:
@@ -123,7 +122,7 @@ def estimate_of_low_rank(rounds: Sequence[RoundView], algorithm: FAPS, rows: int
     """
     count, parametrisation = needed_rounds(algorithm, rounds, rows)
     full_rank = isinstance(parametrisation, SymmetricMatrices)
-    if full_rank or parametrisation.determined > limit or not is_exact(rounds[0]):
+    if full_rank or parametrisation.determined > limit or first_message_noise(rounds[0]):
         return None
     estimate = near_consensus(evenly_spaced(rounds), algorithm.beta_scale, rows)
     equations = ClientEquations.of(rounds[:count], algorithm, rows, estimate.scale)

@@ -38,33 +38,29 @@ margin; a larger value gives up the reduction for messages with faint directions
 """
 
 
-def first_message_noise(first: RoundView) -> float | None:
+def first_message_noise(first: RoundView) -> float:
     """Estimate the noise of a client's first message, relative to its root mean square.
 
     In round 0 X_0 = Z_0, so that Y_0 = beta Z_0 - W_0 with W_0 orthogonal to Z_0. Without noise Z_0^T Y_0 is therefore
     beta I, with beta the client's penalty parameter, a number that the attacker need not know. The estimate comes from
-    the rank^2 - 1 numbers by which Z_0^T Y_0 deviates from a multiple of I; at rank 2 it is uncertain by a factor of 2,
-    and by less above.
+    the rank^2 - 1 numbers by which Z_0^T Y_0 deviates from a multiple of I. At rank 2 it is uncertain by a factor of 2,
+    at higher ranks by less.
 
     Args:
         first: the client's round 0.
 
     Returns:
-        The estimate; `None` at rank 1, where the one number of Z_0^T Y_0 is beta itself.
+        The estimate. It is 0 where the message shows no more than round-off, and always at rank 1, where the one number
+        of Z_0^T Y_0 is beta itself.
     """
     Z, Y = first.broadcast[BASIS], np.asarray(first.message[PRODUCT], float)
     rank = Z.shape[1]
     if rank == 1:
-        return None
+        return 0.0
     inner = Z.T @ Y
     deviation = float(np.linalg.norm(inner - np.trace(inner) / rank * np.eye(rank))) / math.sqrt(rank**2 - 1)
-    return deviation / max(float(np.sqrt(np.mean(Y**2))), np.finfo(float).tiny)
-
-
-def is_exact(first: RoundView) -> bool:
-    """Return whether a first message shows no more noise than round-off; true at rank 1, where noise does not show."""
-    noise = first_message_noise(first)
-    return noise is None or noise < _ROUND_OFF
+    noise = deviation / max(float(np.sqrt(np.mean(Y**2))), np.finfo(float).tiny)
+    return 0.0 if noise < _ROUND_OFF else noise
 
 
 def span_width(features: int, rank: int, rows: int, rounds: int) -> int:
@@ -84,9 +80,9 @@ def span_basis(rounds: Sequence[RoundView], rows: int) -> Array:
     """Return an orthonormal basis of the messages' span, (features, directions).
 
     The basis is the left singular vectors of [Z_0 .. Z_{K-1}, Y_0 .. Y_{K-1}] whose singular values exceed the noise.
-    If their number is not the expected dimension rows + K rank, noise hides a direction or adds some, and the identity
-    is returned: nothing is reduced. It is also returned where no smaller span is known. Without noise, fewer directions
-    mean only that the rank of S is below `rows`, and their basis is returned.
+    Their expected number is rows + K rank. Without noise there may be fewer, which means that the rank of S is below
+    `rows`. With noise any other number means that noise hides directions or adds some; then nothing is reduced, and the
+    identity is returned. The identity is also returned where no smaller span is known.
 
     Args:
         rounds: one client's messages from its first on.
@@ -97,10 +93,9 @@ def span_basis(rounds: Sequence[RoundView], rows: int) -> Array:
     if width < features:
         parts = [o.broadcast[BASIS] for o in rounds] + [_unit(o.message[PRODUCT]) for o in rounds]
         U, s, _ = np.linalg.svd(np.hstack(parts), full_matrices=False)
-        exact = is_exact(rounds[0])
-        hidden = _ROUND_OFF if exact else _HIDDEN * (first_message_noise(rounds[0]) or 0.0)
-        count = int(np.sum(s > hidden * s[0]))
-        if count == width or (exact and count < width):
+        noise = first_message_noise(rounds[0])
+        count = int(np.sum(s > (_HIDDEN * noise or _ROUND_OFF) * s[0]))
+        if count == width or (not noise and count < width):
             return np.asarray(U[:, :count])
     return np.eye(features)
 
