@@ -36,7 +36,7 @@ from securefed.algorithms._pca.faps import FAPS
 from securefed.algorithms._pca.server import BASIS, CAPTURED, PRODUCT
 from securefed.attacks._base import RoundView
 from securefed.attacks._gram.coordinates import GramParametrisation
-from securefed.attacks._gram.faps.fit_plan import known_rounds, parametrisation
+from securefed.attacks._gram.faps.fit_plan import LONGEST, known_rounds, parametrisation
 from securefed.attacks._gram.faps.message_span import span_basis
 from securefed.attacks._gram.faps.simulated_client import (
     ReceivedRounds,
@@ -87,7 +87,7 @@ class ClientEquations:
             rows: bound on the rank of S; 0 for none.
             scale: lambda_1(S).
         """
-        usable = rounds[: known_rounds(algorithm, len(rounds))]
+        usable = rounds[: min(LONGEST, known_rounds(algorithm, len(rounds)))]
         basis = span_basis(usable, rows)
         return cls(
             algorithm,

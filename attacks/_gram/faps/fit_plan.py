@@ -4,11 +4,11 @@ FAPS is federated PCA. In each round the server broadcasts an orthonormal basis 
 has m rows A^T and the Gram matrix S = A A^T, moves a subspace that it keeps towards Z_k, with a strength beta, and
 sends a message of the shape of Z_k that depends on S, the subspace and beta. The attack has divided S, beta and the
 messages by lambda_1(S), the largest eigenvalue of S, which the first message shows. `client_fit` varies S until a
-simulated client sends the observed messages, and asks this module first how many of them to read.
+simulated client sends the observed messages. First it asks this module how many of them to read.
 
 Each message gives features x rank equations. Few rounds are easier to fit, since errors of the S at which the fit
-starts grow from round to round; many rounds determine S better. Only rounds whose beta the attacker can compute are
-read: beta is beta_scale, a public setting, times the largest eigenvalue of S, unless the client has raised it since.
+starts grow from round to round; many rounds determine S better. The attack reads only rounds whose beta it can compute:
+beta is beta_scale, a public setting, times the largest eigenvalue of S, until the client raises it.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from securefed.attacks._base import RoundView
 from securefed.attacks._gram.coordinates import GramParametrisation, LowRankFactor, SymmetricMatrices
 from securefed.attacks._gram.faps.message_span import span_width
 
-FEWEST, _LONGEST = 2, 12
+FEWEST, LONGEST = 2, 12
 """Rounds that a fit reads at least and at most. Subspaces move most in the first rounds; later ones add little."""
 _REDUNDANCY = 2.5
 """Equations for each unknown that the fitted rounds must have. At 1 a fit may end at another matrix; every further
 round makes it harder to fit from an inexact start. At 2, clients of 8 rows of digits are fitted from three rounds
-instead of four: as many of them are solved, but after more starting points have failed."""
+instead of four. That solves as many of them, but more starting points fail first."""
 
 
 def known_rounds(algorithm: FAPS, rounds: int) -> int:
     """Return the number of rounds whose beta is known.
 
-    FAPS' adaptive rule, (25) of its paper, multiplies the beta of later rounds by 1.1 in the rounds k = 5, 10, ...
-    (multiples of `PERIOD`) if d_(k-5) <= 1.01 d_k, with d_k the distance of the client's subspace from Z_k. It always
-    does at k = 5, since d_0 = 0. At k = 10 only the client knows both distances, so that beta is known in rounds 0 to
-    10.
+    FAPS' adaptive rule, (25) of its paper, is applied in the rounds k = 5, 10, ... (multiples of `PERIOD`). It
+    multiplies the beta of later rounds by 1.1 if d_(k-5) <= 1.01 d_k, with d_k the distance of the client's subspace
+    from Z_k. At k = 5 this always holds, since d_0 = 0. At k = 10 only the client knows both distances, so that beta is
+    known in rounds 0 to 10.
 
     Args:
         algorithm: the FAPS that the client runs.
         rounds: number of observed rounds.
     """
-    return min(rounds, _LONGEST, 2 * PERIOD + 1) if algorithm.adaptive else min(rounds, _LONGEST)
+    return min(rounds, 2 * PERIOD + 1) if algorithm.adaptive else rounds
 
 
 def parametrisation(size: int, rows: int) -> GramParametrisation:
@@ -68,8 +68,7 @@ def needed_rounds(algorithm: FAPS, rounds: Sequence[RoundView], rows: int) -> tu
         rows: public bound on the rank of S, the client's number of rows; 0 for none.
     """
     features, rank = rounds[0].broadcast[BASIS].shape  # of Z_0
-    usable = known_rounds(algorithm, len(rounds))
-    count, chosen = usable, parametrisation(features, rows)
+    usable = min(LONGEST, known_rounds(algorithm, len(rounds)))
     for count in range(min(FEWEST, usable), usable + 1):
         size = span_width(features, rank, rows, count)
         chosen = parametrisation(size, rows)

@@ -24,11 +24,12 @@ import numpy as np
 from numpy.linalg import LinAlgError
 
 from securefed._tensors import Array
-from securefed.algorithms._pca.faps import FAPS, PERIOD
+from securefed.algorithms._pca.faps import FAPS
 from securefed.algorithms._pca.guarded_faps import GuardedFAPS
 from securefed.algorithms._pca.server import BASIS, CAPTURED, PRODUCT
 from securefed.attacks._base import Target, View
 from securefed.attacks._gram.coordinates import SymmetricMatrices
+from securefed.attacks._gram.faps.fit_plan import known_rounds
 from securefed.attacks._gram.faps.near_consensus import evenly_spaced, near_consensus
 from securefed.attacks._gram.faps.simulated_client import (
     ReceivedRounds,
@@ -41,7 +42,7 @@ from securefed.attacks._gram.observed_rounds import rows_of
 from securefed.errors import DivergenceError
 
 _NO_COUNTS = np.zeros(0)
-"""Unknown numbers of inner steps: none, since their number is fixed here."""
+"""The unknown numbers of inner steps: none, since every client makes the same public number."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class JointGram(JointAttack):
         A round shows the features x rank entries of the sum of the Y, and one sum of traces.
         """
         algorithm, features = cast(FAPS, target.algorithm), target.public.features
-        return features * (features + 1) // 2, _known(algorithm, rounds) * (features * algorithm.rank + 1)
+        return features * (features + 1) // 2, known_rounds(algorithm, rounds) * (features * algorithm.rank + 1)
 
     def fit_problem(self, observed: View, target: Target) -> JointFitProblem:
         """Return the simulation of a client, the sums, and the point at which the fit of every client begins.
@@ -76,22 +77,13 @@ class JointGram(JointAttack):
         are linear in S (`near_consensus`), from an even selection of the rounds.
         """
         algorithm = cast(FAPS, target.algorithm)
-        rounds = observed.rounds[: _known(algorithm, len(observed.rounds))]
+        rounds = observed.rounds[: known_rounds(algorithm, len(observed.rounds))]
         members = rounds[0].members
         sender = FAPSSimulation.of([o.broadcast[BASIS] for o in rounds], algorithm)
         pooled = near_consensus(evenly_spaced(rounds), algorithm.beta_scale, rows_of(members, target.public)).gram
         products = [o.message[PRODUCT].reshape(-1) for o in rounds]
         observed_sums = np.concatenate([*products, [float(o.message[CAPTURED]) for o in rounds]])
         return JointFitProblem(sender, observed_sums, sender.coordinates.coordinates(pooled / len(members)))
-
-
-def _known(algorithm: FAPS, rounds: int) -> int:
-    """Return the number of rounds whose beta is known.
-
-    FAPS' adaptive rule, (25) of its paper, always multiplies the beta of later rounds by 1.1 in round k = 5; in round
-    k = 10 that depends on the client's subspaces, which are not known. So rounds 0 to 10 are used.
-    """
-    return min(rounds, 2 * PERIOD + 1) if algorithm.adaptive else rounds
 
 
 @dataclass(frozen=True)
@@ -131,7 +123,7 @@ class FAPSSimulation:
     def sent(self, x: Array) -> Array:
         """Return the entries of all messages, then all scalars tr(Z^T S Z), as one vector, (equations,).
 
-        It is full of NaN where the simulation fails or lambda_1(S) is not positive.
+        All entries are NaN where the simulation fails or lambda_1(S) is not positive.
         """
         S = self.gram(x)
         try:
