@@ -44,16 +44,16 @@ from securefed.attacks._gram.linear import solve
 from securefed.errors import DivergenceError
 
 LONGEST = 40
-"""Most rounds that are solved; later ones move little and add little."""
+"""Most rounds that are solved; in later ones subspaces move little, so that they add little."""
 _EXACT_TOLERANCE = 1e-6
-"""FAPS' tolerance of the inner iterations up to which clients are taken to iterate to the end."""
+"""Clients count as iterating to the end if FAPS' tolerance of the inner iterations is at most this."""
 
 
 def is_solvable_by_rounds(algorithm: FAPS) -> bool:
     """Return whether rounds can be solved one by one: the client makes one inner step, or iterates to the end.
 
-    A large fixed number of inner steps is not iterating to the end: already in round 0 the many steps amplify
-    round-off, which moves the subspace away from Z, and the solve relies on X = Z there.
+    A client with a large fixed number of inner steps does not iterate to the end in this sense. The many steps amplify
+    round-off already in round 0, which moves the subspace away from Z, and the solve relies on X = Z there.
     """
     return algorithm.inner_steps == 1 or solves_subproblems(algorithm)
 
@@ -79,7 +79,7 @@ def solve_round_by_round(
         estimate: an estimate of S, to start the solves from, (features, features).
 
     Returns:
-        The solution from the rounds up to the first that could not be solved, `residual` that of the elimination;
+        The solution from the rounds before the first that could not be solved, with the residual of the elimination;
         `None` where the first solve already fails.
     """
     solve_round = one_step_round if algorithm.inner_steps == 1 else exact_round

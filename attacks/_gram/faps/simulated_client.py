@@ -19,8 +19,8 @@ M d, right(d, R) is d R and crossed(d, V) is d^T V, for all tangents d at once. 
 
 The inner count of a round may be a real number c = j + tau, 0 <= tau < 1, so that unknown counts can be fitted by
 derivatives. It then stands for orth((1 - tau) V + tau N (V^T N)^-1), with V the iterate j and N = H V, which spans the
-iterate j + 1. Counts outside 0 to `LARGEST_COUNT` are simulated as the nearest bound. Their derivative is not 0 but
-that to the right of the bound, so that it still shows a search in which direction the messages change.
+iterate j + 1. Counts outside 0 to `LARGEST_COUNT` are simulated as the nearest bound. Their derivative is that to the
+right of the bound instead of 0, so that a search still sees in which direction the messages change.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def received_rounds(probes: Sequence[Array], algorithm: FAPS) -> ReceivedRounds:
     """Return the first rounds as the simulation needs them, with beta in units of lambda_1(S).
 
     Args:
-        probes: Z_k of the first rounds, of those at most whose beta is known (`fit_plan.known_rounds`).
+        probes: Z_k of the first rounds, at most of those whose beta is known (`fit_plan.known_rounds`).
         algorithm: the FAPS that the client runs.
     """
     # the adaptive rule always raises beta after round `PERIOD`; its next change comes after these rounds
@@ -151,7 +151,8 @@ def messages_and_tangents(
     for k, (Z, beta) in enumerate(zip(received.probes, received.betas, strict=True)):
         if k:
             H = InnerOperator(S, X, W, beta, Z)
-            X, dX = iterate_tangents(H, dX, dW, _count(counts, received, k), directions, k - 1, received.steps is None)
+            place = None if received.steps is not None else directions.count + k - 1
+            X, dX = iterate_tangents(H, dX, dW, _count(counts, received, k), directions, place)
             W, dW = mask(S, X, dX, directions)
         values.append(product(X, W, beta, Z))
         tangents.append(product_tangents(X, dX, W, dW, beta, Z))
@@ -208,7 +209,7 @@ def iterate(H: InnerOperator, V: Array, count: float) -> Array:
 
 
 def iterate_tangents(
-    H: InnerOperator, dX: Array, dW: Array, count: float, directions: GramDirections, place: int, free: bool
+    H: InnerOperator, dX: Array, dW: Array, count: float, directions: GramDirections, place: int | None
 ) -> tuple[Array, Array]:
     """Return `iterate` from X, and its tangents.
 
@@ -218,23 +219,22 @@ def iterate_tangents(
         dW: tangents of its mask.
         count: number of inner steps, a real number.
         directions: derivatives of S by its parameters.
-        place: position of this round's count among the counts.
-        free: whether the counts are parameters.
+        place: position of this round's count among the unknowns; `None` where the counts are not unknown.
     """
     V, dV = H.X, dX
     whole, moved = int(count), InnerOperatorDerivative(H, dX, dW, directions)
     for _ in range(whole):
         V, dV = horizontal(H.times(V), moved.times(V, dV))
     tau = count - whole
-    if tau or free:
+    if tau or place is not None:
         N, dN = H.times(V), moved.times(V, dV)
         inverse = np.linalg.inv(V.T @ N)
         graph = N @ inverse  # the basis of span N with V^T graph = I: aligned with V, so that the two can be mixed
         d_inner = crossed(dV, N) + left(V.T, dN)  # d(V^T N)
         mixed = (1 - tau) * V + tau * graph
         d_mixed = (1 - tau) * dV + tau * right(dN - left(graph, d_inner), inverse)
-        if free:
-            d_mixed[:, directions.count + place] += graph - V  # the derivative by tau
+        if place is not None:
+            d_mixed[:, place] += graph - V  # the derivative by tau
         V, dV = horizontal(mixed, d_mixed)
     return V, dV
 
