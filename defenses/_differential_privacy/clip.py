@@ -1,7 +1,7 @@
 """Clip a client's contribution to an L2 norm, as a whole or tensor by tensor.
 
 A contribution x (the tensors that one client sends in an exchange) becomes x min(1, C / ||x||), with C the norm that is
-allowed. So adding or removing one client moves a sum by at most C, which is what noise is sized for. `clip(C)` and
+allowed. So adding or removing one client moves a sum by at most C, and noise is sized for that. `clip(C)` and
 `clip_each(...)` make a link of a defence's chain, before sampling, noise and fixed point. Before the run the defence
 calls the link's `plan`; in each exchange every client calls its `encode`.
 """
@@ -27,16 +27,16 @@ _EPS = float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True)
 class Clip(Transform):
-    """Scales a contribution x to x min(1, norm / ||x||), the norm taken over all tensors together.
+    """Scale a contribution x to x min(1, norm / ||x||), with the norm over all tensors together.
 
     Attributes:
         norm: the largest L2 norm that leaves a client.
 
-    Guarantee: the clipped contribution's norm is at most `norm` in exact arithmetic: rounding of the norm and of
-    the products is allowed for by a margin of about `size` machine epsilons, by which a contribution that
-    is scaled ends below `norm`. Entries are therefore at most `norm`. `encode` does not cut them to a smaller declared
-    bound: the plan keeps that bound, and without noise a fixed point after the clip refuses entries beyond it.
-    Under noise a contribution that is not finite becomes zeros, so that no client refuses because of what it computed.
+    Guarantee: the exact norm of the clipped contribution is at most `norm`. A margin of about one machine epsilon per
+    entry allows for rounding, so that a contribution that is scaled ends below `norm` by that much. No entry exceeds
+    `norm`. `encode` does not cut entries to a smaller declared bound: the plan keeps that bound, and without noise a
+    fixed point after the clip refuses entries beyond it. Under noise a contribution that is not finite becomes zeros,
+    so that no client refuses because of what it computed.
     Not promised: privacy; without noise after it, clipping hides nothing.
 
     Raises:
@@ -55,11 +55,7 @@ class Clip(Transform):
 
     def plan(self, plan: Plan) -> Plan:
         """Set the bounds of the tensors, and the clip: how far adding or removing one client moves a sum (L2)."""
-        tensors = tuple(
-            replace(tensor, bound=self.norm if tensor.bound is None else min(tensor.bound, self.norm))
-            for tensor in plan.tensors
-        )
-        return replace(plan, tensors=tensors, privacy=PrivacyPlan(self.norm))
+        return _clipped_plan(plan, dict.fromkeys((tensor.name for tensor in plan.tensors), self.norm), self.norm)
 
     def encode(self, contribution: Tensors, plan: Plan) -> dict[str, Array]:
         """Clip the contribution; `DataError` where it is not finite and no noise is planned."""
@@ -72,12 +68,12 @@ class Clip(Transform):
 
 @dataclass(frozen=True)
 class ClipEach(Transform):
-    """Scales every tensor by itself to a norm of its own, as `Clip` does the whole contribution.
+    """Scale every tensor by itself to a norm of its own, as `Clip` scales the whole contribution.
 
     The contribution's L2 norm is then at most the root of the sum of the squared norms; noise is sized for that.
 
     Attributes:
-        norm: of every tensor that is not in `norms`; `None` where `norms` names them all.
+        norm: norm of every tensor that is not in `norms`; `None` where `norms` names them all.
         norms: pairs of a tensor's name and norm.
 
     Guarantee and what is not promised: as for `Clip`, tensor by tensor.
@@ -94,7 +90,7 @@ class ClipEach(Transform):
     def __post_init__(self) -> None:
         if self.norm is None and not self.norms:
             raise ConfigError(f"{self.name}: give a norm for all tensors, or one for each by name")
-        for norm in (*dict(self.norms).values(), *(() if self.norm is None else (self.norm,))):
+        for norm in [norm for _, norm in self.norms] + ([] if self.norm is None else [self.norm]):
             _check_norm(self.name, norm)
 
     def __str__(self) -> str:
@@ -110,12 +106,8 @@ class ClipEach(Transform):
         names = [tensor.name for tensor in plan.tensors]
         if unknown := sorted(set(dict(self.norms)) - set(names)):
             raise PlanError(f"{self.name}: no tensor is called {unknown[0]!r}; the contribution holds {names}")
-        limits = {name: self._limit(name) for name in names}
-        tensors = tuple(
-            replace(t, bound=limits[t.name] if t.bound is None else min(t.bound, limits[t.name])) for t in plan.tensors
-        )
-        # the root of the sum of the squared norms, with a margin for its rounding
-        return replace(plan, tensors=tensors, privacy=PrivacyPlan(math.hypot(*limits.values()) * (1 + 4 * _EPS)))
+        norms = {name: self._limit(name) for name in names}
+        return _clipped_plan(plan, norms, math.hypot(*norms.values()) * (1 + 4 * _EPS))  # a margin for its rounding
 
     def _limit(self, name: str) -> float:
         """Return the norm of one tensor; `PlanError` where it has none."""
@@ -146,10 +138,8 @@ def clip_each(norm: float | None = None, norms: Mapping[str, float] | None = Non
 
 def norm_of(contribution: Tensors) -> float:
     """Compute the L2 norm of finite entries over all tensors together; infinite where it overflows."""
-    values = [np.asarray(value, np.float64) for value in contribution.values()]
-    largest = max((float(np.abs(value).max(initial=0.0)) for value in values), default=0.0)
-    # Scaled by the largest entry, so that no square overflows or vanishes.
-    return largest * math.sqrt(sum(float(np.square(value / largest).sum()) for value in values)) if largest else 0.0
+    largest, _, norm = _in_units_of_largest(contribution)
+    return largest * norm
 
 
 def finite(contribution: Tensors, plan: Plan) -> Tensors:
@@ -167,19 +157,32 @@ def finite(contribution: Tensors, plan: Plan) -> Tensors:
 
 def clipped(contribution: Tensors, norm: float) -> dict[str, Array]:
     """Scale all tensors together to an L2 norm of at most `norm`."""
-    values = {name: np.asarray(value, np.float64) for name, value in contribution.items()}
-    # Scaled by the largest entry, so that no square overflows or vanishes.
-    largest = max((float(np.abs(value).max(initial=0.0)) for value in values.values()), default=0.0)
-    if largest == 0:
-        return values
-    units = {name: value / largest for name, value in values.items()}
-    squares = sum(float(np.square(unit).sum()) for unit in units.values())
-    # The sum of `size` squares, its root and the products below are off by less than this margin.
-    margin = 1 + (sum(unit.size for unit in units.values()) + 8) * _EPS
-    relative = math.sqrt(squares) * margin
+    largest, units, relative = _in_units_of_largest(contribution)
+    # The sum of the squares, its root and the products below are off by less than this margin.
+    relative *= 1 + (sum(unit.size for unit in units.values()) + 8) * _EPS
     if largest * relative <= norm:
-        return values
+        return {name: np.asarray(value, np.float64) for name, value in contribution.items()}
     return {name: np.asarray(unit * (norm / relative)) for name, unit in units.items()}
+
+
+def _in_units_of_largest(contribution: Tensors) -> tuple[float, dict[str, Array], float]:
+    """Return the largest absolute entry, the tensors divided by it, and their L2 norm: no square overflows or vanishes.
+
+    Where all entries are 0 nothing is divided.
+    """
+    values = {name: np.asarray(value, np.float64) for name, value in contribution.items()}
+    largest = max((float(np.abs(value).max(initial=0.0)) for value in values.values()), default=0.0)
+    units = {name: value / (largest or 1.0) for name, value in values.items()}
+    return largest, units, math.sqrt(sum(float(np.square(unit).sum()) for unit in units.values()))
+
+
+def _clipped_plan(plan: Plan, norms: Mapping[str, float], whole: float) -> Plan:
+    """Bound each tensor by its norm, and note that the whole contribution is clipped to the L2 norm `whole`."""
+    tensors = tuple(
+        replace(tensor, bound=norms[tensor.name] if tensor.bound is None else min(tensor.bound, norms[tensor.name]))
+        for tensor in plan.tensors
+    )
+    return replace(plan, tensors=tensors, privacy=PrivacyPlan(whole))
 
 
 def _check_norm(name: str, norm: object) -> None:
