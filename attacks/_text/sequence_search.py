@@ -19,13 +19,15 @@ Ends of rows may leave no trace: padding, which fills shorter rows up, and a las
 Then a prefix that no token extends has ended, and in an encoder all lengths are tried. A row that is the beginning of
 another row is missed.
 
-The spans tell tokens apart while the positions of all rows together are fewer than the maps are wide; with more, every
-input lies in the span. A sum of clients is a gradient of all their rows, so that the same search recovers all of them
-(Petrov et al. 2024, arXiv 2405.15586). The audit of torch loops calls `find_sequences` (`text_attacks`).
+The spans tell tokens apart only while all rows together have fewer positions than the maps are wide. With more
+positions every input lies in the spans. A sum of clients is a gradient of all their rows, so that the same search
+recovers all of them (Petrov et al. 2024, arXiv 2405.15586). The audit of torch loops calls `find_sequences`
+(`text_attacks`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -39,7 +41,8 @@ from securefed.attacks._text.span_sites import Span, SpanSites, span_of
 from securefed.errors import TranscriptError
 
 _MOST_TRIED: Final = 20_000
-"""Sequences or prefixes that are tried at one position, so that a span that selects nothing ends in a refusal."""
+"""Most sequences or prefixes that are tried at one position. Beyond it the spans select too little, and the search
+ends in an error."""
 _BATCH: Final = 2048
 """Sequences that pass through the model at a time."""
 _MAPS: Final = 8
@@ -98,8 +101,8 @@ def find_sequences(
         open_end: whether rows may end before `length`, as far as gradients show them.
 
     Raises:
-        TranscriptError: the model has no such maps, or the spans do not select: too many tokens for the width, or a
-            step that is no single gradient.
+        TranscriptError: the model has no such maps, or the spans do not tell tokens apart, since there are too many
+            tokens for the width or the step is no single gradient.
     """
     # by map, in the order of a pass: whether its input at a position depends on (earlier tokens, later tokens)
     depends = sites.dependence(length, vocabulary)
@@ -116,11 +119,10 @@ def find_sequences(
 
     first, second = chosen(before), chosen(behind)
     spans = {name: span(name) for name in (first, second)}
-    # A decoder is causal: inputs do not depend on later tokens. Tolerances are relative distances from a span, the
-    # strictest first. The larger the rank of a span, as a share of its map's width, the nearer to it are the inputs of
-    # other tokens, and the fewer of the tolerances it admits, from the strictest on (`Span.tolerances`). So the shorter
-    # of the two lists is what both spans admit. They grow until as many sequences as rows are found.
-    found, causal = FoundSequences(np.empty((0, length), np.int64), 0), not depends[second][1]
+    causal = not depends[second][1]  # a decoder's inputs do not depend on later tokens
+    found = FoundSequences(np.empty((0, length), np.int64), 0)
+    # Tolerances are relative distances from a span. They are tried from the strictest on until as many sequences as
+    # rows are found. Each span admits the first few of the same list, so the shorter of the two lists suits both.
     for tolerance in min((span.tolerances for span in spans.values()), key=len):
         try:
             wider = _Search(sites, first, second, spans, length, tolerance, open_end)(candidates, rows, causal=causal)
@@ -167,7 +169,7 @@ class _Search:
     open_end: bool
 
     def __call__(self, candidates: Array, rows: int, *, causal: bool) -> FoundSequences:
-        """Return the sequences nearest to the spans, at most `rows`."""
+        """Return the sequences nearest to the spans, at most `rows`; build them from the left where `causal`."""
         allowed = self.tokens_at(candidates)
         sequences = sorted(self.from_the_left(allowed) if causal else self.whole(allowed), key=lambda pair: pair[0])
         found = np.array([tokens for _, tokens in sequences], np.int64).reshape(-1, self.length)
@@ -200,10 +202,10 @@ class _Search:
 
     def tokens_at(self, candidates: Array) -> list[list[int]]:
         """Return the tokens that the first map allows at each position."""
-        repeated = np.repeat(np.asarray(candidates, np.int64)[:, None], self.length, axis=1)
-        distances = self._distances(repeated, self.first)  # the input at a position depends on its own token alone
-        inside = distances <= self.tolerance
-        return [[int(token) for token in np.asarray(candidates)[inside[:, p]]] for p in range(self.length)]
+        tokens = np.asarray(candidates, np.int64)
+        repeated = np.repeat(tokens[:, None], self.length, axis=1)
+        inside = self._distances(repeated, self.first) <= self.tolerance  # an input depends on its own token alone
+        return [tokens[here].tolist() for here in inside.T]
 
     def from_the_left(self, allowed: list[list[int]]) -> list[tuple[float, tuple[int, ...]]]:
         """Build sequences token by token; the rest of a sequence, which a decoder does not see yet, is filled up.
