@@ -175,7 +175,7 @@ def test_a_number_outside_an_exchange_is_reserved_on_disk_too(tmp_path: Path) ->
     path = tmp_path / "run"
     federation = Federation(METHOD, DATA, chain(Quantise()), options=RunOptions(checkpoint=path, checkpoint_every=100))
     for _ in range(70):
-        federation._ask("reveal", {})
+        federation._ask("reveal", (), {})
     meta, _ = container.load(path, "checkpoint")
     assert meta["loop"]["exchanges"] >= 70
 

@@ -1,13 +1,14 @@
 """Run the round loop of a server, over clients that any transport reaches.
 
-A round asks a cohort of clients for one secure sum (an exchange; repeated where it was void) and makes the algorithm's
-server step from it. `Federation` is this server with its clients in the same process; `flower.serve` runs it over
-Flower. The base class `RoundEngine` holds the state of the run and its rules, and sends nothing. This file uses of its
-fields
+A round asks a cohort of clients for one secure sum and makes the algorithm's server step from it. Such a sum is an
+exchange; the server repeats it if it was void. `Federation` is this server with its clients in the same process;
+`flower.serve` runs it over Flower. The base class `RoundEngine` holds the state of the run and its rules, and sends
+nothing. This file uses these fields of it:
 
     _server                   the algorithm's server state
     _counted                  for each client the last exchange whose sum counted it, which requests tell the client
-    _exchanges, _reserved     the next exchange's number; the number below which the checkpoint on disk allows numbers
+    _exchanges                the number of the next exchange
+    _reserved                 the checkpoint on disk allows this process all numbers below this one
     tried                     by (round, kind), the attempts at the last sum, those before a `RoundVoid` included
     _secret_cohorts           whether privacy requires that the cohort be drawn unpredictably
     _keep                     whether the transcript keeps messages
@@ -16,7 +17,7 @@ fields
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -67,7 +68,7 @@ class Result(ShapeRepr):
     uncommitted: tuple[ClientId, ...] = ()
 
     def __str__(self) -> str:
-        """Say in a few lines what ran, what it moved, and what it gave; the attributes hold the rest."""
+        """Describe the run in a few lines: rounds, time, bytes and outputs; the attributes hold the rest."""
         up, down = (sum(getattr(entry, way) for entry in self.history) for way in ("up", "down"))
         void = sum(len(entry.void) for entry in self.history)  # attempts that gave no sum and were repeated
         seconds = sum(entry.seconds for entry in self.history)
@@ -83,7 +84,7 @@ class Result(ShapeRepr):
 
 
 class Server(RoundEngine):
-    """Runs an algorithm over clients that a transport reaches.
+    """Run an algorithm over clients that a transport reaches.
 
     Args:
         terms: what all parties agreed on.
@@ -112,7 +113,7 @@ class Server(RoundEngine):
         self._coordinator = Coordinator(transport, self.log, options.timeout)
 
     def run(self, rounds: int, *, evaluate_every: int = 0, progress: Progress | None = None) -> Result:
-        """Run until `rounds` training rounds are complete, counting those of a resumed run.
+        """Run until `rounds` training rounds are complete, and write the checkpoint also where an error ends the run.
 
         Args:
             rounds: training rounds, counting those before a resume.
@@ -121,9 +122,9 @@ class Server(RoundEngine):
 
         Raises:
             ConfigError: `evaluate_every` where evaluation is refused, before any round.
-            RoundVoid: a round could not be completed in `max_void` attempts; the checkpoint holds all before it.
+            RoundVoid: a round could not be completed in `max_void` attempts.
             RangeRefused: a client's values stay out of range though the bounds were doubled as often as allowed.
-            BudgetSpent: the privacy budget allows no further exchange; likewise.
+            BudgetSpent: the privacy budget allows no further exchange.
         """
         check_integer("rounds", rounds, 0)
         check_integer("evaluate_every", evaluate_every, 0, note="(0: never)")
@@ -139,8 +140,7 @@ class Server(RoundEngine):
                     entry = self._history[-1] = replace(entry, metrics=self._evaluate())
                 stopped = self.algorithm.finished(self._server)
                 # Under Paillier, also with a threshold, this fills the pool of encryption randomness for the next
-                # upload; masks cannot be computed between rounds. The checkpoint holds nothing of the pool, so that
-                # the order of the two does not matter.
+                # upload, which no checkpoint holds; masks cannot be computed between rounds.
                 if self._options.prepare and stopped is None:
                     for node in self.nodes.values():
                         node.prepare()
@@ -150,7 +150,7 @@ class Server(RoundEngine):
                     progress(entry)
         finally:
             if self._checkpoint is not None:
-                # A resumed run skips no number but the next one, which `_result` uses for COMMIT.
+                # A resumed run skips one number, the next, which `_result` uses for COMMIT.
                 self._reserved = self._exchanges + 1
                 self._save(self._checkpoint)
         return self._result(stopped)
@@ -233,13 +233,15 @@ class Server(RoundEngine):
             return super().choose_cohort(kind)
         everyone, size, round = range(self.public.clients), self.public.cohort, len(self._history)
         candidates = uniform(everyone, min(chooser.candidates, len(everyone)), self.seed, round)
-        # clients compute the scalars from the current model, outside of any exchange
-        broadcast = self.algorithm.broadcast(self._server)
-        bodies = {client: self._counted.body_outside(client, broadcast) for client in candidates}
-        return by_revealed(chooser, self._ask(REVEAL, bodies), size, round)
+        # clients compute the scalars from the current model
+        return by_revealed(chooser, self._ask(REVEAL, candidates, self.algorithm.broadcast(self._server)), size, round)
 
-    def _ask(self, stage: str, bodies: Mapping[ClientId, Tensors]) -> dict[ClientId, Tensors]:
-        """Send messages outside any exchange, under a number of their own: clients answer no number twice."""
+    def _ask(self, stage: str, clients: Iterable[ClientId], broadcast: Tensors) -> dict[ClientId, Tensors]:
+        """Send clients the broadcast outside any exchange, and return their replies.
+
+        The messages have a number of their own, since clients answer no number twice.
+        """
+        bodies = {client: self._counted.body_outside(client, broadcast) for client in clients}
         return self._coordinator.ask(self.transcript.run, self._next_number(), stage, bodies)
 
     def _record(self, summed: ExchangeResult) -> None:
@@ -253,9 +255,9 @@ class Server(RoundEngine):
     def _result(self, stopped: str | None) -> Result:
         """Tell all clients how the last sum that counted them ended, so that they commit, and collect the result."""
         broadcast = self.algorithm.broadcast(self._server)
-        bodies = {client: self._counted.body_outside(client, broadcast) for client in sorted(self._counted.exchanges)}
-        confirmed = self._ask(COMMIT, bodies)
-        uncommitted = tuple(client for client in bodies if client not in confirmed)
+        counted = sorted(self._counted.exchanges)
+        confirmed = self._ask(COMMIT, counted, broadcast)
+        uncommitted = tuple(client for client in counted if client not in confirmed)
         self.transcript.output = broadcast
         personal = {client: value for client, node in self.nodes.items() if (value := node.personal()) is not None}
         return Result(broadcast, personal, tuple(self._history), self.plan, self.transcript, stopped, uncommitted)
