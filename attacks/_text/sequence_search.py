@@ -27,7 +27,6 @@ recovers all of them (Petrov et al. 2024, arXiv 2405.15586). The audit of torch 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product

@@ -3,10 +3,10 @@
 In Flower a client's SuperNode hands each message of the server to a ClientApp. A mod is a function around the app: it
 gets the message, the context (which Flower keeps between messages) and a function that calls the app. Here the server
 runs a `SecureStrategy`, and its messages are stages of a secure sum (keys, shares, upload, unmasking; `SumClient`
-answers them). Only at the upload the app is called, and its reply is summed instead of sent.
+answers them). The mod calls the app only at the upload, and its reply is summed instead of sent.
 
-Each request holds the terms of the sum: number of clients, defence, shapes of an update. Clients that were sent
-different records must not be summed, since the difference of two sums could single one of them out. So masks and
+Each request holds the terms of the sum: number of clients, defence, shapes of an update. A sum must not mix clients to
+which the server sent different records, since the difference of two sums could single one of them out. So masks and
 signatures depend on a base: the model that was sent, and a digest of the message's group and all its records. The
 digest is also one more tensor of every update, `CONTENT`, since an update has the tensors of its base.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, overload
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message
 from flwr.common.constant import ErrorCode
 
 from securefed._messages import SERVER
@@ -87,22 +87,16 @@ def secure_mod(first: Message | SitePolicy, context: Context | None = None, call
     killed (out of memory), the server sees that this SuperNode did not answer.
     """
     if isinstance(first, SitePolicy):
-        site = first
-
-        def configured(message: Message, context: Context, call_next: App) -> Message:
-            return _answer(message, context, call_next, lambda: site)
-
-        return configured
+        return lambda message, context, call_next: _answer(message, context, call_next, lambda _: first)
     if context is None or call_next is None:
         raise ConfigError("secure_mod takes a SitePolicy; or give it to a ClientApp as it is: mods=[secure_mod]")
-    found = context
-    return _answer(first, found, call_next, lambda: SitePolicy.of(found))
+    return _answer(first, context, call_next, SitePolicy.of)
 
 
-def _answer(message: Message, context: Context, call_next: App, site: Callable[[], SitePolicy]) -> Message:
+def _answer(message: Message, context: Context, call_next: App, site: Callable[[Context], SitePolicy]) -> Message:
     """Answer one message; errors about this site's data, disk or app appear in its own log only."""
     try:
-        return _Turn(site(), message, context, call_next).answer()
+        return _Turn(site(context), message, context, call_next).answer()
     except (_TermsRefused, MessageRefused) as error:
         _LOG.warning("a request is refused: %s", error)
         return Message(Error(code=ErrorCode.MOD_FAILED_PRECONDITION, reason=str(error)), reply_to=message)
@@ -156,7 +150,7 @@ class _Turn:
         try:
             reply = self._receive(client, terms)
         finally:
-            self._bring_back(own)
+            self.context.state.update(own)
             self._keep(client, terms)
         if self.failed and self.site.announce_errors:
             raise RuntimeError("the app failed, as its own log says; this site announces such failures")
@@ -210,17 +204,10 @@ class _Turn:
         if self.site.folder is None:
             self.context.state[_STATE + self.phase] = to_record(client.freeze())
 
-    def _put_away(self) -> RecordDict:
+    def _put_away(self) -> dict[str, Any]:
         """Take this mod's records out of the context, so that the app sees its own state alone."""
         state = self.context.state
-        own = RecordDict({name: state[name] for name in state if name.startswith((_STATE, _STANDING))})
-        for name in own:
-            del state[name]
-        return own
-
-    def _bring_back(self, own: RecordDict) -> None:
-        for name, record in own.items():
-            self.context.state[name] = record
+        return {name: state.pop(name) for name in list(state) if name.startswith((_STATE, _STANDING))}
 
     def _receive(self, client: SumClient, terms: SumTerms) -> bytes:
         """Answer the stage; at the upload, after the app was called."""
@@ -234,7 +221,7 @@ class _Turn:
         def update() -> Mapping[str, Any]:
             try:
                 return self._update(terms, metrics, digest)
-            except (Exception, SystemExit) as error:  # a process that ends is a reply that the server misses
+            except (Exception, SystemExit) as error:  # if the process ended, the server would miss a reply
                 self.failed = True
                 _LOG.exception("the app gave no update; this client sits out of the attempt")
                 raise DataError(f"the app gave no update: {error!r}") from error
@@ -249,11 +236,11 @@ class _Turn:
             raise DataError(f"the app replied with an error: {reply.error.reason}")
         given: dict[str, Any] = {CONTENT: digest_array(digest)}
         if self.phase == TRAIN:
-            [record] = _only(reply.content.array_records, "ArrayRecord, the updated model")
+            record = _only(reply.content.array_records, "ArrayRecord, the updated model")
             given |= {f"{ARRAY}{name}": np.asarray(value.numpy()) for name, value in record.items()}
         if not (terms.weighted or metrics):
             return given
-        [found] = _only(reply.content.metric_records, "MetricRecord, with the weight and the metrics")
+        found = _only(reply.content.metric_records, "MetricRecord, with the weight and the metrics")
         if terms.weighted:
             self.weight = _number(found, self.request.weighted_by)
         given |= {f"{METRIC}{name}": np.asarray(_number(found, name)) for name in metrics}
@@ -262,11 +249,11 @@ class _Turn:
         return given
 
 
-def _only(records: Mapping[str, Any], what: str) -> list[Any]:
-    """Return the values of a mapping that must hold exactly one; raise `DataError` otherwise."""
+def _only(records: Mapping[str, Any], what: str) -> Any:
+    """Return the one value of a mapping; raise `DataError` unless it holds exactly one."""
     if len(records) != 1:
         raise DataError(f"the app's reply must hold one {what}; got {len(records)}")
-    return list(records.values())
+    return next(iter(records.values()))
 
 
 def _number(metrics: Mapping[str, Any], name: str) -> float:
