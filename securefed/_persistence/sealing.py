@@ -8,8 +8,8 @@ A seal protects checkpoints, client states and pinned identities on disk (`conta
     mark (16 bytes), version (2), key's fingerprint (8), generation (8), length (8), salt (32), ciphertext, tag (16)
 
 with the header, up to the salt, in the clear, and a GCM tag that covers header, kind of file and ciphertext. A
-generation is the number of a write. The anchor, a small file in another place, remembers the newest; without an anchor
-every write has generation 1.
+generation is the number of a write. The anchor is a small file in another place, which remembers the newest
+generation; without an anchor every write has generation 1.
 
     key             derived by HKDF-SHA256 from          serves                       lives
     the seal's      (32 random bytes)                    the three keys below         in its own file, until deleted
@@ -17,15 +17,17 @@ every write has generation 1.
     "anchor"        the seal's key                       as HMAC key of the anchor    while the anchor is used
     "fingerprint"   the seal's key                       8 bytes of it name the key   in each header, in the clear
 
-The nonce of GCM is constant (zeros), as a file key encrypts one message.
+The nonce of GCM is constant (zeros), since each file key encrypts one message.
 
-Guarantees: the file without the key reveals its length, its generation, and whether another file is sealed under the
-same key (by the fingerprint), and nothing else. A file that was altered, cut, written under another key, of another
-kind, or replaced by one in the clear is refused by name. With `anchor`, an older file in place of the newest is refused
-as well, and so is a file whose anchor is gone or was set back by several writes. (An anchor that is one write behind is
-accepted, as a crash between file and anchor leaves it so.) Not guaranteed: anything after an attacker has read the
-key. Without an anchor, that a file is the newest: a copy of an older one opens. With an anchor, protection against an
-attacker who resets both to the same write: keep the anchor where an attacker that can replace the file cannot write.
+Guarantees: without the key the file reveals its length, its generation, and by the fingerprint whether another file is
+sealed under the same key; nothing else. `open` refuses a file that was altered, cut, written under another key, of
+another kind, or replaced by one in the clear, each by an error of its own. With `anchor`, it also refuses an older file
+in place of the newest, and a file whose anchor is gone or was set back by several writes. It accepts an anchor that is
+one write behind, since a crash between the writes of file and anchor leaves it so.
+
+Not guaranteed: anything after an attacker has read the key. Without an anchor a copy of an older file opens. With an
+anchor an attacker can still reset file and anchor to the same write, so keep the anchor where whoever can replace the
+file cannot write.
 """
 
 from __future__ import annotations
@@ -58,12 +60,12 @@ _ANCHOR: Final = struct.Struct("<Q32s")
 
 @dataclass(frozen=True)
 class Seal:
-    """Key and anchor that files are encrypted with.
+    """Key that files are encrypted with, and the anchor by which older files are refused.
 
     Attributes:
         key: 32 secret bytes, from the operating system's generator.
-        anchor: a small file that remembers the generation written last, one for each sealed file and in another place:
-            older files are refused.
+        anchor: a small file that remembers the generation written last; each sealed file needs its own, in another
+            place than the file.
 
     Raises:
         ConfigError: the key is not 32 bytes.
@@ -93,17 +95,13 @@ class Seal:
             make_key(place)
         try:
             with place.open("rb") as file:
-                if os.name == "posix" and os.fstat(file.fileno()).st_mode & 0o077:
-                    raise StorageError(
-                        f"key {place} can be read by others than its owner; chmod 600 it, or make another"
-                    )
-                key = file.read(KEY_BYTES + 1)
+                mode, key = os.fstat(file.fileno()).st_mode, file.read(KEY_BYTES + 1)
         except FileNotFoundError as error:
             raise StorageError(f"there is no key {place}; give another path, or make one (securefed key)") from error
-        except StorageError:
-            raise
         except OSError as error:
             raise StorageError(f"cannot use key {place}: {error.strerror}") from error
+        if os.name == "posix" and mode & 0o077:
+            raise StorageError(f"key {place} can be read by others than its owner; chmod 600 it, or make another")
         if len(key) != KEY_BYTES:
             raise StorageError(f"{place} is no key of {KEY_BYTES} bytes; restore it, or make another")
         return cls(key, None if anchor is None else Path(anchor))
@@ -118,11 +116,10 @@ class Seal:
         """
         salt = os.urandom(_SALT)
         header = _HEADER.pack(MARK, VERSION, self._fingerprint, self.newest() + 1, len(data), salt)
-        # a nonce of zeros, for the key is fresh
+        # the nonce may be zeros, since the salt makes the key fresh
         cipher = Cipher(algorithms.AES(self._derive(b"file", salt)), modes.GCM(bytes(12))).encryptor()
         cipher.authenticate_additional_data(header + kind.encode())
-        parts = [header, *(cipher.update(part) for part in _slices(data)), cipher.finalize(), cipher.tag]
-        return b"".join(parts)
+        return b"".join([header, *map(cipher.update, _slices(data)), cipher.finalize(), cipher.tag])
 
     def open(self, kind: str, data: bytes, where: str) -> bytes:
         """Decrypt and verify what `close` returned.
@@ -153,8 +150,7 @@ class Seal:
         cipher = Cipher(algorithms.AES(self._derive(b"file", salt)), modes.GCM(bytes(12), data[-_TAG:])).decryptor()
         cipher.authenticate_additional_data(data[: _HEADER.size] + kind.encode())
         try:
-            plain = [cipher.update(part) for part in _slices(memoryview(data)[_HEADER.size : -_TAG])]
-            plain.append(cipher.finalize())
+            plain = [*map(cipher.update, _slices(memoryview(data)[_HEADER.size : -_TAG])), cipher.finalize()]
         except InvalidTag as error:
             raise StorageError(f"{where} was altered, or is no {kind}: its tag does not match") from error
         newest = self.newest()
@@ -163,13 +159,13 @@ class Seal:
                 f"{where} is of generation {generation}, and {newest} was written since; a client that goes on "
                 "from an older state may mask two uploads alike: restore the newest, or start a new run"
             )
-        if self.anchor is not None and generation > newest + 1:  # a crash leaves it behind by one write at most
+        if self.anchor is not None and generation > newest + 1:  # a crash leaves it one write behind at most
             raise RolledBackError(
                 f"{where} is of generation {generation}, and anchor {self.anchor} remembers {newest}: the anchor is "
                 "gone or was set back, and an older file would not be noticed; restore it, or, if the file is the "
                 "newest, open and write it once without an anchor"
             )
-        if generation > newest:  # a crash came between file and anchor: without this the next write repeats the number
+        if generation > newest:  # a crash came between file and anchor; otherwise the next write repeats the number
             self.remember(data)
         return b"".join(plain)
 
@@ -202,7 +198,7 @@ class Seal:
             )
 
     def for_file(self, name: str) -> Seal:
-        """Return the seal of one of several files: the same key, and an anchor of its own beside this one's."""
+        """Return a seal for one of several files: the same key, and an anchor of its own beside this one's."""
         return self if self.anchor is None else replace(self, anchor=Path(f"{self.anchor}-{name}"))
 
     def remember(self, sealed: bytes) -> None:
@@ -271,7 +267,7 @@ def write_atomically(path: Path, data: bytes, kind: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Put the folder's entries on disk, so that a file that was renamed into it is there after a power cut too.
+    """Put the folder's entries on disk, so that a file that was renamed into it survives a power cut.
 
     Not promised: anything on systems where a folder cannot be opened (Windows).
 
@@ -288,7 +284,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _slices(data: bytes | memoryview) -> Iterator[memoryview]:
-    """Split data into parts of a length that the cipher takes at once."""
+    """Split data into parts that are short enough for one call of the cipher."""
     view = memoryview(data)
     return (view[start : start + _SLICE] for start in range(0, len(view), _SLICE))
 
