@@ -1,7 +1,8 @@
 """Everything that is registered: importing this module fills the registries of algorithms, defences and attacks.
 
-A class registers itself by a decorator when its module is imported, so the imports below are the list of the package's
-own. The command line, the audit and the tests look names up here. Algorithms of other installed packages are added.
+A class registers itself by a decorator when its module is imported, so the imports below register the package's own
+classes. `load_installed` adds the algorithms of other installed packages. The command line, the audit and the tests
+look names up here.
 """
 
 from __future__ import annotations
@@ -51,14 +52,14 @@ def load_installed() -> None:
     """Register the algorithms of installed packages, which these name in the entry-point group `securefed.algorithms`.
 
     An entry point names a class or a module, `ridge = "my_package.ridge:Ridge"`; importing it registers what is
-    decorated with `@algorithms.register(...)`. One that cannot be loaded, or whose class is not registered by that, is
-    left out with a warning.
+    decorated with `@algorithms.register(...)`. One that cannot be loaded, or whose class is not registered afterwards,
+    is left out with a warning.
     """
     for point in entry_points(group="securefed.algorithms"):
         where = f"entry point {point.name!r} of group securefed.algorithms"
         try:
             loaded = point.load()
-        except Exception as error:  # a package's import may fail in any way, and the others shall work
+        except Exception as error:  # an import may fail in any way, and must not stop the others
             warnings.warn(f"{where} cannot be loaded: {error!r}", stacklevel=2)
             continue
         if isinstance(loaded, type) and algorithms.entry_of(loaded) is None:

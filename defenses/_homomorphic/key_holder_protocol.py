@@ -9,8 +9,8 @@ the uploads and not the key:
     decrypt   key holder: sum of ciphertexts, survivors plaintexts of the sum
 
 A subclass says how a key is read, how a contribution is encrypted, and how ciphertexts are added and opened. Survivors
-are the clients whose uploads reached the server; a stage is one round of requests and replies. What is promised, and
-what is not if server and key holder collude or the server deviates, stands at the subclasses.
+are the clients whose uploads reached the server; a stage is one round of requests and replies. The docstrings of the
+subclasses say what is promised, and what is not if server and key holder collude or the server deviates.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ CONTRIBUTE: Final = "contribute"
 class EncryptingClient:
     """A client's state in one exchange.
 
-    States are packed to be stored between messages: a field that is `local()` is left out (the caller has it), one that
-    is `stored_as(NAME)` stands there under that name, as in files that exist already.
+    States are stored between messages (`packing`). A field declared with `local()` is not stored, since the caller has
+    it. A field declared with `stored_as(NAME)` is stored under that name, for the sake of files that exist already.
 
     Attributes:
         client: its id.

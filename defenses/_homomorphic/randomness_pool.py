@@ -1,4 +1,4 @@
-"""Make encryptions of zero where it is fastest, and keep a pool of them that was computed ahead of time.
+"""Make encryptions of zero, in worker processes where that is faster, and keep a pool of them made ahead of time.
 
 An encryption of zero is the random factor of a Paillier ciphertext (`encryption_randomness`), and most of its cost. It
 is secret and serves one ciphertext: two ciphertexts with the same factor show the difference of their plaintexts.
@@ -23,10 +23,10 @@ from securefed.defenses._homomorphic.randomness_workers import shared_workers
 
 
 def encryptions_of_zero(public: PublicKey, count: int, randomness: RandomnessKind) -> list[Any]:
-    """Make `count` fresh encryptions of zero, integers below n^2, by worker processes where they save time.
+    """Make `count` fresh encryptions of zero, integers below n^2, in worker processes where they save time.
 
-    Workers serve the kinds of randomness that use tables of powers, which each worker makes once per key. `full`, which
-    raises a fresh number to the power n each time, is computed here.
+    Workers serve the kinds of randomness that use tables of powers, which each worker makes once per key. This process
+    computes the kind `full`, which raises a fresh number to the power n each time.
 
     Args:
         public: the public key, with the modulus n.
@@ -52,13 +52,13 @@ class RandomnessPool:
     """
 
     def __init__(self) -> None:
-        # by modulus n, the base whose powers (h^n)^r are drawn, and how r is drawn
+        # by modulus n, the base h of the key, and kind of randomness
         self._ready: dict[tuple[int, int, RandomnessKind], deque[Any]] = {}
         self._lock = threading.Lock()
         _POOLS.add(self)
 
     def __reduce__(self) -> tuple[type[RandomnessPool], tuple[()]]:
-        """Copy and pickle as an empty pool."""
+        """Make copying and pickling give an empty pool."""
         return RandomnessPool, ()
 
     def prepare(self, public: PublicKey, randomness: RandomnessKind, count: int) -> None:
@@ -81,7 +81,7 @@ class RandomnessPool:
 
     def clear(self) -> None:
         """Discard everything that is ready."""
-        self._lock = threading.Lock()  # in a forked process the old one may be held by a thread that is no more
+        self._lock = threading.Lock()  # in a forked process a thread that no longer exists may hold the old one
         self._ready = {}
 
 

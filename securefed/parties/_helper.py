@@ -6,12 +6,9 @@ holder to decrypt the sum. Like a client, the key holder answers the server's re
 
 from __future__ import annotations
 
-from typing import Any
-
 from securefed._messages import SERVER, Message
 from securefed._persistence.packing import from_bytes
 from securefed._tensors import decode, encode
-from securefed.defenses._base import Helper
 from securefed.errors import BindingError, ConfigError, StorageError
 from securefed.parties._envelope import unwrap, wrap
 from securefed.parties._terms import SumTerms
@@ -22,7 +19,7 @@ class SumHelper:
 
     Args:
         terms: what all parties agreed on.
-        frozen: what `freeze` returned, to go on in another process.
+        frozen: what `freeze` returned, to continue in another process.
 
     Raises:
         ConfigError: the defence needs no key holder.
@@ -38,7 +35,7 @@ class SumHelper:
                 state, self.run = tensors["helper"].tobytes(), str(values["run"])
             except (KeyError, ValueError) as error:
                 raise StorageError(f"these bytes are no state of a key holder: {error!r}") from error
-        helper: Helper | None = terms.defense.aggregation.helper(terms.cohort, state)
+        helper = terms.defense.aggregation.helper(terms.cohort, state)
         if helper is None:
             raise ConfigError(f"{terms.defense.name} has no key holder; only Paillier and CKKS need a SumHelper")
         self._helper = helper
@@ -67,5 +64,4 @@ class SumHelper:
 
     def freeze(self) -> bytes:
         """Return the whole state, private key included. Keep it where only the key holder can read it."""
-        values: dict[str, Any] = {"run": self.run}
-        return encode({"helper": from_bytes(self._helper.freeze())}, values)
+        return encode({"helper": from_bytes(self._helper.freeze())}, {"run": self.run})

@@ -1,7 +1,7 @@
 """Utilities of final models, by the names that algorithms' audit cases give them.
 
 A utility is a function (final broadcast, held-out rows) -> score, higher is better. An audit shows it beside leakage,
-so that a defence that hides the data by ruining the model is seen to do so. `case.case` calls `utility`.
+so that readers notice a defence that hides the data by ruining the model. `case.case` calls `utility`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Utility = Callable[[Tensors, Dataset], float]
 
 
 def captured_variance(output: Tensors, test: Dataset) -> float:
-    """Divide the held-out rows' energy in the span of `basis` by the largest energy at that rank; 1 is optimal.
+    """Return the held-out rows' energy in the span of `basis`, over the largest energy at that rank; 1 is optimal.
 
     For held-out rows X and an orthonormal basis Z (features, rank) it is ||X Z||_F^2 over the sum of the `rank` largest
     squared singular values of X.
@@ -37,7 +37,7 @@ def captured_variance(output: Tensors, test: Dataset) -> float:
 def mean_share(output: Tensors, test: Dataset) -> float:
     """Return the output of self-learning PCA, a share of energy from 0 to 1.
 
-    No basis leaves a client there, so that held-out rows cannot be scored.
+    Its clients send no basis, so that held-out rows cannot be scored.
     """
     return float(output["share"])
 
@@ -46,8 +46,8 @@ def graph_fit(output: Tensors, test: Dataset) -> float:
     """Return minus the smoothness objective of the broadcast graph on held-out rows.
 
     The objective is that of `SmoothGraph` (PPGL, (7)) with its weights at the methods' defaults and the mean squared
-    distances of the rows: smooth signals have small ones across the edges of the graph. IGL, whose clients learn graphs
-    of their own, broadcasts no graph but the mean of their objectives; the utility is then the negative of that.
+    distances of the rows: smooth signals have small ones across the edges of the graph. The clients of IGL learn graphs
+    of their own, so that it broadcasts the mean of their objectives and no graph; the utility is then minus that mean.
     """
     if CONSENSUS not in output:
         return -float(next(iter(output.values())))
@@ -62,7 +62,7 @@ NAMED: dict[str, tuple[Utility, str]] = {
     "mean_share": (mean_share, "mean share of a client's energy in its own basis, on its own rows"),
     "graph_fit": (graph_fit, "fit to held-out rows"),
 }
-"""By name, a utility and its label in the report."""
+"""For each name, a utility and its label in the report."""
 OWN = {"score": "score on held-out rows", "accuracy": "accuracy"}
 """Labels of an algorithm's own method `utility`."""
 
