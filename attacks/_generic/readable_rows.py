@@ -1,8 +1,8 @@
 """Read rows that a message contains as they are, or as a ratio of two tensors; nothing is fitted.
 
-Every tensor as wide as the data is taken as rows; so is its quotient by any tensor with one entry a row. Such a
-quotient of the gradients of a linear layer's weight and bias is a row. Each candidate is replayed: the client's code
-runs on it, and the candidate whose messages are nearest to the observed ones is returned.
+Every tensor as wide as the data is a candidate for the rows, and so is its quotient by any tensor with one entry a row.
+For instance, a linear layer's gradient of the weight divided by that of the bias is a row. The attack runs the client's
+code on each candidate, and returns the candidate whose messages are nearest to the observed ones.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ _TINY = 1e-12
 
 @dataclass(frozen=True)
 class ClearRows:
-    """Read rows that stand in a tensor as wide as the data, also after division by a tensor with one entry a row.
+    """Read rows from tensors as wide as the data, as they are or divided by a tensor with one entry a row.
 
     The ratio is what the first linear layer of a model with a bias gives away (Phong et al. 2018). Of all candidates
     the attack returns the one whose replay has the smallest residual; if none can be replayed, the one whose number of
     rows is closest. Missing rows are set to the mean of the prior, rows like the clients' that the attacker may have.
-    A candidate with more rows than the members have cannot be replayed and is returned whole: nothing in the message
-    says which of its rows are theirs. Its score assigns to each true row a row of its own among them (`scores.match`),
-    and so does the score on meaningless messages (the null), which measures what such a choice gives by chance. What an
-    audit computes from the rows, the Gram matrix and counts of labels, it scales to the members' number of rows.
+
+    A candidate with more rows than the members have cannot be replayed. It is returned whole, since nothing in the
+    message says which of its rows are theirs. The score assigns a different row of it to each true row
+    (`scores.match`). The score on meaningless messages (the null) does the same, so that it measures what such a choice
+    gives by chance. An audit that computes Gram matrices or counts of labels from these rows scales them to the
+    members' number of rows.
     """
 
     name: ClassVar[str] = "generic/clear"
@@ -42,7 +44,7 @@ class ClearRows:
         """Return why the attack cannot run on this view, or `None` if it can."""
         if not observed.rounds:
             return "The view holds no round."
-        if not any(True for _ in candidates(observed.rounds[0].message, target.public.features)):
+        if next(candidates(observed.rounds[0].message, target.public.features), None) is None:
             return f"No tensor of the messages is {target.public.features} wide."
         return None
 
@@ -89,19 +91,17 @@ class ClearRows:
 
 def candidates(message: Tensors, features: int) -> Iterator[Array]:
     """Yield the finite (k, features) matrices of a message that may be rows."""
-    for name in sorted(message):
-        value = np.asarray(message[name], np.float64)
+    tensors = {name: np.asarray(message[name], np.float64) for name in sorted(message)}
+    for name, value in tensors.items():
         for rows in _shaped(value, features):
             if np.isfinite(rows).all():
                 yield rows
-            for other in sorted(message):
-                bias = np.asarray(message[other], np.float64)
+            for other, bias in tensors.items():
                 if other != name and bias.shape == (len(rows),):
                     safe = np.abs(bias) > _TINY * np.abs(bias).max(initial=0.0)
-                    if safe.any():
-                        ratio = rows[safe] / bias[safe, None]
-                        if np.isfinite(ratio).all():
-                            yield ratio
+                    ratio = rows[safe] / bias[safe, None]
+                    if len(ratio) and np.isfinite(ratio).all():
+                        yield ratio
 
 
 def _shaped(value: Array, features: int) -> Iterator[Array]:
