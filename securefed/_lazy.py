@@ -18,6 +18,7 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
+from itertools import accumulate
 from types import ModuleType
 from typing import Any
 
@@ -30,9 +31,9 @@ def export_lazily(package: str, exports: Mapping[str, str], *, needs: Mapping[st
     Args:
         package: the package's `__name__`; the package is being imported.
         exports: by module, the names that it defines, with spaces between them; `help` shows them in this order.
-        needs: by name, the module of an extra (`EXTRA_OF`) without which it cannot be imported. Where that is missing,
-            `dir` and `__all__` omit the name, so that neither `help` nor `import *` imports it, and `help` names the
-            extra beside it.
+        needs: for a name that cannot be imported without an extra, a module of that extra (`EXTRA_OF`). While that
+            module is not installed, `dir` and `__all__` omit the name, so that neither `help` nor `import *` imports
+            it, and `help` says beside the name which extra it needs.
     """
     module = sys.modules[package]
     module.__dict__["_needs"] = dict(needs or {})
@@ -98,15 +99,15 @@ def _summaries(module: str) -> dict[str, str]:
 
 
 def _source(module: str) -> str:
-    """Return the source text of a module; the empty text where none is installed.
+    """Return the source text of a module, or an empty text if the module is not installed.
 
     Finders look a module up in its package's path, so that for "a.b.c" this finds "a", then "a.b", then "a.b.c".
     `importlib.util.find_spec` would do the same, and import "a" and "a.b" on the way.
     """
     path, spec = None, None
-    for end in [i for i, letter in enumerate(f"{module}.") if letter == "."]:
-        specs = (finder.find_spec(module[:end], path) for finder in sys.meta_path)
-        spec = next((one for one in specs if one is not None), None)
+    for name in accumulate(module.split("."), "{}.{}".format):
+        specs = (finder.find_spec(name, path) for finder in sys.meta_path)
+        spec = next(filter(None, specs), None)
         if spec is None:
             return ""
         path = spec.submodule_search_locations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
@@ -37,17 +37,17 @@ _LISTS: Mapping[str, type[Any]] = {
     "tradeoffs": Tradeoff,
     "gaps": Gap,
 }
-"""Fields of `SeedResult` that are lists, apart from sentences, and what they hold."""
+"""Fields of `SeedResult` that are lists of dataclasses, and what they hold; `skipped` is a list of sentences."""
 _ARRAYS: Final = ("truth", "estimate")
-"""Fields of an `Artifact` that are arrays; all else is numbers and words."""
+"""Fields of an `Artifact` that are arrays; all others are numbers and words."""
 
 
 class Unfinished:
-    """A folder of results.
+    """The folder that keeps the results of an unfinished audit.
 
     Args:
         folder: created with the first result.
-        settings: of the audit; results of other settings are not found.
+        settings: settings of the audit; results of other settings are not found.
     """
 
     def __init__(self, folder: Path, settings: Settings) -> None:
@@ -90,7 +90,7 @@ class Unfinished:
 
 
 def _to_json(result: SeedResult) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split a result into JSON values and the arrays of its pictures."""
+    """Split a result into JSON values and the arrays of its artifacts, by `INDEX/FIELD`."""
     values: dict[str, Any] = {name: [asdict(item) for item in getattr(result, name)] for name in _LISTS}
     arrays = {
         f"{index}/{part}": np.ascontiguousarray(artifact.pop(part))
@@ -101,6 +101,7 @@ def _to_json(result: SeedResult) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _from_json(values: Mapping[str, Any], arrays: Mapping[str, Any]) -> SeedResult:
+    """Make the result that `_to_json` split."""
     for index, artifact in enumerate(values["artifacts"]):
         artifact.update({part: arrays[f"{index}/{part}"] for part in _ARRAYS})
     lists = {name: [kind(**_with_tuples(item)) for item in values[name]] for name, kind in _LISTS.items()}
@@ -116,15 +117,10 @@ def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
 def _code() -> str:
     """Hash the package's source, since other code may give other results."""
     state = hashlib.sha256()
-    for path in sorted(_sources()):
+    folders = [*securefed.__path__, *securefed.attacks.__path__, *securefed.defenses.__path__]
+    for path in sorted(path for folder in folders for path in Path(folder).rglob("*.py")):
         state.update(path.read_bytes())
     return state.hexdigest()
-
-
-def _sources() -> Iterator[Path]:
-    for package in (securefed, securefed.attacks, securefed.defenses):
-        for folder in package.__path__:
-            yield from Path(folder).rglob("*.py")
 
 
 def _rows(settings: Settings) -> str:

@@ -17,8 +17,8 @@ _NEAREST: Final = 2
 """Neighbours that each vertex is joined with: the fewest that usually connect a graph of some ten vertices."""
 _SIDE: Final = 150
 """Pixels of a side of a drawing."""
-_EDGE: Final = 14
-"""Pixels of its margin."""
+_MARGIN: Final = 14
+"""Pixels between the vertices and the side."""
 Edges = set[tuple[int, int]]
 """Pairs of vertices, the smaller number first."""
 
@@ -46,7 +46,7 @@ def neighbour_graphs(truth: Array, estimate: Array) -> tuple[tuple[Markup, ...],
 
 
 def _edges(distances: Array) -> Edges:
-    """Join each vertex with its nearest ones; unknown distances (NaN) and that to itself count as infinite."""
+    """Join each vertex with its nearest ones; distances that are unknown (NaN) or to itself count as infinite."""
     far = np.nan_to_num(distances, nan=np.inf) + np.diag(np.full(len(distances), np.inf))
     nearest = np.argsort(far, axis=1, kind="stable")[:, :_NEAREST]
     return {(min(i, int(j)), max(i, int(j))) for i, row in enumerate(nearest) for j in row}
@@ -64,11 +64,11 @@ def _places(distances: Array) -> Array:
     plane = vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 0.0))
     low, spread = plane.min(axis=0), np.ptp(plane, axis=0)
     shares: Array = (plane - low) / np.where(spread > 0, spread, 1.0)
-    return _EDGE + shares * (_SIDE - 2 * _EDGE)
+    return _MARGIN + shares * (_SIDE - 2 * _MARGIN)
 
 
 def _draw(places: Array, edges: Edges, right: Edges, title: str) -> Markup:
-    """Draw vertices and edges as SVG; edges that are not among the right ones look wrong."""
+    """Draw vertices and edges as SVG; edges that are not among the right ones get the style of wrong ones."""
     parts = [f'<svg class="graph" viewBox="0 0 {_SIDE} {_SIDE}" role="img" aria-label="{title}">']
     for i, j in sorted(edges):
         (a, b), (c, d) = places[i], places[j]
