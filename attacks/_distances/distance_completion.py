@@ -2,12 +2,11 @@
 
 `distance_fit` calls this for a client of graph learning whose messages show only some distances: an edge (pair of
 vertices) whose weight is 0 in every message leaves its distance open. D, (vertices, vertices), holds the squared
-distances, of which some are free. With J = I - 1 1^T / vertices,
--1/2 J D J is a Gram matrix, so that it has no negative eigenvalue. Of all completions with that property the one of
-largest determinant (on the complement of 1) is unique; for Gaussian data it is the one of largest entropy. It is found
-by Newton's method on the log-determinant. So that the matrix is well conditioned at first, a nugget is added to every
-squared distance, that is nugget/2 I to the Gram matrix, as if every vertex's signal had noise of variance nugget/2. The
-nugget falls in steps.
+distances, of which some are free. With J = I - 1 1^T / vertices, -1/2 J D J is a Gram matrix, so that it has no
+negative eigenvalue. Of all completions with that property the one of largest determinant (on the complement of 1) is
+unique; for Gaussian data it is the one of largest entropy. Newton's method on the log-determinant finds it. To keep the
+matrix well conditioned at first, a number called the nugget is added to every squared distance. That adds nugget/2 I to
+the Gram matrix, as if every vertex's signal had noise of variance nugget/2. The nugget falls in steps.
 
 Sources: Dempster 1972, Covariance Selection; Grone et al. 1984; for distances Hentschel, Engelke and Segers,
 arXiv:2210.14292.
@@ -25,8 +24,8 @@ from securefed.algorithms._graph.edges import Edges
 from securefed.attacks._distances.classical_scaling import centred_gram
 
 _NUGGETS = (1.0, 0.1, 0.01, 1e-3, 1e-4)
-"""Nuggets, relative to the mean squared distance, one after the other. A large one makes the problem well conditioned,
-the last one hardly changes its solution.
+"""Nuggets in the order in which they are used, relative to the mean squared distance. The first makes the problem well
+conditioned; the last hardly changes its solution.
 """
 _NEWTON_STEPS, _CG_ITERATIONS, _LEAST_GAIN = 4, 30, 1e-2
 """Most Newton steps with each nugget, most conjugate gradient iterations of a step, and the predicted gain of the
@@ -41,8 +40,9 @@ the messages.
 def complete_undetermined(edges: Edges, distances: Array, hidden: Array, jacobian: Array) -> Array:
     """Complete the hidden distances in the directions that the messages leave open.
 
-    A change of the hidden distances changes the messages. Where a change of the other distances could undo that, the
-    messages do not show it; the directions with something left over are determined, and stay as they are.
+    Changing the hidden distances changes the messages. In some directions a change of the other distances can cancel
+    that, so that the messages leave these directions open. The messages determine the hidden distances in all other
+    directions, in which they are kept.
 
     Args:
         edges: the edges of the graph.
@@ -65,8 +65,8 @@ def complete_distances(edges: Edges, distances: Array, free: Array, determined: 
     """Move the distances at `free` to the largest log-determinant; return all distances, (edges,).
 
     Before a fit has converged, the other distances need not be those of any signals, so that the Gram matrix may have
-    negative eigenvalues. The nugget is therefore at least 2.4 times the size of the smallest one; half of it is added
-    to the diagonal of the matrix, which is then positive definite.
+    negative eigenvalues. The nugget is therefore at least 2.4 times the size of the most negative one. Half of the
+    nugget is added to the diagonal of the matrix, which is then positive definite.
 
     Args:
         edges: the edges of the graph.
@@ -75,9 +75,8 @@ def complete_distances(edges: Edges, distances: Array, free: Array, determined: 
         determined: orthonormal directions in which they must not change, (free, directions).
     """
     for share in _NUGGETS:
-        scale = float(np.mean(distances))
         least_eigenvalue = float(np.linalg.eigvalsh(centred_gram(edges.adjacency(distances)))[0])
-        nugget = max(share * scale, -2.4 * least_eigenvalue)
+        nugget = max(share * float(np.mean(distances)), -2.4 * least_eigenvalue)
         for _ in range(_NEWTON_STEPS):
             distances, gain = _newton(edges, distances, free, determined, nugget)
             if gain < _LEAST_GAIN:
@@ -106,9 +105,9 @@ def _log_determinant(matrix: Array) -> float:
 def _newton(edges: Edges, distances: Array, free: Array, determined: Array, nugget: float) -> tuple[Array, float]:
     """Take one damped Newton step on the log-determinant over the free distances, by conjugate gradients.
 
-    With P the inverse of the matrix on the complement of 1, the derivative by the distance of vertices i and j is
-    -P_ij, and the curvature along a change C of D is P C P / 2 at the free entries, on the diagonal
-    (P_ij^2 + P_ii P_jj) / 2. Steps stay in the complement of the determined directions.
+    P is the inverse of the matrix on the complement of 1. The derivative of the log-determinant by the distance of
+    vertices i and j is -P_ij. The negative Hessian maps a change C of D to P C P / 2 at the free entries; its diagonal
+    is (P_ij^2 + P_ii P_jj) / 2. Steps stay in the complement of the determined directions.
 
     Args:
         edges: the edges of the graph.

@@ -1,8 +1,8 @@
-"""Minimise a function without negative values by L-BFGS, from many starts at a time.
+"""Minimise a non-negative function by L-BFGS, from many starts at a time.
 
 Each search is a coroutine for one start: it yields a point and is sent the function's value and gradient there (the
 gradient is called the slope). `run_searches` collects the points of all searches and evaluates them in one call, so
-that torch can compute them together. Progress is measured in shares of the value, hence no negative ones.
+that torch can compute them together. Progress is measured as a share of the value, so that values must not be negative.
 `staged_inversion` searches for rows in this way; the objective is `gradient_matching`'s.
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.linalg import solve_triangular
 
 from securefed._tensors import Array
 
@@ -75,8 +76,8 @@ def run_searches(
         evaluate: the objective.
         budget: most evaluations of a search.
         goal: value at which a search ends.
-        stop: called after each common evaluation with their number so far and the lowest value; whether all searches
-            end there.
+        stop: called after each common evaluation with the number of evaluations so far and the lowest value; all
+            searches end where it returns true.
 
     Returns:
         The lowest point of each search, in their order.
@@ -120,14 +121,11 @@ def lbfgs(start: Array, history: int = 100) -> Search:
     while np.isfinite(value):
         direction = -_inverse_hessian(steps, changes, slope)
         descent = float(direction @ slope)
-        if not descent < 0.0:
-            if not len(steps):
-                return
-            steps, changes = steps[:0], changes[:0]
-            continue
-        # Without a Hessian estimate, the first step has at most length 1 in the sum of absolute entries.
-        first_length = 1.0 if len(steps) else min(1.0, 1.0 / max(float(np.abs(slope).sum()), 1e-300))
-        trial = yield from _line_search(point, direction, LinePoint(0.0, value, slope, descent), first_length)
+        trial = None
+        if descent < 0.0:
+            # Without a Hessian estimate, the first step has at most length 1 in the sum of absolute entries.
+            first_length = 1.0 if len(steps) else min(1.0, 1.0 / max(float(np.abs(slope).sum()), 1e-300))
+            trial = yield from _line_search(point, direction, LinePoint(0.0, value, slope, descent), first_length)
         if trial is None:
             if not len(steps):
                 return
@@ -158,22 +156,16 @@ def _inverse_hessian(S: Array, Y: Array, slope: Array) -> Array:
     R = np.triu(products)
     gamma = products[-1, -1] / float(Y[-1] @ Y[-1])
     sg, yg = S @ slope, Y @ slope
-    inner = _solve_upper(R, sg)  # R^-1 S g
-    outer = _solve_upper(R, np.diag(products) * inner + gamma * (Y @ (Y.T @ inner)) - gamma * yg, transposed=True)
+    inner = solve_triangular(R, sg, check_finite=False)  # R^-1 S g
+    right_side = np.diag(products) * inner + gamma * (Y @ (Y.T @ inner)) - gamma * yg
+    outer = solve_triangular(R, right_side, trans=1, check_finite=False)  # R^-T times it
     return np.asarray(gamma * slope + S.T @ outer - gamma * (Y.T @ inner))
-
-
-def _solve_upper(R: Array, right: Array, *, transposed: bool = False) -> Array:
-    """Solve R x = right, or R^T x = right, for an upper triangular R."""
-    from scipy.linalg import solve_triangular  # noqa: PLC0415 - `import securefed` does not load SciPy
-
-    return np.asarray(solve_triangular(R, right, trans=1 if transposed else 0, check_finite=False))
 
 
 def _line_search(
     point: Array, direction: Array, origin: LinePoint, along: float
 ) -> Generator[Array, tuple[float, Array], LinePoint | None]:
-    """Return a step with the strong Wolfe conditions, else the best that decreases enough, else `None`.
+    """Return a step that meets the strong Wolfe conditions, else the best that decreases enough, else `None`.
 
     Nocedal and Wright's algorithms 3.5 and 3.6 in one loop: the step doubles until `low` and `high` bracket a minimum
     (`low` is the best point that decreases enough), then the bracket shrinks.
@@ -208,9 +200,10 @@ def _line_search(
 
 
 def _between(low: LinePoint, high: LinePoint) -> float:
-    """Return the minimiser of the cubic through two trials (Nocedal and Wright, (3.59)), kept a tenth off the ends.
+    """Return the minimiser of the cubic through two trials (Nocedal and Wright, (3.59)).
 
-    The middle where the cubic has none; a tenth from `low` where the function is not finite at `high`.
+    It is kept at least a tenth of the width from both ends. Where the cubic has no minimiser, return the middle; where
+    the function is not finite at `high`, the point a tenth from `low`.
     """
     width = high.along - low.along
     middle = low.along + 0.5 * width
