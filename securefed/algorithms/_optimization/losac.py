@@ -1,6 +1,6 @@
 """LoSAC: local stochastic average control, local gradient steps corrected by a stored average of all gradients.
 
-A client stores the last gradient y_ij of each of its M blocks of rows, the server the sum phi of all of them.
+A client stores the last gradient y_ij of each of its M blocks of rows. The server stores phi, the sum of all of them.
 
 Source: Liu et al., LoSAC: An Efficient Local Stochastic Average Control Method for Federated Optimization,
 equations (8), (11)-(13), Algorithm 2.
@@ -37,7 +37,8 @@ BlockScale = Literal["printed", "consistent"]
 class LoSAC(BlockMethod):
     """Train with local steps that a stored average of all clients' gradients corrects.
 
-    T local steps, each on one of M blocks of the client's rows, drawn at random (11), x^- the point before the step:
+    A client takes T local steps (11), each on one of the M blocks of its rows, drawn at random; x^- is the point before
+    the step:
 
         x_i   <- x_i - eta (phi_i / N - y_ij + g_ij(x_i^-))
         phi_i <- phi_i + g_ij(x_i^-) - y_ij
@@ -46,12 +47,12 @@ class LoSAC(BlockMethod):
     from x_i = x, phi_i = phi, with x the server's model, eta the `learning_rate`, M = `blocks` and T = `local_steps`.
     The client sends dx = x_i - x and dphi = phi_i - phi. The server sets (13), with S the number of clients PLANNED
     for a round (whatever number survives): x <- x + (1/N) sum dx,   phi <- phi + (N/S) sum dphi.
-    Invariant: phi = (N/S) sum_ij y_ij, without which (13) would not come to rest at the optimum. So y and phi start at
-    0, where it holds although the server knows no gradient yet. A client whose contribution the sum does not count
+    Invariant: phi = (N/S) sum_ij y_ij. Without it (13) would not come to rest at the optimum. It holds at the start,
+    where y and phi are 0, although the server knows no gradient yet. A client whose contribution the sum does not count
     keeps its old y_ij. `dphi` is summed in integers of 64 bits: phi is a running sum of differences, and in 32 bits
     rounding would make it drift from the clients' y.
 
-    Converges for M = 1 where T eta < about 2 / L, L the smoothness of the losses as scaled below.
+    For M = 1 it converges if T eta is below about 2 / L, with L the smoothness of the losses as scaled below.
 
     Attributes:
         block_scale: `printed`: g_ij = n_i * mean gradient of block j, so that the sum over blocks is M times the

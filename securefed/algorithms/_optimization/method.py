@@ -5,10 +5,10 @@ short name such as `x` (the model) or `delta`. The base class keeps the states, 
 back, refuses runs that diverge, and computes clients in batches. A method adds four things: which vectors are sent, the
 bounds of a contribution (`factors`), a client's local steps (`steps`), and the server's update (`update`).
 
-A round, as a run drives it: the server's `broadcast` goes to the clients, each makes its `contribute`, a defence sums
-the contributions, and the server sees the sum alone (`combine`). The survivors are the clients that the sum counts.
-Only these keep what they learned: `contribute` returns a tentative state, which `commit` makes the client's state or
-drops. Public facts (`Public`) are those that all parties know before the run, such as each client's number of rows.
+In a round the server's `broadcast` goes to the clients, each computes its contribution (`contribute`), a defence sums
+the contributions, and the server sees only the sum (`combine`). The survivors are the clients that the sum counts. Only
+these keep what they learned: `contribute` returns a tentative state, which `commit` makes the client's state or drops.
+Public facts (`Public`) are those that all parties know before the run, such as each client's number of rows.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from securefed.problems import Problem, problems
 from securefed.problems._linear import SoftmaxRegression
 
 BLOWN_UP = 1e6
-"""A run has diverged when an entry of a server's vector exceeds this many times its largest entry at the start, or this
-where that is below 1: far more than a converging run grows by, and far below the overflow of float32 (3e38)."""
+"""A run has diverged when an entry of a server's vector exceeds this many times the vector's largest entry at first, or
+this number where that entry is below 1. A converging run grows far less, and float32 overflows far later (3e38)."""
 HOPELESS = 1e12
-"""A contribution or broadcast with an entry beyond this has diverged: this limit needs no start to compare with, and is
-far above the entries of usable models and far below the overflow of float32."""
+"""A contribution or broadcast with an entry beyond this has diverged; no start is needed to compare with. Entries of
+usable models are far smaller, and float32 overflows far later."""
 
 
 @dataclass(frozen=True)
@@ -205,10 +205,9 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
         Raises:
             DivergenceError: a local step overflows.
         """
-        model, data = client.model, client.data
-        received = self.read(model, broadcast)
+        received = self.read(client.model, broadcast)
         with np.errstate(over="ignore", invalid="ignore"):
-            work = self._work(data, model, self.draw(data.rows, rng))
+            work = self._work(client.data, client.model, self.draw(client.data.rows, rng))
             sent, memory = self.steps(received, client.memory, work)
         return self._contribution(client, sent, memory)
 
@@ -280,7 +279,7 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
         with np.errstate(over="ignore", invalid="ignore"):
             vectors = self.update(server.vectors, total, np.asarray(aggregate.survivors), model.public)
         peaks = dict(server.peaks)
-        for part, value in vectors.items():  # compared with the vector's first peak; it has none while it is all zeros
+        for part, value in vectors.items():  # compare with the vector's first peak; a vector of zeros has none yet
             peak = peaks.get(part) or _peak(server.vectors[part])
             self._check(value, part, f"round {server.round}", BLOWN_UP * max(peak, 1.0) if peak else HOPELESS)
             peaks[part] = peak or _peak(value)
@@ -332,4 +331,4 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
 
 def _peak(value: Array) -> float:
     """Return the largest absolute entry."""
-    return float(max(value.max(initial=0.0), -value.min(initial=0.0)))  # NaN stays; no array of magnitudes in between
+    return float(max(value.max(initial=0.0), -value.min(initial=0.0)))  # NaN stays; np.abs would make an array

@@ -1,8 +1,8 @@
 """FedPE: federated PCA in Euclidean space by consensus ADMM (fedpca_grassmann, Algorithm 1).
 
 Client i has the Gram matrix S_i = A_i A_i^T of its rows A_i^T, a basis U_i (features, rank) and dual variables Y_i; the
-server has the consensus Z. The common part of FedPG and FedPE, everything but the local step, is in consensus.py: a
-client takes C local steps, sends U_i + Y_i / rho, and the server sets Z to the mean of what the clients sent.
+server has the consensus Z. A client takes C local steps and sends U_i + Y_i / rho; the server sets Z to the mean of
+what the clients sent. This file holds the local step; consensus.py holds the rest, which FedPG shares.
 """
 
 from __future__ import annotations

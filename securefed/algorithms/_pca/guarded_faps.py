@@ -43,7 +43,7 @@ BLOCK = "block"
 LONGEST = 4
 """Length of the longest block, in units of `patience` rounds."""
 FAR = 4
-"""A block is tried only if SSI would need at least so many times its length to meet the stop rule."""
+"""A block starts only if SSI would need at least this many times its length to meet the stop rule."""
 SPAN = 3
 """Number of rounds over which SSI's rate is measured."""
 SLOW = 0.75
@@ -117,16 +117,17 @@ class GuardedFAPS(FAPS):
     this part by |1 - (1 - r) / c| instead of by r: by less than r where r is above (1 - c) / (1 + c) = .25, and by 2/3
     or less elsewhere.
 
-    Blocks: every client starts FAPS anew at Z (X_i = Z), beta_i^0 included. The first block comes after `patience`
-    rounds of SSI, if its residual falls and those left (by its rate over three rounds and the tolerance) are at least
-    four times the block's. A block ends early where the captured energy falls. One round of SSI then compares rates:
-    where the block was faster another follows, twice as long (four times `patience` at most); else SSI runs twice as
-    long as before, from the basis before the block if the residual has grown.
+    Blocks: every client starts FAPS anew at Z (X_i = Z), with beta_i at its first value. The first block comes after
+    `patience` rounds of SSI. It starts only if the residual falls, and if SSI, by its rate over the last three rounds,
+    would still need at least four times the block's length to meet the tolerance. A block ends early where the captured
+    energy falls. After a block one round of SSI measures the residual. If the block was faster than SSI, another block
+    follows, twice as long (four times `patience` at most). Otherwise SSI runs twice as long as before; it starts from
+    the basis before the block if the residual has grown.
 
     Guaranteed: at most one failed block of `patience` rounds before every doubling of the wait. Measured, not proved:
     no more rounds than SSI on the paper's test matrices (23)-(24) and on digits sorted by label (docs/reproduction.md
-    has the figures). Residuals of different survivors are not compared: while they change it stays with SSI, and a
-    block they change in has failed.
+    has the figures). Residuals of different survivors are not compared. While the survivors change, the method stays
+    with SSI, and a block in which they change has failed.
     NOT private: SSI rounds are linear in S_i (attack `gram/power`).
     """
 
@@ -228,15 +229,12 @@ class GuardedFAPS(FAPS):
         The block of d rounds and the SSI round before it took g from `entry` to `residual`. SSI alone would have left
         entry * rate^(d + 1), with the rate measured before the block.
         """
-        entry, basis = new.entry, new.basis
-        assert entry is not None
+        entry, entry_basis = new.entry, new.entry_basis
+        assert entry is not None and entry_basis is not None
         if residual < entry * new.entry_rate ** (new.done + 1):
             new = replace(new, length=min(2 * new.length, LONGEST * self.patience), entry_basis=new.basis)
             return _begin(new, residual, new.entry_rate, anew=False)
-        if residual > entry:
-            assert new.entry_basis is not None
-            basis = new.entry_basis
-        wait = 2 * new.wait
+        basis, wait = entry_basis if residual > entry else new.basis, 2 * new.wait
         return replace(
             new, basis=basis, wait=wait, left=wait, length=self.patience, residuals=(), entry=None, entry_basis=None
         )
@@ -247,10 +245,10 @@ class GuardedFAPS(FAPS):
         The rule "kkt" compares g itself with the threshold; "energy" compares the change of the captured energy, which
         falls as g^2.
         """
-        change = residual if self.stop == "kkt" else server.change
+        change, power = (residual, 1) if self.stop == "kkt" else (server.change, 2)
         if not self.threshold or change is None:
             return math.inf
-        return math.log(max(change / self.threshold, 1.0)) / -math.log(rate) / (1 if self.stop == "kkt" else 2)
+        return math.log(max(change / self.threshold, 1.0)) / (-math.log(rate) * power)
 
 
 def _begin(server: GuardedServer, residual: float, rate: float, *, anew: bool = True) -> GuardedServer:
