@@ -1,7 +1,8 @@
 """Generate matrices of known singular values, cut over clients: the test problems of the FAPS paper.
 
-A = U Sigma V^T (FAPS, (23)), A of n x m, n features and m samples. A client's rows are samples, so client i of d holds
-A_i^T, (m_i, n), of A = [A_1 ... A_d]. PCA of all rows together then has a known answer: the columns of U.
+A = U Sigma V^T (FAPS, (23)) is an n x m matrix, of n features and m samples. It is cut into A = [A_1 ... A_d] for d
+clients. A client's rows are samples, so client i holds A_i^T, (m_i, n). PCA of all rows together then has a known
+answer: the columns of U.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from securefed.errors import ConfigError
 TALL = 4
 """Ratio of V's rows to its columns from which V is orthonormalised by Cholesky: the condition number of uniform entries
 is then below 4 (its limit is (1 + .5) / (1 - .5) = 3, by Marchenko and Pastur's law with .5 = sqrt(1 / 4)), so
-V^T V = I to a few units of round-off. A matrix nearer to square goes by QR, which needs a copy of it."""
+V^T V = I to a few units of round-off. A matrix nearer to square is orthonormalised by QR, which needs a copy of it."""
 CHUNK = 1024
 """Rows multiplied at a time, so that the product needs no second copy of a client's rows."""
 
@@ -46,7 +47,7 @@ class SpectralMatrix:
 
 
 def geometric(n: int, ratio: float) -> Array:
-    """Return (n,) singular values ratio^(1 - i), i = 1..n (24): the closer `ratio` is to 1, the harder the problem."""
+    """Return the (n,) singular values ratio^(1 - i), i = 1..n (24); with a ratio near 1 the problem is hard."""
     check_integer("n", n, 1)
     if not (1 < ratio < np.inf):
         raise ConfigError(f"ratio must be a finite number above 1; got {ratio}.")
@@ -63,8 +64,8 @@ def arithmetic(n: int, condition: float) -> Array:
 def spectral(values: Array, sizes: Sequence[int], rng: np.random.Generator) -> SpectralMatrix:
     """Draw a matrix of known singular values, and cut its columns over clients.
 
-    U and V are orthonormalised matrices of entries uniform in [-1, 1]. The matrix is the same (up to round-off)
-    however its columns are cut. Beside the rows themselves (8 m n bytes) it needs a few n x n matrices.
+    U and V are orthonormalised matrices of entries uniform in [-1, 1]. Up to round-off, the matrix does not depend on
+    `sizes`, only on their sum. Beside the rows themselves (8 m n bytes) it needs a few n x n matrices.
 
     Args:
         values: (n,) singular values.

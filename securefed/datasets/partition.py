@@ -1,9 +1,9 @@
 """Split one data set over clients.
 
 Users call these functions to simulate clients; each returns one `Dataset` for each client. Splits by label, by a column
-or by size make clients unlike each other, as they are in practice. All functions are deterministic in the generator
-they are given. Every row goes to exactly one client, every client gets at least one row, unless the docstring says
-otherwise; a split that the rows do not allow is a `ConfigError`.
+or by size make clients unlike each other, as they are in practice. The same generator gives the same split. Unless the
+docstring says otherwise, every row goes to exactly one client, and every client gets at least one row. A split that the
+rows do not allow is a `ConfigError`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def split(data: Dataset, share: float, rng: np.random.Generator) -> tuple[Datase
 
 
 def split_rows(rows: int, share: float, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Return the positions of the rows of `split`: (rest, held out), for so many rows."""
+    """Return the positions of the rows that `split` takes, (rest, held out), for this number of rows."""
     if not 0 < share < 1 or rows < 2:
         raise ConfigError(
             f"the held-out share must lie between 0 and 1 and the rows be at least 2; got {share} of {rows} rows"
@@ -51,20 +51,18 @@ def sized(data: Dataset, sizes: Sequence[int], rng: np.random.Generator) -> list
     """Give client i `sizes[i]` shuffled rows; rows left over are not used."""
     if min(sizes, default=0) < 1 or sum(sizes) > data.rows:
         raise ConfigError(f"sizes must be positive and sum to at most {data.rows} rows, not {sum(sizes)}")
-    order = rng.permutation(data.rows)
-    ends = np.cumsum(sizes)
-    return [data.take(order[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+    return [data.take(part) for part in np.split(rng.permutation(data.rows), np.cumsum(sizes))[:-1]]
 
 
 def one_small(data: Dataset, clients: int, small: int, rng: np.random.Generator) -> list[Dataset]:
-    """Give client 0 `small` rows, the others share the rest evenly; up to clients - 2 rows are not used."""
+    """Give client 0 `small` rows, and the others equal shares of the rest; up to clients - 2 rows are not used."""
     check_integer("clients", clients, 2, note="(one small client among others)")
     rest = (data.rows - small) // (clients - 1)
     return sized(data, [small] + [rest] * (clients - 1), rng)
 
 
 def power_law(data: Dataset, clients: int, rng: np.random.Generator, *, exponent: float = 1.0) -> list[Dataset]:
-    """Give shuffled rows, client i a number in proportion to (i + 1)^-exponent: client 0 holds most; 0 is even."""
+    """Give client i shuffled rows in proportion to (i + 1)^-exponent; exponent 0 gives equal shares."""
     _check(data, clients, rng)
     check_number("exponent", exponent, 0)
     return sized(data, apportion(data.rows, np.arange(1.0, clients + 1) ** -exponent), rng)
@@ -156,7 +154,8 @@ def partly_sorted(data: Dataset, clients: int, rng: np.random.Generator, *, shar
     mixed = order[: data.rows - round(share * data.rows)]
     rest = np.sort(order[len(mixed) :])
     rest = rest[np.argsort(data.labels()[rest], kind="stable")]
-    # All sizes first, the shuffled rows' shares of them second: two even cuts could both favour the first clients.
+    # Cut all rows evenly, and the shuffled ones; the sorted ones fill up each client's share. If shuffled and sorted
+    # rows were both cut evenly, the first clients could get one row more of each.
     whole, even = _ends(data.rows, clients), _ends(len(mixed), clients)
     return [
         data.take(np.concatenate(pair))
@@ -174,7 +173,7 @@ def dirichlet(
     Source: Yurochkin et al., Bayesian Nonparametric Federated Learning of Neural Networks (ICML 2019), sec. 4.
 
     Raises:
-        ConfigError: not reached in `DIRICHLET_DRAWS` draws, or impossible.
+        ConfigError: none of `DIRICHLET_DRAWS` draws gives every client `minimum` rows, or there are too few rows.
     """
     check_positive("alpha", alpha)
     check_integer("minimum", minimum, 1)
@@ -195,13 +194,13 @@ def dirichlet(
     )
 
 
-# by what else is known of the rows
+# by a column or by groups
 
 
 def by_feature(data: Dataset, clients: int, column: int) -> list[Dataset]:
     """Sort rows by one column and cut them into equal shares: each client holds a range of it.
 
-    FedPCA, sec. V-A1, groups UNSW-NB15 so: `by_feature(data, 100, source.column("ct_srv_src"))`.
+    FedPCA, sec. V-A1, splits UNSW-NB15 by `by_feature(data, 100, source.column("ct_srv_src"))`.
     One client for each distinct value is `by_group(data, data.x[:, column])`.
     """
     _check(data, clients)
@@ -218,7 +217,7 @@ def by_group(data: Dataset, groups: Array, clients: int | None = None) -> list[D
         clients: fewer than the groups: each group, largest first, goes to the client with the fewest rows so far.
 
     Raises:
-        DataError: not one entry a row.
+        DataError: `groups` does not have one entry a row.
         ConfigError: more clients than groups.
     """
     if groups.shape != (data.rows,):
@@ -231,7 +230,7 @@ def by_group(data: Dataset, groups: Array, clients: int | None = None) -> list[D
 
 
 def _dealt(sizes: Array, clients: int) -> Array:
-    """Return (groups,) the client of each group, from the groups' sizes: largest first, to whom has fewest rows."""
+    """Deal groups of these sizes, largest first, each to the client with the fewest rows; return their clients."""
     if not 1 <= clients <= len(sizes):
         raise ConfigError(f"{len(sizes)} groups can be dealt to 1..{len(sizes)} clients, not {clients}")
     held, owner = np.zeros(clients, np.int64), np.empty(len(sizes), np.int64)
@@ -247,12 +246,12 @@ def _cut(data: Dataset, order: Array, clients: int) -> list[Dataset]:
 
 
 def _ends(rows: int, clients: int) -> Array:
-    """Return the (clients - 1,) ends of equal shares of `rows`; the first ones are longer by one if need be."""
+    """Return where equal shares of `rows` end, (clients - 1,); the first shares are longer by one if need be."""
     return np.cumsum([len(share) for share in np.array_split(np.arange(rows), clients)])[:-1]
 
 
 def _check(data: Dataset, clients: int, *rngs: np.random.Generator, each: int = 1) -> None:
-    """Raise an error for arguments of a wrong kind, or unless each of `clients` can have `each` rows of `data`."""
+    """Raise an error if an argument is of a wrong kind, or `data` has fewer than `each` rows for each client."""
     if not isinstance(data, Dataset):
         raise DataError(f"data must be a securefed.Dataset; got {type(data).__name__}. Write Dataset(x, y).")
     rows = f"{data.rows} rows" + (f", {each} for each client" if each > 1 else "")
