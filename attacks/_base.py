@@ -77,7 +77,7 @@ class View(ShapeRepr):
 
 @dataclass(frozen=True)
 class Target:
-    """Facts that an attacker knows in addition to the view; not to be confused with `View.target`, a client.
+    """Facts that an attacker knows in addition to the view (`View.target`, by contrast, is the attacked client).
 
     Attributes:
         algorithm: the algorithm with its hyper-parameters.
@@ -96,19 +96,19 @@ class Reconstruction(ShapeRepr):
     Attributes:
         secret: what is estimated: `gram` (the Gram matrix X^T X of the members' rows X), `samples` (their rows),
             `labels` (their counts of each class), `distances` (between columns), `personal` (a client's own model),
-            `statistics` (of batch normalisation), or `tokens` (which of them occur).
+            `statistics` (of batch normalisation), or `tokens` (which tokens occur).
         value: the estimate: (features, features) for `gram`, (rows, features) in any order for `samples`.
-        labels: estimated labels of the samples, if any; -1 where that of a sample is not known.
+        labels: estimated labels of the samples, if any; -1 for a sample whose label is not known.
         residual: relative residual of the observations under the estimate; NaN where the attack computes none.
         rank: rank of the linear system or Jacobian.
         unknowns: number of unknowns.
         condition: condition number of that system over the directions that count for `rank`.
         diagnostics: anything else worth reporting.
-        members: the clients whose secret `value` is; `None` means `View.members`.
+        members: the clients whose secret `value` estimates; `None` means `View.members`.
         guess: the attack's own guess of the secret without the messages; `None` where it makes none. The score compares
-            the estimate with the better one of this guess and its usual baseline.
-        open: what the algorithm's messages cannot determine, however precise they are (a sign, a shift), and the value
-            that the estimate assumes for it, in sentences.
+            the estimate with this guess or with its usual baseline, whichever is better.
+        open: in sentences, what the algorithm's messages cannot determine even if they are exact (a sign, a shift), and
+            what the estimate assumes for it.
     """
 
     secret: str

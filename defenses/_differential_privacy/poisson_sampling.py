@@ -1,12 +1,12 @@
 """Sample each exchange's clients by Poisson sampling: every client contributes with probability q, by its own coin.
 
-`poisson(q)` makes a link of a defence's chain, between the clip and the noise. It serves for privacy amplification:
+`poisson(q)` makes a link of a defence's chain, between the clip and the noise. Its purpose is privacy amplification:
 where an observer does not know who took part, an accountant (`accountant.PoissonSampling`) states a smaller epsilon.
 
-All clients answer, and a client that its coin leaves out uploads zeros: the coin never leaves the client. Under an
-aggregation that hides single contributions not even the server learns which clients took part, no sum of few clients
-has to be opened, and an empty cohort gives a sum of noise like any other. The price is the upload of clients that are
-left out.
+All clients answer, and a client whose coin leaves it out uploads zeros: the coin never leaves the client. If the
+aggregation hides single contributions, not even the server learns which clients took part, no sum of few clients has to
+be opened, and an empty cohort gives a sum of noise like any other. The price is that clients that are left out upload
+too.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from securefed.errors import PlanError
 
 @dataclass(frozen=True)
 class PoissonCohort(Transform):
-    """Sends a client's clipped contribution with probability `sampler.rate`, else zeros; divides the sum by the rate.
+    """Send a client's clipped contribution with probability `sampler.rate`, else zeros; divide the sum by the rate.
 
     So a release estimates the sum over all clients without bias. Methods that divide by the survivors' weights need no
-    change: all clients answer, so all are survivors. It is for methods whose clients remember nothing between rounds:
-    the algorithm on a client is not told of the coin, and would update its memory as if the contribution had counted.
+    change: all clients answer, so all are survivors. It is for methods whose clients remember nothing between rounds: a
+    client's algorithm does not learn the coin, and would update its memory as if the contribution had counted.
 
     Attributes:
         sampler: the sampling rate, as the accountant takes it; give the same object to the noise,
@@ -52,7 +52,7 @@ class PoissonCohort(Transform):
         """State the rate. Planned errors stay those of the decoded sum, which `release` divides by the rate.
 
         Raises:
-            PlanError: no clip of whole contributions stands before it; a clip of single records does not do.
+            PlanError: no clip of whole contributions stands before it; a clip of single records is not enough.
         """
         if plan.privacy is None or plan.privacy.unit != "client":
             raise PlanError(f"{self.name}: it samples whole clients; put a clip of contributions before it")
