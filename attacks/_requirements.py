@@ -1,4 +1,4 @@
-"""Check an attack's requirements before it starts: broadcasts of every round, memory, number of rounds.
+"""Check an attack's requirements before it starts: broadcasts of every round, memory, number of rounds, labels.
 
 Every attack calls these checks in `applies`: a transcript that lacks something is refused in a sentence that names it,
 before anything large is allocated. `attacks/_diagnosis.py` describes afterwards what a gap has cost.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from securefed.attacks._base import RoundView, View
 
@@ -73,3 +73,8 @@ def too_long(vectors: int, parameters: int) -> str | None:
     return too_large(
         8 * vectors * parameters, MEMORY, f"{vectors} vectors of {parameters} parameters", "show fewer rounds"
     )
+
+
+def has_labels(problem: Any) -> bool:
+    """Return whether the problem compares rows with labels."""
+    return hasattr(problem, "predict") and getattr(problem, "compared_with", "labels") == "labels"

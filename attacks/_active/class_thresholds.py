@@ -32,8 +32,9 @@ import numpy as np
 
 from securefed._tensors import Array, Tensors
 from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogue, Situation
-from securefed.attacks._active.simulated_client import SimulatedClient, has_labels, why_no_method
+from securefed.attacks._active.simulated_client import SimulatedClient, why_no_method
 from securefed.attacks._base import Reconstruction
+from securefed.attacks._requirements import has_labels
 from securefed.errors import ConfigError, TranscriptError
 
 _SHARPEST = 1e9

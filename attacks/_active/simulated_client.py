@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -208,8 +207,3 @@ def why_no_method(target: Target) -> str | None:
     if not isinstance(target.algorithm, GradientMethod):
         return "It chooses models whose gradients tell rows apart, and this algorithm sends no gradients."
     return None
-
-
-def has_labels(problem: Any) -> bool:
-    """Return whether the problem compares rows with labels."""
-    return hasattr(problem, "predict") and getattr(problem, "compared_with", "labels") == "labels"

@@ -37,7 +37,7 @@ from securefed.attacks._active.bin_reading import label_codes, read_bins
 from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogue, Situation
 from securefed.attacks._active.found_rows import FoundRows
 from securefed.attacks._active.layer_inputs import LayerInputs
-from securefed.attacks._active.simulated_client import SimulatedClient, has_labels, why_no_method
+from securefed.attacks._active.simulated_client import SimulatedClient, why_no_method
 from securefed.attacks._active.trap_network import (
     GENTLE,
     MARGIN,
@@ -47,6 +47,7 @@ from securefed.attacks._active.trap_network import (
     possible_chains,
 )
 from securefed.attacks._base import RoundView
+from securefed.attacks._requirements import has_labels
 from securefed.errors import ConfigError, TranscriptError
 
 NOT_POOLED = "The layers before the first fully connected one change pictures by more than pooling."

@@ -19,7 +19,7 @@ from securefed.algorithms._optimization.method import GradientMethod
 from securefed.algorithms._optimization.model import Model
 from securefed.attacks._base import Reconstruction, Target, View
 from securefed.attacks._gradient_inversion.gradient_rounds import method_of
-from securefed.attacks._requirements import too_long, why_incomplete
+from securefed.attacks._requirements import has_labels, too_long, why_incomplete
 from securefed.errors import ConfigError, TranscriptError
 
 if TYPE_CHECKING:  # these load torch
@@ -107,7 +107,7 @@ class NetworkInversion:
         from securefed.attacks._networks.staged_inversion import StagedInversion  # noqa: PLC0415
 
         first_round, public, problem = read_first_round(observed, target), target.public, method_of(target).problem
-        known_targets = None if _has_labels(problem) else _companions(problem, sum(first_round.simulation.sizes), rng)
+        known_targets = None if has_labels(problem) else _companions(problem, sum(first_round.simulation.sizes), rng)
         effort = self._effort()
         inversion = StagedInversion(
             first_round.network, first_round.simulation, public.features, self._prior(problem, public), effort
@@ -202,11 +202,6 @@ def _recovered(
     if known_targets is not None:
         return inversion(InversionProblem(point, message, known_targets), rng, first)
     return invert_unlabelled(inversion, point, message, gradient, first, rows, public.classes, rng, scaled=scaled)
-
-
-def _has_labels(problem: Any) -> bool:
-    """Return whether the problem compares rows with labels."""
-    return hasattr(problem, "predict") and getattr(problem, "compared_with", "labels") == "labels"
 
 
 def _companions(problem: Any, rows: int, rng: np.random.Generator) -> Any:

@@ -35,7 +35,7 @@ from securefed.algorithms._pca.faps import FAPS, GROWTH, PERIOD, STALL
 from securefed.algorithms._pca.operators import off
 from securefed.algorithms._pca.server import BASIS, CAPTURED, PRODUCT
 from securefed.attacks._base import RoundView
-from securefed.attacks._gram.elimination import EliminatedProducts, InnerEquations, eliminate, symmetric_basis
+from securefed.attacks._gram.elimination import InnerEquations, eliminate, symmetric_basis
 from securefed.attacks._gram.faps.exact_round import exact_round
 from securefed.attacks._gram.faps.one_step_round import one_step_round
 from securefed.attacks._gram.faps.solution import FAPSSolution
@@ -86,7 +86,8 @@ def solve_round_by_round(
     solved = _solve_subspaces(rounds[:LONGEST], algorithm, solve_round, estimate)
     if len(solved) < 2:
         return None
-    eliminated = _eliminated(solved)
+    # the products S X_k are known but for X_k^T S X_k, which the symmetry of S determines
+    eliminated = eliminate([s.X for s in solved], [s.G for s in solved], [_inner(s) for s in solved])
     gram = solve(eliminated.probes, eliminated.products, rows=rows).gram
     notes = {"rounds solved": len(solved)}
     return FAPSSolution(
@@ -125,15 +126,6 @@ def _solve_subspaces(
             beta, distance = beta * (GROWTH if distance <= STALL * new_distance else 1.0), new_distance
         solved[-1:] = pair  # the last subspace, now with what this round shows of it, and the next one
     return solved
-
-
-def _eliminated(solved: Sequence[SolvedSubspace]) -> EliminatedProducts:
-    """Solve for the products S X_k, each known but for X_k^T S X_k, by the symmetry of S."""
-    return eliminate(
-        [subspace.X for subspace in solved],
-        [subspace.G for subspace in solved],
-        [_inner(subspace) for subspace in solved],
-    )
 
 
 def _inner(subspace: SolvedSubspace) -> InnerEquations:

@@ -105,7 +105,7 @@ def product(X: Array, W: Array, beta: float, Z: Array) -> Array:
 def rule_counts(S: Array, received: ReceivedRounds, algorithm: FAPS) -> Array:
     """Return how often a client with Gram matrix S would iterate in rounds 1, 2, ... by FAPS' stop rule, as floats.
 
-    Fits with unknown counts start from these.
+    Tests and benchmarks compare the counts that attacks find with these.
     """
     X = received.probes[0]
     W = -off(X, S @ X)
