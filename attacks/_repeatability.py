@@ -60,7 +60,8 @@ def repeatability(attack: Attack, observed: View, target: Target, found: Reconst
         observed: the view that it was made from.
         target: as given to the attack.
         found: the estimate; it explains the messages.
-        seed: of the attack's own draws, which were those of `default_rng([seed, 1])`, and of the perturbations.
+        seed: the seed of the attack's own draws, which were those of `default_rng([seed, 1])`, and of the
+            perturbations.
 
     Returns:
         The spread. An attack that states its own expected error is repeated once, others twice.

@@ -106,6 +106,6 @@ class SupportsVerification(Protocol):
         Args:
             kept: what `client_keeps` returned.
             client: this client's id.
-            plan: of that exchange.
+            plan: the plan of that exchange.
             announced: what `announce` returned, as it arrived.
         """

@@ -111,7 +111,7 @@ def check_body(client: ClientId, body: Tensors, plan: Plan) -> None:
     Args:
         client: the sender, named in the error.
         body: its tensors: int64 where the plan has a step (the value of one integer), else float64 or float32.
-        plan: of the exchange.
+        plan: the plan of the exchange.
     """
     if set(body) != {tensor.name for tensor in plan.tensors}:
         raise MalformedError(client, f"tensors {sorted(body)} are not those of the plan")

@@ -153,7 +153,7 @@ class ClippingNoiseRecord:
         clips: names of tensors that were clipped together, and their L2 norm, in units of the algorithm: applied to the
             contribution of every client before the sum.
         noise: by tensor, standard deviation of the noise in an entry of the sum, in units of the algorithm.
-        released: by tensor, likewise in the released sum, after the noise that the server adds.
+        released: by tensor, the same in the released sum, after the noise that the server adds.
         units: by tensor, what 1 in the sum is worth in units of the algorithm; 1 where it is not named. An adaptive
             clip has clients send multiples of its norm, so that this norm is the unit.
     """

@@ -41,7 +41,7 @@ class FoundRows:
     Attributes:
         width: number of entries of a row.
         single: rows that are known to be rows, each once.
-        labels: of the rows in `single`; -1 where the label is not known.
+        labels: the labels of the rows in `single`; -1 where the label is not known.
         newest: vectors of the last message, each a row or a mean of rows.
         earlier: the same of the messages before.
     """

@@ -28,7 +28,7 @@ def insert_imprint_module(
 
     Args:
         module: makes the model behind, called without arguments.
-        shape: of a row, as that model takes it; (colours, height, width) where there are channels.
+        shape: the shape of a row, as that model takes it; (colours, height, width) where there are channels.
         bins: outputs of the first linear layer; the more, the more rows are alone between two thresholds.
         channels: output channels of a 3x3 convolution and a ReLU before the linear layer; 0: none. The attack with a
             kernel for each client takes (colours + 1) of them a client and round.

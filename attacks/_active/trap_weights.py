@@ -191,8 +191,8 @@ class TrapWeights:
             client: knows the declared range of a row's entries and the number of classes.
             chain: the network's layers.
             inputs: how rows enter the first fully connected layer.
-            number: of the round, from 0. It determines the class that is predicted for every row: rows of this class
-                have slope 0, so it changes from round to round.
+            number: the number of the round, from 0. It determines the class that is predicted for every row: rows of
+                this class have slope 0, so it changes from round to round.
             known: (inputs,) vectors found so far, of any clients; from `_FEWEST` on thresholds are quantiles of their
                 projections.
             rng: draws the direction.

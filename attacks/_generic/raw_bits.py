@@ -61,7 +61,7 @@ class RawBits:
         Args:
             replay: runs the client step in the observed rounds, for all clients whose sum is observed.
             pair: (2, rows, features) all rows of these clients with the record, then with another one in its place.
-            seed: of the clients' draws; every run gets one of its own.
+            seed: the seed of the clients' draws; every run gets one of its own.
 
         Returns:
             Scores (runs / 2,) of the runs with the record that were not learned from, and of those without it.

@@ -198,7 +198,7 @@ class SumEquations:
 
         Args:
             x: rows, as `_slotted` arranges them.
-            targets: labels, likewise.
+            targets: labels, in the same arrangement.
         """
         (members, widest, width), simulation = x.shape, self.simulation
         rounds, size = len(simulation.rounds), simulation.model.size(width)

@@ -23,7 +23,7 @@ def batch_statistics(before: Array, after: Array, momentum: float | None, batche
     Args:
         before: (channels,) running means, or variances, that the client received.
         after: (channels,) those that it returned.
-        momentum: of the layer; `None` where it averages over all batches that it has ever seen.
+        momentum: the momentum of the layer; `None` where it averages over all batches that it has ever seen.
         batches: T, the number of batches in between.
         earlier: K, the number of batches that the layer had seen before; used without a momentum only.
 

@@ -182,7 +182,7 @@ def _recovered(
         first_round: the network, the parameters that were broadcast, and the message.
         known_targets: targets of the rows; `None` where their labels are to be recovered too.
         public: the public facts.
-        rng: of the search.
+        rng: the generator of the search.
 
     Raises:
         ConfigError: the search would not fit into memory.

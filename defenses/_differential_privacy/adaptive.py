@@ -48,7 +48,7 @@ class AdaptiveClip(AdaptiveTransform):
         quantile: gamma in (0, 1): the share of the clients whose contributions C should leave unclipped.
         initial: C of the first exchange.
         rate: eta_C > 0; the paper uses 0.2. The share is noised, so a small cohort wants a smaller rate.
-        share: of the squared sensitivity that the bits take, in (0, 1): the noise on contributions is
+        share: the share of the squared sensitivity that the bits take, in (0, 1): the noise on contributions is
             1 / sqrt(1 - share) times what a fixed clip would need, that on a count z / (2 sqrt(share)).
         each: whether every tensor has a clip C and a bit of its own; else one serves the whole contribution.
 
@@ -147,7 +147,7 @@ class AdaptiveClip(AdaptiveTransform):
 
         Args:
             released: with the bits sum_i w (b_i - 1/2) plus noise, from which the share of clients within C follows.
-            plan: of that exchange, with C in `learned`.
+            plan: the plan of that exchange, with C in `learned`.
             count: number of clients in the sum.
         """
         if not count:

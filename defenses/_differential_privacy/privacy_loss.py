@@ -135,7 +135,7 @@ class LaplaceLoss(RingLoss):
     """Discrete Laplace noise on every entry: every release is purely differentially private.
 
     Attributes:
-        scale: of the noise; probabilities fall by exp(-1 / scale) from one integer to the next.
+        scale: the scale of the noise; probabilities fall by exp(-1 / scale) from one integer to the next.
     """
 
     scale: float

@@ -287,8 +287,8 @@ def read_upload(context: Any, body: Tensors, plan: Plan, sender: PartyId) -> lis
 
     Args:
         context: TenSEAL's context with the parameters and the public key.
-        body: of the client's message.
-        plan: of the exchange; it determines number and scale of the ciphertexts.
+        body: the body of the client's message.
+        plan: the plan of the exchange; it determines number and scale of the ciphertexts.
         sender: the client, named in errors.
 
     Raises:

@@ -133,8 +133,8 @@ def unpack_sum(
 
     Args:
         packing: layout of a contribution.
-        plan: of the exchange.
-        plaintexts: of the sum, as decrypted.
+        plan: the plan of the exchange.
+        plaintexts: the plaintexts of the sum, as decrypted.
         count: number of contributions in it.
         sender: the party that decrypted it, named in errors.
 

@@ -280,8 +280,8 @@ def read_upload(public: PublicKey, body: Tensors, plan: Plan, sender: PartyId) -
 
     Args:
         public: the key that they are encrypted under.
-        body: of the client's message.
-        plan: of the exchange; it determines the number of ciphertexts.
+        body: the body of the client's message.
+        plan: the plan of the exchange; it determines the number of ciphertexts.
         sender: the client, named in errors.
 
     Raises:
@@ -300,8 +300,8 @@ def open_upload(key_holder: KeyHolder, body: Tensors, plan: Plan, sender: PartyI
 
     Args:
         key_holder: holds the private key.
-        body: of the client's message at stage `upload`, as the server recorded it.
-        plan: of that exchange.
+        body: the body of the client's message at stage `upload`, as the server recorded it.
+        plan: the plan of that exchange.
         sender: the client, for the wording of a refusal.
 
     Raises:

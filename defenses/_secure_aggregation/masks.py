@@ -126,7 +126,7 @@ def _apply_words(flats: Sequence[Array], keys: Sequence[bytes], adds: Array) -> 
 
     Args:
         flats: residues of one width, 32 bytes in all at most.
-        keys: of each mask, from `stream_key`.
+        keys: the keys of each mask, from `stream_key`.
         adds: whether the mask is added or subtracted, bool (masks,).
     """
     dtype = flats[0].dtype.newbyteorder("<")

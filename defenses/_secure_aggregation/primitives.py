@@ -74,7 +74,7 @@ def hkdf(secret: bytes, info: bytes, length: int = KEY_BYTES, salt: bytes | None
         secret: the input key material.
         info: a `label` that names purpose and context; different ones give independent keys.
         length: bytes to derive.
-        salt: of the extraction; `None` for zeros, as inputs here are uniform or X25519 secrets.
+        salt: the salt of the extraction; `None` for zeros, as inputs here are uniform or X25519 secrets.
     """
     return HKDF(SHA256(), length, salt, info).derive(secret)
 

@@ -33,7 +33,7 @@ class PrimeField:
     """The integers modulo a prime, with sharing over them.
 
     Attributes:
-        prime: of at most 32 bytes.
+        prime: a prime of at most 32 bytes.
     """
 
     prime: int

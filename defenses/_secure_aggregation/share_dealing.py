@@ -120,10 +120,10 @@ def _encrypt_shares(
 
     Args:
         state: the dealer.
-        digest: of the advertised clients and keys.
+        digest: the digest of the advertised clients and keys.
         near: the dealer and its neighbours, ascending.
         share_keys: their public keys for encrypted shares, uint8 (near, 32).
-        shares: of seed and mask key for each of them, uint8 (near, 2, 32).
+        shares: the shares of seed and mask key for each of them, uint8 (near, 2, 32).
 
     Returns:
         The rows of `bundles`, uint8 (near, 96), and the keys that open what the neighbours deal, uint8 (near, 32).
@@ -149,7 +149,7 @@ def encrypted_shares_keys(agreement: bytes, digest: bytes, own: ClientId, peer: 
 
     Args:
         agreement: the X25519 secret of the two clients' share keys.
-        digest: of the advertised clients and keys.
+        digest: the digest of the advertised clients and keys.
         own: the client that derives them.
         peer: the other client of the pair.
 
@@ -166,7 +166,7 @@ def open_encrypted_shares(state: MaskingClient, dealer: ClientId, encrypted: Arr
     """Decrypt the two shares from `dealer`, and check them against their tags.
 
     Args:
-        state: of the holder, before its upload.
+        state: the state of the holder, before its upload.
         dealer: id of the client that dealt them; for the holder itself its own share is returned, which was not sent.
         encrypted: the dealer's row for this holder, uint8 (96,).
 

@@ -137,7 +137,7 @@ def _blame(state: MaskingServer, row: int, kind: int, answers: RevealedShares) -
 
     Args:
         state: after the uploads.
-        row: of the dealer, among the share dealers.
+        row: the dealer's row among the share dealers.
         kind: `SEED` or `MASK_KEY`, whichever was reconstructed.
         answers: the shares that it was reconstructed from.
     """

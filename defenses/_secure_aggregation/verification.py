@@ -143,7 +143,7 @@ class SumKeyPieces:
         root: random bytes from which its secrets of the exchange derive.
         share_secret: its private X25519 key for encrypted shares.
         client: its id.
-        digest: of the advertised clients and keys.
+        digest: the digest of the advertised clients and keys.
         advertised_clients: their ids, ascending.
         share_keys: their public X25519 keys for encrypted shares.
     """
@@ -243,7 +243,7 @@ def sum_key(
 
     Args:
         client: this client's id.
-        digest: of the advertised clients and keys.
+        digest: the digest of the advertised clients and keys.
         dealers: clients that were drawn to deal pieces (`key_dealers`), ascending.
         share_dealers: clients that replied at stage `shares`; only dealers among them did deal pieces.
         opening_keys: from `SumKeyPieces.opening_keys`.
@@ -293,7 +293,7 @@ def uploaded_tag(
         key: K.
         client: its id.
         values: its contribution, int64 tensors; `None` for a client that sits out, whose tag is uniform.
-        plan: of the exchange.
+        plan: the plan of the exchange.
         masks: the client's masks of this exchange.
     """
     tag = FULL.residues(secrets.token_bytes(KEY_BYTES)) if values is None else FULL.tag(key, client, values, plan)
@@ -330,7 +330,7 @@ def check_sum(
     Args:
         key: K, which this client kept.
         client: its id.
-        plan: of the exchange.
+        plan: the plan of the exchange.
         announced: fields that `announce` wrote.
         moduli: smaller ones in tests only.
 

@@ -29,7 +29,7 @@ def plain_table(title: str, names: Iterable[str] = (), *, gap: int = 1, **column
 
     Args:
         title: above the table.
-        names: of its columns.
+        names: the names of its columns.
         gap: spaces between two columns.
         **column: as of `Table.add_column`, for each of them.
     """

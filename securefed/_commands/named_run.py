@@ -60,7 +60,7 @@ class NamedRun:
         held_out: share of the rows kept for scoring the result (the official test rows where there are some); 0: none.
         rounds: largest number of rounds.
         evaluate_every: rounds between two evaluations by the clients; 0: none.
-        seed: of data split, start, cohorts and mini-batches.
+        seed: the seed of data split, start, cohorts and mini-batches.
         owner_column: column that says whose row it is; each client is then one owner, and `partition` must be `iid`,
             its default.
         label_column: column of the labels in a file; by default `y` or `label`.
@@ -91,7 +91,7 @@ class FinishedRun:
     Attributes:
         run: what was asked for.
         result: the algorithm's result and history.
-        score: of the result on held-out rows, by the algorithm's own measure; `None` where it has none.
+        score: the score of the result on held-out rows, by the algorithm's own measure; `None` where it has none.
         seconds: duration of the run.
     """
 

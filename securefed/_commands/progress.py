@@ -31,7 +31,7 @@ def progress(name: str, console: Console, *, silent: bool = False) -> Iterator[R
     """Show the progress of a command until the block ends.
 
     Args:
-        name: of the command, shown until a part has finished.
+        name: the name of the command, shown until a part has finished.
         console: standard error, in general. On a terminal a bar is drawn, and removed at the end.
         silent: show nothing.
     """

@@ -23,7 +23,7 @@ class RoundHistory:
         survivors: ids of the clients in the sum.
         seconds: wall clock, void attempts included; 0 under a `SumServer`, which has no clock and shows no history.
         up: bytes that the server received, void attempts included.
-        down: bytes that it sent, likewise.
+        down: bytes that the server sent, void attempts included.
         void: why earlier attempts of this round gave no sum, in order.
         refusals: why single messages were refused, by party.
         metrics: evaluation of the model that this round produced, sums over clients; empty where none was asked for.

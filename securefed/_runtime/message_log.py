@@ -19,7 +19,7 @@ class MessageLog:
         transcript: the transcript.
         keep: whether it keeps the messages and sums; sizes are counted either way.
         up: bytes received so far, void exchanges included.
-        down: bytes sent so far, likewise.
+        down: bytes sent so far, void exchanges included.
     """
 
     transcript: Transcript

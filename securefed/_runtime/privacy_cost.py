@@ -197,7 +197,7 @@ def cost_of(defense: Defense, plan: Plan, steps: tuple[float, float, int] | None
 
     Args:
         defense: the chain that the exchange runs under.
-        plan: of that exchange, made by `defense.plan`.
+        plan: the plan of that exchange, made by `defense.plan`.
         steps: what an algorithm's local training runs for one contribution, as (noise multiplier, sampling rate,
             steps) of DP-SGD (`SupportsPrivacyCost.noised_steps`); `None` where it trains without noise, and for
             evaluations.

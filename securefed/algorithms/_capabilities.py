@@ -43,7 +43,7 @@ class SupportsBroadcastCheck(Protocol):
         """Refuse a broadcast that no server of this algorithm sends.
 
         Args:
-            broadcast: of the right names, shapes and types, with finite entries.
+            broadcast: a broadcast of the right names, shapes and types, with finite entries.
             public: the run's public facts. The rule looks at nothing else.
 
         Raises:

@@ -178,7 +178,7 @@ def with_owner(source: LoadedDataset, owner: str) -> LoadedDataset:
 
 
 def standardised(source: LoadedDataset) -> LoadedDataset:
-    """Scale every column of a data set to mean 0 and standard deviation 1 over all its rows; test rows likewise.
+    """Scale every column of a data set to mean 0 and standard deviation 1 over all its rows; scale test rows alike.
 
     Runs and audits call it under `--standardise`. The parties of a federation can compute the means and deviations
     together (`securefed.statistics`). Entries of test rows beyond the range of the rows are not cut: the declared range

@@ -34,7 +34,7 @@ class DetectionMetrics:
         f1: harmonic mean of the two; 0 where both are.
         false_negative_rate: share of the anomalies that are missed, 1 - recall.
         auc_roc: area under the ROC curve: the chance that an anomaly scores above a normal row, ties counted half.
-        average_precision: of the precision-recall curve.
+        average_precision: the average precision of the precision-recall curve.
 
     All but `threshold` lie in [0, 1]. The last two do not depend on the threshold.
     """

@@ -115,7 +115,7 @@ class SecureStrategy(Strategy):
         defense: how the sum is made: `secure_aggregation()`, or a chain that also clips and adds noise.
         train_metrics: names of the metrics of `@app.train` that are summed, beside the weight; others stay with their
             client. The weight is the strategy's `weighted_by_key`.
-        evaluate_metrics: likewise of `@app.evaluate`; a strategy that evaluates at the clients needs at least one.
+        evaluate_metrics: the same for `@app.evaluate`; a strategy that evaluates at the clients needs at least one.
         clients: largest number of SuperNodes in the run; by default those that are connected when it begins.
         bounds: largest absolute entry of one client's updated model, one number or by name (default 2^20).
         largest_weight: largest weight of one client, its number of examples; to be declared with `ring=32`.
@@ -135,7 +135,7 @@ class SecureStrategy(Strategy):
 
     Attributes:
         history: what became of each phase so far: exchanges, SuperNodes in the sum, seconds, refusals.
-        epsilon: of all exchanges of training so far.
+        epsilon: the epsilon of all exchanges of training so far.
 
     Raises:
         ConfigError: a strategy that needs single replies, or an evaluation at the clients without metrics.

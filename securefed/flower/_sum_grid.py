@@ -218,7 +218,7 @@ class SumGrid(Grid):
         Args:
             nodes: ids of the sampled SuperNodes.
             message: one of the strategy's messages, whose type and group the question gets.
-            terms: of the phase.
+            terms: the terms of the phase.
         """
         roster, connected = self._known_roster, list(self.grid.get_node_ids())
         if new := roster.unknown(nodes):

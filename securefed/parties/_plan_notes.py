@@ -23,7 +23,7 @@ def noted(plan: Plan, largest_weight: float | None) -> Plan:
     """Add to a plan what the tensors' errors do not show.
 
     Args:
-        plan: of the sum.
+        plan: the plan of the sum.
         largest_weight: that a client may have; `None` for a sum without weights.
     """
     for note in (_weights(plan, largest_weight), _noise(plan)):

@@ -77,7 +77,7 @@ class Problem(Protocol):
         Args:
             parameters: (clients, *shape) by name; each client has parameters of its own.
             x: (clients, widest, features), padded where a client has fewer rows.
-            y: (clients, widest, ...), padded likewise.
+            y: (clients, widest, ...), padded in the same way.
             weights: (clients, widest) 1 / rows of the client, 0 on padding.
 
         Returns:
@@ -157,7 +157,7 @@ def known_smoothness(problem: Problem, data: Dataset, classes: int | None = None
     Args:
         problem: the problem.
         data: rows of a client, or of all clients.
-        classes: of the whole task; the labels of one client may stop short of it.
+        classes: the number of classes of the whole task; the labels of one client may stop short of it.
     """
     return (
         problem.smoothness(data.x, data.classes if classes is None else classes)

@@ -42,7 +42,7 @@ class LinearProblem(Classifier):
         bias: whether there is a bias.
         l2: weight of l2/2 ||W||^2, >= 0.
         initial_scale: standard deviation of the initial weights; 0 starts at zero. The bias starts at zero.
-        precision: of parameters, gradients and all arithmetic of a client.
+        precision: the precision of parameters, gradients and all arithmetic of a client.
 
     Raises:
         ConfigError: a parameter outside its domain.

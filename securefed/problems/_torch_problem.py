@@ -32,7 +32,7 @@ class TorchProblem(BaseProblem):
     Rows must not see each other (no batch statistics), since several clients are computed on rows padded at weight 0.
 
     Attributes:
-        precision: of parameters, gradients and all arithmetic.
+        precision: the precision of parameters, gradients and all arithmetic.
         gradient_bound: declared largest entry of a gradient, which scales fixed-point sums. No bound is known for a
             network: beyond it a client refuses, and the run repeats the round with twice the bound, twenty times at
             most.

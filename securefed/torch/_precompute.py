@@ -24,7 +24,7 @@ class MaskStore:
     the rest.
 
     Args:
-        masks: of this rank.
+        masks: the masks of this rank.
     """
 
     def __init__(self, masks: RankMasks) -> None:

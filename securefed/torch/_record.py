@@ -44,7 +44,7 @@ class LoopRecording:
     Args:
         recording: collects the rounds.
         form: as in `record`.
-        weights: of each client's update in the server's mean.
+        weights: the weights of each client's update in the server's mean.
         names: as in `record`.
 
     Attributes:

@@ -36,7 +36,7 @@ class RecordingCallback:
     optimisers than gradient descent are the loop's own; `audit_transcript` is told by the caller what the loop did.
 
     Args:
-        recording: of `securefed.torch.record`.
+        recording: the recording that `securefed.torch.record` makes.
         client: number of the client that the Trainer trains for; `None` records the mean gradient of every step.
 
     Raises:

@@ -36,12 +36,12 @@ class ActiveAudit:
     """The active attacks on one seed of one algorithm.
 
     Attributes:
-        name: of the algorithm.
+        name: the name of the algorithm.
         algorithm: with the hyper-parameters of its audit case (the setting in which it is audited).
         prepared: the clients' data.
         secrets: kinds of secrets that are attacked, such as `gram` or `samples`.
         victim: the client that is attacked.
-        seed: of the run and of the attacks.
+        seed: the seed of the run and of the attacks.
         pictures: whether secrets and estimates are kept for pictures.
     """
 

@@ -57,7 +57,8 @@ class ActiveRun:
     """Result of a run whose server chose its broadcasts.
 
     Attributes:
-        estimate: of the secret; `None` where clients or protocol refused to go on, or where the attack did not end.
+        estimate: the estimate of the secret; `None` where clients or protocol refused to go on, or where the attack did
+            not end.
         refused: why there is no estimate; empty where there is one.
         observed: the rounds that it observed, under the name of the view.
         broadcasts: what it sent to the victim, round by round; one more than observed where the last round failed.
@@ -119,10 +120,10 @@ class DeviatingServer(Federation):
         attack: chooses the broadcasts.
         victim: the client that is attacked.
         alone: whether the server reads the victim's own messages, which needs uploads in the clear, or sums only.
-        seed: of the run and of the attack.
+        seed: the seed of the run and of the attack.
         public: declared facts; by default they are derived from the clients' data.
         shuffled: whether entries of every message are permuted before the attack sees them, for a null test.
-        options: of the run: which clients take part in a round, and how often a round is tried.
+        options: the options of the run: which clients take part in a round, and how often a round is tried.
 
     Raises:
         TranscriptError: the attack does not apply; the message says why.

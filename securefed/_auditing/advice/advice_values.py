@@ -70,9 +70,9 @@ class Setting(_Values):
         usable_from: smallest simulated cohort at which the defence keeps enough utility; `None` where none did, or
             where nothing was simulated.
         note: what else the reader must know, in a sentence; empty if nothing.
-        delta: of epsilon; `None` without it.
+        delta: the delta of epsilon; `None` without it.
         utility_deviation: standard deviation of the utility of a single run; NaN where fewer than two ran.
-        simulated: of the cohort `usable_from`, on what it was simulated and the utilities that it reached, in words;
+        simulated: on what data the cohort `usable_from` was simulated, and the utilities that it reached, in words;
             empty where that is `None`.
         smallest_rows: training rows of the smallest client; 0 where all have as many.
         smallest_leak: mean leakage of the strongest attack over the runs that attacked a client of so few rows.
@@ -120,7 +120,7 @@ class RecordSetting(_Values):
         rounds: number of training rounds.
         epsilon: promise of differential privacy for one row of one client, there or not, over all rounds, against
             an attacker who sees every message.
-        delta: of epsilon.
+        delta: the delta of epsilon.
         guess: bound on the chance that an attacker who knows all other rows, and sees every message, tells rightly
             whether a row was there, where both were equally likely beforehand; one half is a coin.
         utility: mean score of the final model on held-out rows; higher is better.

@@ -99,11 +99,11 @@ def simulate(
         rows: rows of a client; `None` for the mean of those clients.
         norm: clipping norm.
         epsilon: for all rounds together.
-        delta: likewise.
+        delta: the delta that goes with epsilon.
         share: share of the clients whose sum the protocol opens at the least. Each client adds so much noise that the
             sum over this share meets epsilon; a sum over all clients then has 1 / sqrt(share) times the noise it needs.
-        seeds: of the runs. A cohort is run until it is clear whether it keeps enough utility, or seeds are used up:
-            large cohorts, whose runs take longest, scatter least.
+        seeds: the seeds of the runs. A cohort is run until it is clear whether it keeps enough utility, or seeds are
+            used up: large cohorts, whose runs take longest, scatter least.
         keep: share of the utility in the clear that is enough.
         cohorts: numbers of clients.
     """
@@ -176,7 +176,7 @@ def _trained(case: Case, prepared: Prepared, seed: int, norm: float, deviation: 
     Args:
         case: the algorithm's run.
         prepared: the cohort.
-        seed: of everything random, the noise too, which protects nobody here.
+        seed: the seed of everything random, the noise too, which protects nobody here.
         norm: clipping norm; infinite for none.
         deviation: standard deviation of the noise on the sum of all contributions.
 

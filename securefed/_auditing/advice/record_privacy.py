@@ -67,7 +67,7 @@ def record_settings(
         trials: the algorithm on the user's data, whose utility in the clear is the comparison.
         clients: number of clients in a round.
         keep: share of the utility in the clear that a usable setting keeps.
-        seeds: of the runs.
+        seeds: the seeds of the runs.
         options: what names the data in the command to paste.
 
     Returns:
@@ -93,7 +93,7 @@ class _Priced:
     Args:
         trials: the user's algorithm on the data.
         candidate: the setting: secure aggregation over all clients.
-        settings: of the private method, without learning rate, clip and noise.
+        settings: the settings of the private method, without learning rate, clip and noise.
     """
 
     def __init__(self, trials: Trials, candidate: Candidate, settings: dict[str, Any]) -> None:
@@ -126,7 +126,7 @@ class _Priced:
             clip: norm to which a row's gradient is clipped.
             clear: utility of the user's algorithm without a defence.
             keep: share of it that a usable setting keeps.
-            seeds: of the runs.
+            seeds: the seeds of the runs.
             options: what names the data in the command to paste.
         """
         case = self._case(epsilon, rate, clip)
@@ -182,8 +182,8 @@ def noise_multiplier(epsilon: float, delta: float, steps: int) -> float:
     """Compute the least noise, rounded up, for which so many steps over all rows cost one row at most epsilon.
 
     Args:
-        epsilon: of the whole run, for one row, there or not.
-        delta: of epsilon.
+        epsilon: the epsilon of the whole run, for one row, there or not.
+        delta: the delta of epsilon.
         steps: local steps of one client in the whole run; each uses every row.
 
     Returns:

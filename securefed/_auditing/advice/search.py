@@ -84,13 +84,13 @@ def advise(
         clients: number of clients in a round; by default 8, or one for each owner of rows.
         rows_per_client: rows of every client; by default as the algorithm's audit case has it, and of a file an even
             share.
-        rounds: number of training rounds, likewise.
+        rounds: number of training rounds; by default as the algorithm's audit case has it.
         settings: hyper-parameters, which replace those of the audit case.
         standardise: scale every column to mean 0 and standard deviation 1 over all rows.
         owner_column: column that says whose row it is.
         label_column: column of the labels in a file.
         colluding: clients that tell the server all they know.
-        delta: of every epsilon.
+        delta: the delta of every epsilon.
         keep: share of the utility in the clear, at the user's number of rounds, that a usable setting keeps.
         seeds: runs of each setting.
         fineness: 2 searches twice as fine.

@@ -64,7 +64,7 @@ class Trial:
             counts as it is: an attack that scatters below 0 in these few runs may scatter above 0 in others.
         explained: by attack, the share of seeds whose messages the estimate explains; an attack that cannot tell is
             missing.
-        utilities: of the final models, one a seed.
+        utilities: the utilities of the final models, one a seed.
         failure: why the setting could not run; empty if it ran.
         asked: number of seeds that were to run.
         smallest: by seed, whether the attacked client was smaller than others and none was smaller.
@@ -148,7 +148,7 @@ class Trials:
             user changes of it.
         own: what the user changes.
         source: the data.
-        delta: of (epsilon, delta)-differential privacy, for every epsilon that is tried.
+        delta: the delta of (epsilon, delta)-differential privacy, for every epsilon that is tried.
     """
 
     def __init__(self, case: Case, own: OwnSetup, source: LoadedDataset, delta: float) -> None:
@@ -217,7 +217,7 @@ class Trials:
         Args:
             candidate: the setting.
             rounds: the user's number of rounds, in place of the setting's.
-            seeds: of the runs.
+            seeds: the seeds of the runs.
         """
         plain = replace(candidate, rounds=rounds)
         return float(np.mean([self._utility(self._in_the_clear(plain, s), plain, s) for s in seeds]))
@@ -238,7 +238,7 @@ class Trials:
 
         Args:
             candidate: the setting.
-            seeds: of the runs.
+            seeds: the seeds of the runs.
             acceptable: leakage that the user accepts.
 
         Returns:

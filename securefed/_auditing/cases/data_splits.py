@@ -54,7 +54,7 @@ def standardised(features: int | None, rows: int | None = None) -> Preparation:
 
     Args:
         features: number of columns; all that vary for `None`.
-        rows: of each client; even shares for `None`.
+        rows: the number of rows of each client; even shares for `None`.
     """
 
     def prepare(source: LoadedDataset, clients: int, seed: int) -> Prepared:
@@ -101,7 +101,7 @@ def rows_each(rows: int, *, labelled: bool = True) -> Preparation:
     """Give every client `rows` raw rows. All labels of the set are declared, even those that no client holds.
 
     Args:
-        rows: of each client.
+        rows: the number of rows of each client.
         labelled: whether data without labels are refused.
     """
 
@@ -159,7 +159,7 @@ def resampled(prepare: Preparation, of: int, rows: int | None) -> Preparation:
         prepare: splits the rows over a cohort that the data suffice for; its clients' rows, scaled as they are, are
             drawn from.
         of: number of clients of that cohort.
-        rows: of each client; `None` takes the mean of that cohort.
+        rows: the number of rows of each client; `None` takes the mean of that cohort.
     """
 
     def simulate(source: LoadedDataset, clients: int, seed: int) -> Prepared:

@@ -84,8 +84,8 @@ def clopper_pearson(
     Args:
         inside: (times the test said "in", runs) with the canary.
         outside: the same without it.
-        delta: of the privacy.
-        confidence: of the bound.
+        delta: the delta of the privacy guarantee.
+        confidence: the confidence of the bound.
 
     Raises:
         ConfigError: counts, delta or confidence are out of range.
@@ -106,7 +106,7 @@ def tradeoff_mu(inside: tuple[int, int], outside: tuple[int, int], confidence: f
     Args:
         inside: (times the test said "in", runs) with the canary.
         outside: the same without it.
-        confidence: of the bound.
+        confidence: the confidence of the bound.
     """
     tpr, fpr = _rates(inside, outside, confidence)
     return max(0.0, float(ndtri(tpr) - ndtri(fpr))) if tpr > 0 and fpr < 1 else 0.0
@@ -120,8 +120,8 @@ def tradeoff(inside: Array, outside: Array, delta: float, confidence: float = CO
     Args:
         inside: (runs,) scores with the canary; of (runs, statistics) the best statistic is chosen too.
         outside: the same without it.
-        delta: of the privacy.
-        confidence: of the bound.
+        delta: the delta of the privacy guarantee.
+        confidence: the confidence of the bound.
     """
     _require_levels(delta, confidence)
     return gaussian_epsilon(
@@ -138,7 +138,7 @@ def deviation_bound(scores: Array, claimed: float, confidence: float = CONFIDENC
     Args:
         scores: (runs,) of the same input, without a canary.
         claimed: standard deviation that the plan's noise gives a score.
-        confidence: of the bound.
+        confidence: the confidence of the bound.
     """
     require(len(scores) > 1 and claimed > 0, "a deviation needs two scores or more, and a positive claim")
     squares = float(np.var(scores, ddof=1)) * (len(scores) - 1)
@@ -153,8 +153,8 @@ def from_scores(
     Args:
         inside: (runs,) scores with the canary, or (runs, statistics), of which the best statistic is chosen too.
         outside: the same without it.
-        delta: of the privacy.
-        confidence: of the bound.
+        delta: the delta of the privacy guarantee.
+        confidence: the confidence of the bound.
         tune: share of the scores, from the first on, on which statistic and threshold are chosen.
     """
     return _tuned(inside, outside, tune, lambda ins, outs: clopper_pearson(ins, outs, delta, confidence))
@@ -209,9 +209,9 @@ def one_run(guesses: Guesses, delta: float, confidence: float = CONFIDENCE) -> f
     Steinke, Nasr, Jagielski, arXiv 2305.08846, theorem 5.2.
 
     Args:
-        guesses: of the adversary.
-        delta: of the privacy.
-        confidence: of the bound.
+        guesses: the guesses of the adversary.
+        delta: the delta of the privacy guarantee.
+        confidence: the confidence of the bound.
 
     Raises:
         ConfigError: delta or confidence is out of range.
@@ -229,8 +229,8 @@ def one_run_p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
 
     Args:
         guesses: v `right` of r `made` guesses, of m bits.
-        epsilon: of the privacy.
-        delta: of the privacy.
+        epsilon: the epsilon of the privacy guarantee.
+        delta: the delta of the privacy guarantee.
     """
     v, r = guesses.right, guesses.made
     q = 1 / (1 + math.exp(-epsilon))
@@ -249,9 +249,9 @@ def one_run_f(guesses: Guesses, delta: float, confidence: float = CONFIDENCE) ->
     and discrete Gaussian noise. For other mechanisms it is no bound; use `one_run`.
 
     Args:
-        guesses: of the adversary.
-        delta: of the privacy.
-        confidence: of the bound.
+        guesses: the guesses of the adversary.
+        delta: the delta of the privacy guarantee.
+        confidence: the confidence of the bound.
 
     Raises:
         ConfigError: delta or confidence is out of range.
@@ -265,7 +265,7 @@ def rejects_gaussian(guesses: Guesses, mu: float, confidence: float = CONFIDENCE
     """Whether the guesses reject Gaussian privacy of parameter `mu` = sensitivity / standard deviation.
 
     Args:
-        guesses: of the adversary.
+        guesses: the guesses of the adversary.
         mu: parameter of the trade-off curve.
         confidence: 1 - the probability that a true curve is rejected.
     """
@@ -295,7 +295,7 @@ def rejects(guesses: Guesses, least: Callable[[float], float], level: float) -> 
     each a. If even these exceed r + h = made / m, no distribution of guesses fits both the curve and the level.
 
     Args:
-        guesses: of the adversary.
+        guesses: the guesses of the adversary.
         least: true positive rate -> least false positive rate; convex and increasing.
         level: probability that counts as too small.
     """

@@ -65,16 +65,16 @@ class NoiseAudit:
     Attributes:
         defense: its name.
         claimed: epsilon that its plan states for one exchange.
-        delta: of that epsilon.
+        delta: the delta of that epsilon.
         repeated: Clopper-Pearson bound over independent exchanges (`epsilon_bounds.from_scores`).
         one_run: bound from one exchange with many canaries.
         one_run_f: the same by Gaussian trade-off curves; a bound only where the noise is (nearly) Gaussian.
         tradeoff: bound over independent exchanges by Gaussian trade-off curves, which fails with half the probability
             that `confidence` leaves the others; 0 where the noise is not (nearly) Gaussian, or clients are sampled.
         deviation: upper bound on the noise's standard deviation in units of the planned one, from exchanges without the
-            canary; it fails with a quarter of that probability. NaN likewise. Below 1 there is less noise than planned.
+            canary; it fails with a quarter of that probability. NaN where it is not known. Below 1, noise is missing.
         refused: the defence's error if it refused a canary, whose bounds are then 0; empty otherwise.
-        scores: of the independent exchanges, for membership rates.
+        scores: the scores of the independent exchanges, for membership rates.
         inside: whether the canary was there, for each score.
     """
 
@@ -127,15 +127,15 @@ def audit_noise(
 
     Args:
         defense: with noise.
-        delta: of the epsilon that its plan states.
+        delta: the delta of the epsilon that its plan states.
         runs: number of exchanges with a canary, and of as many without.
         canaries: number of bits of the one run.
         made: number of guesses of them, for the largest and the smallest scores; by default a quarter of the bits.
-        clip: of the plan by default; canaries have 100 times that norm.
+        clip: the clip of the plan by default; canaries have 100 times that norm.
         tensors: number of tensors of a contribution; a canary is the same in all of them. Clips by tensor need more
             than one.
-        draw: of cohorts, where the accountant counts on `FixedSizeSampling`; the federation's own by default.
-        confidence: of each bound.
+        draw: the draw of cohorts, where the accountant counts on `FixedSizeSampling`; the federation's own by default.
+        confidence: the confidence of each bound.
 
     Returns:
         The bounds; where the defence refuses a canary, bounds of 0 and its error.
@@ -170,13 +170,13 @@ def audit_from_scores(
     """Compute the bounds that hold for any noise, and the one-run bound for Gaussian noise.
 
     Args:
-        name: of the defence.
+        name: the name of the defence.
         claimed: epsilon that its plan states for one exchange.
-        delta: of that epsilon.
+        delta: the delta of that epsilon.
         repeated: (runs, statistics) of exchanges with, and without, the canary. The first statistic is the one that
             tells most where nothing is wrong.
-        guesses: of one run with many canaries.
-        confidence: of each bound.
+        guesses: the guesses of one run with many canaries.
+        confidence: the confidence of each bound.
     """
     with_it, without = repeated
     return NoiseAudit(
@@ -199,7 +199,7 @@ class _CanaryExchanges:
         clients: number of clients.
         shape: number of tensors of a contribution, and of entries of each.
         clip: largest norm of a contribution; that of the plan by default.
-        draw: of cohorts of a fixed size.
+        draw: the draw of cohorts of a fixed size.
     """
 
     def __init__(

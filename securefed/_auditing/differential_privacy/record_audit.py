@@ -52,14 +52,15 @@ def audit_records(
     Args:
         algorithm: whose unit of privacy is a record.
         defense: it runs under.
-        data: of the client. Its message tells most if its rows move it in different directions, beyond the norm that
-            they are clipped to. A row that is replaced by zeros keeps its response, which must then not matter.
-        delta: of the epsilon that is claimed.
+        data: the data of the client. Its message tells most if its rows move it in different directions, beyond the
+            norm that they are clipped to. A row that is replaced by zeros keeps its response, which must then not
+            matter.
+        delta: the delta of the epsilon that is claimed.
         silent: the algorithm without noise of its own, from which the shifts follow; by default the algorithm itself,
             which must then add none.
         claimed: epsilon of one round; by default what the defence plans for one exchange.
         runs: number of rounds with the first row, and of as many without; all other rows are zeros.
-        confidence: of each bound.
+        confidence: the confidence of each bound.
 
     Returns:
         The bounds; where algorithm or defence refuses the data, bounds of 0 and the error.
@@ -91,8 +92,8 @@ class _CanaryRounds:
 
     Attributes:
         algorithm: as in `audit_records`.
-        defense: likewise.
-        data: likewise.
+        defense: as in `audit_records`.
+        data: as in `audit_records`.
         silent: the algorithm without noise.
     """
 

@@ -116,7 +116,7 @@ def make_report(
 
     Args:
         subjects: in the order of the report.
-        results: of every subject and seed, in any order.
+        results: the results of every subject and seed, in any order.
         defenses: names of those that were to run, in the order of the report.
         shared: settings of the whole audit, `seeds` among them.
         covered: by defence with noise, the views that its epsilon covers.

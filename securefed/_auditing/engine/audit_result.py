@@ -27,7 +27,7 @@ class AuditResult:
     """What an audit measured, with what it ran.
 
     Attributes:
-        version: of this package.
+        version: the version of this package.
         command: shell command that reproduces the audit; empty for an audit of a user's own algorithm.
         environment: versions of Python and of the libraries, and the machine.
         settings: what each algorithm ran with, and under `AUDIT` what all of them share.

@@ -58,7 +58,7 @@ def explains(estimate: Reconstruction, level: float) -> bool | None:
     float64, even with the right secret. So much is allowed too, up to 1e-4 (`amplified`).
 
     Args:
-        estimate: of an attack, which may judge this itself (`diagnostics["explained"]`).
+        estimate: the estimate of an attack, which may judge this itself (`diagnostics["explained"]`).
         level: relative residual that is still rounding and noise (`precision`).
     """
     if "explained" in estimate.diagnostics:
@@ -78,7 +78,7 @@ def fall_back_on_guess(attempts: Sequence[Attempt]) -> tuple[list[float], list[f
     choose by.
 
     Args:
-        attempts: of one attack on one secret in one view, seed by seed.
+        attempts: the attempts of one attack on one secret in one view, seed by seed.
 
     Returns:
         The leakages, and those of the null, seed by seed.

@@ -26,7 +26,7 @@ def gather(
     """Make cells, in order of their first attempt.
 
     Args:
-        attempts: of all seeds.
+        attempts: the attempts of all seeds.
         facts: costs of all runs. A run that was made for one view names it; the run of all other views of a defence has
             the view "", and every defence of an attempt has one or the other.
         covered: by defence with noise, the views that its epsilon covers.

@@ -86,7 +86,7 @@ class Attempt:
         algorithm: its name.
         defense: name of the defence.
         view: name of the attacker's view.
-        seed: of the run.
+        seed: the seed of the run.
         target: the client attacked; `None` for all clients together.
         attack: its name.
         secret: what the estimate is of.
@@ -98,14 +98,14 @@ class Attempt:
         failed: whether the attack returned nothing finite, so that its user is left with the guess.
         residual: ||observed - predicted|| / ||observed|| of the messages that the estimate predicts; NaN where the
             attack does not compute it.
-        rank: of the attack's linear system; 0 where it solves none.
-        unknowns: of that system.
-        condition: of that system.
+        rank: the rank of the attack's linear system; 0 where it solves none.
+        unknowns: the number of unknowns of that system.
+        condition: the condition number of that system.
         explained: whether the estimate explains the messages to their precision; `None` where the attack cannot tell.
         null_explained: the same for the null.
         tpr: true positive rate at 1 % false positives of a membership attack; NaN for the others.
         part: the column or row that the estimate knows best, such as "column 3"; empty where none was scored.
-        part_leakage: of that column or row.
+        part_leakage: the leakage of that column or row.
         derived: whether the attack sought another secret, from which this estimate was computed.
         open: what the messages cannot determine of the secret (`Reconstruction.open`); empty if nothing is known of it.
     """
@@ -153,12 +153,13 @@ class RunFacts:
     Attributes:
         algorithm: its name.
         defense: name of the defence.
-        seed: of the run.
-        utility: of the final model on held-out rows (higher is better); NaN where no utility is known.
-        bytes_per_client_round: of all messages in both directions, for one client in one round.
+        seed: the seed of the run.
+        utility: the utility of the final model on held-out rows (higher is better); NaN where no utility is known.
+        bytes_per_client_round: the bytes of all messages in both directions, for one client in one round.
         seconds_per_round: wall-clock time of the whole federation in one process.
         rounds: number that ran.
-        epsilon: of differential privacy, for what the server publishes in all rounds together; `None` without noise.
+        epsilon: the epsilon of differential privacy, for what the server publishes in all rounds together; `None`
+            without noise.
         real: whether the defence itself ran. Otherwise a cheaper run stood for it, whose sums are the same.
         identical: for a real run of a defence without noise, whether every sum equals the cheaper run's bit for bit;
             `None` where they were not compared.
@@ -189,7 +190,7 @@ class Artifact:
         attack: name of the attack.
         secret: as in `Cell`.
         truth: the secret.
-        estimate: of the same shape.
+        estimate: the estimate, of the same shape.
         image_shape: (height, width) of a row that is an image; `None` otherwise.
     """
 
@@ -228,7 +229,7 @@ class Cell:
         exposed_seeds: number of runs that leaked .9 or more, which a mean may hide.
         residual: mean relative residual of the messages under the estimates.
         rank: mean rank of the attack's linear system.
-        unknowns: of that system.
+        unknowns: the number of unknowns of that system.
         condition: mean condition number of that system.
         note: how the runs were made, where not all of them are the defence itself.
         explained: share of the runs whose messages the estimate explains; NaN where the attack cannot tell. Below .8

@@ -33,7 +33,7 @@ class Place:
         algorithm: its name.
         defense: name of the defence.
         view: name of the attacker's view.
-        seed: of the run.
+        seed: the seed of the run.
         target: the client attacked; `None` for all clients together.
     """
 
@@ -55,9 +55,9 @@ class Judgement:
             right by chance (`scores.fit_by_chance`).
         failed: whether the estimate is not finite, so that its user is left with the guess.
         truth: the secret.
-        estimate: of it, of the same shape; the guess if `failed`.
+        estimate: the estimate of it, of the same shape; the guess if `failed`.
         part: the column or row that the estimate knows best, such as "column 3"; empty where none was scored.
-        part_leakage: of that column or row.
+        part_leakage: the leakage of that column or row.
     """
 
     secret: Secret
@@ -75,7 +75,7 @@ def judge_estimate(secret: Secret, estimate: Array, truth: Array, guess: Array, 
 
     Args:
         secret: name of the secret.
-        estimate: of any shape.
+        estimate: an estimate of any shape.
         truth: the secret, of the same shape.
         guess: the guess without messages, of the same shape.
         baseline: relative error of the guess.
@@ -103,8 +103,8 @@ class Gap:
         algorithm: its name.
         defense: name of the defence.
         view: name of the view; empty where the run itself ended.
-        attack: name of the attack; empty likewise.
-        seed: of the run.
+        attack: name of the attack; empty where the run itself ended.
+        seed: the seed of the run.
         reason: in a sentence.
     """
 
@@ -126,7 +126,7 @@ class Trace:
         attack: its name.
         rounds: numbers of rounds.
         errors: relative error of the client's secret for each number; NaN where the attack did not apply.
-        conditions: condition number of the attack's system, likewise.
+        conditions: condition number of the attack's system for each number of rounds; NaN where it did not apply.
     """
 
     setting: str
@@ -144,9 +144,10 @@ class Tradeoff:
     Attributes:
         algorithm: its name.
         epsilon: for all rounds together.
-        seed: of the run.
-        leakage: of the client's secret, by the strongest attack on what the server publishes; NaN where none applies.
-        utility: of the final model on held-out rows.
+        seed: the seed of the run.
+        leakage: the leakage of the client's secret, by the strongest attack on what the server publishes; NaN where
+            none applies.
+        utility: the utility of the final model on held-out rows.
     """
 
     algorithm: str
@@ -284,7 +285,7 @@ def gap_sentences(results: Sequence[SeedResult], runs: int, word: str) -> tuple[
     """Say what did not run in some run, with the first run's reason; the reasons of others differ in figures at most.
 
     Args:
-        results: of all runs.
+        results: the results of all runs.
         runs: their number.
         word: what a run is called: `seeds` or `runs`.
 

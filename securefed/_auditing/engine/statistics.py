@@ -44,7 +44,7 @@ class Interval:
     """A mean over seeds with its 95 % bootstrap interval.
 
     Attributes:
-        mean: of the values.
+        mean: the mean of the values.
         low: 2.5 % point of the bootstrapped mean.
         high: 97.5 % point of it.
         seeds: number of values.
@@ -117,8 +117,8 @@ def verdict(leakage: Interval, null: Interval, *, explained: float = math.nan, h
     worse than the guess, so the leakage of the null is far below 0. One seed has no spread, so that no rate holds.
 
     Args:
-        leakage: of the attack.
-        null: of the same attack on messages that say nothing.
+        leakage: the leakage of the attack.
+        null: the leakage of the same attack on messages that say nothing.
         explained: share of the runs whose messages the attack explains; NaN where it cannot tell.
         highest: largest leakage, of all of the secret or of one of its rows or columns, in a single run that the caller
             counts as a reconstruction; -inf if there is no such run.
@@ -162,8 +162,8 @@ def seeds_for(leakage: Interval, null: Interval, limit: float) -> int | None:
 
     Args:
         leakage: as seen so far; at least two seeds.
-        null: likewise.
-        limit: of the gate, a leakage.
+        null: leakage of the null as seen so far; at least two seeds.
+        limit: the limit of the gate, a leakage.
 
     Returns:
         The number; `None` if 10^4 seeds would not do, since the mean is too near the limit, or chance reaches it.

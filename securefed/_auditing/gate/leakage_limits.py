@@ -59,7 +59,7 @@ def require_limit(limit: float, name: str) -> None:
 
     Args:
         limit: a leakage: 0 is nothing, 1 is exact.
-        name: of the option, for the message.
+        name: the name of the option, for the message.
 
     Raises:
         ConfigError: the limit is not a number of at least 0 and below 1.
@@ -77,7 +77,7 @@ def reasons(report: Report, limit: float) -> list[Reason]:
     Not promised: that no other attack finds more.
 
     Args:
-        report: of the audit.
+        report: the report of the audit.
         limit: a leakage, which the upper end of every interval in the report must not exceed; below 10 seeds these
             intervals are too narrow (`upper`), and the gate may pass a leak somewhat above the limit.
     """
@@ -101,7 +101,7 @@ def leaks(report: Report, limit: float, views: Sequence[str], secrets: Sequence[
     """List every cell whose `upper` end reaches the limit, and every client, row or column that was reconstructed.
 
     Args:
-        report: of the audit.
+        report: the report of the audit.
         limit: a leakage.
         views: names of the views that count.
         secrets: names of the secrets that count.

@@ -30,7 +30,7 @@ class Planted:
     """A client function whose leak is known.
 
     Attributes:
-        name: of the leak, in words.
+        name: the name of the leak, in words.
         function: the client function.
         secret: what the audit must find in the messages; `None` if nothing may be found.
         words: verdicts that are right for this secret.

@@ -43,7 +43,7 @@ class Checked:
 
     Attributes:
         name: what was planted.
-        audit: of the function; `None` if it was refused, or if a gap was planted.
+        audit: the audit of the function; `None` if it was refused, or if a gap was planted.
         right: whether the audit judged it as it should.
         said: the judgement, in a sentence.
     """

@@ -6,7 +6,7 @@ without messages. The guess follows from the prior and the public numbers of row
 
     rows         the prior's mean row, for every row
     Gram matrix  X^T X of the prior, times (own rows / the prior's rows)
-    labels       the prior's counts of each class, likewise
+    labels       the prior's counts of each class, times (own rows / the prior's rows)
 
 An estimate that only looks like rows of this kind also fits the secret rows better than the mean row does. So for rows
 the guess's error is multiplied by `fit_by_chance`: the estimate's error for rows that took no part, relative to the
@@ -48,7 +48,7 @@ class SecretData:
         data: all clients' data.
         public: facts that the attackers know.
         target: the client; `None` for all clients together.
-        seed: of the run.
+        seed: the seed of the run.
     """
 
     data: Sequence[Dataset]
@@ -170,7 +170,7 @@ class SecretData:
         counts of several members are scaled to the target's share of their rows.
 
         Args:
-            estimate: of the data of `estimate.members`; by default of the target's.
+            estimate: the estimate of the data of `estimate.members`; by default of the target's.
 
         Returns:
             A list of one score; other secrets' judges return several.
@@ -203,7 +203,7 @@ class SecretData:
         An attack may read other rows or copies beside the members' own. Both are scaled to the members' number of rows.
 
         Args:
-            estimate: of any kind.
+            estimate: an estimate of any kind.
             labels: whether to count labels; not where the estimate was made with the true ones.
         """
         if estimate.secret != "samples":

@@ -65,7 +65,7 @@ class GenericAttacks:
 
     Args:
         secret: the data to recover, the guess of them, and the score.
-        place: of the attempts: algorithm, defence, view, seed and target.
+        place: the place of the attempts: algorithm, defence, view, seed and target.
         result: where the attempts are recorded.
         fit: the fitting attack with its limits.
         observed: the view.
@@ -205,7 +205,7 @@ class GenericAttacks:
         """Run an attack and its nulls, and record its attempts.
 
         Args:
-            name: of the attack.
+            name: the name of the attack.
             run: the attack.
             nulls: replays of messages that say nothing; by default all that there are.
             what: words after the name, where the attack does not run and the reason is noted.
@@ -252,7 +252,7 @@ def messages_of_other_rows(secret: SecretData, replay: Replay) -> Array | None:
 
     Args:
         secret: the data to recover, which must not be among the rows.
-        replay: of the observed rounds.
+        replay: the replay of the observed rounds.
 
     Returns:
         (numbers,) all messages as one vector; `None` if the client step fails on those rows.

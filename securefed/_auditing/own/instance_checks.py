@@ -92,7 +92,7 @@ def locate_failure(method: Algorithm[Any, Any], error: Exception, seed: int) -> 
     Args:
         method: the instance.
         error: that the run raised.
-        seed: of the run.
+        seed: the seed of the run.
     """
     # the client and its round are read off the stack frame of the client's runtime, which the traceback holds
     where = ""

@@ -57,13 +57,13 @@ def audit_algorithm(
             tensors by name. It gets each client's rows as a (rows, features) array and may also have parameters named
             `labels` and `rng`.
         clients: each client's rows (`Dataset` where there are labels), at least 2 clients; or a function of the seed.
-        rounds: of each run. Where a round's message is linear in the rows or their Gram matrix, and has fewer columns
-            than the rows have features, an attack needs at least features / columns rounds.
+        rounds: the number of rounds of each run. Where a round's message is linear in the rows or their Gram matrix,
+            and has fewer columns than the rows have features, an attack needs at least features / columns rounds.
         seeds: number of runs; verdicts to rely on need 10.
         start: for a function: the first broadcast.
         combine: for a function: (broadcast, total, clients) -> the next broadcast; without it every round repeats
             `start`.
-        backend: of a function: "torch" if it takes and returns float64 torch tensors (exact derivatives).
+        backend: the backend of a function: "torch" if it takes and returns float64 torch tensors (exact derivatives).
         population: rows that the membership attack knows to be like the clients'; the other clients' by default.
         feature_bound: declared range of the data; the largest entry of all clients by default.
         view: "server" (one client in the clear), "sum only" (what secure aggregation leaves).
@@ -125,14 +125,14 @@ class OwnSubject:
         algorithm: an instance, or a client function.
         function: for a function: its first broadcast, `combine` and backend; `None` for an instance.
         draw: (seed) -> each client's rows.
-        rounds: of each run.
+        rounds: the number of rounds of each run.
         seeds: number of runs.
-        options: of the attacks.
+        options: the options of the attacks.
         seconds_left: for all attacks that are still to come.
         clients: number of clients.
         labelled: whether the clients have labels.
         label_counts: whether counts of labels were a secret in some run.
-        name: of the algorithm; known once a seed has run.
+        name: the name of the algorithm; known once a seed has run.
     """
 
     algorithm: Any

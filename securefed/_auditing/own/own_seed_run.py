@@ -91,8 +91,8 @@ class OwnSeedRun:
         method: the algorithm.
         data: each client's rows.
         rounds: number of rounds.
-        seed: of the run and of the attacks.
-        options: of the attacks.
+        seed: the seed of the run and of the attacks.
+        options: the options of the attacks.
 
     Raises:
         DataError: the algorithm fails on a client's own rows; the message names client, round and seed.
@@ -213,8 +213,8 @@ class OwnSeedRun:
 
         Args:
             scorer: `ConfirmationAttack` knows all members' rows, `ShadowMembership` rows like theirs.
-            replay: of the observed rounds.
-            place: of the attempt in the report.
+            replay: the replay of the observed rounds.
+            place: the place of the attempt in the report.
         """
         secret: Secret = "confirmation" if isinstance(scorer, ConfirmationAttack) else "membership"
         inside, outside, known = self._records(replay, informed=secret == "confirmation")
@@ -257,7 +257,7 @@ class OwnSeedRun:
         """Choose members and as many non-members, each at a place among the target's rows.
 
         Args:
-            replay: of the observed rounds.
+            replay: the replay of the observed rounds.
             informed: whether the adversary knows all members' rows, or only the population (rows like theirs).
 
         Returns:

@@ -37,7 +37,7 @@ class Finding:
 
     Attributes:
         attack: its name.
-        estimate: of the secret.
+        estimate: the estimate of the secret.
         null: its estimate from the shuffled view; `None` where it refused that, or where no null was asked for.
     """
 
@@ -56,7 +56,7 @@ class Attacker:
         chosen: attacks to run, by name or ready-made.
         secrets: kinds of secrets (`gram`, `samples`, ...); attacks on other kinds are left out.
         target: the algorithm and the public facts.
-        seed: of the attacks' own randomness and of the shuffling.
+        seed: the seed of the attacks' own randomness and of the shuffling.
         nulls: whether the attacks also run on shuffled views, which takes as long again.
     """
 

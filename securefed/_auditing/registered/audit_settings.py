@@ -25,8 +25,8 @@ class Settings:
         clients: number of clients.
         defenses: names of those to run.
         attacks: names of those to run.
-        epsilon: of the defence with noise (differential privacy), for all rounds together.
-        delta: likewise.
+        epsilon: the epsilon of the defence with noise (differential privacy), for all rounds together.
+        delta: the delta that goes with epsilon.
         noise: by (epsilon, number of rounds) the noise multiplier that meets (epsilon, delta): the noise's standard
             deviation over the clipping norm.
         epsilons: for the curve of leakage and utility against epsilon; may be empty.
@@ -62,7 +62,7 @@ class Settings:
 
         Args:
             algorithm: its name.
-            rows: of every client, where they are not those of `own`.
+            rows: the number of rows of every client, where they are not those of `own`.
         """
         own = self.own if rows is None else replace(self.own, rows=rows)
         found = own.apply(case(algorithm))

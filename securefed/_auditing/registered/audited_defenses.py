@@ -161,7 +161,7 @@ def distributed(
     Args:
         norm: L2 norm to which a contribution is clipped.
         epsilon: for all rounds together.
-        delta: likewise.
+        delta: the delta that goes with epsilon.
         rounds: number of training rounds.
         layout: the tensors of one contribution, which the noise's exact epsilon depends on.
         clients: number of clients in a round.
@@ -234,8 +234,8 @@ def identical_sums(result: Result, quantised: Result, *, whole: bool) -> bool:
     """Whether every exchange of a run has the quantised run's sum of integers.
 
     Args:
-        result: of the run.
-        quantised: of the run that only quantises.
+        result: the result of the run.
+        quantised: the result of the run that only quantises.
         whole: whether both must have as many rounds; otherwise `result` may have fewer.
     """
 

@@ -33,7 +33,7 @@ def audit_client_step(
         subject: the algorithm.
         report: the audit by registered attacks, which has no cells.
         progress: as in `audit`.
-        active: likewise.
+        active: as in `audit`.
 
     Returns:
         The report of these attacks; `report` itself where only defences with noise were asked for.

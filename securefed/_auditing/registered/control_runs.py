@@ -39,7 +39,7 @@ class ControlRuns:
         recorded: the run under audit.
         algorithm: with the hyper-parameters under test.
         public: public facts of the recorded run.
-        seed: of the rows and of the clients' draws.
+        seed: the seed of the rows and of the clients' draws.
     """
 
     recorded: Transcript
@@ -141,7 +141,7 @@ def _types(records: Sequence[RoundRecord], part: str) -> dict[str, np.dtype[Any]
     float64 counts as float32 where every number in the tensor is one, since a framework may have widened it.
 
     Args:
-        records: of the rounds.
+        records: the records of the rounds.
         part: `broadcast` or `total`.
     """
     values: dict[str, list[Array]] = {}

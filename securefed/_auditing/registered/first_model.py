@@ -30,7 +30,7 @@ def begun_as(transcript: Transcript, algorithm: Algorithm[Any, Any], public: Pub
     other hyper-parameter that is wrong still makes the simulated messages disagree with the recorded ones.
 
     Args:
-        transcript: of the recorded run.
+        transcript: the transcript of the recorded run.
         algorithm: with the hyper-parameters that the attacker believes.
         public: public facts of the run.
     """

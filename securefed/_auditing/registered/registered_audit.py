@@ -94,8 +94,8 @@ def audit(
             every seed (at most `rows_per_client` of them).
         label_column: column of the labels in a file; by default `y` or `label`.
         seeds: runs of each cell; a report to rely on needs 10.
-        epsilon: of the defence with noise, over all rounds together.
-        delta: likewise.
+        epsilon: the epsilon of the defence with noise, over all rounds together.
+        delta: the delta that goes with epsilon.
         epsilons: for curves of leakage and utility against epsilon, over three seeds.
         acceptable: leakage to the server up to which a defence counts as a remedy in the report.
         every_seed: run secure aggregation and Paillier themselves in every round of every seed. Otherwise they run the
@@ -257,7 +257,7 @@ def _run(
         workers: number of processes.
         work: runs a task.
         progress: as in `audit`.
-        part: of the audit, before the name of a task that is done.
+        part: the part of the audit, before the name of a task that is done.
         unfinished: keeps the results until all are there; `None` for nothing.
 
     Returns:

@@ -37,7 +37,7 @@ class RegisteredSubject:
 
     Attributes:
         algorithm: its name in the registry.
-        settings: of the whole audit.
+        settings: the settings of the whole audit.
         rows: rows of every client, where the audit repeats each algorithm at several such numbers; `None` otherwise.
     """
 

@@ -60,7 +60,7 @@ def assess(
         observed: the view that was attacked.
         estimate: `value` is of the kind that `estimate.secret` names; `members` are the clients whose data it is of,
             by default those of the view.
-        result: of the run.
+        result: the result of the run.
         target: the client attacked.
 
     Returns:

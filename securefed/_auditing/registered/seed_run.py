@@ -100,9 +100,9 @@ class SeedRun:
     Args:
         name: the algorithm's name in the report.
         case: its audit case: hyper-parameters, number of rounds, split of the data, secrets and utility.
-        settings: of the whole audit.
+        settings: the settings of the whole audit.
         prepared: the seed's data: each client's rows, held-out rows and public facts.
-        seed: of the data split, the run and the attacks.
+        seed: the seed of the data split, the run and the attacks.
         first: whether the defences themselves run and pictures are kept.
     """
 
@@ -213,7 +213,7 @@ class SeedRun:
         `every_seed`. Time and bytes come from it where there is one (`RunFacts.real`).
 
         Args:
-            name: of the defence in the report.
+            name: the name of the defence in the report.
             defense: the defence itself.
             quantised: the run that only quantises.
             view: the one view that both runs are made for; empty for the usual runs.
@@ -234,7 +234,7 @@ class SeedRun:
         """Attack a run in which the target stays away in every second round, so that sums can be subtracted.
 
         Args:
-            name: of the audited defence.
+            name: the name of the audited defence.
             sums: a cheap defence with the same sums, or a function that makes it for the data of this view.
             defense: the audited defence, run beside it on the first seed if its cost is of interest.
         """

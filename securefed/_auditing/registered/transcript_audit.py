@@ -104,13 +104,13 @@ def audit_transcript(
     One transcript is one run, so there is no interval and no verdict, only whether the messages are explained.
 
     Args:
-        transcript: of the run.
+        transcript: the transcript of the run.
         algorithm: with the hyper-parameters that the attacker believes; or several candidates if they are unknown.
         target: the client attacked.
         attacks: names; by default all, of fits of one problem only the strongest.
         clients: every client's rows if they are known, for a score.
         classes: number of classes, if the transcript states none.
-        seed: of the attacks' own randomness, and of the control's rows.
+        seed: the seed of the attacks' own randomness, and of the control's rows.
         progress: called by attacks that search for long, as `NetworkInversion.progress`.
 
     Raises:
@@ -157,14 +157,14 @@ class _Candidate:
     """All attacks under one candidate for the algorithm.
 
     Attributes:
-        transcript: of the recorded run.
+        transcript: the transcript of the recorded run.
         algorithm: the candidate, with the hyper-parameters that the attackers believe.
         public: public facts of the run: numbers of clients, rows, features and classes, and the range of the rows.
         target: the client attacked.
         attacks: those to run.
         clients: every client's rows, for a score; `None` where they are not known.
-        seed: of the attacks' own randomness.
-        findings: of every attack that ran; empty before `attack_all`.
+        seed: the seed of the attacks' own randomness.
+        findings: the findings of every attack that ran; empty before `attack_all`.
         skipped: what did not run, and why.
         controls: runs of the auditor's own under this candidate.
     """

@@ -81,7 +81,7 @@ def _protect(report: AuditResult, found: Sequence[Outcome], steps: tuple[tuple[s
     """List what to do to protect one client's data, by the kind of outcome.
 
     Args:
-        report: of the audit.
+        report: the report of the audit.
         found: the algorithms to speak of.
         steps: (sentence, command) pairs that would settle what is not known.
     """

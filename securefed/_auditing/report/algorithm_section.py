@@ -35,7 +35,7 @@ def section(report: AuditResult, algorithm: str) -> dict[str, Any]:
     """Collect what the template shows of one algorithm, by the names that the template uses.
 
     Args:
-        report: of the audit.
+        report: the report of the audit.
         algorithm: its name in the report.
     """
     known = algorithm in catalogue.algorithms.names

@@ -25,7 +25,7 @@ def curve(title: str, note: str, series: Series) -> str:
     """Draw errors or condition numbers against rounds, on a logarithmic axis.
 
     Args:
-        title: of the chart.
+        title: the title of the chart.
         note: below the title.
         series: by name, lists `rounds`, `middle`, `low` and `high` of equal length.
 
@@ -115,7 +115,7 @@ def spectrum(title: str, truth: Array, estimate: Array, most: int = 24) -> str:
     Eigenvalues below 1e-8 of the largest are rounding errors, and are left out.
 
     Args:
-        title: of the chart.
+        title: the title of the chart.
         truth: the secret, (features, features).
         estimate: its reconstruction, of the same shape.
         most: number of eigenvalues at most.
@@ -149,7 +149,7 @@ def tradeoff(
     """Draw leakage and utility against epsilon, on a logarithmic axis.
 
     Args:
-        title: of the chart.
+        title: the title of the chart.
         utility_name: what the utility measures.
         epsilons: the values of epsilon.
         leakages: (mean, low, high) at each.

@@ -60,14 +60,14 @@ class Compared:
         attack: name of the attack; of two strongest attacks that differ, both names.
         secret: what was looked for.
         before: mean leakage of the earlier audit; `None` if it has no such cell.
-        after: mean leakage of the later audit, likewise.
-        intervals: (low, high) of both, likewise.
+        after: mean leakage of the later audit; `None` if it has no such cell.
+        intervals: (low, high) of both leakages; `None` for an audit without such a cell.
         change: as `change_of` states.
-        verdicts: words of both, likewise.
-        utility: of the final models, after less before; `None` if one is missing.
-        bytes: of traffic, after over before; `None` if one is missing or zero.
-        seconds: likewise.
-        epsilons: of both, as the cells have them.
+        verdicts: words of both verdicts; `None` for an audit without such a cell.
+        utility: the utility of the final models, after less before; `None` if one is missing.
+        bytes: the bytes of traffic, after over before; `None` if one is missing or zero.
+        seconds: the seconds, after over before; `None` if one is missing or zero.
+        epsilons: the epsilons of both, as the cells have them.
     """
 
     algorithm: str
@@ -104,7 +104,7 @@ class Difference:
         where: the algorithm; `audit` for settings of all; empty for the version of the package.
         what: name of the setting.
         before: its value in the earlier audit; `None` if that has no such setting.
-        after: its value in the later audit, likewise.
+        after: its value in the later audit; `None` if that has no such setting.
     """
 
     where: str

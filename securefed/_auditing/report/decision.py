@@ -130,7 +130,7 @@ def _lied_in_the_clear(report: AuditResult, without: Set[str]) -> str:
     """Say what a server that lies reads from unprotected messages where an honest one reads less; else empty.
 
     Args:
-        report: of the audit.
+        report: the report of the audit.
         without: names of algorithms that are left out.
     """
     found = []
@@ -219,7 +219,7 @@ def _unprotected(report: AuditResult, words: dict[str, str]) -> str:
     """Say what unprotected messages give away of one client's data.
 
     Args:
-        report: of the audit.
+        report: the report of the audit.
         words: by algorithm, the verdict on its unprotected messages.
     """
     several = len(words) > 1

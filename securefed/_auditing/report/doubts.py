@@ -32,8 +32,8 @@ def doubts(report: AuditResult, names: Collection[str]) -> str:
     Protections under which a leak above the accepted level was found are left out.
 
     Args:
-        report: of the audit.
-        names: of the algorithms, as they are usually written.
+        report: the report of the audit.
+        names: the names of the algorithms, as they are usually written.
     """
     level = report.settings[AUDIT]["acceptable"]
     cells = [c for c in report.cells if c.owner == CLIENT and c.view in ALONE and c.defense != PLAIN]

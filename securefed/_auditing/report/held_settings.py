@@ -31,7 +31,7 @@ def settings_of(report: AuditResult, algorithm: str, defense: str, *, fixed: boo
     """Return a defence's settings in the audit, by their names for `--defense-set`.
 
     Args:
-        report: of the audit.
+        report: the report of the audit.
         algorithm: that it protected.
         defense: its name.
         fixed: whether it holds only while the same clients take part, so that every client must be in a sum. Noise

@@ -20,10 +20,10 @@ class TooFewNumbers:
     """A client whose messages hold fewer numbers than its rows.
 
     Attributes:
-        rounds: of the run.
+        rounds: the number of rounds of the run.
         numbers: entries of all messages of the client.
-        rows: of the client.
-        columns: of a row.
+        rows: the number of rows of the client.
+        columns: the number of columns of a row.
     """
 
     rounds: int

@@ -55,7 +55,8 @@ class Group:
 
     Attributes:
         tone: how the verdict looks.
-        names: of the algorithms or secrets, as they are usually written; one empty name where there is but one.
+        names: the names of the algorithms or secrets, as they are usually written; one empty name where there is but
+            one.
         words: the verdict, with the names where they are few.
     """
 

@@ -28,7 +28,7 @@ class Outcome:
     """What protects one client's data in one algorithm.
 
     Attributes:
-        name: of the algorithm, as it is usually written.
+        name: the name of the algorithm, as it is usually written.
         kind: `safe` (plain messages hold), `held` (a protection holds), `fixed` (one holds while the same clients take
             part in every round), `unknown` (under some protection no leak was found, but its attacks failed or scatter
             too much), or `open` (none holds).
@@ -59,8 +59,8 @@ def _outcome(report: AuditResult, name: str, level: float, cells: Sequence[Cell]
     """Sort one algorithm; `None` where plain messages leak and no protection was attacked.
 
     Args:
-        report: of the audit.
-        name: of the algorithm in the report.
+        report: the report of the audit.
+        name: the name of the algorithm in the report.
         level: leakage that is accepted.
         cells: on one client's data in the views of the server alone.
     """

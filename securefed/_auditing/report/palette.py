@@ -18,7 +18,7 @@ class Tone:
     """How one verdict looks.
 
     Attributes:
-        name: of its style class.
+        name: the name of its style class.
         words: the verdict on a first screen, for a reader who knows no statistics.
         mark: a character that tells it without colour.
         light: (ground, ink on that ground, word on the page) on a light page.

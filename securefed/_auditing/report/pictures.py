@@ -38,7 +38,7 @@ class Pair:
     Attributes:
         caption: what they show.
         truth: picture of the secret, as a `data:` URI.
-        estimate: picture of the reconstruction, likewise.
+        estimate: picture of the reconstruction, as a `data:` URI.
     """
 
     caption: str

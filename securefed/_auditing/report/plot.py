@@ -37,7 +37,7 @@ class Plot:
         x_ends: values at the left and right ends; exponents of ten if `log_x`.
         y_ends: values at the lower and upper ends; exponents of ten if `log_y`.
         log_x: whether the axis is logarithmic; the methods take the values themselves all the same.
-        log_y: likewise.
+        log_y: the same for the vertical axis.
 
     Attributes:
         parts: the SVG so far; `str` of the plot closes it.
@@ -115,10 +115,10 @@ def figure(title: str, note: str, plot: Plot, names: Sequence[str] = ()) -> str:
     """Put a plot below its title and note, and above the names of its lines.
 
     Args:
-        title: of the figure.
+        title: the title of the figure.
         note: what the figure shows; empty for none.
         plot: the drawing.
-        names: of the lines, in the order of their colours and dashes.
+        names: the names of the lines, in the order of their colours and dashes.
     """
     keys = "".join(f"<li>{_key(index)}{escape(name)}</li>" for index, name in enumerate(names))
     legend = f'<ul class="keys">{keys}</ul>' if names else ""

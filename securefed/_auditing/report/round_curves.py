@@ -29,7 +29,7 @@ def curves_of(results: Iterable[SeedResult], secrets: Mapping[str, str]) -> Iter
     """For each algorithm and setting: errors by rounds seen, and condition numbers of attacks that solve a system.
 
     Args:
-        results: of all seeds.
+        results: the results of all seeds.
         secrets: by algorithm, the kind of its secret.
     """
     traces = [trace for result in results for trace in result.traces]

@@ -44,8 +44,8 @@ class Remedy:
         leakage: the smallest leak that is excluded, as far as the attacks see: the largest upper end of an interval,
             or what the attack that sees best would have noticed if that is more; over the views of the server alone.
         bytes: traffic, as a multiple of that of plain messages; NaN where these were not run.
-        utility: of its final model.
-        lost: utility of plain messages' model less this one; NaN likewise.
+        utility: the utility of its final model.
+        lost: utility of plain messages' model less this one; NaN where plain messages were not run.
     """
 
     defense: str
@@ -103,7 +103,7 @@ def remedies(report: AuditResult, algorithm: str, level: float, views: Sequence[
     Every attack on one of `views` counts with the upper end of its interval, and so does membership that was found.
 
     Args:
-        report: of the audit.
+        report: the report of the audit.
         algorithm: its name in the report.
         level: leakage that is accepted.
         views: names of the views that count.

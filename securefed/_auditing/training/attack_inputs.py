@@ -38,7 +38,7 @@ class AttackInputs:
         text: the tokens in the rows; `None` where rows are no tokens.
         facts: what runs of the step on known rows show; `None` where there is no step to run.
         budget: time that is left.
-        share: of the audit's `seconds`, the share that the attacks on one view of one run get, less where more seconds
+        share: the share of the audit's `seconds` that the attacks on one view of one run get, less where more seconds
             would have the audit take slower steps; 0 where it is not known.
         asked: seconds of the audit that attacks asked for which had too little time (`ask_for`).
     """
@@ -136,8 +136,8 @@ class AttackInputs:
         """Return the change that all members would cause together: the mean of theirs, weighted as the observed one.
 
         Args:
-            rows: of all members, in the members' order.
-            seed: of the members' draws.
+            rows: the rows of all members, in the members' order.
+            seed: the seed of the members' draws.
         """
         changes, first = [], 0
         for place, count in enumerate(self.rows):

@@ -117,8 +117,8 @@ class TorchTraining:
 
         Args:
             state: that the client receives.
-            rows: of the client.
-            seed: of the global random generators during the step.
+            rows: the rows of the client.
+            seed: the seed of the global random generators during the step.
 
         Returns:
             By name, the trained state less the received one, in double precision; counters of batches included.

@@ -75,7 +75,7 @@ def alike_pairs(own: Array | None, absent: Array | None, places: Array, order: A
 
     Args:
         own: classes of the target's rows; `None` where targets are no classes.
-        absent: classes of the rows that no member has, likewise.
+        absent: classes of the rows that no member has; `None` where targets are no classes.
         places: numbers of the target's rows to pair, in the order in which they choose a partner.
         order: numbers of the rows that no member has, in the order in which they are chosen.
 
@@ -133,7 +133,7 @@ def shadow_ratios(inputs: AttackInputs, records: Records, first: int) -> Array:
     Every simulated change trains all members on rows of the prior; with a record, that replaces one row of the target.
 
     Args:
-        inputs: of the attack.
+        inputs: the inputs of the attack.
         records: to score.
         first: place of the target's first row among all members' rows.
 

@@ -3,7 +3,7 @@
 `training_seed_run` calls `read_statistics`, `read_labels` and `learn_labels` on the change that a view shows.
 
 - Statistics: with momentum m, a layer of batch normalisation moves its running mean r by r <- (1 - m) r + m (batch
-  mean), and the variance likewise. The change of r after a known number of batches gives their average.
+  mean), and its running variance by the same rule. The change of r after a known number of batches gives their average.
 - Labels in closed form: the gradient of a softmax's bias is (mean probability - share of the class).
 - Labels by regression: training on many rows of a class raises that class's output on known rows. How much is learned
   from clients that are simulated on known rows, with the caller's own step.
@@ -88,7 +88,7 @@ def _corrected(inputs: AttackInputs, found: Array, pooled: list[Array], batches:
     [0, 1]: one number for all means of a layer, and one for all its variances.
 
     Args:
-        inputs: of the attack.
+        inputs: the inputs of the attack.
         found: (numbers,) statistics as read, means and variances of all layers as `read_statistics` returns them.
         pooled: by layer the means, then the variances, of the known rows.
         batches: number of batches that the layers saw.

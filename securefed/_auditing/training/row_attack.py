@@ -77,7 +77,8 @@ class ReadRows:
         residual: relative difference of the message that they would send; NaN where it was not computed.
         explained: whether the attacker may trust the rows: their residual is small, and a second search, where one was
             needed, ended at the same rows. The closed form of a single row is exact, and checked where labels allow it.
-        evaluations: of each start of the search at most, all widths together; 0 where a closed form gave the rows.
+        evaluations: the largest number of evaluations of a start of the search, all widths together; 0 where a closed
+            form gave the rows.
     """
 
     rows: Array
@@ -118,10 +119,11 @@ def recover_rows(inputs: AttackInputs, seconds: float, *, evaluations: int | Non
     """Recover the rows behind a change.
 
     Args:
-        inputs: of the attack.
+        inputs: the inputs of the attack.
         seconds: from which the number of evaluations of a search follows. The choice of label counts comes on top, so
             that a search may take longer.
-        evaluations: of each start, in place of as many as the seconds allow; 0 leaves the search out.
+        evaluations: the number of evaluations of each start, in place of as many as the seconds allow; 0 leaves the
+            search out.
 
     Returns:
         The rows of the first method that explains the message: closed form, then search. Where the step cannot be
@@ -211,7 +213,7 @@ def _search(
     """Count labels in the last layer and search for rows, with as many evaluations as given or as the time allows.
 
     Args:
-        inputs: of the attack.
+        inputs: the inputs of the attack.
         inversion: the search, with the simulation of the step that it differentiates.
         message: (parameters,) the message that this simulation would send.
         gradient: (parameters,) the mean gradient that follows from it, for the labels.

@@ -32,7 +32,7 @@ class StepFacts:
 
     Attributes:
         rows: number of rows of these runs.
-        seconds: of one run.
+        seconds: the seconds that one run takes.
         draw_spread: relative difference of two runs from other draws; 0 for a step that draws nothing.
         rate: c of the best fit change = -c gradient; the learning rate of a single gradient step.
         residual: ||change + c gradient|| / ||change||.
@@ -80,7 +80,7 @@ def probe_step(training: TorchTraining, state: State, rows: TrainedRows, seed: i
         training: model, loss and step.
         state: that a client receives.
         rows: known to the attacker.
-        seed: of the draws.
+        seed: the seed of the draws.
 
     Raises:
         DataError: the step fails; see `TorchTraining.change`.

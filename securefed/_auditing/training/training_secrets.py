@@ -47,7 +47,7 @@ class TrainingSecrets:
     Attributes:
         clients: all clients' rows.
         target: the client; `None` for all together.
-        seed: of the run.
+        seed: the seed of the run.
         statistics: for each client (numbers,) its standardised statistics, and those of all rows last; empty arrays
             without layers of batch normalisation.
         text: the tokens in the rows; `None` where rows are no tokens.
@@ -85,7 +85,8 @@ class TrainingSecrets:
         """Score an estimate beside the guess.
 
         Args:
-            estimate: of rows, labels, statistics or tokens; `estimate.secret` says which. All but rows need a target.
+            estimate: an estimate of rows, labels, statistics or tokens; `estimate.secret` says which. All but rows need
+                a target.
 
         Returns:
             One score, in a list, as `SeedResult.record` takes it.
@@ -167,7 +168,7 @@ def layer_statistics(module: nn.Module, modes: Mapping[str, bool], rows: Tensor)
 
     Args:
         module: with the weights that a client received; it is copied.
-        modes: of its parts, as the step used them.
+        modes: the modes of its parts, as the step used them.
         rows: (rows, ...) inputs.
 
     Returns:

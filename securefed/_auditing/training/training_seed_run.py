@@ -66,11 +66,12 @@ class TrainingSeedRun:
     """Attacks on one view of one run.
 
     Attributes:
-        name: of the audited training.
-        inputs: of the attacks: the observed change, the model and step, and the rows that the attacker knows.
-        secrets: of the target, and how estimates of them are scored.
+        name: the name of the audited training.
+        inputs: the inputs of the attacks: the observed change, the model and step, and the rows that the attacker
+            knows.
+        secrets: the secrets of the target, and how estimates of them are scored.
         population: rows that no client has; `None` where the other clients' rows stand in for them.
-        result: of the seed; attempts, and attacks that did not apply, are recorded in it.
+        result: the result of the seed; attempts, and attacks that did not apply, are recorded in it.
         image_shape: (height, width) of rows that are pictures; `None` otherwise.
     """
 

@@ -296,7 +296,7 @@ class FactoredVector(NDArrayOperatorsMixin):
     Attributes:
         frame: the group of clients.
         vectors: the a_j, by `id` of the stored vector: a number for all clients, or (clients, 1).
-        steps: the c_s, by number of the step, likewise.
+        steps: the c_s, by number of the step: a number for all clients, or (clients, 1).
         rest: the entries of all parameters that are formed in every step.
     """
 

@@ -54,7 +54,7 @@ class FAPSClient:
     Attributes:
         beta: penalty beta_i.
         basis: X_i, (features, rank); `None` before the first contribution, which starts at the Z it is sent.
-        mask: W_i = -(I - X X^T) S_i X  (16); `None` likewise.
+        mask: W_i = -(I - X X^T) S_i X  (16); `None` before the first contribution.
         round: k, the contributions counted so far.
         distance: ||X X^T - Z Z^T||_F when rule (25) last looked.
         gram: S_i; it never goes into a checkpoint.
@@ -88,7 +88,7 @@ class FAPS(SubspaceMethod):
         inner_tolerance: eps_x of these rules.
         inner_cap: largest number of inner iterations.
         inner_steps: exactly so many inner iterations instead of a rule.
-        reach: of the rule of that name, in units of the distance from X_i to Z.
+        reach: the setting of the rule of that name, in units of the distance from X_i to Z.
 
     The paper's test matrices (23)-(24) have singular values xi^(1 - i). The default rule stops by itself; exactly 10
     steps are the published speed on these matrices and fragile (11 or more, or 2, cost two to four times the

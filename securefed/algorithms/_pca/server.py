@@ -74,8 +74,8 @@ class SubspaceMethod(Algorithm[SubspaceServer, Any]):
 
     Attributes:
         rank: p, the number of components.
-        tolerance: of the stop rule: relative for "energy", in units of the squared data for "kkt"; 0 never stops by
-            it, `None` is 1e-10 and 1e-4 respectively.
+        tolerance: the tolerance of the stop rule: relative for "energy", in units of the squared data for "kkt"; 0
+            never stops by it, `None` is 1e-10 and 1e-4 respectively.
         max_rounds: stop after so many rounds.
         stop: "energy" is rule (27), the relative change of sum ||A_i^T Z||_F^2; "kkt" stops at the first Z with
             ||(I - Z Z^T) sum S_i Z||_F <= tolerance, which is then the output.

@@ -71,7 +71,7 @@ class PrivateFedAvg(FedAvg):
         max_grad_norm: C, the L2 norm of a row's gradient after clipping.
         noise_multiplier: the noise's standard deviation over C.
         epsilon: a client refuses a round that would cost it more than this in all; `None`: no limit.
-        delta: of epsilon.
+        delta: the delta of epsilon.
 
     Neighbours: one row of one client is there, or is not (opacus accounts for Poisson sampling); n_i is public. Rows of
     different clients do not add up, so the run costs the largest of the clients' epsilons.
