@@ -56,7 +56,7 @@ def repeatability(attack: Attack, observed: View, target: Target, found: Reconst
     """Repeat an attack on perturbed messages.
 
     Args:
-        attack: whose estimate is `found`.
+        attack: the attack whose estimate is `found`.
         observed: the view that it was made from.
         target: as given to the attack.
         found: the estimate; it explains the messages.

@@ -69,7 +69,7 @@ class AbstractKeyHolder(ABC):
         """Decrypt one batch.
 
         Args:
-            ciphertexts: as they travel, uint8 (count, bytes of a ciphertext).
+            ciphertexts: the ciphertexts as they travel, uint8 (count, bytes of a ciphertext).
             survivors: number of clients whose sum it is said to be.
             sender: the party that asks.
 

@@ -72,7 +72,7 @@ def sign(key: SharedKey, signer: bytes, session: Session, client: ClientId, ciph
         signer: the client's private key, 32 bytes.
         session: with the exchange context that this client received.
         client: its id.
-        ciphertexts: as they travel, uint8 (count, bytes).
+        ciphertexts: the ciphertexts as they travel, uint8 (count, bytes).
 
     Returns:
         The signature, uint8 (64,).
@@ -90,7 +90,7 @@ def check_signature(
         key: the public part of the threshold keys, with the clients' public keys.
         session: run, exchange number, cohort, plan and exchange context.
         client: the client that is said to have signed.
-        ciphertexts: as they travel, uint8 (count, bytes).
+        ciphertexts: the ciphertexts as they travel, uint8 (count, bytes).
         signature: uint8 (64,).
         sender: the party that sent them, named in errors: the client, or a server that passes them on.
 

@@ -137,7 +137,7 @@ def prove(
         holder: i, the client that answers.
         share: s_i.
         ciphertexts: what it decrypted.
-        answers: from `partial`.
+        answers: the answers, from `partial`.
         context: bytes that name run, exchange, plan and holder (`signed_uploads.context`); a proof is valid for no
             other.
     """

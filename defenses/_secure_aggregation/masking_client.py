@@ -172,7 +172,7 @@ def client_upload(state: MaskingClient, encoded: Tensors | None) -> tuple[Maskin
     """Mask the contribution; return the next state and the upload's body. The root of all secrets is erased with it.
 
     Args:
-        state: from `client_accept`, with or without precomputed masks.
+        state: the state that `client_accept` returned, with or without precomputed masks.
         encoded: the contribution, int64 tensors in fixed point, named as in the plan. A client that sits out gives
             `None`: it masks uniform integers, so that the sum opens to noise.
 

@@ -103,7 +103,7 @@ class PinnedIdentities:
         """Record that the fingerprint of these identities was compared with another party's.
 
         Args:
-            identities: from `pin`.
+            identities: the identities, from `pin`.
             heard: `Identities.fingerprint` as the other party has it; spaces and case do not matter.
 
         Returns:

@@ -95,7 +95,7 @@ def remaining_masks(state: MaskingServer, answers: RevealedShares) -> list[Signe
     """Derive the masks left in the sum: each survivor's own, and those of each dead client's pairs with survivors.
 
     Args:
-        state: after the uploads.
+        state: the state after the uploads.
         answers: the shares that clients revealed.
 
     Returns:
@@ -136,7 +136,7 @@ def _blame(state: MaskingServer, row: int, kind: int, answers: RevealedShares) -
     """Find the client to blame: a holder whose share does not match its dealer's tag, or else the dealer.
 
     Args:
-        state: after the uploads.
+        state: the state after the uploads.
         row: the dealer's row among the share dealers.
         kind: `SEED` or `MASK_KEY`, whichever was reconstructed.
         answers: the shares that it was reconstructed from.

@@ -177,7 +177,7 @@ def by_revealed(
         algorithm: the algorithm, which selects clients.
         answers: by candidate, the scalars that it revealed.
         cohort: number of clients to choose.
-        round: for the error.
+        round: number of the round, for the error.
 
     Raises:
         RoundVoid: no candidate did.

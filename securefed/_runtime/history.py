@@ -17,7 +17,7 @@ class RoundHistory:
     """One completed training round.
 
     Attributes:
-        round: from 0.
+        round: number of the round, from 0.
         exchange: number of the exchange that made the round's sum, as its messages carry it. A round takes one exchange
             for each attempt, so that exchange numbers run ahead of round numbers.
         survivors: ids of the clients in the sum.

@@ -126,7 +126,7 @@ class Enrolment:
         """Invite SuperNodes until all parties have enrolled or the time is over.
 
         Args:
-            seconds: to wait for all parties.
+            seconds: how long to wait for all parties.
             least: number of clients that must have enrolled by then; all by default. Key holders are needed in any
                 case.
             poll: seconds between two queries for replies and for new SuperNodes.

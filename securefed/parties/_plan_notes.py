@@ -24,7 +24,7 @@ def noted(plan: Plan, largest_weight: float | None) -> Plan:
 
     Args:
         plan: the plan of the sum.
-        largest_weight: that a client may have; `None` for a sum without weights.
+        largest_weight: the largest weight that a client may have; `None` for a sum without weights.
     """
     for note in (_weights(plan, largest_weight), _noise(plan)):
         if note:

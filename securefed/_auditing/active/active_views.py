@@ -37,7 +37,7 @@ class ActiveAudit:
 
     Attributes:
         name: the name of the algorithm.
-        algorithm: with the hyper-parameters of its audit case (the setting in which it is audited).
+        algorithm: the algorithm with the hyper-parameters of its audit case (the setting in which it is audited).
         prepared: the clients' data.
         secrets: kinds of secrets that are attacked, such as `gram` or `samples`.
         victim: the client that is attacked.

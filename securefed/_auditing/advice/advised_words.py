@@ -189,7 +189,7 @@ class AdvisedAnswer:
 
     Attributes:
         words: what to do and what it costs, in a few sentences.
-        setting: whose command is shown below the words; `None` for none.
+        setting: the setting whose command is shown below the words; `None` for none.
     """
 
     words: str

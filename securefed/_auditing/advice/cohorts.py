@@ -98,7 +98,7 @@ def simulate(
             replacement.
         rows: rows of a client; `None` for the mean of those clients.
         norm: clipping norm.
-        epsilon: for all rounds together.
+        epsilon: the epsilon of all rounds together.
         delta: the delta that goes with epsilon.
         share: share of the clients whose sum the protocol opens at the least. Each client adds so much noise that the
             sum over this share meets epsilon; a sum over all clients then has 1 / sqrt(share) times the noise it needs.

@@ -121,7 +121,7 @@ class _Priced:
         """Measure one epsilon.
 
         Args:
-            epsilon: for one row, over the whole run.
+            epsilon: the epsilon for one row, over the whole run.
             rate: learning rate.
             clip: norm to which a row's gradient is clipped.
             clear: utility of the user's algorithm without a defence.

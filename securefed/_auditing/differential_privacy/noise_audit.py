@@ -72,7 +72,8 @@ class NoiseAudit:
         tradeoff: bound over independent exchanges by Gaussian trade-off curves, which fails with half the probability
             that `confidence` leaves the others; 0 where the noise is not (nearly) Gaussian, or clients are sampled.
         deviation: upper bound on the noise's standard deviation in units of the planned one, from exchanges without the
-            canary; it fails with a quarter of that probability. NaN where it is not known. Below 1, noise is missing.
+            canary; it fails with a quarter of that probability. Below 1 there is less noise than planned. NaN where the
+            noise is not (nearly) Gaussian, or clients are sampled.
         refused: the defence's error if it refused a canary, whose bounds are then 0; empty otherwise.
         scores: the scores of the independent exchanges, for membership rates.
         inside: whether the canary was there, for each score.
@@ -126,7 +127,7 @@ def audit_noise(
     """Audit one exchange of a defence that adds noise.
 
     Args:
-        defense: with noise.
+        defense: a defence with noise.
         delta: the delta of the epsilon that its plan states.
         runs: number of exchanges with a canary, and of as many without.
         canaries: number of bits of the one run.
@@ -195,7 +196,7 @@ class _CanaryExchanges:
     """Exchanges of canary clients under one defence.
 
     Args:
-        defense: with noise.
+        defense: a defence with noise.
         clients: number of clients.
         shape: number of tensors of a contribution, and of entries of each.
         clip: largest norm of a contribution; that of the plan by default.
@@ -321,7 +322,7 @@ def released_sum(defense: Defense, planned: Plan, clients: Sequence[Callable[[Pl
     """Run one exchange through a defence's own code: sum the clients' encoded messages, decode and release the sum.
 
     Args:
-        defense: with noise.
+        defense: a defence with noise.
         planned: its plan; the exchange draws secrets of its own.
         clients: for each client in the sum, the function that encodes its message.
     """

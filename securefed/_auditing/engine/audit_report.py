@@ -115,7 +115,7 @@ def make_report(
     """Gather the results of all subjects and seeds.
 
     Args:
-        subjects: in the order of the report.
+        subjects: the subjects, in the order of the report.
         results: the results of every subject and seed, in any order.
         defenses: names of those that were to run, in the order of the report.
         shared: settings of the whole audit, `seeds` among them.

@@ -75,7 +75,7 @@ def missing(
     attack that ran on a view in no seed is not listed either: it is taken not to apply there.
 
     Args:
-        algorithms: that were to run, without the unfit ones.
+        algorithms: the algorithms that were to run, without the unfit ones.
         defenses: under which each of them was to run.
         seeds: number of runs of each algorithm and defence, numbered from 0.
         attempts: attacks that ran.

@@ -105,7 +105,7 @@ class Gap:
         view: name of the view; empty where the run itself ended.
         attack: name of the attack; empty where the run itself ended.
         seed: the seed of the run.
-        reason: in a sentence.
+        reason: the reason, in a sentence.
     """
 
     algorithm: str
@@ -143,7 +143,7 @@ class Tradeoff:
 
     Attributes:
         algorithm: its name.
-        epsilon: for all rounds together.
+        epsilon: the epsilon of all rounds together.
         seed: the seed of the run.
         leakage: the leakage of the client's secret, by the strongest attack on what the server publishes; NaN where
             none applies.

@@ -161,7 +161,7 @@ def seeds_for(leakage: Interval, null: Interval, limit: float) -> int | None:
     and intervals as normal: 1.96 standard errors each way.
 
     Args:
-        leakage: as seen so far; at least two seeds.
+        leakage: the leakage as seen so far; at least two seeds.
         null: leakage of the null as seen so far; at least two seeds.
         limit: the limit of the gate, a leakage.
 

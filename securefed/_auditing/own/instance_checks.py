@@ -91,7 +91,7 @@ def locate_failure(method: Algorithm[Any, Any], error: Exception, seed: int) -> 
 
     Args:
         method: the instance.
-        error: that the run raised.
+        error: the error that the run raised.
         seed: the seed of the run.
     """
     # the client and its round are read off the stack frame of the client's runtime, which the traceback holds

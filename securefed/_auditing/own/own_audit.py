@@ -68,7 +68,7 @@ def audit_algorithm(
         feature_bound: declared range of the data; the largest entry of all clients by default.
         view: "server" (one client in the clear), "sum only" (what secure aggregation leaves).
         fit: limits of the attack that fits rows to the messages, such as its number of starts.
-        seconds: for all attacks together, without the runs themselves. Attacks that a slow client step keeps from
+        seconds: time for all attacks together, without the runs themselves. Attacks that a slow client step keeps from
             ending are skipped by name. A null may take as long as its attack did, even where the seconds are spent by
             then. 900 seconds are far more than a step of milliseconds needs.
         active: also attack an instance with a server that chooses its broadcasts (view `active server`), outside
@@ -128,7 +128,7 @@ class OwnSubject:
         rounds: the number of rounds of each run.
         seeds: number of runs.
         options: the options of the attacks.
-        seconds_left: for all attacks that are still to come.
+        seconds_left: time left for all attacks that are still to come.
         clients: number of clients.
         labelled: whether the clients have labels.
         label_counts: whether counts of labels were a secret in some run.

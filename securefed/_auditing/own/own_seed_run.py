@@ -70,7 +70,7 @@ class AttackOptions:
     """Options of the attacks on a user's own algorithm.
 
     Attributes:
-        views: that are attacked.
+        views: the views that are attacked.
         population: rows like the clients', for the membership attack; `None` for the other clients' rows.
         feature_bound: declared range of the data; `None` for the largest entry of all clients.
         fit: limits of the fitting attack.

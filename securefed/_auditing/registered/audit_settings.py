@@ -29,7 +29,7 @@ class Settings:
         delta: the delta that goes with epsilon.
         noise: by (epsilon, number of rounds) the noise multiplier that meets (epsilon, delta): the noise's standard
             deviation over the clipping norm.
-        epsilons: for the curve of leakage and utility against epsilon; may be empty.
+        epsilons: the epsilons for the curve of leakage and utility against epsilon; may be empty.
         every_seed: whether the defences themselves run in every round of every seed. Otherwise they run the first
             rounds of the first seed; a cheaper run that only quantises, checked to have the same sums, stands for the
             rest.

@@ -122,10 +122,10 @@ def noise_words(epsilon: float, norm: float, threshold: int, clients: int, preci
     """Describe distributed noise under secure aggregation by all that sets its size.
 
     Args:
-        epsilon: for all rounds together.
-        norm: to which a contribution is clipped.
+        epsilon: the epsilon of all rounds together.
+        norm: the L2 norm to which a contribution is clipped.
         threshold: fewest clients over which a sum opens, for whom the noise is sized.
-        clients: in a round.
+        clients: number of clients in a round.
         precision: words on the bits of a number that begin with a comma; may be empty.
     """
     return f"distributed noise (epsilon {epsilon:g}, clip {norm:.3g}) under {sums_words(threshold, clients, precision)}"
@@ -160,7 +160,7 @@ def distributed(
 
     Args:
         norm: L2 norm to which a contribution is clipped.
-        epsilon: for all rounds together.
+        epsilon: the epsilon of all rounds together.
         delta: the delta that goes with epsilon.
         rounds: number of training rounds.
         layout: the tensors of one contribution, which the noise's exact epsilon depends on.

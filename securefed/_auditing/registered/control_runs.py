@@ -37,7 +37,7 @@ class ControlRuns:
 
     Attributes:
         recorded: the run under audit.
-        algorithm: with the hyper-parameters under test.
+        algorithm: the algorithm with the hyper-parameters under test.
         public: public facts of the recorded run.
         seed: the seed of the rows and of the clients' draws.
     """

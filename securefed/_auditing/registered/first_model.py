@@ -31,7 +31,7 @@ def begun_as(transcript: Transcript, algorithm: Algorithm[Any, Any], public: Pub
 
     Args:
         transcript: the transcript of the recorded run.
-        algorithm: with the hyper-parameters that the attacker believes.
+        algorithm: the algorithm with the hyper-parameters that the attacker believes.
         public: public facts of the run.
     """
     first = next((record for record in transcript.records if record.kind == "train"), None)
@@ -50,7 +50,8 @@ def beginning_at(algorithm: KnownStart, begun: Array) -> KnownStart:
     """Return the algorithm with another w^0.
 
     Args:
-        algorithm: whose class is derived from; the copy has its hyper-parameters, name and printed form.
+        algorithm: the algorithm of whose class a subclass is made; the copy has its hyper-parameters, name and printed
+            form.
         begun: (parameters,) the first model as one vector.
     """
     kind: Any = type(algorithm)

@@ -96,7 +96,7 @@ def audit(
         seeds: runs of each cell; a report to rely on needs 10.
         epsilon: the epsilon of the defence with noise, over all rounds together.
         delta: the delta that goes with epsilon.
-        epsilons: for curves of leakage and utility against epsilon, over three seeds.
+        epsilons: the epsilons for curves of leakage and utility against epsilon, over three seeds.
         acceptable: leakage to the server up to which a defence counts as a remedy in the report.
         every_seed: run secure aggregation and Paillier themselves in every round of every seed. Otherwise they run the
             first rounds of the first seed, whose sums are checked against a run that only quantises; that run stands
@@ -253,7 +253,7 @@ def _run(
     """Run all tasks but those that `unfinished` holds.
 
     Args:
-        tasks: to run.
+        tasks: the tasks to run.
         workers: number of processes.
         work: runs a task.
         progress: as in `audit`.

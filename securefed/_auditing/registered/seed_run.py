@@ -344,7 +344,7 @@ class SeedRun:
         A run that noise drives out of the algorithm's domain ends with its last good round, and the report says so.
 
         Args:
-            defense: that protects the contributions.
+            defense: the defence that protects the contributions.
             rounds: number of training rounds; that of the audit case by default.
             schedule: (round) -> clients that take part; all by default.
 

@@ -105,7 +105,8 @@ def audit_transcript(
 
     Args:
         transcript: the transcript of the run.
-        algorithm: with the hyper-parameters that the attacker believes; or several candidates if they are unknown.
+        algorithm: the algorithm with the hyper-parameters that the attacker believes; or several candidates if they are
+            unknown.
         target: the client attacked.
         attacks: names; by default all, of fits of one problem only the strongest.
         clients: every client's rows if they are known, for a score.
@@ -242,7 +243,7 @@ class _Candidate:
         """Run an attack on a view, or on the rounds before the first gap where it needs unbroken ones.
 
         Args:
-            attack: to run.
+            attack: the attack to run.
             observed: the view.
             see: makes the same view of a control run.
         """
@@ -347,7 +348,7 @@ class _AttackedControl:
     """What one attack reached on a control.
 
     Attributes:
-        residual: that it left.
+        residual: the residual that it left.
         explained: whether its estimate explains the control's messages to their rounding.
         recovered: whether its estimate is within `SMALL` of the control's rows; only checked on the control on data
             like the estimate, false on the other.

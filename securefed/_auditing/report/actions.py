@@ -48,7 +48,7 @@ class Action:
     """One thing to do.
 
     Attributes:
-        what: in a few words, as an instruction.
+        what: what to do, in a few words, as an instruction.
         why: a sentence or two, with the figures.
         steps: (sentence, text to paste) pairs: what to run, or the settings; the text may be empty.
         link: words that lead to the steps.

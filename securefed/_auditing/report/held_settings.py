@@ -32,7 +32,7 @@ def settings_of(report: AuditResult, algorithm: str, defense: str, *, fixed: boo
 
     Args:
         report: the report of the audit.
-        algorithm: that it protected.
+        algorithm: the algorithm that it protected.
         defense: its name.
         fixed: whether it holds only while the same clients take part, so that every client must be in a sum. Noise
             keeps the threshold that it was sized for.

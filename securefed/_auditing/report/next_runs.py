@@ -56,7 +56,7 @@ class NextRun(NamedTuple):
 
     Attributes:
         why: what is open, its cause, and what the command changes, in one sentence.
-        command: to paste; empty where nothing smaller is left to try.
+        command: the command to paste; empty where nothing smaller is left to try.
     """
 
     why: str

@@ -59,7 +59,7 @@ def strongest(cells: Iterable[Cell], *, by_owner: bool = False) -> dict[tuple[st
     """Select the cell of highest `weight` for each situation: algorithm, defence, view and secret.
 
     Args:
-        cells: to select from.
+        cells: the cells to select from.
         by_owner: count all secrets of one owner (a client, the federation) as one, as the report's first tables do.
     """
     out: dict[tuple[str, str, str, str], Cell] = {}

@@ -26,7 +26,7 @@ def attacked_network(training: TorchTraining, state: State, known: Tensor) -> Fl
 
     Args:
         training: model, loss, and by part of the model whether the step used it in training mode (`modes`).
-        state: that a client receives.
+        state: the state that a client receives.
         known: rows like those that the model takes; whole numbers, such as tokens, stay whole in a probe.
 
     Returns:

@@ -66,7 +66,7 @@ class TorchTraining:
     """The model, its loss and the caller's step.
 
     Args:
-        model: with the weights that every client receives.
+        model: the model with the weights that every client receives.
         loss: see `LossFunction`.
         step: see `LocalStep`; `None` where only a recording of it is known, so that no attack can simulate it.
         layout: of the model's named inputs; `None` where it takes one tensor.
@@ -116,7 +116,7 @@ class TorchTraining:
         """Train a copy on some rows.
 
         Args:
-            state: that the client receives.
+            state: the state that the client receives.
             rows: the rows of the client.
             seed: the seed of the global random generators during the step.
 

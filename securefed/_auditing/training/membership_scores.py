@@ -134,7 +134,7 @@ def shadow_ratios(inputs: AttackInputs, records: Records, first: int) -> Array:
 
     Args:
         inputs: the inputs of the attack.
-        records: to score.
+        records: the records to score.
         first: place of the target's first row among all members' rows.
 
     Raises:

@@ -39,7 +39,7 @@ class ObservedChange:
         target: the client attacked.
         members: clients whose changes are in `change`.
         shares: weight of each member's change in `change`; they sum to 1.
-        state: that every client received.
+        state: the state that every client received.
         change: mean change of the members' states by name, weighted by `shares`.
         null: the same with another client's rows in place of the target's; `None` where that is unknown.
     """

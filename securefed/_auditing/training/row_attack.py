@@ -120,8 +120,8 @@ def recover_rows(inputs: AttackInputs, seconds: float, *, evaluations: int | Non
 
     Args:
         inputs: the inputs of the attack.
-        seconds: from which the number of evaluations of a search follows. The choice of label counts comes on top, so
-            that a search may take longer.
+        seconds: the time from which the number of evaluations of a search follows. The choice of label counts comes on
+            top, so that a search may take longer.
         evaluations: the number of evaluations of each start, in place of as many as the seconds allow; 0 leaves the
             search out.
 
@@ -218,7 +218,7 @@ def _search(
         message: (parameters,) the message that this simulation would send.
         gradient: (parameters,) the mean gradient that follows from it, for the labels.
         first: evidence of the first layer, where the search starts; `None` without.
-        seconds: that it may take.
+        seconds: the time that it may take.
         evaluations: as in `recover_rows`.
 
     Raises:

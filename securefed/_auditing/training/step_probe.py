@@ -78,7 +78,7 @@ def probe_step(training: TorchTraining, state: State, rows: TrainedRows, seed: i
 
     Args:
         training: model, loss and step.
-        state: that a client receives.
+        state: the state that a client receives.
         rows: known to the attacker.
         seed: the seed of the draws.
 

@@ -167,7 +167,7 @@ def layer_statistics(module: nn.Module, modes: Mapping[str, bool], rows: Tensor)
     """Compute means and unbiased variances at every layer of batch normalisation, over all rows as one batch.
 
     Args:
-        module: with the weights that a client received; it is copied.
+        module: the module with the weights that a client received; it is copied.
         modes: the modes of its parts, as the step used them.
         rows: (rows, ...) inputs.
 

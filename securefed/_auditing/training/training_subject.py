@@ -53,8 +53,8 @@ class TrainingSubject:
         clients: their rows.
         population: rows that no client has and the attacker knows; `None` where the other clients' rows stand in.
         classes: number of classes; 0 where the rows' targets (y) are no classes.
-        views: that are attacked.
-        seconds: for all attacks together.
+        views: the views that are attacked.
+        seconds: time for all attacks together.
         slower: by how much longer a step takes on all rows, where clients were cut to fewer; 1 where they were not.
         facts: what the first probe of the step showed; `None` before it, and where there is no step to run.
         asked: seconds of the audit that would have given more time to what was cut down or left out.
@@ -214,7 +214,7 @@ def cut_to_budget(
         training: model, loss and step.
         clients: their rows.
         seeds: number of runs.
-        seconds: for all attacks together.
+        seconds: time for all attacks together.
 
     Returns:
         The clients, a sentence where rows were left out, how many times longer the step takes on all rows, and the
