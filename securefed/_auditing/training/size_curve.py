@@ -91,7 +91,7 @@ def measure_sizes(
         prior: the rows that the attacker of one client knows, by its number.
         classes: number of classes.
         text: the tokens in the rows, whose sequences span checks recover; `None` where rows are no tokens.
-        seconds: time for all of it. Steps that run once come first, and smaller sizes before larger ones;
+        seconds: time for all of it. Steps that run once come first, and smaller sizes before larger ones.
             `SizeCurve.reasons` names the sizes for which no time was left.
     """
     curve, budget, most = SizeCurve(), TimeBudget.of(seconds), min(len(rows) for rows in clients)
