@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from securefed._hyperparameters import check_integer, check_number, check_positive
+from securefed._hyperparameters import check_integer, check_number
 from securefed._tensors import Array
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError
@@ -41,13 +41,12 @@ class RelatedGraphs:
     graphs: tuple[Array, ...]
 
 
-def rbf_graph(vertices: int, rng: np.random.Generator, *, width: float = 0.5, cut: float = 0.7) -> Array:
-    """Draw an RBF graph: points in the unit square, weights exp(-dist^2 / (2 width^2)) where at least `cut`."""
+def rbf_graph(vertices: int, rng: np.random.Generator, *, cut: float = 0.7) -> Array:
+    """Draw points in the unit square, and join them with weights exp(-dist^2 / (2 .5^2)) that are at least `cut`."""
     check_integer("vertices", vertices, 2)
-    check_positive("width", width)
     check_number("cut", cut, below=1, positive=True)
     points = rng.uniform(size=(vertices, 2))
-    weights = np.exp(-((points[:, None] - points[None]) ** 2).sum(axis=-1) / (2 * width**2))
+    weights = np.exp(-((points[:, None] - points[None]) ** 2).sum(axis=-1) / (2 * 0.5**2))
     np.fill_diagonal(weights, 0)
     return np.where(weights < cut, 0.0, weights)
 
@@ -57,7 +56,7 @@ def rewired(base: Array, common: Array, rng: np.random.Generator) -> Array:
 
     Args:
         base: adjacency matrix (vertices, vertices) of the graph whose number of edges is kept.
-        common: that of a part of it.
+        common: adjacency matrix of a part of `base`.
         rng: source of all randomness.
     """
     heads, tails = np.triu_indices(len(base), 1)
@@ -112,19 +111,18 @@ def related_graphs(
     return _drawn(lambda: _sharing(clients, shared, rng, vertices), smallest_degree)
 
 
-def graphs_at_distances(
-    shares: Sequence[float], rng: np.random.Generator, *, vertices: int = 20, smallest_degree: float = SMALLEST_DEGREE
-) -> RelatedGraphs:
+def graphs_at_distances(shares: Sequence[float], rng: np.random.Generator, *, vertices: int = 20) -> RelatedGraphs:
     """Draw an RBF graph G_1, and a graph for each share q of its edges to keep (ppgl Table III, case 2).
 
-    The first client has G_1 itself. `common` is G_1; the kept parts are nested. Redrawn like `related_graphs`.
+    The first client has G_1 itself. `common` is G_1; the kept parts are nested. They are drawn until every degree is
+    above `SMALLEST_DEGREE`.
     """
 
     def draw() -> RelatedGraphs:
         base = rbf_graph(vertices, rng)
         return RelatedGraphs(base, (base, *(rewired(base, part, rng) for part in nested_parts(base, shares, rng))))
 
-    return _drawn(draw, smallest_degree)
+    return _drawn(draw, SMALLEST_DEGREE)
 
 
 def smooth_signals(graph: Array, rows: int, rng: np.random.Generator, *, noise: float = 0.1) -> Dataset:
