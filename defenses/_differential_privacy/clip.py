@@ -27,7 +27,7 @@ _EPS = float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True)
 class Clip(Transform):
-    """Scale a contribution x to x min(1, norm / ||x||), with the norm over all tensors together.
+    """Scales a contribution x to x min(1, norm / ||x||), with the norm over all tensors together.
 
     Attributes:
         norm: the largest L2 norm that leaves a client.
@@ -68,7 +68,7 @@ class Clip(Transform):
 
 @dataclass(frozen=True)
 class ClipEach(Transform):
-    """Scale every tensor by itself to a norm of its own, as `Clip` scales the whole contribution.
+    """Scales every tensor by itself to a norm of its own, as `Clip` scales the whole contribution.
 
     The contribution's L2 norm is then at most the root of the sum of the squared norms; noise is sized for that.
 
@@ -90,7 +90,7 @@ class ClipEach(Transform):
     def __post_init__(self) -> None:
         if self.norm is None and not self.norms:
             raise ConfigError(f"{self.name}: give a norm for all tensors, or one for each by name")
-        for norm in [norm for _, norm in self.norms] + ([] if self.norm is None else [self.norm]):
+        for norm in [*dict(self.norms).values(), *([] if self.norm is None else [self.norm])]:
             _check_norm(self.name, norm)
 
     def __str__(self) -> str:

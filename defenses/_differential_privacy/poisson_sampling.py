@@ -26,7 +26,7 @@ from securefed.errors import PlanError
 
 @dataclass(frozen=True)
 class PoissonCohort(Transform):
-    """Send a client's clipped contribution with probability `sampler.rate`, else zeros; divide the sum by the rate.
+    """Sends a client's clipped contribution with probability `sampler.rate`, else zeros; divides the sum by the rate.
 
     So a release estimates the sum over all clients without bias. Methods that divide by the survivors' weights need no
     change: all clients answer, so all are survivors. It is for methods whose clients remember nothing between rounds: a

@@ -84,7 +84,7 @@ class Result(ShapeRepr):
 
 
 class Server(RoundEngine):
-    """Run an algorithm over clients that a transport reaches.
+    """Runs an algorithm over clients that a transport reaches.
 
     Args:
         terms: what all parties agreed on.
