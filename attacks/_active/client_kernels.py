@@ -88,7 +88,7 @@ class ClientKernels:
         """Return why the attack cannot run, or `None`."""
         if len(situation.members) < 2:
             return "It separates clients in a sum, and this view holds the client's own messages."
-        reason = self.traps.why_not(situation, client_channels)
+        reason = self.traps.applies(situation, client_channels)
         if reason == NOT_POOLED:
             return (
                 "It gives each client channels of a convolution, one more than pictures have colours; none fits here."

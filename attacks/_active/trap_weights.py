@@ -108,12 +108,8 @@ class TrapWeights:
     name: ClassVar[str] = "active/trap_weights"
     secret: ClassVar[str] = "samples"
 
-    def applies(self, situation: Situation) -> str | None:
-        """Return why the attack cannot run, or `None`."""
-        return self.why_not(situation)
-
-    def why_not(self, situation: Situation, measure: MeasureInputs = layer_inputs) -> str | None:
-        """Return why the attack cannot run on layers that are measured so, or `None`; arguments as in `layers`."""
+    def applies(self, situation: Situation, measure: MeasureInputs = layer_inputs) -> str | None:
+        """Return why the attack cannot run on layers whose inputs `measure` finds (`layers`), or `None`."""
         if (reason := why_no_method(situation.target)) is not None:
             return reason
         client = SimulatedClient(situation)

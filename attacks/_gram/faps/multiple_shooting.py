@@ -174,9 +174,8 @@ class MultipleShooting:
                 gaps.append(_weight(counts[k - 1]) * (self._coordinates_of(k, V) - self._block(point, k)))
         except (LinAlgError, DivergenceError):
             return np.full(1, np.nan)
-        return self._stack(
-            self._relative_residuals(subspaces, masks), self._of_gram(point[: self._coordinates.count])[0], gaps
-        )
+        scalars, _ = self._equations.scalar_residuals_and_slopes(point[: self._coordinates.count])
+        return self._stack(self._relative_residuals(subspaces, masks), scalars, gaps)
 
     def linearised(self, point: Array, counts: Array) -> tuple[Array, Array]:
         """Return `residual` and its derivative (equations, parameters)."""
@@ -202,16 +201,12 @@ class MultipleShooting:
                 link = self._jacobian_rows(self._coordinate_tangents(k, V, dV), k - 1)
                 link[:, self._columns(k)] -= np.eye(self._subspace_size)
                 links.append(weight * link)
-        scalars, slopes = self._of_gram(point[:size])
+        scalars, slopes = self._equations.scalar_residuals_and_slopes(point[:size])
         scalar_rows = np.zeros((len(slopes), len(point)))
         scalar_rows[:, :size] = slopes
         return self._stack(self._relative_residuals(subspaces, masks), scalars, gaps), np.vstack(
             [*rows, scalar_rows, *links]
         )
-
-    def _of_gram(self, x: Array) -> tuple[Array, Array]:
-        """Return the residuals of tr(Z_k^T S Z_k) and lambda_1(S), and their derivative by the parameters of S."""
-        return self._equations.scalar_residuals_and_slopes(x)
 
     @property
     def _subspace_size(self) -> int:
