@@ -51,6 +51,13 @@ def exponent_bits(bits: int, randomness: RandomnessKind) -> int:
     )
 
 
+def check_randomness(name: str, bits: int, randomness: object) -> None:
+    """Raise `ConfigError`, which begins with `name`, unless this kind of randomness exists for keys of `bits` bits."""
+    if randomness not in RANDOMNESS_KINDS:
+        raise ConfigError(f"{name}: randomness must be one of {', '.join(RANDOMNESS_KINDS)}; got {randomness!r}")
+    exponent_bits(bits, randomness)
+
+
 class FixedBasePowers:
     """Raises one base to many exponents modulo n^2, by a table of its powers in radix 2^w.
 

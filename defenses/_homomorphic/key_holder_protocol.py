@@ -16,7 +16,7 @@ subclasses say what is promised, and what is not if server and key holder collud
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Generic, TypeVar
 
@@ -107,8 +107,7 @@ class KeyHolderAggregation(Aggregation, Generic[C]):
         Raises:
             ConfigError: more clients are invited than the plan is for.
         """
-        if len(session.cohort) > session.plan.clients:
-            raise ConfigError(f"a cohort of {len(session.cohort)} exceeds the planned {session.plan.clients} clients")
+        check_cohort(session)
         return EncryptedSumServer(session), KEY, {KEY_HOLDER: {}}
 
     def server_step(
@@ -122,10 +121,7 @@ class KeyHolderAggregation(Aggregation, Generic[C]):
         """
         session = state.session
         asked = session.cohort if state.stage == UPLOAD else (KEY_HOLDER,)
-        for party, message in replies.items():
-            if party not in asked:
-                raise MalformedError(party, f"the server did not ask it at stage {state.stage!r}")
-            message.check(run=session.run, round=session.round, stage=state.stage, sender=party, receiver=SERVER)
+        check_replies(replies, session, state.stage, asked)
         if state.stage == UPLOAD:
             if len(replies) < session.plan.threshold:
                 raise TooFewSurvivors(
@@ -136,6 +132,20 @@ class KeyHolderAggregation(Aggregation, Generic[C]):
             raise TooFewSurvivors(f"the key holder did not answer at stage {state.stage!r}; the round is void")
         reply = replies[KEY_HOLDER]
         return self._distribute(state, reply) if state.stage == KEY else self._finish(state, reply)
+
+
+def check_cohort(session: Session) -> None:
+    """Raise `ConfigError` if more clients are invited than the plan is for."""
+    if len(session.cohort) > session.plan.clients:
+        raise ConfigError(f"a cohort of {len(session.cohort)} exceeds the planned {session.plan.clients} clients")
+
+
+def check_replies(replies: Mapping[PartyId, Message], session: Session, stage: str, asked: Collection[PartyId]) -> None:
+    """Raise `MessageRefused` unless every reply is of a party that was asked, and of this exchange and stage."""
+    for party, message in replies.items():
+        if party not in asked:
+            raise MalformedError(party, f"the server did not ask it at stage {stage!r}")
+        message.check(run=session.run, round=session.round, stage=stage, sender=party, receiver=SERVER)
 
 
 def threshold_of(threshold: int | None, clients: int) -> int:

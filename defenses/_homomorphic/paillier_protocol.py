@@ -25,7 +25,7 @@ from securefed._messages import KEY_HOLDER, SERVER, Aggregate, ClientId, Message
 from securefed._tensors import Array, Tensors
 from securefed.defenses._base import Outgoing, Plan, Session, UploadContext, check_request
 from securefed.defenses._homomorphic import cipher, key_pinning
-from securefed.defenses._homomorphic.encryption_randomness import RANDOMNESS_KINDS, RandomnessKind, exponent_bits
+from securefed.defenses._homomorphic.encryption_randomness import RandomnessKind, check_randomness, exponent_bits
 from securefed.defenses._homomorphic.key_holder import CIPHERTEXTS, DECRYPT, KEY, PLAINTEXTS, SURVIVORS, KeyHolder
 from securefed.defenses._homomorphic.key_holder_protocol import (
     CONTRIBUTE,
@@ -87,11 +87,7 @@ class Paillier(KeyHolderAggregation[EncryptingClient]):
             raise ConfigError(
                 f"{self.name}: bits must be a multiple of 64 and at least {self.least_bits}; got {self.bits}"
             )
-        if self.randomness not in RANDOMNESS_KINDS:
-            raise ConfigError(
-                f"{self.name}: randomness must be one of {', '.join(RANDOMNESS_KINDS)}; got {self.randomness!r}"
-            )
-        exponent_bits(self.bits, self.randomness)
+        check_randomness(self.name, self.bits, self.randomness)
         if self.public is not None and self.public.bits != self.bits:
             raise ConfigError(f"{self.name}: bits is {self.bits}, but the given key has {self.public.bits} bits")
         if self.threshold is not None and not (type(self.threshold) is int and self.threshold >= 2):

@@ -20,14 +20,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from securefed._messages import SERVER, Aggregate, ClientId, Message, PartyId
+from securefed._messages import Aggregate, ClientId, Message, PartyId
 from securefed._persistence.packing import from_bytes, local
 from securefed._tensors import Array, Tensors
 from securefed.defenses._base import Aggregation, Outgoing, Plan, Session, UploadContext, check_request
 from securefed.defenses._homomorphic import cipher, threshold_cipher
-from securefed.defenses._homomorphic.encryption_randomness import RANDOMNESS_KINDS, RandomnessKind, exponent_bits
+from securefed.defenses._homomorphic.encryption_randomness import RandomnessKind, check_randomness
 from securefed.defenses._homomorphic.key_holder import CIPHERTEXTS, DECRYPT
-from securefed.defenses._homomorphic.key_holder_protocol import CONTRIBUTE, UPLOAD
+from securefed.defenses._homomorphic.key_holder_protocol import CONTRIBUTE, UPLOAD, check_cohort, check_replies
 from securefed.defenses._homomorphic.key_set import InsecureKeySet, KeyDealer, KeySet, check_threshold
 from securefed.defenses._homomorphic.packing import Packing
 from securefed.defenses._homomorphic.paillier_protocol import randomness_assumptions
@@ -125,11 +125,7 @@ class ThresholdPaillier(Aggregation):
     hides: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.randomness not in RANDOMNESS_KINDS:
-            raise ConfigError(
-                f"{self.name}: randomness must be one of {', '.join(RANDOMNESS_KINDS)}; got {self.randomness!r}"
-            )
-        exponent_bits(self.bits, self.randomness)
+        check_randomness(self.name, self.bits, self.randomness)
         if self.keys is not None:
             self._check_keys(self.keys)
         elif self.bits < 2048 or self.bits % 64:
@@ -306,8 +302,7 @@ class ThresholdPaillier(Aggregation):
         Raises:
             ConfigError: more clients than planned, or one without an identity.
         """
-        if len(session.cohort) > session.plan.clients:
-            raise ConfigError(f"a cohort of {len(session.cohort)} exceeds the planned {session.plan.clients} clients")
+        check_cohort(session)
         shared = self._keys(session.plan).shared
         without_identity = [client for client in session.cohort if client not in shared.identities]
         if without_identity:
@@ -327,11 +322,7 @@ class ThresholdPaillier(Aggregation):
             TooFewSurvivors: too few clients uploaded or answered.
         """
         session = state.session
-        asked = session.cohort if state.stage == UPLOAD else state.waiting
-        for party, message in replies.items():
-            if party not in asked:
-                raise MalformedError(party, f"the server did not ask it at stage {state.stage!r}")
-            message.check(run=session.run, round=session.round, stage=state.stage, sender=party, receiver=SERVER)
+        check_replies(replies, session, state.stage, session.cohort if state.stage == UPLOAD else state.waiting)
         shared = self._keys(session.plan).shared
         return collect(shared, state, replies) if state.stage == UPLOAD else open_sum(shared, state, replies)
 
