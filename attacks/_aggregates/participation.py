@@ -2,8 +2,9 @@
 
 P is 1 where a client (column) contributed to the sum of a round (row), else 0. If messages do not change over the
 rounds, a combination w of the sums with P^T w = the client's unit vector is that client's message. Users make a
-`ParticipationMatrix` of a view (what the server observes of a run) to see which clients the changing survivors of its
-rounds expose under secure aggregation. The function `disaggregate` starts from one, and fits messages that change.
+`ParticipationMatrix` from a view (what the server observes of a run). It shows which clients secure aggregation exposes
+when the survivors change from round to round. The function `disaggregate` starts from one, and fits messages that
+change.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _RANK_TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class ParticipationMatrix:
-    """Matrix of the clients that contributed to the sum of each round.
+    """The matrix P: which clients contributed to the sum of each round.
 
     Attributes:
         clients: ids of the columns, ascending.

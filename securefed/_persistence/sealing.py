@@ -21,9 +21,9 @@ The nonce of GCM is constant (zeros), since each file key encrypts one message.
 
 Guarantees: without the key the file reveals its length, its generation, and by the fingerprint whether another file is
 sealed under the same key; nothing else. `open` refuses a file that was altered, cut, written under another key, of
-another kind, or replaced by one in the clear, each by an error of its own. With `anchor`, it also refuses an older file
-in place of the newest, and a file whose anchor is gone or was set back by several writes. It accepts an anchor that is
-one write behind, since a crash between the writes of file and anchor leaves it so.
+another kind, or replaced by one in the clear, by an error that says so. With `anchor`, it also refuses an older file in
+place of the newest, and a file whose anchor is gone or was set back by several writes. It accepts an anchor that is one
+write behind, since a crash between the writes of file and anchor leaves it so.
 
 Not guaranteed: anything after an attacker has read the key. Without an anchor a copy of an older file opens. With an
 anchor an attacker can still reset file and anchor to the same write, so keep the anchor where whoever can replace the
