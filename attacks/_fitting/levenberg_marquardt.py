@@ -19,6 +19,7 @@ Transtrum and Sethna, arXiv:1201.5885.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Protocol
@@ -136,8 +137,7 @@ def levenberg_marquardt(
             few steps are refused.
         patience: limit after which a search without progress stops; without it, the search goes on.
         stepper: rule for the steps; `NielsenDamping` by default.
-        least: relative decrease of the norm below which a step is the last. Meant for residuals whose minimum is not
-            zero.
+        least: relative decrease of the norm below which a step is the last, for residuals whose minimum is not zero.
 
     Returns:
         The point of least norm that the search reached; its norm is infinite where r(start) is not finite.
@@ -355,14 +355,12 @@ class GeodesicAcceleration:
 class _DampedLeastSquares:
     """Damped least squares with one Jacobian whose columns are scaled to unit length.
 
-    Small systems use the singular value decomposition, large ones the normal equations. The squared condition number
-    of the latter costs digits of a step but not of the solution, since each step computes the residual anew.
+    Small systems use the singular value decomposition; large ones, and those where it does not converge, the normal
+    equations. Their squared condition number costs digits of a step, not of the solution: residuals are computed anew.
     """
 
     _LARGE = 150
-    """Largest number of unknowns for which the singular value decomposition is used; beyond, the normal equations save
-    time.
-    """
+    """Most unknowns for which the singular value decomposition is used; beyond, the normal equations save time."""
     _ROUND_OFF = 1e-15
     """Least damping of the normal equations, with which they can be factorised."""
 
@@ -370,7 +368,9 @@ class _DampedLeastSquares:
         # J = matrix * scale, the matrix with columns of unit length; those below 1e-12, round-off alone, stay short
         self.scale = np.maximum(np.linalg.norm(jacobian, axis=0), 1e-12)
         self.matrix = jacobian / self.scale
-        self._svd = None if len(self.scale) > self._LARGE else np.linalg.svd(self.matrix, full_matrices=False)
+        self._svd = None
+        with suppress(LinAlgError):
+            self._svd = np.linalg.svd(self.matrix, full_matrices=False) if len(self.scale) <= self._LARGE else None
         self._normal = self.matrix.T @ self.matrix if self._svd is None else None
         self._top = self._largest()
 

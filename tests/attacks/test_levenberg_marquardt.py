@@ -99,3 +99,14 @@ def test_a_jacobian_that_is_not_finite_ends_the_search_at_a_finite_point(make, r
         assert found.norm == np.linalg.norm(rosenbrock(found.point)) < np.linalg.norm(rosenbrock(START))
     else:
         assert found.jacobian.size == 0
+
+
+def test_a_decomposition_that_does_not_converge_leaves_the_search_to_the_normal_equations(monkeypatch) -> None:
+    def fails(*args, **kwargs):
+        raise np.linalg.LinAlgError("SVD did not converge")
+
+    monkeypatch.setattr(np.linalg, "svd", fails)
+    found = levenberg_marquardt(
+        slopes, START, steps=100, goal=1e-12, residual=rosenbrock, stepper=GeodesicAcceleration(rosenbrock)
+    )
+    np.testing.assert_allclose(found.point, [1.0, 1.0], atol=1e-10)
