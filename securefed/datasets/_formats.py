@@ -117,8 +117,9 @@ class TextTable:
 
 
 def read_csv(path: Path) -> TextTable:
-    """Read a table with a header line, fields separated by commas, or by bars where the header holds one.
+    """Read a table with a header line, fields separated by commas.
 
+    By bars where the header holds one, and by semicolons where it holds one and no comma, as spreadsheets export them.
     A field that holds a separator stands in quotes. Names lose outer blanks.
 
     Raises:
@@ -127,7 +128,8 @@ def read_csv(path: Path) -> TextTable:
     try:
         # utf-8-sig: published tables start with a byte-order mark that would become part of the first name
         with _open_text(path, "utf-8-sig") as file:
-            separator = "|" if "|" in file.readline() else ","
+            header = file.readline()
+            separator = "|" if "|" in header else ";" if ";" in header and "," not in header else ","
             file.seek(0)
             lines = list(csv.reader(file, delimiter=separator))
     except (OSError, EOFError, zlib.error, csv.Error) as error:

@@ -76,7 +76,7 @@ def _from_table(path: Path, owner: str, label: str) -> LoadedDataset:
             break
     if not columns:
         raise DataError(f"{path} has no column of features beside labels and owner")
-    data = Dataset(np.column_stack([_numbers(path, name, values) for name, values in columns.items()]), y)
+    data = Dataset(_features(path, columns), y)
     return LoadedDataset(data, path.stem.removesuffix(".csv"), _bound(data), groups=groups, features=tuple(columns))
 
 
@@ -149,15 +149,31 @@ def _numbered(values: Array) -> Array:
     return whole if whole.min() >= 0 else np.asarray(np.unique(whole, return_inverse=True)[1])
 
 
-def _numbers(path: Path, name: str, values: Any) -> Array:
-    """Return a feature's values as numbers; raise `DataError` for text."""
+def _features(path: Path, columns: Mapping[str, Any]) -> Array:
+    """Return the features, (rows, columns); raise one `DataError` for all columns that hold something else."""
+    numbers = {name: _numbers(values) for name, values in columns.items()}
+    if refused := [_described(name, columns[name]) for name, values in numbers.items() if values is None]:
+        raise DataError(
+            f"{path}: features must be numbers, and these columns hold other cells: {', '.join(refused)}; write "
+            "categories as 0 and 1, fill empty cells or drop their rows, leave out names and dates, and name the "
+            "columns of labels and owners (--label-column, --owner-column)"
+        )
+    return np.column_stack([values for values in numbers.values() if values is not None])
+
+
+def _numbers(values: Any) -> Array | None:
+    """Return a column as numbers; `None` where a cell is none."""
     try:
         return np.asarray(values).astype(np.float64)
-    except (ValueError, TypeError) as error:
-        raise DataError(
-            f"{path}: column {name!r} is a feature and must hold numbers ({error}); encode it, drop it, or name it as "
-            "the column of labels or of owners"
-        ) from error
+    except (ValueError, TypeError):
+        return None
+
+
+def _described(name: str, values: Any) -> str:
+    """Describe a column with cells that are no numbers: its name, the first such cell, and how many there are."""
+    cells = [cell for cell in np.asarray(values).tolist() if _numbers([cell]) is None]
+    first = "an empty cell" if _is_blank(cells[0]) else repr(cells[0])
+    return f"{name!r} ({first}; {len(cells)} of {len(values)} rows)"
 
 
 def _bound(data: Dataset) -> float:

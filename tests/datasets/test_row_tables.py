@@ -32,7 +32,7 @@ def test_a_table_gives_features_numbered_labels_and_owners(table: Path) -> None:
 
 
 def test_columns_that_are_no_numbers_or_not_there_are_refused_by_name(table: Path) -> None:
-    with pytest.raises(DataError, match="column 'hospital' is a feature and must hold numbers"):
+    with pytest.raises(DataError, match=r"'hospital' \('north'; 3 of 3 rows\).*--owner-column"):
         load(table, label="outcome")
     with pytest.raises(DataError, match=r"no column 'clinic'.*age, dose, hospital, outcome"):
         load(table, owner="clinic", label="outcome")
@@ -40,6 +40,21 @@ def test_columns_that_are_no_numbers_or_not_there_are_refused_by_name(table: Pat
         load("digits", label="y")
     with pytest.raises(DataError, match="no column 'hospital' that says whose row it is"):
         load("digits", owner="hospital")
+
+
+def test_one_error_names_all_columns_without_numbers_and_what_to_do(table: Path) -> None:
+    table.write_text("id,age,dose,y\nA1,30,0.5,1\nA2,,1.5,0\nA3,52,NA,1\n")
+    with pytest.raises(DataError) as refused:
+        load(table)
+    named = "'id' ('A1'; 3 of 3 rows), 'age' (an empty cell; 1 of 3 rows), 'dose' ('NA'; 1 of 3 rows)"
+    assert named in str(refused.value) and "leave out" in str(refused.value)
+
+
+def test_semicolons_separate_fields_where_the_header_has_no_comma(table: Path) -> None:
+    table.write_text(TABLE.replace(",", ";"))
+    assert load(table, owner="hospital", label="outcome").features == ("age", "dose")
+    table.write_text(TABLE.replace("dose", "dose;mg"))  # a name of a table with commas
+    assert load(table, owner="hospital", label="outcome").features == ("age", "dose;mg")
 
 
 @pytest.mark.parametrize(
