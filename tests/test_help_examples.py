@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import typer
 
+from securefed._commands.base import parse_settings
 from securefed._commands.cli import app
+from securefed._commands.named_run import build
+from securefed.defenses._base import defenses
 
 ROOT: Any = typer.main.get_command(app)
 
@@ -40,6 +44,13 @@ def parse(words: list[str]) -> None:
 @pytest.mark.parametrize("example", examples())
 def test_an_example_of_help_parses(example: str) -> None:
     parse(shlex.split(example)[1:])
+
+
+@pytest.mark.parametrize("example", [text for text in examples() if "--defense " in text and "--defense-set" in text])
+def test_an_example_sets_what_the_defence_has(example: str) -> None:
+    words = shlex.split(example)
+    settings = parse_settings([value for option, value in pairwise(words) if option == "--defense-set"])
+    build(defenses, words[words.index("--defense") + 1], settings)  # raises for a setting that there is not
 
 
 def test_every_command_has_an_example_and_what_does_not_exist_is_refused() -> None:

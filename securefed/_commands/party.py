@@ -67,7 +67,7 @@ def identity(
     "securefed party terms terms.json --like update.csv --no-base --clients 3 --threshold 2 "
     "--identity 0=north.key.pub --identity 1=south.key.pub --identity 2=west.key.pub\n\n"
     "securefed party terms terms.json --like model.safetensors --clients 5 --local '*running_*' --rounds 10\n\n"
-    "securefed party terms terms.json --like update.npz --clients 5 --defense ddp --defense-set clipping_norm=1 "
+    "securefed party terms terms.json --like update.npz --clients 5 --defense ddp --defense-set clip_norm=1 "
     "--defense-set noise_multiplier=1"
 )
 def terms(
