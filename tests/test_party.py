@@ -174,7 +174,7 @@ def test_a_model_binds_the_round_and_metrics_are_summed(here: Path) -> None:
     def both(*arguments: Any, code: int = 0) -> str:
         return party(*arguments, "--terms", "bound.json", code=code)
 
-    assert "give --base" in both("sum", "exchange", code=2)
+    assert "give --base" in (shown := both("sum", "exchange", code=2)) and "--no-base" in shown
     for _ in range(8):
         shown = both("sum", "exchange", "--base", "model.npz")
         if "complete" in shown:
@@ -239,6 +239,7 @@ def test_mistakes_are_named_with_what_to_do(here: Path) -> None:
         "terms", "t", "--like", "update-0.npz", "--clients", 3, *fraction, code=2
     )
     server()
+    assert "--party must be 0 to 2" in party("contribute", "exchange", "--terms", "terms.json", "--party", 3, code=2)
     assert "--without 7" in server("--without", 7, code=2)
     assert "holds the messages of a run" in server("--state", "another.state", code=2)
     assert "give client 0 its private identity" in party(
@@ -258,7 +259,26 @@ def test_mistakes_are_named_with_what_to_do(here: Path) -> None:
     bare = ("contribute", "exchange", "--terms", "terms.json", "--party", 0, "--identity", "0.key")
     assert "give --update FILE" in party(*bare, code=2)
     assert "lacks 'b'" in party(*bare, "--update", small(), code=2)
+    (empty := Path("elsewhere")).mkdir()
+    assert "0.state, give --state" in contribute(0, "--state", empty / "client-0.state", code=2)
     assert "is answered" in contribute(0)  # positive control: nothing was used up
+
+
+def test_a_client_is_told_when_the_round_is_complete(here: Path) -> None:
+    for _ in range(8):
+        if "complete" in server():
+            break
+        shown = [contribute(client) + contribute(client) for client in range(3)]
+        assert all("The server's turn is next" in text for text in shown)
+    assert "Round 1 is complete" in (shown := contribute(0)) and "turn is next" not in shown
+
+
+def test_terms_of_a_long_table_say_that_rows_are_summed_one_by_one(here: Path) -> None:
+    Path("patients.csv").write_text("age,dose\n61,1\n48,2\n")
+    said = "row by row: all sites need the same 2 rows"
+    assert said in party("terms", "t", "--like", "patients.csv", "--clients", 3)
+    Path("means.csv").write_text("age,dose\n61,1\n")
+    assert "row by row" not in party("terms", "u", "--like", "means.csv", "--clients", 3)
 
 
 def small() -> str:
@@ -273,7 +293,8 @@ def small() -> str:
         ("a.csv", b"w,b\n1\n", "line 2 has 1 fields"),
         ("a.csv", b"w\n1,5\n", "line 2 has 2 fields"),
         ("a.csv", b"w\n\xff\n", "UTF-8"),
-        ("a.csv", b"w;b\n1;2\n", "decimal point"),
+        ("a.csv", b"w;b\n1;2\n", "column 'w;b' holds '1;2' in line 2"),
+        ("a.csv", b"age,sex\n61,0\n48,f\n", "column 'sex' holds 'f' in line 3"),
         ("a.npz", b"PK", "no .npz file"),
         ("a.npz", b"", "no .npz file"),
         ("a.safetensors", b"12345678", "no .safetensors file"),

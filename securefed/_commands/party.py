@@ -116,6 +116,9 @@ def terms(
     if path.exists() and path.read_bytes() != data:
         raise ConfigError(f"{path} holds other terms; the parties may have it already: give another path")
     write_whole(path, data)
+    shape = made.tensors[0].shape
+    if like.suffix.lower() == ".csv" and shape:
+        say(f"{like} is summed row by row: all sites need the same {shape[0]} rows, in the same order.")
     say(str(plan), f"Terms: {path}, fingerprint {_fingerprint(made)}. It must be the same at all sites.")
 
 

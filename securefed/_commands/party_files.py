@@ -195,11 +195,19 @@ def _read_csv(data: bytes) -> dict[str, Any]:
         raise DataError("the first line must hold a different name for each column, and numbers must follow")
     if odd := [number for number, row in enumerate(rows[1:], 2) if len(row) != len(names)]:
         raise DataError(f"line {odd[0]} has {len(rows[odd[0] - 1])} fields, and there are {len(names)} names")
-    try:
-        table = np.array([[float(field) for field in row] for row in rows[1:]])
-    except ValueError as error:
-        raise DataError(f"every field below the names must be a number with a decimal point: {error}") from error
+    table = np.array([[_number(field, name, line) for field, name in zip(row, names, strict=True)]
+                      for line, row in enumerate(rows[1:], 2)])  # fmt: skip
     return {name: column[0] if len(column) == 1 else column for name, column in zip(names, table.T, strict=True)}
+
+
+def _number(field: str, name: str, line: int) -> float:
+    try:
+        return float(field)
+    except ValueError as error:
+        raise DataError(
+            f"column {name!r} holds {field!r} in line {line}; an update is numbers alone, with decimal points, between "
+            "commas, such as a site's counts or means, not its patients"
+        ) from error
 
 
 def make_identity(path: Path) -> bytes:

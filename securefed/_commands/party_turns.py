@@ -105,6 +105,8 @@ def answer(at: Exchange, party: int, identity: bytes | None, mine: Contribution)
     Raises:
         ConfigError, DataError, StorageError, MessageRefused: as `SumClient`; nothing was answered.
     """
+    if not 0 <= party < at.terms.clients:
+        raise ConfigError(f"--party must be 0 to {at.terms.clients - 1}, a client of these terms; got {party}")
     check_private(at.state, at.folder)
     with locked(at.state):
         name = next((name for name in requests_in(at.folder) if name.party == party), None)
@@ -115,9 +117,19 @@ def answer(at: Exchange, party: int, identity: bytes | None, mine: Contribution)
         meta, tensors = stored or ({"reply": ""}, {"client": from_bytes(b"")})
         if meta["reply"] == reply.name:
             write_whole(reply, tensors["reply"].tobytes())
-            return [f"{name.place()} is answered: {reply.name}. The server's turn is next."]
+            complete = (at.folder / f"round-{name.round}-result.json").exists()
+            return [
+                describe(at.folder)
+                if complete
+                else f"{name.place()} is answered: {reply.name}. The server's turn is next."
+            ]
         if reply.exists():
             raise StorageError(f"{reply} is there, and {at.state} did not write it; give --state of the one that did")
+        if stored is None and name.stage > 1:
+            raise StorageError(
+                f"there is no {at.state}, which this client wrote in an earlier stage; go to the folder that holds "
+                f"client-{party}.state, give --state, or, if it is lost, have the server go on --without {party}"
+            )
         client = SumClient.thaw(at.terms, party, tensors["client"].tobytes(), identity=identity)
         request = read_message(at.folder / name.file("request"), _most_bytes(at.terms))
         uploads = client.wants_update(request)
@@ -248,7 +260,8 @@ class _Turn:
     def _open(self, base: Mapping[str, Any] | None, cohort: Sequence[int] | None, opened: str) -> list[str]:
         if self.at.terms.base and base is None:
             raise ConfigError(
-                "these terms bind each round to a model; give --base, the file that the clients train from"
+                "these terms bind each round to a model; give --base, the file that the clients train from, or, where "
+                "there is no model, make the terms again with --no-base"
             )
         self.server.open(base, cohort=cohort)
         self.meta["opened"] = opened
