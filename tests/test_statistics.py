@@ -222,6 +222,9 @@ def test_separate_parties_and_rows_beyond_the_bound_that_nobody_learns_of() -> N
         (lambda: Mean(shift=np.nan), ConfigError, "shift must be a finite number"),
         (lambda: LinearRegression(4, bound=8.0).simulate(PARTIES), DataError, "one target for each"),
         (lambda: LinearRegression(1).simulate([(np.ones((3, 1)), np.ones(3))]), DataError, "dependent"),
+        (lambda: LinearRegression(1).summand((np.ones((3, 1)), np.ones(3))), DataError, r"summand\(x, y\)"),
+        (lambda: Mean().estimate({"sum": np.zeros(1)}), ConfigError, "a SumServer's `result`; got dict"),
+        (lambda: Mean().estimate(None), ConfigError, "no round is complete"),
         (lambda: Mean().simulate([np.zeros((2, 1))] * 2, secure_aggregation()), ConfigError, "at least 3"),
     ],
 )

@@ -32,7 +32,7 @@ from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, ContradictionError, DataError, StorageError
 from securefed.parties._envelope import header, unwrap
 from securefed.parties._external import BASE, no_model
-from securefed.parties._terms import METRIC, UPDATE, WEIGHT, SumTerms
+from securefed.parties._terms import METRIC, UPDATE, WEIGHT, SumTerms, check_terms
 from securefed.parties._update import is_local, model_digest, read_update
 
 Update = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
@@ -84,6 +84,7 @@ class SumClient:
         file: Path | str | None = None,
         seal: Seal | None = None,
     ) -> None:
+        check_terms(terms)
         if type(party) is not int or not 0 <= party < terms.clients:
             raise ConfigError(f"party must be a whole number from 0 to {terms.clients - 1}; got {party!r}")
         self.terms, self.party = terms, party

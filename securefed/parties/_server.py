@@ -31,7 +31,7 @@ from securefed.errors import ConfigError, DataError, MessageRefused, SecureFedEr
 from securefed.parties._envelope import unwrap, wrap
 from securefed.parties._external import ExternalServer, base_array, no_model
 from securefed.parties._result import CompletedSum, SumResult, result_of
-from securefed.parties._terms import SumTerms
+from securefed.parties._terms import SumTerms, check_terms
 from securefed.parties._update import model_digest, read_update
 
 _KIND: Final = "server's state of a sum"
@@ -69,6 +69,7 @@ class SumServer:
         file: Path | str | None = None,
         seal: Seal | None = None,
     ) -> None:
+        check_terms(terms)
         self.terms = terms
         self._keep = keep_transcript
         self._invited: tuple[ClientId, ...] | None = None

@@ -391,3 +391,11 @@ def _tuples(facts: Mapping[str, Any]) -> dict[str, Any]:
         return tuple(convert(item) for item in value) if isinstance(value, list) else value
 
     return {name: convert(value) for name, value in facts.items()}
+
+
+def check_terms(terms: object) -> None:
+    """Raise `ConfigError` for terms that are no `SumTerms`, such as a file's bytes."""
+    if not isinstance(terms, SumTerms):
+        raise ConfigError(
+            f"terms must be SumTerms, not {type(terms).__name__}; read bytes by SumTerms.from_bytes(data)"
+        )

@@ -190,6 +190,8 @@ class Statistic(ABC):
             DataError: another number of columns, or more rows than declared; where `outliers` is "refuse", also a row
                 that is not finite or beyond the declared bounds.
         """
+        if isinstance(x, tuple) and y is None:
+            raise DataError("x is a pair, as `simulate` takes it; here rows and targets are two: summand(x, y)")
         rows = np.atleast_1d(np.asarray(real_array(x, "x"), np.float64))
         rows = rows[:, None] if rows.ndim == 1 else rows
         target = None if y is None else np.asarray(real_array(y, "y"), np.float64)
@@ -218,8 +220,13 @@ class Statistic(ABC):
         """Compute the statistic from the result of the sum.
 
         Raises:
+            ConfigError: no result of a sum.
             DataError: the sum holds too few rows for the statistic.
         """
+        if result is None:
+            raise ConfigError("no round is complete: `result` is None until the server has received all replies")
+        if not isinstance(result, SumResult):
+            raise ConfigError(f"estimate needs a SumServer's `result`; got {type(result).__name__}")
         noised, units = result.plan.noised, self._units()
         error = {name: result.error[name] * result.weight * units[name] for name in result.total}
         total = {name: value * units[name] for name, value in result.total.items()}

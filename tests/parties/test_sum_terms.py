@@ -149,6 +149,12 @@ def test_terms_that_were_edited_by_hand_are_read_or_refused_by_name(field: str, 
         SumTerms.from_bytes(json.dumps(content).encode())
 
 
+def test_parties_refuse_bytes_for_terms_and_say_how_to_read_them() -> None:
+    for party in (SumClient, SumServer):
+        with pytest.raises(ConfigError, match=r"SumTerms.from_bytes\(data\)"):
+            party(SumTerms.like({"w": np.zeros(3)}, clients=3).to_bytes(), *(() if party is SumServer else (0,)))
+
+
 def test_bytes_that_are_no_terms_are_refused_by_name() -> None:
     for data in (b"", b"\xff", b"null", b"[" * 100_000, b'{"format": 1}'):
         with pytest.raises(DataError):
