@@ -232,7 +232,9 @@ def by_group(data: Dataset, groups: Array, clients: int | None = None) -> list[D
 def _dealt(sizes: Array, clients: int) -> Array:
     """Deal groups of these sizes, largest first, each to the client with the fewest rows; return their clients."""
     if not 1 <= clients <= len(sizes):
-        raise ConfigError(f"{len(sizes)} groups can be dealt to 1..{len(sizes)} clients, not {clients}")
+        raise ConfigError(
+            f"the rows are of {len(sizes)} owners (groups); give 1 to {len(sizes)} clients, not {clients}"
+        )
     held, owner = np.zeros(clients, np.int64), np.empty(len(sizes), np.int64)
     for group in np.argsort(-sizes, kind="stable"):
         owner[group] = held.argmin()

@@ -235,7 +235,7 @@ def test_one_client_a_group_or_whole_groups_dealt_evenly():
     assert sorted(part.rows for part in two) == [5, 7]  # the seven of c against all the others
     with pytest.raises(DataError, match="12 rows"):
         partition.by_group(data, group[:-1])
-    with pytest.raises(ConfigError, match="4 groups"):
+    with pytest.raises(ConfigError, match="4 owners"):
         partition.by_group(data, group, 5)
 
 

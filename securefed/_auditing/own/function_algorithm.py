@@ -381,6 +381,6 @@ def _check_parameters(wrapped: FunctionAlgorithm) -> None:
         signature.bind(None, None, **dict.fromkeys(wrapped.extra))
     except TypeError as error:
         raise ConfigError(
-            f"{wrapped.name} must be callable as contribute(rows, broadcast), with parameters `labels` and `rng` where "
-            f"it wants them: {error}; bind others with functools.partial"
+            f"{wrapped.name} must be callable as contribute(rows, broadcast), and may name `labels` and `rng` behind "
+            f"these two: {error}; bind others with functools.partial"
         ) from error

@@ -218,8 +218,9 @@ def _check_model(training: TorchTraining, rows: TrainedRows) -> None:
         raise
     except Exception as error:
         raise DataError(
-            f"the model and the loss, called with one row as it is given, raised {type(error).__name__}: {error}; give "
-            "rows of the type and shape that they take, and a loss of scores (of an output object, of its `logits`)"
+            f"loss(model(x), y), called with one row as it is given, raised {type(error).__name__}: {error}; give rows "
+            "of the type and shape that they take, or a loss that does to the output (of an object, to its `logits`) "
+            "what the step does"
         ) from error
     if not torch.is_tensor(value):
         raise DataError(f"the loss returns {type(value).__name__}; attacks need a tensor that they can differentiate")
