@@ -152,7 +152,8 @@ class MessageRefused(ProtocolError):
         # it may name what the message holds, and goes into logs and states: a message is not to fill them
         reason = reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}..."
         self.sender, self.reason = sender, reason
-        super().__init__(f"message from {sender} refused: {reason}")
+        who = {-1: "the server", -2: "the key holder"}.get(sender, sender)  # their numbers, `_messages.PartyId`
+        super().__init__(f"message from {who} refused: {reason}")
 
 
 class BindingError(MessageRefused):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from securefed import _messages
-from securefed._messages import SERVER, Message, RoundRecord, SentMessage, Transcript
+from securefed._messages import KEY_HOLDER, SERVER, Message, RoundRecord, SentMessage, Transcript
 from securefed._tensors import encode
 from securefed.defenses._secure_aggregation.channel import expect_fields
 from securefed.errors import BindingError, MalformedError, ProtocolError, StorageError, VersionRefused
@@ -173,3 +173,8 @@ def test_any_single_change_to_a_stored_file_is_noticed(tmp_path_factory, data) -
         except StorageError:
             return
         assert repr(again) == stored  # a byte without meaning, such as padding of the header
+
+
+@pytest.mark.parametrize(("sender", "who"), [(SERVER, "the server"), (KEY_HOLDER, "the key holder"), (3, "3")])
+def test_a_refusal_names_the_party_in_words(sender: int, who: str) -> None:
+    assert str(MalformedError(sender, "it is cut")) == f"message from {who} refused: it is cut"

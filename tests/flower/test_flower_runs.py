@@ -215,7 +215,7 @@ def test_an_app_refuses_a_server_of_another_version_by_name_and_one_that_names_n
 
     with of_version(2):
         other = invitation.content()
-    assert "message from -1 refused: it speaks version 2" in refusal(other)
+    assert "message from the server refused: it speaks version 2" in refusal(other)
     without = invitation.content()
     [record] = without.config_records.values()
     del record["version"]
