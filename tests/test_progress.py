@@ -40,6 +40,14 @@ def test_a_terminal_gets_a_bar(monkeypatch: Any) -> None:
     assert "4/8" in shown and "part [4]" in shown
 
 
+def test_the_number_of_parts_is_known_before_the_first_is_done() -> None:
+    console = Console(file=io.StringIO())
+    with progress("audit", console) as step:
+        step(0, 8, "the first runs")
+        step(1, 8, "one is done")
+    assert console.file.getvalue() == "audit: 0 of 8 after 0 s (the first runs)\n"  # type: ignore[attr-defined]
+
+
 def test_parts_of_an_unknown_number_are_counted(monkeypatch: Any) -> None:
     monkeypatch.setattr(module, "INTERVAL", 0.0)
     console = Console(file=io.StringIO())

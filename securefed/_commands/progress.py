@@ -60,13 +60,13 @@ def _bar(console: Console) -> Progress:
 
 
 def _lines(name: str, console: Console) -> Report:
-    """Return a function that prints a line at most every `INTERVAL` seconds, with the time left at the pace so far."""
+    """Return a function that prints a line at the start and at most every `INTERVAL` seconds, with the time left."""
     started = shown = time.monotonic()
 
     def show(done: int, total: int | None, what: str) -> None:
         nonlocal shown
         now = time.monotonic()
-        if now - shown < INTERVAL:
+        if now - shown < INTERVAL and done:
             return
         shown, spent = now, now - started
         left = f", about {spent * (total - done) / done:.0f} s left" if total and done else ""

@@ -107,7 +107,7 @@ def audit(
         active: also attack with a server that chooses its broadcasts (view `active server`).
         workers: processes; all cores by default. A script calls this under `if __name__ == "__main__":`, as everything
             that starts processes; `workers=1` starts none.
-        progress: called after every task.
+        progress: called before the first task and after every one.
         keep: folder for the results so far; the same audit, started again after an interruption, continues from them.
 
     Returns:
@@ -275,6 +275,8 @@ def _run(
         if progress is not None:
             progress(len(done), len(tasks), "{}{}, seed {}".format(part, *_key(task)))
 
+    if progress is not None and not done:
+        progress(0, len(tasks), f"{part}the first one runs")
     run_all([task for task in tasks if _key(task) not in done], workers, work, finished)
     if unfinished is not None:
         unfinished.clear()
