@@ -7,8 +7,9 @@ answers them). The mod calls the app only at the upload, and its reply is summed
 
 Each request holds the terms of the sum: number of clients, defence, shapes of an update. A sum must not mix clients to
 which the server sent different records, since the difference of two sums could single one of them out. So masks and
-signatures depend on a base: the model that was sent, and a digest of the message's group and all its records. The
-digest is also one more tensor of every update, `CONTENT`, since an update has the tensors of its base.
+signatures depend on a base: the model that was sent, and a digest of the message's group, all its records, and the
+run's config. The digest is also one more tensor of every update, `CONTENT`, since an update has the tensors of its
+base.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from securefed.flower._sum_messages import (
     TRAIN,
     SumRequest,
     base_of,
+    config_digest,
     content_digest,
     digest_array,
     model_of,
@@ -80,11 +82,12 @@ def secure_mod(first: Message | SitePolicy, context: Context | None = None, call
     of the app's replies: an update leaves this SuperNode only inside the protected upload, and a message that is not
     one of a `SecureStrategy` is refused. Each request is answered at most once. Texts of errors reach the server only
     where they are about its own messages or terms.
+    Apps that were given another message, or another `context.run_config`, are not summed.
     Not guaranteed: anything against the app's own code, which reads the data and the state. Who may start apps on a
-    SuperNode is Flower's to decide (`--trusted-entities`). Nor that all apps were told the same by what no sum is bound
-    to, `context.run_config` and the messages of void rounds: let the app read what its update depends on, such as a
-    learning rate, from each message, and keep none of it. An app that raises or exits sits out; where its process is
-    killed (out of memory), the server sees that this SuperNode did not answer.
+    SuperNode is Flower's to decide (`--trusted-entities`). Nor that all apps were told the same by messages of void
+    rounds: let the app keep nothing of a message that its later updates depend on, such as a learning rate. An app that
+    raises or exits sits out; where its process is killed (out of memory), the server sees that this SuperNode did not
+    answer.
     """
     if isinstance(first, SitePolicy):
         return lambda message, context, call_next: _answer(message, context, call_next, lambda _: first)
@@ -167,6 +170,12 @@ class _Turn:
             raise _TermsRefused(
                 f"the terms are for {terms.clients} clients, and this one is called {self.request.party}"
             )
+        if self.request.run_config != config_digest(self.context.run_config):
+            raise _TermsRefused(
+                f"the run's config of this SuperNode holds {', '.join(sorted(self.context.run_config)) or 'nothing'}, "
+                "and the server sums updates under other values; give its strategy the ServerApp's: "
+                "SecureStrategy(strategy, defense, context.run_config)"
+            )
         if not terms.base or CONTENT not in terms.shapes:  # clients that were sent different records could be summed
             raise _TermsRefused("the terms do not bind updates to what the request holds; use SecureStrategy")
         standing = self.context.state.config_records.get(_STANDING + self.phase)
@@ -214,7 +223,7 @@ class _Turn:
         data = self.request.data
         if not client.wants_update(data):
             return client.receive(data)
-        digest = content_digest(self.message, self.request.weighted_by)
+        digest = content_digest(self.message, self.request.weighted_by, self.request.run_config)
         _, model = model_of(self.message, self.phase)
         metrics = [name.removeprefix(METRIC) for name in terms.shapes if name.startswith(METRIC)]
 

@@ -28,7 +28,7 @@ from securefed.defenses._chain import Link, as_defense
 from securefed.defenses._transform import ChainStage
 from securefed.errors import ConfigError
 from securefed.flower._sum_grid import SecureRound, SumGrid
-from securefed.flower._sum_messages import ARRAY, CONTENT, DIGEST_ENTRY, EVALUATE, TRAIN
+from securefed.flower._sum_messages import ARRAY, CONTENT, DIGEST_ENTRY, EVALUATE, TRAIN, config_digest
 from securefed.parties._terms import SumTerms
 
 _MAX_VOID: Final = 3
@@ -101,8 +101,8 @@ class _Wanted:
 class SecureStrategy(Strategy):
     """Runs a Flower strategy so that its server sees sums of the clients' updates, and no single one.
 
-        strategy = SecureStrategy(FedAvg(), secure_aggregation(), evaluate_metrics=("eval_loss",))    # ServerApp
-        app = ClientApp(mods=[secure_mod])                                                           # ClientApp
+        strategy = SecureStrategy(FedAvg(fraction_evaluate=0.0), secure_aggregation(), context.run_config)  # ServerApp
+        app = ClientApp(mods=[secure_mod])                                                                  # ClientApp
 
     The strategy itself stays as it is: it samples nodes, makes messages and gets one reply a phase, the weighted mean
     of the updates and of the named metrics. So strategies that work on the mean give the same model as without
@@ -113,6 +113,8 @@ class SecureStrategy(Strategy):
     Args:
         strategy: Flower's strategy.
         defense: how the sum is made: `secure_aggregation()`, or a chain that also clips and adds noise.
+        run_config: the config of the run, `context.run_config` of the ServerApp. SuperNodes whose apps were given
+            another one refuse, since a server that varies a learning rate there could single one of them out.
         train_metrics: names of the metrics of `@app.train` that are summed, beside the weight; others stay with their
             client. The weight is the strategy's `weighted_by_key`.
         evaluate_metrics: the same for `@app.evaluate`; a strategy that evaluates at the clients needs at least one.
@@ -145,6 +147,7 @@ class SecureStrategy(Strategy):
         self,
         strategy: Strategy,
         defense: Link,
+        run_config: Mapping[str, str | float] | None = None,
         *,
         train_metrics: Iterable[str] = (),
         evaluate_metrics: Iterable[str] = (),
@@ -173,6 +176,7 @@ class SecureStrategy(Strategy):
             defense, metrics, clients, bounds, largest_weight, _names(local), rounds, epsilon, ring, max_void
         )
         self._check_metrics(inner)
+        self._run_config = config_digest(run_config or {})
         self._poll, self._patience = poll, patience
         self._folder, self._seal = None if folder is None else Path(folder), seal
         self._weighted_by = str(getattr(inner, "weighted_by_key", "num-examples"))
@@ -198,8 +202,8 @@ class SecureStrategy(Strategy):
         """
         if self._secured is None or self._secured.grid is not grid:
             self._secured = SumGrid(
-                grid, self._wanted.terms, self._weighted_by, self._wanted.metrics, self._poll, self._patience,
-                self.history, self._folder, self._seal,
+                grid, self._wanted.terms, self._weighted_by, self._run_config, self._wanted.metrics, self._poll,
+                self._patience, self.history, self._folder, self._seal,
             )  # fmt: skip
         logging.getLogger("securefed.flower").info("replies are summed under %s", as_defense(self._wanted.defense).name)
         return self.strategy.start(

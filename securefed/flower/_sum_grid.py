@@ -82,6 +82,7 @@ class SumGrid(Grid):
         make_terms: function that makes the terms of a phase from its base, its number of messages and the number of
             connected SuperNodes.
         weighted_by: name of the metric that weights updates.
+        run_config: digest of the run's config (`config_digest`), to which sums are bound.
         metrics: by phase, names of the metrics that are summed. They are further tensors of the update, so that the
             reply holds their means, weighted as those of the model's arrays are.
         poll: seconds between two looks for replies.
@@ -94,6 +95,7 @@ class SumGrid(Grid):
     grid: Grid
     make_terms: Callable[[str, Mapping[str, NumPyArray], int, int], SumTerms]
     weighted_by: str
+    run_config: str
     metrics: Mapping[str, tuple[str, ...]]
     poll: float
     patience: float
@@ -173,9 +175,13 @@ class SumGrid(Grid):
     def _common_digest(self, messages: list[Message]) -> bytes:
         """Return the digest of the content that all messages have."""
         first = messages[0]
-        digest = content_digest(first, self.weighted_by)
+
+        def digest_of(message: Message) -> bytes:
+            return content_digest(message, self.weighted_by, self.run_config)
+
+        digest = digest_of(first)
         for message in messages[1:]:
-            if message.content is not first.content and content_digest(message, self.weighted_by) != digest:
+            if message.content is not first.content and digest_of(message) != digest:
                 raise ConfigError(
                     "the strategy sends different messages to different SuperNodes, and a sum is bound to one content; "
                     "send all of them the same"
@@ -270,9 +276,9 @@ class SumGrid(Grid):
                 wait = self.patience if timeout is None else min(timeout, self.patience)
             numbers = {roster.node(party): party for party in requests}
             contents = {
-                roster.node(party): SumRequest(party, self.weighted_by, self._terms[phase], data).content(
-                    message.content if uploads else None
-                )
+                roster.node(party): SumRequest(
+                    party, self.weighted_by, self.run_config, self._terms[phase], data
+                ).content(message.content if uploads else None)
                 for party, data in requests.items()
             }
             missing, needed = set(requests), server.terms.plan.threshold

@@ -2,13 +2,14 @@
 
 `SecureStrategy` makes a secure sum with the clients' SuperNodes, over Flower messages of named records. A request holds
 the version of the protocol, the terms, the number of the client it is for, the name of the metric that weights updates,
-and one message of the sum (bytes). The request for the upload also holds the strategy's own records, which the app is
-called with.
+a digest of the run's config, and one message of the sum (bytes). The request for the upload also holds the strategy's
+own records, which the app is called with.
 
 Clients that were sent different records must not be summed, since a difference could single one of them out. A secure
 sum is bound to a base, the model that updates are computed from: server and clients enter its digest into masks and
 signatures. So a digest of all records (`content_digest`) is put into the base as one more tensor (`base_of`). Each
-client's update holds that tensor too, as its update must have the tensors of the base.
+client's update holds that tensor too, as its update must have the tensors of the base. Apps also read the run's config,
+which Flower hands over apart from messages (`context.run_config`): its digest is part of the other one.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ _DATA: Final = "securefed.message"
 _VERSION: Final = "version"
 _PARTY: Final = "party"
 _WEIGHTED_BY: Final = "weighted-by"
+_RUN_CONFIG: Final = "run-config"
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,14 @@ class SumRequest:
     Attributes:
         party: number of the client that the SuperNode is, as far as the server knows; -1 where it asks for the number.
         weighted_by: name of the metric that weights this client's update.
+        run_config: digest of the run's config (`config_digest`), as the ServerApp has it.
         terms: the terms, as `SumTerms.to_bytes` wrote them.
         data: the message of the sum.
     """
 
     party: int
     weighted_by: str = ""
+    run_config: str = ""
     terms: bytes = b""
     data: bytes = b""
 
@@ -69,7 +73,14 @@ class SumRequest:
             original: the strategy's own records, where the request is for an upload.
         """
         content = RecordDict({} if original is None else dict(original))
-        content[_FACTS] = ConfigRecord({_VERSION: PROTOCOL_VERSION, _PARTY: self.party, _WEIGHTED_BY: self.weighted_by})
+        content[_FACTS] = ConfigRecord(
+            {
+                _VERSION: PROTOCOL_VERSION,
+                _PARTY: self.party,
+                _WEIGHTED_BY: self.weighted_by,
+                _RUN_CONFIG: self.run_config,
+            }
+        )
         if not self.asks_for_party:
             content[_TERMS], content[_DATA] = to_record(self.terms), to_record(self.data)
         return content
@@ -88,8 +99,8 @@ class SumRequest:
             if facts is None:
                 raise ValueError("no request of a SecureStrategy")
             check_version(facts.get(_VERSION), SERVER)
-            party, weighted_by = facts[_PARTY], facts[_WEIGHTED_BY]
-            if type(party) is not int or type(weighted_by) is not str:
+            party, weighted_by, run_config = facts[_PARTY], facts[_WEIGHTED_BY], facts[_RUN_CONFIG]
+            if type(party) is not int or type(weighted_by) is not str or type(run_config) is not str:
                 raise ValueError("a request whose fields have other types")
             if party < 0:
                 return cls(party)
@@ -98,11 +109,11 @@ class SumRequest:
             raise MalformedError(
                 SERVER,
                 f"the message holds {error}, and this SuperNode answers no other: it never uploads in the clear; run "
-                "the server's strategy as SecureStrategy(strategy, defense)",
+                "the server's strategy as SecureStrategy(strategy, defense, context.run_config)",
             ) from error
         for name in (_FACTS, _TERMS, _DATA):
             del content[name]
-        return cls(party, weighted_by, terms, data)
+        return cls(party, weighted_by, run_config, terms, data)
 
 
 def reply_content(data: bytes) -> RecordDict:
@@ -149,8 +160,15 @@ def phase_of(message: Message) -> str:
     return phase
 
 
-def content_digest(message: Message, weighted_by: str) -> bytes:
-    """Compute SHA-256 of what a client's update follows from: the message's type, group and records, the weight's name.
+def config_digest(config: Mapping[str, str | float]) -> str:
+    """Return SHA-256 of a run's config, in hexadecimal digits; the order of its entries does not count."""
+    return hashlib.sha256(json.dumps(sorted(config.items())).encode()).hexdigest()
+
+
+def content_digest(message: Message, weighted_by: str, run_config: str) -> bytes:
+    """Compute SHA-256 of what a client's update follows from.
+
+    That is the message's type, group and records, the weight's name, and the digest of the run's config.
 
     The group is a text of the strategy's choice, such as its round, which the app may read. Records and their entries
     enter in the order in which they were sent, as apps may take the first one, or read a model's arrays by their place.
@@ -161,7 +179,7 @@ def content_digest(message: Message, weighted_by: str) -> bytes:
         digest.update(len(part).to_bytes(8, "little") + part)
 
     sent = message.metadata
-    add(json.dumps(["securefed content 1", sent.message_type, sent.group_id, weighted_by]).encode())
+    add(json.dumps(["securefed content 2", sent.message_type, sent.group_id, weighted_by, run_config]).encode())
     for name, record in message.content.items():
         add(json.dumps([name, type(record).__name__]).encode())
         if isinstance(record, ArrayRecord):

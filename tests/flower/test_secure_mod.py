@@ -17,7 +17,7 @@ from securefed.defenses import Identities, new_identity, public_identity, secure
 from securefed.defenses._homomorphic import InsecurePaillier
 from securefed.errors import ConfigError, StorageError
 from securefed.flower import SitePolicy, secure_mod
-from securefed.flower._sum_messages import SumRequest
+from securefed.flower._sum_messages import SumRequest, config_digest
 from securefed.parties import SumTerms
 from tests.flower import ordinary_app
 from tests.flower.grid import LocalGrid, Node, arrived
@@ -249,7 +249,9 @@ def test_terms_that_bind_nothing_to_the_request_are_refused(settings: Any) -> No
     example = {"arrays/w": np.zeros((3, 1)), "content": np.zeros(32)}
     terms = SumTerms.like(example, clients=3, defense=secure_aggregation(), **settings)
     node = ordinary_app.grid(secure_mod).nodes[VICTIM]
-    message = Message(SumRequest(0, "num-examples", terms.to_bytes(), b"").content(), VICTIM, "train")
+    message = Message(
+        SumRequest(0, "num-examples", config_digest({}), terms.to_bytes(), b"").content(), VICTIM, "train"
+    )
     message.metadata.__dict__["_message_id"] = "1"
     reply = node.app(message, node.context)
     assert ("do not bind updates" in reply.error.reason) == bool(settings)  # the control fails for its empty message

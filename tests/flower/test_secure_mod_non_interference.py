@@ -41,6 +41,7 @@ from securefed.flower._sum_messages import (
     METRIC,
     SumRequest,
     base_of,
+    config_digest,
     content_digest,
     reply_data,
 )
@@ -54,7 +55,7 @@ from tests.contract.deviations import CLIENTS, DATA, VICTIM
 from tests.flower import ordinary_app
 from tests.flower.grid import Node
 
-WEIGHT = "num-examples"
+WEIGHT, CONFIG = "num-examples", config_digest({})
 MANY = 100
 """Schedules of the exhaustive tests."""
 OWN = Identities.generate(CLIENTS)
@@ -97,7 +98,7 @@ def bound_to(terms: SumTerms, content: RecordDict) -> np.ndarray:
     """The digest that an honest server broadcasts when it sends this content."""
     arrays = {name: np.asarray(value.numpy()) for name, value in content["arrays"].items()}
     metrics = [name.removeprefix(METRIC) for name in terms.shapes if name.startswith(METRIC)]
-    base = base_of(arrays, metrics, content_digest(flower_message(content), WEIGHT))
+    base = base_of(arrays, metrics, content_digest(flower_message(content), WEIGHT, CONFIG))
     return base_array(model_digest(read_update(base, terms.shapes, "the base")))
 
 
@@ -229,7 +230,7 @@ class ModNode(ClientNode):
         elif which == 9:
             content = RecordDict({"config": choices[0]["config"]})
         asks = message.stage == terms.defense.aggregation.upload or which == 10
-        request = SumRequest(party, weighted_by, sent, data or wrap(terms.digest, message.encode()))
+        request = SumRequest(party, weighted_by, CONFIG, sent, data or wrap(terms.digest, message.encode()))
         return flower_message(request.content(content if asks else None), kind)
 
     @staticmethod

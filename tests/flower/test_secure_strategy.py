@@ -217,37 +217,59 @@ def test_a_strategy_that_sends_different_contents_or_single_messages_is_refused(
         run(secured(Direct()), ordinary_app.grid(secure_mod))
 
 
-@pytest.mark.parametrize("told_by", ["the run's config", "a round before"])
-def test_a_server_reads_one_clients_update_by_what_no_sum_is_bound_to(told_by: str) -> None:
-    """Flower hands over the run's config apart from messages; and an app may keep what a void round told it."""
-    victim = 1007
+def obedient(message: Any, context: Any) -> Any:
+    """Train, unless the newest learning rate that the app was told, in a message or by the run's config, is 0."""
+    reply = ordinary_app.train(message, context)
+    if "lr" in message.content["config"]:
+        context.state["kept"] = ConfigRecord({"lr": message.content["config"]["lr"]})
+    kept = context.state["kept"]["lr"] if "kept" in context.state else context.run_config.get("lr")
+    if kept == 0.0:  # the model as it came
+        reply.content["arrays"] = message.content["arrays"]
+    return reply
 
-    def train(message: Any, context: Any) -> Any:
-        reply = ordinary_app.train(message, context)
-        if "lr" in message.content["config"]:
-            context.state["kept"] = ConfigRecord({"lr": message.content["config"]["lr"]})
-        kept = context.state["kept"]["lr"] if "kept" in context.state else context.run_config.get("lr")
-        if kept == 0.0:  # the model as it came
-            reply.content["arrays"] = message.content["arrays"]
-        return reply
 
-    grid = ordinary_app.grid(secure_mod, train=train)
-    strategy, rounds = secured(FedAvg(fraction_evaluate=0.0)), 1
-    if told_by == "the run's config":
-        for node in set(grid.nodes) - {victim}:
-            grid.nodes[node].begin({"lr": 0.0})
-    else:
+def test_a_run_config_that_differs_from_the_server_s_is_refused() -> None:
+    """Flower hands the run's config over apart from messages: with "lr" 0 in all but one, the sum is that one's."""
+    victim, config = 1007, {"lr": 0.1, "rounds": 1}
+    grid = ordinary_app.grid(secure_mod, train=obedient)
+    for node in grid.nodes:
+        grid.nodes[node].begin(config)
+    told = secured(FedAvg(fraction_evaluate=0.0), run_config=dict(reversed(config.items())))
+    run(told, grid, 1)
+    assert [len(entry.survivors) for entry in told.history] == [CLIENTS]  # the control
+    for node in set(grid.nodes) - {victim}:
+        grid.nodes[node].begin(config | {"lr": 0.0})
+    with pytest.raises(ConfigError, match=r"holds lr, rounds, and the server sums .* context.run_config\)"):
+        run(secured(FedAvg(fraction_evaluate=0.0), run_config=config), grid, 1)
+    other = secured(FedAvg(fraction_evaluate=0.0), run_config=config | {"lr": 0.0})
+    run(other, grid, 1)
+    assert [sorted(entry.survivors) for entry in other.history] == [sorted(set(grid.nodes) - {victim})]
 
-        def tamper(message: Message) -> bool:
-            told = message.metadata.dst_node_id != victim and not strategy.history
-            if told and "config" in message.content:
-                message.content["config"] = ConfigRecord({**message.content["config"], "lr": 0.0})
-                bind(message)
-            return False
 
-        grid.lose, rounds = tamper, 2
+def test_a_server_that_forgot_the_run_config_is_told_what_to_add() -> None:
+    grid = ordinary_app.grid(secure_mod)
+    for node in grid.nodes.values():
+        node.begin({"lr": 0.1})
+    with pytest.raises(ConfigError, match=r"SecureStrategy\(strategy, defense, context.run_config\)"):
+        run(secured(FedAvg(fraction_evaluate=0.0)), grid, 1)
+
+
+def test_a_server_reads_one_clients_update_by_what_a_void_round_told_the_apps() -> None:
+    """An app may keep what a void round told it, to which no later sum is bound."""
+    victim, rounds = 1007, 2
+    grid = ordinary_app.grid(secure_mod, train=obedient)
+    strategy = secured(FedAvg(fraction_evaluate=0.0))
+
+    def tamper(message: Message) -> bool:
+        told = message.metadata.dst_node_id != victim and not strategy.history
+        if told and "config" in message.content:
+            message.content["config"] = ConfigRecord({**message.content["config"], "lr": 0.0})
+            bind(message)
+        return False
+
+    grid.lose = tamper
     result = run(strategy, grid, rounds)
-    assert [len(entry.survivors) for entry in strategy.history] == [0] * (rounds - 1) + [CLIENTS]
+    assert [len(entry.survivors) for entry in strategy.history] == [0, CLIENTS]
     single = ordinary_app.grid()
     single.nodes = {victim: single.nodes[victim]}
     alone = run(FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1), single, rounds=1)
@@ -259,7 +281,7 @@ def bind(message: Message) -> None:
     """Name in a request for an upload the base that follows from its records, as a server does that changed them."""
     given = arrived(message)
     request = SumRequest.take(given)
-    terms, digest = SumTerms.from_bytes(request.terms), content_digest(given, request.weighted_by)
+    terms, digest = SumTerms.from_bytes(request.terms), content_digest(given, request.weighted_by, request.run_config)
     base = base_of(model_of(given, "train")[1], ["train_loss"], digest)
     asked = Inner.decode(unwrap(terms.digest, request.data, SERVER))
     named = base_array(model_digest(read_update(base, terms.shapes, "the base")))
@@ -284,8 +306,8 @@ def test_requests_that_an_app_can_tell_apart_have_different_digests() -> None:
         RecordDict({"m": ArrayRecord({"v": arrays[1], "u": arrays[0]})}),
     ]  # fmt: skip
     messages = [Message(content, 1, "train", group_id=group) for content in contents for group in (None, "1")]
-    digests = [content_digest(message, "weight") for message in messages]
-    assert digests == [content_digest(message, "weight") for message in messages]  # the control
+    digests = [content_digest(message, "weight", "") for message in messages]
+    assert digests == [content_digest(message, "weight", "") for message in messages]  # the control
     assert len(set(digests)) == len(messages)
 
 

@@ -85,7 +85,7 @@ def main(grid: Grid, context: Context) -> None:
         return MetricRecord({"accuracy": log[-1]["accuracy"]})
 
     strategy = FedAvg(fraction_evaluate=float(context.run_config["fraction-evaluate"]))
-    strategy = SecureStrategy(strategy, secure_aggregation(), evaluate_metrics=("loss", "accuracy"))
+    strategy = SecureStrategy(strategy, secure_aggregation(), context.run_config, evaluate_metrics=("loss", "accuracy"))
     arrays = ArrayRecord(network().state_dict())
     sites, rounds = int(context.run_config["sites"]), int(context.run_config["rounds"])
     while len(list(grid.get_node_ids())) < sites:
