@@ -119,6 +119,11 @@ def _simulate(
     arrays = [_arrays(index, update) for index, update in enumerate(updates)]
     for index, update in enumerate(arrays):
         Layout.of(arrays[0]).check(update, where=f"update {index}")
+        if odd := [n for n, v in update.items() if v.dtype.kind == "f" and arrays[0][n].dtype.kind != "f"]:
+            raise DataError(
+                f"update {index}: {odd[0]!r} is of type {update[odd[0]].dtype}, and the first update says integers, "
+                "whose mean is rounded; give one type, such as 0.0 for 0"
+            )
     given = _weights(weights, len(arrays))
     # one round, which is not repeated where it is void, without a model to start from
     terms = SumTerms.like(

@@ -195,6 +195,16 @@ def test_a_largest_entry_or_weight_beside_a_power_of_two_stays_within_its_own_bo
     np.testing.assert_allclose(found["w"], [most, 1.0], rtol=1e-9)
 
 
+def test_floats_for_a_first_updates_integer_are_refused_and_not_rounded() -> None:
+    updates = [{"b": 0}, {"b": 0.8}, {"b": 0.9}]  # the mean .57 became 1
+    with pytest.raises(
+        DataError, match=r"update 1: 'b' is of type float64, and the first update says integers.*0\.0 for 0"
+    ):
+        secure_mean(updates, defense=secure_aggregation())
+    found = secure_mean([{"b": 0.0}, *updates[1:]], defense=secure_aggregation())
+    assert found["b"] == pytest.approx(1.7 / 3)
+
+
 def test_the_smallest_integer_of_a_type_is_summed() -> None:
     """Its absolute value overflows, so that a bound computed from that would be far too small."""
     updates = [{"w": np.array([-(2**63), 1])} for _ in range(3)]

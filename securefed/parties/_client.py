@@ -248,6 +248,12 @@ class SumClient:
     def _structure(self, update: Mapping[str, Any]) -> dict[str, Array]:
         """Read an update; raise `DataError` where names, shapes or types are not those of the terms."""
         arrays = read_update(update, self.terms.shapes, "the update")
+        for tensor in self.terms.tensors:
+            if tensor.integer and arrays[tensor.name].dtype.kind == "f":
+                _LOG.warning(
+                    "%r is of type %s, and the terms say integers, whose mean is rounded; where it must not be, make "
+                    "the terms from an example of this type, such as 0.0 for 0", tensor.name, arrays[tensor.name].dtype,
+                )  # fmt: skip
         for name in update:
             if name not in arrays and not is_local(name, self.terms.local):
                 raise DataError(f"the update holds {name!r}, which the terms neither sum nor keep local")

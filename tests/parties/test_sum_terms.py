@@ -155,6 +155,16 @@ def test_parties_refuse_bytes_for_terms_and_say_how_to_read_them() -> None:
             party(SumTerms.like({"w": np.zeros(3)}, clients=3).to_bytes(), *(() if party is SumServer else (0,)))
 
 
+def test_floats_for_an_integer_of_the_terms_are_summed_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    terms = SumTerms.like({"b": 0}, clients=3, base=False)
+    for value in (1, 0.9):
+        assert not caplog.text
+        server = SumServer(terms)
+        server.open()
+        SumClient(terms, 0).receive(server.outgoing[0], {"b": value})
+    assert "'b' is of type float64, and the terms say integers" in caplog.text
+
+
 def test_bytes_that_are_no_terms_are_refused_by_name() -> None:
     for data in (b"", b"\xff", b"null", b"[" * 100_000, b'{"format": 1}'):
         with pytest.raises(DataError):
