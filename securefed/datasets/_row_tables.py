@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,11 @@ from securefed.datasets._loaded_dataset import LoadedDataset
 from securefed.datasets.scaling import z_score
 from securefed.errors import DataError
 
+_LOG = logging.getLogger(__name__)
 LABELS = ("y", "label")
 """Names of the column of labels where the user names none; the first that the table has."""
+_FEW_CLASSES, _ROWS_OF_A_CLASS = 20, 20
+"""More labels than the former, with fewer rows of each than the latter, look like a quantity."""
 SUFFIXES = (".npz", ".csv", ".csv.gz", ".parquet")
 """Endings of the files that can be read."""
 
@@ -114,7 +119,18 @@ def _labels(columns: Mapping[str, Any], label: str, path: Path) -> Array | None:
     name = label or next((name for name in LABELS if name in columns), "")
     if not name:
         return None
-    return _numbered(_complete(path, name, columns[name]))
+    y = _numbered(_complete(path, name, columns[name]))
+    values = len(np.unique(y)) if y.dtype.kind == "i" else 0
+    if values > _FEW_CLASSES and values * _ROWS_OF_A_CLASS > len(y):
+        _warn_of_quantity(path, name, values, len(y))
+    return y
+
+
+@cache
+def _warn_of_quantity(path: Path, name: str, values: int, rows: int) -> None:
+    """Log, once a process, that each value of a column of labels counts as a class."""
+    message = "%s: column %r has %d values over %d rows, and each counts as a class; group a quantity first"
+    _LOG.warning(message, path, name, values, rows)
 
 
 def _complete(path: Path, name: str, values: Any) -> Array:

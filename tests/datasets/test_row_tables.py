@@ -86,6 +86,17 @@ def test_rows_without_label_or_owner_are_refused_and_become_no_class_or_client(t
     assert load(table, owner="hospital", label="outcome").data.rows == 3
 
 
+def test_a_quantity_as_label_is_said_to_be_many_classes(table: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table.write_text("dose,age\n" + "".join(f"{row % 7},{row % 60}\n" for row in range(240)))
+    assert load(table, label="age").data.classes == 60
+    assert "'age' has 60 values over 240 rows, and each counts as a class" in caplog.text
+    caplog.clear()
+    table.write_text(
+        "dose,age\n" + "".join(f"{row % 7},{row % 60 // 6}\n" for row in range(240))
+    )  # control: ages by decade
+    assert load(table, label="age").data.classes == 10 and not caplog.text
+
+
 def test_infinite_labels_are_refused_and_become_no_class(table: Path) -> None:
     table.write_text(TABLE.replace("well", "1").replace("ill", "inf"))
     with pytest.raises(DataError, match="responses must be finite"):
