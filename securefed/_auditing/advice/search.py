@@ -10,6 +10,7 @@ anew from the question (`_Question`), which holds names and numbers only.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -33,8 +34,10 @@ from securefed._auditing.gate.leakage_limits import require_limit
 from securefed._auditing.registered.audited_defenses import distributed_multiplier
 from securefed._hyperparameters import check_choice, check_integer, check_number
 from securefed.datasets._loaders import load
+from securefed.datasets._row_tables import scaling_warning
 from securefed.errors import SecureFedError
 
+_LOG = logging.getLogger(__name__)
 KEEP: Final = 0.9
 """Share of the utility in the clear that a usable setting keeps; the user may name another."""
 COHORT_SEEDS: Final = 10
@@ -112,6 +115,8 @@ def advise(
     check_integer("seeds", seeds, 2)
     check_choice("fineness", fineness, (1, 2))
     source = load(data, owner=owner_column, label=label_column)
+    if not standardise and (text := scaling_warning(source.data)):
+        _LOG.warning(text)
     count = clients if clients is not None else owners_of(source, owner_column) if owner_column else 8
     check_integer("clients", count, 3)
     if rows_per_client is None and not owner_column:
