@@ -135,3 +135,12 @@ def _from_json(value: Any) -> Any:
         return getattr(import_module(_CLASSES[kind]), kind)(**settings)
     except TypeError as error:
         raise DataError(f"these terms hold a {kind} with other fields than this release: {error}") from error
+
+
+def with_tuples(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields read from JSON with its lists turned into tuples."""
+
+    def convert(value: Any) -> Any:
+        return tuple(convert(item) for item in value) if isinstance(value, list) else value
+
+    return {name: convert(value) for name, value in facts.items()}

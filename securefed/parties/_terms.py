@@ -37,7 +37,7 @@ from securefed.defenses._differential_privacy.distributed import DistributedNois
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
 from securefed.defenses._transform import ChainStage
 from securefed.errors import ConfigError, DataError
-from securefed.parties._defense_json import defense_from_json, defense_to_json, with_plain_numbers
+from securefed.parties._defense_json import defense_from_json, defense_to_json, with_plain_numbers, with_tuples
 from securefed.parties._external import ExternalSum
 from securefed.parties._plan_notes import BATCH_NORM, noted
 from securefed.parties._summed_tensor import SummedTensor, as_plain, check_type
@@ -294,9 +294,9 @@ class SumTerms:
             if content["format"] != _FORMAT:
                 raise DataError(f"terms of format {content['format']}, and this release reads {_FORMAT}")
             facts = dict(content["terms"])
-            facts["tensors"] = tuple(SummedTensor(**_tuples(item)) for item in facts["tensors"])
+            facts["tensors"] = tuple(SummedTensor(**with_tuples(item)) for item in facts["tensors"])
             facts["defense"] = defense_from_json(facts["defense"])
-            return cls(**_tuples(facts))
+            return cls(**with_tuples(facts))
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
             if isinstance(error, ConfigError | DataError):
                 raise
@@ -382,15 +382,6 @@ def _changes_updates(defense: Defense) -> bool:
 
 def _clips(defense: Defense) -> bool:
     return any(transform.stage == ChainStage.CLIP for transform in defense.transforms)
-
-
-def _tuples(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn JSON's lists into tuples."""
-
-    def convert(value: Any) -> Any:
-        return tuple(convert(item) for item in value) if isinstance(value, list) else value
-
-    return {name: convert(value) for name, value in facts.items()}
 
 
 def check_terms(terms: object) -> None:
