@@ -30,6 +30,7 @@ NAMES = (
     "faps_memory",
     "attacks_batch",
     "attacks_labels",
+    "attacks_texts",
     "attacks_detection",
     "attacks_networks",
     "inversion_peers",

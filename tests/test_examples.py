@@ -202,7 +202,7 @@ def test_in_the_clear_the_same_comparison_finds_a_difference() -> None:
 
 def test_a_client_with_another_s_token_is_turned_away() -> None:
     module = load("http/parties_http")
-    terms = SumTerms.like(GOOD, clients=CLIENTS, base=False)
+    terms = SumTerms.like(GOOD, clients=CLIENTS, defense=None, base=False)
     rounds = module.Rounds(SumServer(terms), {0: "a", 1: "b"}, patience=1)
     rounds.party.open()
 

@@ -199,8 +199,16 @@ def test_separate_parties_and_rows_beyond_the_bound_that_nobody_learns_of() -> N
         (lambda: Mean(outliers="clip"), ConfigError, "outliers must be one of 'refuse', 'omit'"),
         (lambda: Mean().terms(clients=3, defense=RECORD_NOISE), ConfigError, "outliers='omit'"),
         (lambda: Mean(bound=0.0), ConfigError, "positive"),
-        (lambda: Variance(bound=1e200).terms(clients=3), ConfigError, "'squares' must be a positive, finite number"),
-        (lambda: Covariance(bound=1e200).terms(clients=3), ConfigError, "'products' must be a positive, finite"),
+        (
+            lambda: Variance(bound=1e200).terms(clients=3, defense=None),
+            ConfigError,
+            "'squares' must be a positive, finite number",
+        ),
+        (
+            lambda: Covariance(bound=1e200).terms(clients=3, defense=None),
+            ConfigError,
+            "'products' must be a positive, finite",
+        ),
         (lambda: Mean(features=2, shift=(1.0,)), ConfigError, "shift"),
         (lambda: Histogram((1.0, 0.0)), ConfigError, "ascending"),
         (lambda: ContingencyTable((2, 3)).simulate([np.array([[2, 0]])]), DataError, "whole numbers"),

@@ -151,7 +151,7 @@ class SumTerms:
         example: Mapping[str, Any],
         *,
         clients: int,
-        defense: Link | None = None,
+        defense: Link | None,
         cohort: int | None = None,
         bounds: float | Mapping[str, float] | None = None,
         metrics: Mapping[str, float] | Iterable[str] = (),
@@ -170,7 +170,7 @@ class SumTerms:
         Args:
             example: arrays or tensors by name; only names, shapes and whether they hold integers are read.
             clients: number of clients.
-            defense: how the sum is made; in the clear without one.
+            defense: how the sum is made; `None` in the clear, which has to be written out.
             cohort: clients planned for one round; all by default.
             bounds: largest absolute entry of one client's update, one number or by name (others keep the default,
                 2^20). Never clipped: a client beyond it sits out, and the round is repeated with all bounds doubled,

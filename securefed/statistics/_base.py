@@ -132,18 +132,18 @@ class Statistic(ABC):
         return {name: power_of_two(sensitivity) for name, sensitivity in known.items()}
 
     def terms(
-        self, *, clients: int, defense: Link | None = None, cohort: int | None = None, epsilon: float | None = None,
+        self, *, clients: int, defense: Link | None, cohort: int | None = None, epsilon: float | None = None,
         rounds: int | None = 1,
     ) -> SumTerms:  # fmt: skip
         """Make the terms of the sum, for `securefed.parties`.
 
         Args:
             clients: number of parties.
-            defense: how the sum is made. With `chain(records(), gaussian(z), secure_aggregation())` it is private
-                whether a row is there (to replace a row by another moves the sum by up to twice as much), with
-                `chain(clip(norm), ...)` whether a party is, with a norm for what `summand` returns. The former needs
-                `outliers="omit"`, and `rows` that are known to be more than any party has: a party with more takes no
-                part, which noise does not hide.
+            defense: how the sum is made; `None` in the clear, which has to be written out. With `chain(records(),
+                gaussian(z), secure_aggregation())` it is private whether a row is there (to replace a row by another
+                moves the sum by up to twice as much), with `chain(clip(norm), ...)` whether a party is, with a norm for
+                what `summand` returns. The former needs `outliers="omit"`, and `rows` that are known to be more than
+                any party has: a party with more takes no part, which noise does not hide.
             cohort: parties planned for the round; all by default.
             epsilon: privacy budget over all rounds with these terms.
             rounds: rounds at most. A party's rows are the same in every round, so a server that sums them twice, over

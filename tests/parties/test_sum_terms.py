@@ -152,11 +152,14 @@ def test_terms_that_were_edited_by_hand_are_read_or_refused_by_name(field: str, 
 def test_parties_refuse_bytes_for_terms_and_say_how_to_read_them() -> None:
     for party in (SumClient, SumServer):
         with pytest.raises(ConfigError, match=r"SumTerms.from_bytes\(data\)"):
-            party(SumTerms.like({"w": np.zeros(3)}, clients=3).to_bytes(), *(() if party is SumServer else (0,)))
+            party(
+                SumTerms.like({"w": np.zeros(3)}, clients=3, defense=None).to_bytes(),
+                *(() if party is SumServer else (0,)),
+            )
 
 
 def test_floats_for_an_integer_of_the_terms_are_summed_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    terms = SumTerms.like({"b": 0}, clients=3, base=False)
+    terms = SumTerms.like({"b": 0}, clients=3, defense=None, base=False)
     for value in (1, 0.9):
         assert not caplog.text
         server = SumServer(terms)
@@ -190,9 +193,14 @@ def test_settings_of_another_type_are_named(settings: Any) -> None:
 
 
 def test_numpy_s_numbers_make_the_same_terms() -> None:
-    ours = SumTerms.like(BASE, clients=5, rounds=2, bounds=3.0, metrics={"loss": 2.0})
+    ours = SumTerms.like(BASE, clients=5, defense=None, rounds=2, bounds=3.0, metrics={"loss": 2.0})
     numpy_s = SumTerms.like(
-        BASE, clients=np.int64(5), rounds=np.int32(2), bounds=np.float32(3), metrics={"loss": np.float32(2)}
+        BASE,
+        clients=np.int64(5),
+        defense=None,
+        rounds=np.int32(2),
+        bounds=np.float32(3),
+        metrics={"loss": np.float32(2)},
     )
     assert SumTerms.from_bytes(numpy_s.to_bytes()).digest == ours.digest
     with pytest.raises(PlanError, match="at least 3"):
@@ -300,3 +308,10 @@ def test_terms_of_more_clients_than_memory_holds_are_refused_by_name() -> None:
             SumTerms.from_bytes(proposed(clients))
     assert tracemalloc.get_traced_memory()[1] < 2**20
     tracemalloc.stop()
+
+
+def test_a_sum_in_the_clear_has_to_be_written_out() -> None:
+    with pytest.raises(TypeError, match="'defense'"):
+        SumTerms.like(BASE, clients=3)  # type: ignore[call-arg]
+    in_the_clear = SumTerms.like(BASE, clients=3, defense=None)
+    assert "every contribution in the clear" in str(in_the_clear.plan)
