@@ -189,7 +189,7 @@ def test_bytes_that_are_no_terms_are_refused_by_name() -> None:
 )
 def test_settings_of_another_type_are_named(settings: Any) -> None:
     with pytest.raises(ConfigError):
-        SumTerms.like(BASE, **{"clients": 5} | settings)
+        SumTerms.like(BASE, **{"clients": 5, "defense": None} | settings)
 
 
 def test_numpy_s_numbers_make_the_same_terms() -> None:
