@@ -205,6 +205,20 @@ def test_the_gate_exits_with_3_above_its_threshold_only(tmp_path, monkeypatch) -
     assert json.loads(passed.stdout)["cells"]
 
 
+@pytest.mark.parametrize("parts", [0, 3])
+def test_an_audit_that_stops_says_where_it_goes_on(tmp_path, monkeypatch, parts: int) -> None:
+    def stopped(out: Path, *_: object, **__: object) -> None:
+        for seed in range(parts):
+            (out / "unfinished").mkdir(exist_ok=True)
+            (out / "unfinished" / f"pca-ssi-{seed}.task").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("securefed._commands.audit_run.run_and_save", stopped)
+    ended = RUNNER.invoke(app, ["audit", *SMALL, "--out", str(tmp_path)])
+    assert ended.exit_code != 0
+    assert ("3 parts are done and kept in" in " ".join(ended.output.split())) is (parts == 3)
+
+
 def test_a_gate_that_nothing_could_exceed_is_refused(tmp_path) -> None:
     refused = RUNNER.invoke(app, ["audit", *SMALL, "--out", str(tmp_path / "none"), "--fail-above", "nan"])
     assert refused.exit_code == 2 and "--fail-above" in refused.output

@@ -131,32 +131,39 @@ def audit(
         warm_up()
     from securefed._commands import audit_run as auditing  # noqa: PLC0415 - heavy, and not needed for --help
 
-    with progress("audit", errors, silent=as_json) as step:
-        report = auditing.run_and_save(
-            out,
-            step,
-            algorithms=split(algorithms),
-            defenses=split(defenses),
-            attacks=split(attacks),
-            data=data,
-            clients=clients,
-            rows_per_client=numbers(rows_per_client, "--rows-per-client", int) or None,
-            rounds=rounds,
-            settings=parse_settings(settings),
-            standardise=standardise,
-            owner_column=owner_column,
-            label_column=label_column,
-            seeds=seeds,
-            epsilon=epsilon,
-            delta=delta,
-            epsilons=numbers(epsilons, "--epsilons", float),
-            acceptable=acceptable,
-            every_seed=every_seed,
-            survivor_change=survivor_change,
-            membership=membership,
-            active=active,
-            workers=workers,
-        )
+    try:
+        with progress("audit", errors, silent=as_json) as step:
+            report = auditing.run_and_save(
+                out,
+                step,
+                algorithms=split(algorithms),
+                defenses=split(defenses),
+                attacks=split(attacks),
+                data=data,
+                clients=clients,
+                rows_per_client=numbers(rows_per_client, "--rows-per-client", int) or None,
+                rounds=rounds,
+                settings=parse_settings(settings),
+                standardise=standardise,
+                owner_column=owner_column,
+                label_column=label_column,
+                seeds=seeds,
+                epsilon=epsilon,
+                delta=delta,
+                epsilons=numbers(epsilons, "--epsilons", float),
+                acceptable=acceptable,
+                every_seed=every_seed,
+                survivor_change=survivor_change,
+                membership=membership,
+                active=active,
+                workers=workers,
+            )
+    except BaseException:
+        if kept := len(list((out / auditing.UNFINISHED).glob("*.task"))):
+            errors.print(
+                f"{kept} parts are done and kept in {out / auditing.UNFINISHED}; the same command goes on from them"
+            )
+        raise
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=1))
     else:
