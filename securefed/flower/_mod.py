@@ -84,10 +84,10 @@ def secure_mod(first: Message | SitePolicy, context: Context | None = None, call
     where they are about its own messages or terms.
     Apps that were given another message, or another `context.run_config`, are not summed.
     Not guaranteed: anything against the app's own code, which reads the data and the state. Who may start apps on a
-    SuperNode is Flower's to decide (`--trusted-entities`). Nor that all apps were told the same in other rounds,
-    which may be void or leave one out: let the app keep nothing of a message that its later updates depend on, such as
-    a learning rate. An app that raises or exits sits out; where its process is killed (out of memory), the server sees that this SuperNode did not
-    answer.
+    SuperNode is Flower's to decide (`--trusted-entities`). Nor that all apps were told the same in other rounds, which
+    may be void or leave one out: let the app keep nothing of a message that its later updates depend on, such as a
+    learning rate. An app that raises or exits sits out; where its process is killed (out of memory), the server sees
+    that this SuperNode did not answer.
     """
     if isinstance(first, SitePolicy):
         return lambda message, context, call_next: _answer(message, context, call_next, lambda _: first)
