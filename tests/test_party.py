@@ -78,7 +78,7 @@ def check(round: int, clients: Any) -> dict[str, Any]:
     assert facts["survivors"] == list(clients)
     assert facts["weight"] == pytest.approx(sum(WEIGHTS[i] for i in clients))
     assert any("stages: keys" in line for line in facts["plan"])
-    assert 0 < facts["errors"]["update.w"] < 1e-9
+    assert 0 < facts["error"]["w"] < 1e-9
     return facts
 
 

@@ -14,17 +14,22 @@ since s* = s +- e and v* = v +- u >= v - u. `result_of` computes this times W ab
 
 from __future__ import annotations
 
+import io
+import json
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from securefed._messages import ClientId
+from securefed._persistence.file_errors import storage_errors
 from securefed._runtime.exchange_header import TRAIN
-from securefed._tensors import Array, Tensors
+from securefed._tensors import Array, Tensors, real_array
 from securefed.defenses._base import Plan
-from securefed.errors import DataError
+from securefed.errors import ConfigError, DataError
 from securefed.parties._terms import METRIC, UPDATE, WEIGHT, SumTerms
 from securefed.parties._update import is_local, like
 
@@ -66,6 +71,52 @@ class SumResult:
     void: tuple[str, ...]
     refusals: Mapping[int, str]
     _local: tuple[str, ...] = ()
+
+    @classmethod
+    def from_folder(cls, folder: Path | str, terms: SumTerms, round: int = 1) -> Self:
+        """Read a result that `securefed party sum` wrote into the folder of its messages.
+
+        Not checked: that the server wrote these files. Whoever writes into the folder can change them.
+
+        Args:
+            folder: of the messages.
+            terms: the terms of the sum.
+            round: number of the round, from 1 as in the files' names.
+
+        Raises:
+            StorageError: a file cannot be read; the round may not be complete.
+            DataError: the files hold no such result, or one under other terms.
+            ConfigError: the terms sum integers, or differences to a base, of which the files hold no total.
+        """
+        if terms.differences or any(tensor.integer for tensor in terms.tensors):
+            raise ConfigError("the folder holds means, from which no total of integers or differences follows")
+        stem = Path(folder) / f"round-{round}"
+        with storage_errors(f"read {stem}-result.json and {stem}-mean.npz", "is the round complete?"):
+            text, means = Path(f"{stem}-result.json").read_text(), Path(f"{stem}-mean.npz").read_bytes()
+        try:
+            facts = json.loads(text)
+            with np.load(io.BytesIO(means), allow_pickle=False) as archive:
+                mean = {tensor.name: real_array(archive[tensor.name], tensor.name) for tensor in terms.tensors}
+            named, weight = facts["terms"], float(facts["weight"])
+            found = cls(
+                mean={name: value.astype(np.float64) for name, value in mean.items()},
+                total={name: value * weight for name, value in mean.items()},
+                weight=weight,
+                metrics={name: float(value) for name, value in facts["metrics"].items()},
+                error={name: float(value) for name, value in facts["error"].items()},
+                noise={name: float(value) for name, value in facts["noise"].items()},
+                survivors=tuple(int(client) for client in facts["survivors"]),
+                round=int(facts["round"]) - 1,
+                plan=terms.plan,
+                void=tuple(facts["void"]),
+                refusals={int(party): reason for party, reason in facts["refusals"].items()},
+                _local=terms.local,
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+            raise DataError(f"{stem}-result.json and {stem}-mean.npz hold no result of these terms: {error}") from error
+        if named != terms.digest.hex():
+            raise DataError(f"{stem}-result.json is of other terms, with the digest {str(named)[:16]}; give those")
+        return found
 
     def like(self, example: Mapping[str, T]) -> dict[str, T]:
         """Return the mean in the types, dtypes and devices of an example, for `load_state_dict`.
