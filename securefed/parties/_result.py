@@ -17,10 +17,11 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 
@@ -34,6 +35,12 @@ from securefed.parties._terms import METRIC, UPDATE, WEIGHT, SumTerms
 from securefed.parties._update import is_local, like
 
 T = TypeVar("T")
+
+_UNREADABLE: Final = (
+    ValueError, KeyError, TypeError, AttributeError, ArithmeticError, EOFError, RuntimeError, zipfile.BadZipFile,
+    zlib.error,
+)  # fmt: skip
+"""What json and np.load raise for bytes that they cannot read; a text of too many brackets is a RuntimeError."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,11 +99,14 @@ class SumResult:
             raise ConfigError("the folder holds means, from which no total of integers or differences follows")
         stem = Path(folder) / f"round-{round}"
         with storage_errors(f"read {stem}-result.json and {stem}-mean.npz", "is the round complete?"):
-            text, means = Path(f"{stem}-result.json").read_text(), Path(f"{stem}-mean.npz").read_bytes()
+            text, means = Path(f"{stem}-result.json").read_bytes(), Path(f"{stem}-mean.npz").read_bytes()
         try:
             facts = json.loads(text)
             with np.load(io.BytesIO(means), allow_pickle=False) as archive:
                 mean = {tensor.name: real_array(archive[tensor.name], tensor.name) for tensor in terms.tensors}
+            for tensor in terms.tensors:
+                if mean[tensor.name].shape != tensor.shape:
+                    raise ValueError(f"{tensor.name!r} has shape {mean[tensor.name].shape}, and not {tensor.shape}")
             named, weight = facts["terms"], float(facts["weight"])
             found = cls(
                 mean={name: value.astype(np.float64) for name, value in mean.items()},
@@ -112,7 +122,7 @@ class SumResult:
                 refusals={int(party): reason for party, reason in facts["refusals"].items()},
                 _local=terms.local,
             )
-        except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+        except _UNREADABLE as error:
             raise DataError(f"{stem}-result.json and {stem}-mean.npz hold no result of these terms: {error}") from error
         if named != terms.digest.hex():
             raise DataError(f"{stem}-result.json is of other terms, with the digest {str(named)[:16]}; give those")

@@ -66,7 +66,19 @@ def test_what_is_no_result_of_the_terms_is_refused_by_name(tmp_path: Path, monke
         file.write_text(text)
         with pytest.raises(DataError, match="hold no result of these terms"):
             SumResult.from_folder("exchange", terms)
+    for text in (json.dumps(facts | {"round": float("inf")}), "[" * 100_000):
+        file.write_text(text)
+        with pytest.raises(DataError, match="hold no result of these terms"):
+            SumResult.from_folder("exchange", terms)
+    file.write_bytes(b"\xff{}")
+    with pytest.raises(DataError, match="hold no result of these terms"):
+        SumResult.from_folder("exchange", terms)
     file.write_text(json.dumps(facts))
+    with np.load("exchange/round-1-mean.npz") as archive:
+        mean = dict(archive)
+    np.savez("exchange/round-1-mean.npz", **{name: np.ones((7, 7)) for name in mean})
+    with pytest.raises(DataError, match=r"hold no result of these terms.*has shape \(7, 7\)"):
+        SumResult.from_folder("exchange", terms)
     Path("exchange/round-1-mean.npz").write_bytes(b"PK")
     with pytest.raises(DataError, match="hold no result of these terms"):
         SumResult.from_folder("exchange", terms)
