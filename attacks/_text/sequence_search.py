@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import Final
 
 import numpy as np
@@ -42,6 +43,8 @@ from securefed.errors import TranscriptError
 _MOST_TRIED: Final = 20_000
 """Most sequences or prefixes that are tried at one position. Beyond it the spans select too little, and the search
 ends in an error."""
+_NAMED: Final = 10**15
+"""Number of sequences from which on an error does not count them: it may have hundreds of digits."""
 _BATCH: Final = 2048
 """Sequences that pass through the model at a time."""
 _MAPS: Final = 8
@@ -234,8 +237,7 @@ class _Search:
     def whole(self, allowed: list[list[int]]) -> list[tuple[float, tuple[int, ...]]]:
         """Try all sequences of allowed tokens, of any length where ends are open; each has its mean distance."""
         lengths = range(1, self.length + 1) if self.open_end else (self.length,)
-        counts = [float(np.prod([float(len(tokens)) for tokens in allowed[:length]])) for length in lengths]
-        self._refuse_too_many(int(sum(counts)), self.length - 1)
+        self._refuse_too_many(sum(prod(map(len, allowed[:length])) for length in lengths), self.length - 1)
         out = []
         for length in lengths:
             sequences = [self._ended(sequence) for sequence in product(*allowed[:length])]
@@ -253,8 +255,9 @@ class _Search:
     def _refuse_too_many(self, count: int, place: int) -> None:
         """Raise `TranscriptError` if more sequences would be tried at a position than `_MOST_TRIED`."""
         if count > _MOST_TRIED:
+            shown = str(count) if count < _NAMED else f"more than {_NAMED}"
             raise TranscriptError(
-                f"{count} sequences would have to be tried at position {place}, beyond {_MOST_TRIED}: the spans select "
+                f"{shown} sequences would have to be tried at position {place}, beyond {_MOST_TRIED}: the spans select "
                 "too little"
             )
 

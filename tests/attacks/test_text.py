@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from securefed._tensors import Array
-from securefed.attacks._text.sequence_search import find_sequences
+from securefed.attacks._text.sequence_search import _Search, find_sequences
 from securefed.attacks._text.span_sites import SpanSites, span_of
 from securefed.attacks._text.token_occurrence import EmbeddingReference, occurring_tokens
 from securefed.errors import TranscriptError
@@ -208,6 +208,13 @@ def test_another_gradient_gives_none_of_the_rows() -> None:
 def test_more_tokens_than_the_maps_are_wide_are_refused() -> None:
     with pytest.raises(TranscriptError, match=r"has rank 4\d of 48: more tokens than it is wide"):
         sent(WIDTH // LENGTH + 1).search(WIDTH // LENGTH + 1)
+
+
+def test_more_sequences_than_a_number_can_count_are_refused() -> None:
+    """An encoder that reads long texts and adds no positions in front of its first map allows all tokens everywhere."""
+    search = _Search(SpanSites(Transformer()), "first", "second", {}, 512, 0.1, open_end=False)
+    with pytest.raises(TranscriptError, match="the spans select too little"):
+        search.whole([[1, 2, 3, 4]] * 512)
 
 
 def test_the_rank_of_a_span_is_that_of_the_inputs() -> None:
