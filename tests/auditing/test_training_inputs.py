@@ -227,3 +227,34 @@ def test_a_seeded_step_leaves_the_generators_of_cuda_as_they_were(monkeypatch: p
     with global_seed(3):
         assert set(states.values()) == {3}
     assert {device: state.item() for device, state in states.items()} == {d: s.item() for d, s in before.items()}
+
+
+class Pixels(nn.Module):
+    """Takes pictures in bytes; or reads categories, which the output follows by no degrees."""
+
+    def __init__(self, *, categories: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(256, 1) if categories else None
+        self.inner = nn.Sequential(nn.Linear(FEATURES, 8), nn.Sigmoid(), nn.Linear(8, CLASSES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x.float() / 255 if self.table is None else self.table(x.long().unsqueeze(1)).flatten(1))
+
+
+def _bytes(seed: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (2, FEATURES), generator=generator).to(torch.uint8), torch.arange(2)
+
+
+def test_pictures_in_bytes_are_recovered_like_others() -> None:
+    given = {"seeds": 2, "seconds": 10.0, "view": ["server"]}
+    report = audit_training(Pixels(), LOSS, descend, [_bytes(seed) for seed in range(3)], **given)
+    (cell,) = [cell for cell in report.cells if cell.secret == "samples"]
+    assert cell.leakage.mean > 0.9
+
+
+def test_rows_that_the_output_follows_by_no_degrees_are_not_searched() -> None:
+    given = {"seeds": 2, "seconds": 5.0, "view": ["server"]}
+    report = audit_training(Pixels(categories=True), LOSS, descend, [_bytes(seed) for seed in range(3)], **given)
+    assert any("training/rows" in reason and "by degrees" in reason for reason in report.skipped)

@@ -27,12 +27,13 @@ def attacked_network(training: TorchTraining, state: State, known: Tensor) -> Fl
     Args:
         training: model, loss, and by part of the model whether the step used it in training mode (`modes`).
         state: the state that a client receives.
-        known: rows like those that the model takes; whole numbers, such as tokens, stay whole in a probe.
+        known: rows like those that the model takes. Whole numbers stay whole where the model takes no others.
 
     Returns:
         The loss of rows (rows, features), each as one vector; only parameters that the model trains are variables.
     """
     row_shape, row_type = tuple(known.shape[1:]), known.dtype
+    whole = not row_type.is_floating_point and not follows_by_degrees(training, state, known)
     module, evaluated = training.received(state), training.received(state).eval()
     for name, part in module.named_modules():
         part.training = training.modes.get(name, part.training) and not isinstance(part, _DROPOUT)
@@ -56,12 +57,30 @@ def attacked_network(training: TorchTraining, state: State, known: Tensor) -> Fl
         return found
 
     def objective(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        rows = x.reshape(-1, *row_shape) if row_type.is_floating_point else x.reshape(-1, *row_shape).to(row_type)
+        rows = x.reshape(-1, *row_shape).to(row_type) if whole else x.reshape(-1, *row_shape)
         return mean_loss(training.loss, output(parameters, rows), y) * weights.sum()
 
     shapes = {name: tuple(value.shape) for name, value in module.named_parameters() if name in training.parameters}
-    dtype = next(value.dtype for name, value in module.named_parameters() if name in training.parameters)
-    return FlatNetwork(shapes, objective, dtype)
+    return FlatNetwork(shapes, objective, _precision(training))
+
+
+def follows_by_degrees(training: TorchTraining, state: State, known: Tensor) -> bool:
+    """Say whether the model takes real numbers as rows and its output has a derivative in them, as searches need.
+
+    Pictures in bytes that a model turns into real numbers pass; tokens and categories do not.
+    """
+    row = known[:1].detach().to(_precision(training), copy=True).requires_grad_()
+    try:
+        with torch.enable_grad():
+            output = training.received(state).eval()(row)
+            (slope,) = torch.autograd.grad(output.sum(), row, allow_unused=True)
+    except Exception:  # of the caller's model: it takes no real numbers, or gives no derivative
+        return False
+    return slope is not None
+
+
+def _precision(training: TorchTraining) -> torch.dtype:
+    return next(value.dtype for name, value in training.model.named_parameters() if name in training.parameters)
 
 
 def mean_loss(loss: LossFunction, output: Tensor, target: Tensor) -> Tensor:

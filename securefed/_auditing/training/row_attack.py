@@ -30,6 +30,7 @@ import numpy as np
 import torch
 
 from securefed._auditing.training.attack_inputs import AttackInputs
+from securefed._auditing.training.attacked_network import follows_by_degrees
 from securefed._auditing.training.local_training import TrainedRows, as_vector
 from securefed._tensors import Array
 from securefed.attacks._networks.client_simulations import LocalSteps, OneGradient, mean_gradient
@@ -167,6 +168,8 @@ def recover_rows(inputs: AttackInputs, seconds: float, *, evaluations: int | Non
         raise TranscriptError("a search needs a mean over rows, and this sum counts clients of any size alike")
     if evaluations == 0 or inputs.count > SEARCHED:
         raise TranscriptError(f"{inputs.count} rows, beyond the {SEARCHED} that a search is tried for")
+    if not follows_by_degrees(inputs.training, inputs.observed.state, inputs.prior.x):
+        raise TranscriptError("a search varies rows by degrees, and the model's output has no derivative in them")
     return _search(inputs, inversion, message, gradient, first, seconds, evaluations)
 
 
@@ -194,7 +197,9 @@ def _closed_form(inputs: AttackInputs, first: FirstLayerEvidence | None) -> Read
 
 def _simulated_residual(inputs: AttackInputs, rows: Array, labels: Array) -> float:
     """Run the caller's step on candidate rows; return the relative difference of what it sends."""
-    shaped = torch.as_tensor(rows).to(inputs.prior.x.dtype).reshape(-1, *inputs.row_shape)
+    kind = inputs.prior.x.dtype
+    real = torch.as_tensor(rows)
+    shaped = (real if kind.is_floating_point else real.round()).to(kind).reshape(-1, *inputs.row_shape)
     names = inputs.training.parameters
     sent = as_vector(inputs.simulate(TrainedRows(shaped, torch.as_tensor(labels)), 33), names)
     seen = as_vector(inputs.observed.change, names)
