@@ -178,6 +178,33 @@ def test_a_last_token_that_leaves_a_trace_is_no_padding() -> None:
     assert (text.padding, text.blind_end) == (None, False)
 
 
+def test_an_embedding_that_the_step_leaves_as_it_is_shows_no_padding() -> None:
+    """Else what it never tells of, and other maps may, would be no secret."""
+
+    def head_alone(model: nn.Module, x: dict[str, Tensor], y: Tensor) -> None:
+        optimiser = torch.optim.SGD(model.head.parameters(), lr=0.1)  # type: ignore[union-attr]
+        optimiser.zero_grad()
+        LOSS(model(**x).logits, y).backward()
+        optimiser.step()
+
+    text = token_inputs(*trained(head_alone))
+    assert (text.padding, text.blind_end) == (None, False)
+
+
+def test_padding_is_found_where_a_step_needs_more_rows_than_a_few() -> None:
+    def whole_batches(model: nn.Module, x: dict[str, Tensor], y: Tensor) -> None:
+        for start in range(0, len(y) - 15, 16):  # as a loader that drops the last batch
+            descend(model, {name: value[start : start + 16] for name, value in x.items()}, y[start : start + 16])
+
+    text = token_inputs(*trained(whole_batches))
+    assert (text.padding, text.blind_end) == (PADDING, False)
+
+
+def test_tokens_in_bytes_are_marked_as_others() -> None:
+    text = TokenInputs("table", VOCABULARY, slice(0, 3), (), padding=PADDING)
+    assert text.traced(torch.tensor([[5, 6, PADDING]], dtype=torch.uint8)).tolist() == [[5, 6, -1]]
+
+
 def test_a_frozen_embedding_tells_of_no_token() -> None:
     model = classifier()
     model.body.token.requires_grad_(False)

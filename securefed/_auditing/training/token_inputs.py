@@ -21,9 +21,12 @@ from securefed._auditing.training.local_training import TorchTraining, TrainedRo
 from securefed._tensors import Array
 from securefed.attacks._text.span_sites import SpanSites
 from securefed.attacks._text.token_occurrence import EmbeddingReference, occurring_tokens
+from securefed.errors import DataError
 
 _PROBED: Final = 4
 """Rows on which the step is run to see whether a token leaves a trace."""
+_REPEATED: Final = 256
+"""Rows on which the step is run instead if it fails on those, or trains nothing: more than most batches have."""
 _TRIED: Final = 3
 """Tokens that are tried as padding, the most frequent ones first."""
 
@@ -58,7 +61,7 @@ class TokenInputs:
         used = self._in_use(tokens)
         if self.blind_end:  # a position counts if a later one is in use
             used = used & (used.flip(1).cumsum(1).flip(1) > 1)
-        return torch.where(used, tokens, -1)
+        return torch.where(used, tokens.long(), -1)
 
     def builder(self, known: Tensor) -> Callable[[Tensor], Tensor]:
         """Make the function from tokens (n, length), -1 behind a sequence's end, to packed rows that hold them.
@@ -111,11 +114,28 @@ def token_inputs(training: TorchTraining, rows: TrainedRows) -> TokenInputs | No
     tokens = max(found, key=lambda name: found[name][0])
     alike = tuple(named[name] for name in named if name != tokens and shapes[name] == shapes[tokens])
     text = TokenInputs(found[tokens][1], found[tokens][0], named[tokens], alike)
-    if training.step is None or text.table not in training.parameters:
+    if training.step is None or not _moves(training, text, rows):
         module = training.model.get_submodule(text.table.rpartition(".")[0])
         return replace(text, padding=getattr(module, "padding_idx", None))
     text = replace(text, padding=_padding(training, text, rows))
     return replace(text, blind_end=_is_end_blind(training, text, rows))
+
+
+def _moves(training: TorchTraining, text: TokenInputs, rows: TrainedRows) -> bool:
+    """Whether the step changes the embedding: one that stays as it is cannot show which tokens leave a trace."""
+    return text.table in training.parameters and bool(_change(training, rows.part(slice(0, _PROBED)))[text.table].any())
+
+
+def _change(training: TorchTraining, rows: TrainedRows) -> dict[str, Array]:
+    """Run the step on a few rows; where it does nothing with so few, on the same rows over and over.
+
+    Loaders that drop an incomplete batch give a step nothing to do.
+    """
+    try:
+        return training.change(training.state, rows, 0)
+    except DataError:
+        places = torch.arange(_REPEATED) % len(rows)
+        return training.change(training.state, rows.part(places), 0)
 
 
 def _padding(training: TorchTraining, text: TokenInputs, rows: TrainedRows) -> int | None:
@@ -151,7 +171,7 @@ def _is_end_blind(training: TorchTraining, text: TokenInputs, rows: TrainedRows)
 
 def _moves_otherwise(training: TorchTraining, text: TokenInputs, rows: TrainedRows, other: Tensor) -> Array:
     """Return (vocabulary,) 1 for tokens whose vectors the step moves otherwise on other inputs, 0 for the rest."""
-    sent, reference = (training.change(training.state, TrainedRows(x, rows.y), 0)[text.table] for x in (rows.x, other))
+    sent, reference = (_change(training, TrainedRows(x, rows.y))[text.table] for x in (rows.x, other))
     table = training.state[text.table]
     absent = EmbeddingReference(reference, np.ones(text.vocabulary, bool))
     return occurring_tokens(table.double().numpy(), sent, [absent], float(torch.finfo(table.dtype).eps))
