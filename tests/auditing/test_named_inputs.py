@@ -165,9 +165,29 @@ def predict_next(model: nn.Module, x: dict[str, Tensor], y: Tensor) -> None:
 def test_a_last_token_from_which_nothing_is_predicted_is_no_secret() -> None:
     training, rows = trained(predict_next)
     text = token_inputs(training, rows)
-    assert (text.padding, text.blind_end) == (PADDING, True)
+    assert (text.padding, text.blind_end, text.blind_cut) == (PADDING, True, True)
     short = next(row for row in rows.x if row[2] != PADDING and row[3] == PADDING)
     assert text.traced(short[None]).tolist() == [[*short[:2].tolist(), -1, -1, -1]]
+
+
+def test_texts_cut_to_the_length_end_otherwise_than_shorter_ones() -> None:
+    """Behind a short text its end is predicted from its last token, and behind one that was cut nothing is."""
+
+    def with_ends(model: nn.Module, x: dict[str, Tensor], y: Tensor) -> None:
+        ids = x["input_ids"]
+        following = torch.where(ids[:, :-1] == PADDING, -100, ids[:, 1:])  # the first padding is the end of a text
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model.body(ids)[:, :-1].flatten(0, 1), following.flatten()).backward()
+        optimiser.step()
+
+    training, rows = trained(with_ends)
+    text = token_inputs(training, rows)
+    assert (text.padding, text.blind_end, text.blind_cut) == (PADDING, False, True)
+    short = next(row for row in rows.x if row[2] != PADDING and row[3] == PADDING)
+    cut = next(row for row in rows.x if row[4] != PADDING)
+    assert text.traced(short[None]).tolist() == [[*short[:3].tolist(), -1, -1]]
+    assert text.traced(cut[None]).tolist() == [[*cut[:4].tolist(), -1]]
 
 
 def test_a_last_token_that_leaves_a_trace_is_no_padding() -> None:
@@ -175,7 +195,7 @@ def test_a_last_token_that_leaves_a_trace_is_no_padding() -> None:
         descend(model, {"input_ids": x["input_ids"], "attention_mask": torch.ones_like(x["attention_mask"])}, y)
 
     text = token_inputs(*trained(reads_all))
-    assert (text.padding, text.blind_end) == (None, False)
+    assert (text.padding, text.blind_end, text.blind_cut) == (None, False, False)
 
 
 def test_an_embedding_that_the_step_leaves_as_it_is_shows_no_padding() -> None:
@@ -188,7 +208,7 @@ def test_an_embedding_that_the_step_leaves_as_it_is_shows_no_padding() -> None:
         optimiser.step()
 
     text = token_inputs(*trained(head_alone))
-    assert (text.padding, text.blind_end) == (None, False)
+    assert (text.padding, text.blind_end, text.blind_cut) == (None, False, False)
 
 
 def test_padding_is_found_where_a_step_needs_more_rows_than_a_few() -> None:
@@ -197,7 +217,7 @@ def test_padding_is_found_where_a_step_needs_more_rows_than_a_few() -> None:
             descend(model, {name: value[start : start + 16] for name, value in x.items()}, y[start : start + 16])
 
     text = token_inputs(*trained(whole_batches))
-    assert (text.padding, text.blind_end) == (PADDING, False)
+    assert (text.padding, text.blind_end, text.blind_cut) == (PADDING, False, False)
 
 
 def test_tokens_in_bytes_are_marked_as_others() -> None:

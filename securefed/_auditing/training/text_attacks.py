@@ -94,7 +94,7 @@ def recover_sequences(inputs: AttackInputs) -> FoundSequences:
         vocabulary=len(state[table]),
         scale=1.0 / rate,
         epsilon=float(torch.finfo(state[table].dtype).eps),
-        open_end=text.padding is not None or text.blind_end,
+        open_end=text.padding is not None or text.blind_end or text.blind_cut,
     )
 
 

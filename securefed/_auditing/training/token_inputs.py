@@ -41,7 +41,9 @@ class TokenInputs:
         columns: of a row, those that hold the tokens.
         beside: columns of each further input with one number a position, such as an attention mask.
         padding: token that fills rows up and leaves no trace; `None` without one.
-        blind_end: whether the last token of a row leaves no trace either.
+        blind_end: whether the last token in front of padding leaves no trace either.
+        blind_cut: whether that of a row without padding leaves none. Texts that were cut to the length may lack the end
+            that is predicted behind others.
     """
 
     table: str
@@ -50,6 +52,7 @@ class TokenInputs:
     beside: tuple[slice, ...]
     padding: int | None = None
     blind_end: bool = False
+    blind_cut: bool = False
 
     def of(self, x: Tensor) -> Tensor:
         """Return the tokens (rows, length) in packed rows."""
@@ -59,8 +62,9 @@ class TokenInputs:
         """Return the tokens (rows, length) in packed rows, with -1 in place of those that leave no trace."""
         tokens = self.of(x)
         used = self._in_use(tokens)
-        if self.blind_end:  # a position counts if a later one is in use
-            used = used & (used.flip(1).cumsum(1).flip(1) > 1)
+        blind = torch.where(used[:, -1:], self.blind_cut, self.blind_end)
+        followed = used.flip(1).cumsum(1).flip(1) > 1  # a later position is in use
+        used = used & (followed | ~blind)
         return torch.where(used, tokens.long(), -1)
 
     def builder(self, known: Tensor) -> Callable[[Tensor], Tensor]:
@@ -118,7 +122,12 @@ def token_inputs(training: TorchTraining, rows: TrainedRows) -> TokenInputs | No
         module = training.model.get_submodule(text.table.rpartition(".")[0])
         return replace(text, padding=getattr(module, "padding_idx", None))
     text = replace(text, padding=_padding(training, text, rows))
-    return replace(text, blind_end=_is_end_blind(training, text, rows))
+    cut = text._in_use(text.of(rows.x))[:, -1]
+    return replace(
+        text,
+        blind_end=_is_end_blind(training, text, rows.part(~cut)),
+        blind_cut=_is_end_blind(training, text, rows.part(cut)),
+    )
 
 
 def _moves(training: TorchTraining, text: TokenInputs, rows: TrainedRows) -> bool:
@@ -157,7 +166,12 @@ def _padding(training: TorchTraining, text: TokenInputs, rows: TrainedRows) -> i
 
 
 def _is_end_blind(training: TorchTraining, text: TokenInputs, rows: TrainedRows) -> bool:
-    """Whether another last token in some rows changes nothing of what the step does to the embedding."""
+    """Whether another last token in some rows changes nothing of what the step does to the embedding.
+
+    Without rows no last token is blind.
+    """
+    if not len(rows):
+        return False
     chosen = rows.part(slice(0, _PROBED))
     used, other = text._in_use(text.of(chosen.x)), chosen.x.clone()
     last = used.shape[1] - 1 - used.flip(1).long().argmax(dim=1)
