@@ -190,6 +190,14 @@ def test_texts_cut_to_the_length_end_otherwise_than_shorter_ones() -> None:
     assert text.traced(cut[None]).tolist() == [[*cut[:4].tolist(), -1]]
 
 
+def test_a_token_that_begins_texts_may_fill_them_up_too() -> None:
+    training, rows = trained()
+    rows.x[:, 0] = PADDING
+    text = token_inputs(training, rows)
+    assert text.padding == PADDING
+    assert text.traced(torch.tensor([[PADDING, 7, PADDING, 8, PADDING]])).tolist() == [[PADDING, 7, PADDING, 8, -1]]
+
+
 def test_a_last_token_that_leaves_a_trace_is_no_padding() -> None:
     def reads_all(model: nn.Module, x: dict[str, Tensor], y: Tensor) -> None:
         descend(model, {"input_ids": x["input_ids"], "attention_mask": torch.ones_like(x["attention_mask"])}, y)

@@ -91,8 +91,8 @@ class TokenInputs:
         return build
 
     def _in_use(self, tokens: Tensor) -> Tensor:
-        """Return for each position whether it holds something else than padding."""
-        return tokens != self.padding if self.padding is not None else torch.ones_like(tokens, dtype=torch.bool)
+        """Return for each position whether it holds text, and not padding that goes on to the end."""
+        return ~_ending(tokens, self.padding) if self.padding is not None else torch.ones_like(tokens, dtype=torch.bool)
 
 
 def token_inputs(training: TorchTraining, rows: TrainedRows) -> TokenInputs | None:
@@ -159,7 +159,7 @@ def _padding(training: TorchTraining, text: TokenInputs, rows: TrainedRows) -> i
     for token in ends[torch.argsort(counts, descending=True)][:_TRIED].tolist():
         chosen = rows.part(twice[tokens[twice, -1] == token][:_PROBED])
         other = chosen.x.clone()
-        text.of(other)[text.of(other) == token] = (token + 1) % text.vocabulary
+        text.of(other)[_ending(text.of(other), token)] = (token + 1) % text.vocabulary
         if not _moves_otherwise(training, text, chosen, other)[token]:
             return int(token)
     return None
@@ -189,6 +189,14 @@ def _moves_otherwise(training: TorchTraining, text: TokenInputs, rows: TrainedRo
     table = training.state[text.table]
     absent = EmbeddingReference(reference, np.ones(text.vocabulary, bool))
     return occurring_tokens(table.double().numpy(), sent, [absent], float(torch.finfo(table.dtype).eps))
+
+
+def _ending(tokens: Tensor, token: int) -> Tensor:
+    """Return for each position of (rows, length) tokens whether one token alone stands there and behind it.
+
+    Elsewhere the same token may be a part of the text: some models begin texts with the one that fills them up.
+    """
+    return (tokens == token).long().flip(1).cumprod(1).flip(1).bool()
 
 
 def _usual(values: Tensor, where: Tensor) -> Tensor:
