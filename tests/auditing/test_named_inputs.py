@@ -198,6 +198,34 @@ def test_a_token_that_begins_texts_may_fill_them_up_too() -> None:
     assert text.traced(torch.tensor([[PADDING, 7, PADDING, 8, PADDING]])).tolist() == [[PADDING, 7, PADDING, 8, -1]]
 
 
+class Masked(nn.Module):
+    """A decoder that looks away from what its mask leaves out, and scores the last token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = Transformer(), nn.Linear(VOCABULARY, 3)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Output:
+        body, places = self.body, torch.arange(LENGTH)
+        hidden = (places[None, :] > places[:, None]) | (attention_mask == 0)[:, None, :]
+        hidden &= places[None, :] != places[:, None]  # else a row of padding would look at nothing
+        entered = body.token(input_ids) + body.place(places)
+        return Output(self.head(body.output(body.layers(entered, mask=hidden.repeat_interleave(4, dim=0)))[:, -1]))
+
+
+def test_padding_in_front_of_texts_is_no_secret_and_not_searched_behind() -> None:
+    def moved(rows: int, seed: int) -> tuple[dict[str, Tensor], Tensor]:
+        x, y = texts(rows, seed)
+        return {name: value.flip(1) for name, value in x.items()}, y
+
+    torch.manual_seed(0)
+    options: dict[str, Any] = {"population": moved(60, 9), "seeds": 2, "seconds": 10.0, "view": ["server"]}
+    report = audit_training(Masked().eval(), LOSS, descend, [moved(2, seed) for seed in range(3)], **options)
+    (cell,) = [cell for cell in report.cells if cell.secret == "tokens"]
+    assert cell.leakage.low > 0.999
+    assert any("text/spans: padding stands in front" in reason for reason in report.skipped)
+
+
 def test_a_last_token_that_leaves_a_trace_is_no_padding() -> None:
     def reads_all(model: nn.Module, x: dict[str, Tensor], y: Tensor) -> None:
         descend(model, {"input_ids": x["input_ids"], "attention_mask": torch.ones_like(x["attention_mask"])}, y)

@@ -71,11 +71,13 @@ def recover_sequences(inputs: AttackInputs) -> FoundSequences:
     """Recover the token sequences behind a change.
 
     Raises:
-        TranscriptError: the step is no single gradient, or as `find_sequences`.
+        TranscriptError: the step is no single gradient, padding stands in front of the texts, or as `find_sequences`.
     """
     if inputs.facts is not None and not inputs.one_gradient:
         raise TranscriptError(f"span checks need one gradient step, and the step is {inputs.facts.kind}")
     text = _text_of(inputs)
+    if text.front:
+        raise TranscriptError("padding stands in front of the texts, and span checks need it behind them")
     table = text.table
     state, change = inputs.observed.state, inputs.observed.change
     try:

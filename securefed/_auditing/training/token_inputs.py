@@ -41,6 +41,7 @@ class TokenInputs:
         columns: of a row, those that hold the tokens.
         beside: columns of each further input with one number a position, such as an attention mask.
         padding: token that fills rows up and leaves no trace; `None` without one.
+        front: whether padding stands in front of the text; else behind it.
         blind_end: whether the last token in front of padding leaves no trace either.
         blind_cut: whether that of a row without padding leaves none. Texts that were cut to the length may lack the end
             that is predicted behind others.
@@ -51,6 +52,7 @@ class TokenInputs:
     columns: slice
     beside: tuple[slice, ...]
     padding: int | None = None
+    front: bool = False
     blind_end: bool = False
     blind_cut: bool = False
 
@@ -91,8 +93,10 @@ class TokenInputs:
         return build
 
     def _in_use(self, tokens: Tensor) -> Tensor:
-        """Return for each position whether it holds text, and not padding that goes on to the end."""
-        return ~_ending(tokens, self.padding) if self.padding is not None else torch.ones_like(tokens, dtype=torch.bool)
+        """Return for each position whether it holds text, and not padding that goes on to the row's end."""
+        if self.padding is None:
+            return torch.ones_like(tokens, dtype=torch.bool)
+        return ~(_ending(tokens.flip(1), self.padding).flip(1) if self.front else _ending(tokens, self.padding))
 
 
 def token_inputs(training: TorchTraining, rows: TrainedRows) -> TokenInputs | None:
@@ -121,7 +125,11 @@ def token_inputs(training: TorchTraining, rows: TrainedRows) -> TokenInputs | No
     if training.step is None or not _moves(training, text, rows):
         module = training.model.get_submodule(text.table.rpartition(".")[0])
         return replace(text, padding=getattr(module, "padding_idx", None))
-    text = replace(text, padding=_padding(training, text, rows))
+    for front in (False, True):
+        side = replace(text, front=front)
+        if (padding := _padding(training, side, rows)) is not None:
+            text = replace(side, padding=padding)
+            break
     cut = text._in_use(text.of(rows.x))[:, -1]
     return replace(
         text,
@@ -148,18 +156,18 @@ def _change(training: TorchTraining, rows: TrainedRows) -> dict[str, Array]:
 
 
 def _padding(training: TorchTraining, text: TokenInputs, rows: TrainedRows) -> int | None:
-    """Return the token that ends rows twice in a row and leaves no trace; `None` without one.
+    """Return the token that ends (or begins) rows twice in a row and leaves no trace; `None` without one.
 
     The step is run on rows that end so, and on the same rows with another token in its place: if the token's vector
     moves alike, as by weight decay, the model does not look at it.
     """
-    tokens = text.of(rows.x)
+    tokens = text.of(rows.x).flip(1) if text.front else text.of(rows.x)
     twice = torch.nonzero(tokens[:, -1] == tokens[:, -2])[:, 0] if tokens.shape[1] > 1 else torch.zeros(0).long()
     ends, counts = torch.unique(tokens[twice, -1], return_counts=True)
     for token in ends[torch.argsort(counts, descending=True)][:_TRIED].tolist():
         chosen = rows.part(twice[tokens[twice, -1] == token][:_PROBED])
         other = chosen.x.clone()
-        text.of(other)[_ending(text.of(other), token)] = (token + 1) % text.vocabulary
+        text.of(other)[~replace(text, padding=token)._in_use(text.of(other))] = (token + 1) % text.vocabulary
         if not _moves_otherwise(training, text, chosen, other)[token]:
             return int(token)
     return None
