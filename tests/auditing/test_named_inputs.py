@@ -22,7 +22,7 @@ from tests.attacks.test_text import Transformer
 
 LOSS = nn.CrossEntropyLoss()
 PADDING, VOCABULARY, LENGTH = 0, 64, 5
-TYPES = (torch.int64, torch.bool, torch.float32, torch.float64)
+TYPES = (torch.int64, torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @given(

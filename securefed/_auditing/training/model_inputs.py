@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
 from typing import Any
 
@@ -67,7 +68,7 @@ class InputLayout:
         if len(x) == 1:
             return next(iter(x.values()))
         kinds = {kind.is_floating_point for kind in self.types.values()}
-        common = torch.float64 if len(kinds) > 1 else max(self.types.values(), key=lambda kind: kind.itemsize)
+        common = torch.float64 if len(kinds) > 1 else reduce(torch.promote_types, self.types.values())
         return torch.cat([x[name].reshape(len(x[name]), -1).to(common) for name in self.shapes], dim=1)
 
     def unpack(self, x: Tensor) -> dict[str, Tensor]:
