@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from securefed import audit_training
 from securefed._auditing.own.global_seed import global_seed
 from securefed._auditing.training import training_seed_run
+from securefed._auditing.training.attack_inputs import AttackInputs
 from securefed._auditing.training.attacked_network import attacked_network
 from securefed._auditing.training.local_training import TorchTraining, TrainedRows
 from securefed._auditing.training.membership_scores import Records, alike_pairs, without_rows
@@ -258,3 +259,16 @@ def test_rows_that_the_output_follows_by_no_degrees_are_not_searched() -> None:
     given = {"seeds": 2, "seconds": 5.0, "view": ["server"]}
     report = audit_training(Pixels(categories=True), LOSS, descend, [_bytes(seed) for seed in range(3)], **given)
     assert any("training/rows" in reason and "by degrees" in reason for reason in report.skipped)
+
+
+def test_rows_of_a_sum_count_where_the_null_cannot_be_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step may fail on some draws of the population, such as those without a class."""
+
+    def fails(*_: Any) -> None:
+        raise DataError("local_step raised ValueError on 2 rows: no row of class 1")
+
+    monkeypatch.setattr(AttackInputs, "simulate_drawn", fails)
+    options: dict[str, Any] = {"population": rows(20, seed=9), "seeds": 2, "seconds": 5.0, "view": ["sum only"]}
+    report = audit_training(dense(), LOSS, descend, [rows(1, seed=seed) for seed in range(2)], **options)
+    (cell,) = [cell for cell in report.cells if cell.secret == "pooled samples"]
+    assert cell.leakage.seeds == 2

@@ -127,13 +127,11 @@ class TrainingSeedRun:
         except (SecureFedError, np.linalg.LinAlgError) as refusal:
             self._leave_out(name, refusal)
             return []
-        null = self._null()
-        chance: list[Reconstruction] | None = None
-        if null is not None:
-            try:
-                chance = attack(self.inputs.on(null))
-            except (SecureFedError, np.linalg.LinAlgError):
-                chance = None
+        try:
+            null = self._null()
+            chance = None if null is None else attack(self.inputs.on(null))
+        except (SecureFedError, np.linalg.LinAlgError):  # of a step that fails on drawn rows, too
+            chance = None
         return self.result.record(self.place, name, estimates, [chance], self.secrets.judge)
 
     def _null(self) -> Mapping[str, Array] | None:
