@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from securefed._auditing.training.local_training import LossFunction, State, TorchTraining
 from securefed.attacks._networks.flat_network import FlatNetwork
@@ -48,12 +49,13 @@ def attacked_network(training: TorchTraining, state: State, known: Tensor) -> Fl
     frozen = {name: value for name, value in module.named_parameters() if name not in training.parameters}
 
     def output(parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        try:
-            found: Tensor = torch.func.functional_call(module, {**frozen, **parameters}, x)
-        except ValueError:  # one row alone has no batch statistics: take the running ones
-            if len(x) > 1:
-                raise
-            found = torch.func.functional_call(evaluated, {**frozen, **parameters}, x)
+        with sdpa_kernel(SDPBackend.MATH):  # attention in one piece has no second derivative, which searches take
+            try:
+                found: Tensor = torch.func.functional_call(module, {**frozen, **parameters}, x)
+            except ValueError:  # one row alone has no batch statistics: take the running ones
+                if len(x) > 1:
+                    raise
+                found = torch.func.functional_call(evaluated, {**frozen, **parameters}, x)
         return found
 
     def objective(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor, weights: Tensor) -> Tensor:

@@ -72,10 +72,13 @@ class InputLayout:
         return torch.cat([x[name].reshape(len(x[name]), -1).to(common) for name in self.shapes], dim=1)
 
     def unpack(self, x: Tensor) -> dict[str, Tensor]:
-        """Return the named inputs in rows that are one tensor, each of its own shape and type."""
+        """Return the named inputs in rows that are one tensor, each of its own shape and type, and contiguous.
+
+        Models reshape inputs by `view`, which takes no slice of a wider tensor.
+        """
         flat = x.reshape(len(x), -1)
         return {
-            name: flat[:, place].reshape(-1, *self.shapes[name]).to(self.types[name])
+            name: flat[:, place].reshape(-1, *self.shapes[name]).to(self.types[name]).contiguous()
             for name, place in self.columns.items()
         }
 
