@@ -148,15 +148,19 @@ class SpanSites:
         return matrix.T if _is_transposed(part) else matrix
 
     def embedding(self, tokens: Tensor) -> str | None:
-        """Return the name of the table that the tokens (n, length) themselves index; `None` without one."""
+        """Return the name of the table that the tokens (n, length) themselves index; `None` without one.
+
+        A table that several parts share has the name under which the module's parameters list it.
+        """
         found: list[str] = []
         hooks: list[Any] = []
-        for name, part in self.module.named_modules():
+        names = {id(value): name for name, value in self.module.named_parameters()}
+        for part in self.module.modules():
             if isinstance(part, nn.Embedding):
 
-                def note(_: nn.Module, given: Any, name: str = name) -> None:
+                def note(part: nn.Module, given: Any) -> None:
                     if given and given[0].shape == tokens.shape and torch.equal(given[0], tokens.to(given[0].dtype)):
-                        found.append(f"{name}.weight" if name else "weight")
+                        found.append(names[id(part.weight)])
 
                 hooks.append(part.register_forward_pre_hook(note))
         self._pass(tokens, hooks)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,9 @@ from securefed.errors import TranscriptError
 
 _ROUNDINGS: Final = 4.0
 """Roundings of an embedding's entries that count as no movement; sums of several clients add up a few of them."""
+_EXACT: Final = 1e-9
+"""Relative movement that counts as none where absent tokens move exactly alike in two runs: sums are in double
+precision. In bfloat16 a movement by one unit of the last place would be lost in `_ROUNDINGS`, and it is visible."""
 
 
 @dataclass(frozen=True)
@@ -51,20 +55,21 @@ def occurring_tokens(table: Array, change: Array, references: Sequence[Embedding
         TranscriptError: a token occurs in every reference; or tokens that do not occur move by the data too, as where
             the output layer shares the table.
     """
-    tolerance = _ROUNDINGS * epsilon * np.linalg.norm(table, axis=1)
     if not references:
-        return np.asarray(np.linalg.norm(change, axis=1) > tolerance, np.float64)
+        return np.asarray(np.linalg.norm(change, axis=1) > _rounding(table, epsilon), np.float64)
     found = np.full(len(table), np.nan)
-    for place, reference in enumerate(references):
-        # Two runs must move the row of a token that is absent from both alike.
-        for other in references[:place]:
-            both = reference.absent & other.absent
-            apart = np.linalg.norm(reference.change - other.change, axis=1) > tolerance
-            if (both & apart).any():
-                raise TranscriptError(
-                    "rows of the embedding move by the data also where their token does not occur: the output layer "
-                    "shares the table, or gradients are clipped by their norm"
-                )
+    # Two runs must move the row of a token that is absent from both alike.
+    apart = [
+        np.linalg.norm(one.change - other.change, axis=1) * (one.absent & other.absent)
+        for one, other in combinations(references, 2)
+    ]
+    if any((distance > _rounding(table, epsilon)).any() for distance in apart):
+        raise TranscriptError(
+            "rows of the embedding move by the data also where their token does not occur: the output layer "
+            "shares the table, or gradients are clipped by their norm"
+        )
+    tolerance = movement_tolerance(table, np.concatenate(apart) if apart else np.ones(1), epsilon)
+    for reference in references:
         moved = np.linalg.norm(change - reference.change, axis=1) > tolerance
         unknown = reference.absent & np.isnan(found)
         found[unknown] = moved[unknown]
@@ -73,3 +78,20 @@ def occurring_tokens(table: Array, change: Array, references: Sequence[Embedding
             f"{int(np.isnan(found).sum())} tokens occur in every run that the change is compared with"
         )
     return found
+
+
+def movement_tolerance(table: Array, apart: Array, epsilon: float) -> Array:
+    """Return (vocabulary,) by how much two runs may move a row differently that neither's data move.
+
+    Args:
+        table: (vocabulary, width) the embedding.
+        apart: how differently two runs move rows whose tokens are in neither; any number of them.
+        epsilon: relative rounding of the table's type.
+    """
+    rounding = _rounding(table, epsilon)
+    return rounding if np.any(apart) else np.minimum(rounding, _EXACT * np.linalg.norm(table, axis=1))
+
+
+def _rounding(table: Array, epsilon: float) -> Array:
+    """Return (vocabulary,) the movement of a row that may be rounding of its entries."""
+    return np.asarray(_ROUNDINGS * epsilon * np.linalg.norm(table, axis=1))

@@ -20,7 +20,7 @@ from torch import Tensor
 from securefed._auditing.training.local_training import TorchTraining, TrainedRows
 from securefed._tensors import Array
 from securefed.attacks._text.span_sites import SpanSites
-from securefed.attacks._text.token_occurrence import EmbeddingReference, occurring_tokens
+from securefed.attacks._text.token_occurrence import movement_tolerance
 from securefed.errors import DataError
 
 _PROBED: Final = 4
@@ -123,8 +123,10 @@ def token_inputs(training: TorchTraining, rows: TrainedRows) -> TokenInputs | No
     alike = tuple(named[name] for name in named if name != tokens and shapes[name] == shapes[tokens])
     text = TokenInputs(found[tokens][1], found[tokens][0], named[tokens], alike)
     if training.step is None or not _moves(training, text, rows):
-        module = training.model.get_submodule(text.table.rpartition(".")[0])
-        return replace(text, padding=getattr(module, "padding_idx", None))
+        if (declared := _declared_padding(training, text)) is None:
+            return text
+        first, last = ((text.of(rows.x)[:, place] == declared).any() for place in (0, -1))
+        return replace(text, padding=declared, front=bool(first and not last))
     for front in (False, True):
         side = replace(text, front=front)
         if (padding := _padding(training, side, rows)) is not None:
@@ -136,6 +138,11 @@ def token_inputs(training: TorchTraining, rows: TrainedRows) -> TokenInputs | No
         blind_end=_is_end_blind(training, text, rows.part(~cut)),
         blind_cut=_is_end_blind(training, text, rows.part(cut)),
     )
+
+
+def _declared_padding(training: TorchTraining, text: TokenInputs) -> int | None:
+    """Return the token whose vector the embedding never trains; `None` without one."""
+    return getattr(training.model.get_submodule(text.table.rpartition(".")[0]), "padding_idx", None)
 
 
 def _moves(training: TorchTraining, text: TokenInputs, rows: TrainedRows) -> bool:
@@ -183,7 +190,7 @@ def _is_end_blind(training: TorchTraining, text: TokenInputs, rows: TrainedRows)
     chosen = rows.part(slice(0, _PROBED))
     used, other = text._in_use(text.of(chosen.x)), chosen.x.clone()
     last = used.shape[1] - 1 - used.flip(1).long().argmax(dim=1)
-    rest = {text.padding, *text.of(chosen.x).flatten().tolist()}
+    rest = {text.padding, _declared_padding(training, text), *text.of(chosen.x).flatten().tolist()}
     fresh = next((token for token in range(text.vocabulary) if token not in rest), None)
     if fresh is None:
         return False
@@ -195,8 +202,10 @@ def _moves_otherwise(training: TorchTraining, text: TokenInputs, rows: TrainedRo
     """Return (vocabulary,) 1 for tokens whose vectors the step moves otherwise on other inputs, 0 for the rest."""
     sent, reference = (_change(training, TrainedRows(x, rows.y))[text.table] for x in (rows.x, other))
     table = training.state[text.table]
-    absent = EmbeddingReference(reference, np.ones(text.vocabulary, bool))
-    return occurring_tokens(table.double().numpy(), sent, [absent], float(torch.finfo(table.dtype).eps))
+    apart = np.linalg.norm(sent - reference, axis=1)
+    absent = ~np.isin(np.arange(text.vocabulary), torch.cat([text.of(rows.x), text.of(other)]).numpy())
+    epsilon = float(torch.finfo(table.dtype).eps)
+    return np.asarray(apart > movement_tolerance(table.double().numpy(), apart[absent], epsilon), np.float64)
 
 
 def _ending(tokens: Tensor, token: int) -> Tensor:
