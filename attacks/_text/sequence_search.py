@@ -104,7 +104,7 @@ def find_sequences(
 
     Raises:
         TranscriptError: the model has no such maps, or the spans do not tell tokens apart, since there are too many
-            tokens for the width or the step is no single gradient.
+            tokens for the width, the step is no single gradient, or rounding hides inputs.
     """
     # by map, in the order of a pass: whether its input at a position depends on (earlier tokens, later tokens)
     depends = sites.dependence(length, vocabulary)
@@ -135,6 +135,12 @@ def find_sequences(
         found = wider if wider.allowed > found.allowed else found
         if found.allowed >= rows:
             break
+    # each token that occurs has an input of its own; without any token told apart, all of them are candidates
+    if not found.allowed and spans[first].rank < len(candidates) < vocabulary:
+        raise TranscriptError(
+            f"{len(candidates)} tokens occur, and the gradient of {first!r} shows {spans[first].rank} inputs: the rest "
+            "is lost in the rounding of the model's numbers"
+        )
     return found
 
 
@@ -148,6 +154,8 @@ def _most_telling(sites: SpanSites, spans: Mapping[str, Span], length: int, cand
     complete = {name: span for name, span in spans.items() if span.rank == most}
     if not most or not len(candidates) or not any(span.selective for span in complete.values()):
         name, span = next(iter(complete.items()))
+        if not most:
+            raise TranscriptError(f"the gradient of {name!r} is lost in the rounding of the model's numbers")
         raise TranscriptError(
             f"the gradient of {name!r} has rank {most} of {span.most}: more tokens than it is wide, or a "
             "step that is no single gradient (Adam, weight decay)"

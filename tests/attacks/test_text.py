@@ -217,6 +217,25 @@ def test_more_sequences_than_a_number_can_count_are_refused() -> None:
         search.whole([[1, 2, 3, 4]] * 512)
 
 
+def test_inputs_that_rounding_hides_are_named() -> None:
+    """Finding nothing then says nothing of the rows."""
+    observed = sent(1)
+    name = "layers.layers.0.self_attn.in_proj_weight"
+
+    def search(kept: int) -> None:
+        left, values, right = np.linalg.svd(observed.gradients[name], full_matrices=False)
+        rounded = {name: (left[:, :kept] * values[:kept]) @ right[:kept]}
+        find_sequences(
+            SpanSites(observed.model), observed.weights, observed.gradients | rounded, rows=1, length=LENGTH,
+            candidates=np.unique(observed.tokens), vocabulary=VOCABULARY, scale=10.0, epsilon=EPSILON,
+        )  # fmt: skip
+
+    with pytest.raises(TranscriptError, match=r"5 tokens occur, and the gradient of .* shows 2 inputs"):
+        search(2)
+    with pytest.raises(TranscriptError, match="is lost in the rounding"):
+        search(0)
+
+
 def test_the_rank_of_a_span_is_that_of_the_inputs() -> None:
     observed = sent(4)
     name = "layers.layers.0.linear1.weight"
