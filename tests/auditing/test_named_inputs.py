@@ -280,7 +280,24 @@ def _short(rows: int, seed: int) -> tuple[dict[str, Tensor], Tensor]:
     return x | {"attention_mask": x["attention_mask"][:-1]}, y
 
 
+class Collected(torch.utils.data.Dataset[Any]):
+    """A data set of the rows of one client."""
+
+
+def _longer(rows: int, seed: int) -> tuple[dict[str, Tensor], Tensor]:
+    x, y = texts(rows, seed)
+    return {name: torch.cat([value, value], dim=1) for name, value in x.items()}, y
+
+
 REFUSED = {
+    "another length": (DataError, 'texts padded to one length: `tokenizer.*"max_length"', [texts(2, 0), _longer(2, 1)]),
+    "a data set": (DataError, "got the data set Collected: .*default_collate", [Collected(), Collected()]),
+    "a data set as x": (DataError, "client 0: x must .* got the data set", [(Collected(), torch.ones(2))] * 2),
+    "a loader": (DataError, "got the loader DataLoader", [torch.utils.data.DataLoader(Collected(), sampler=[0])] * 2),
+    "labels among the inputs": (DataError, "got dict: take the targets out of it", [{"labels": torch.ones(2)}] * 2),
+    "an argument that is missing": (
+        DataError, "an entry of the dict x: .*`labels`", [({"input_ids": torch.ones(2, 5).long()}, torch.ones(2))] * 2
+    ),
     "another client's names": (DataError, "client 1 has as x a dict of input_ids", [texts(2, 0), _without_mask(2, 1)]),
     "a tensor": (DataError, "client 1 has as x one tensor", [texts(2, 0), (torch.ones(2, 5), torch.ones(2))]),
     "a mask too short": (DataError, "got input_ids 2, attention_mask 1, y 2", [texts(2, 0), _short(2, 1)]),

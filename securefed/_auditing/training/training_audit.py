@@ -39,6 +39,11 @@ from securefed.errors import DataError, SecureFedError
 
 Clients = Sequence[tuple[Any, Any]]
 """Each client's rows: a pair (x, y) of tensors or arrays with as many rows; x may be a dict of them."""
+_NEEDED = (
+    ". Whatever the model needs to run is an entry of the dict x: of an encoder with a decoder the `labels` too, or "
+    "the `decoder_input_ids`"
+)
+"""What the refusal of a model with named inputs adds."""
 
 
 def audit_training(
@@ -220,7 +225,7 @@ def _check_model(training: TorchTraining, rows: TrainedRows) -> None:
         raise DataError(
             f"loss(model(x), y), called with one row as it is given, raised {type(error).__name__}: {error}; give rows "
             "of the type and shape that they take, or a loss that does to the output (of an object, to its `logits`) "
-            "what the step does"
+            f"what the step does{_NEEDED if training.layout is not None else ''}"
         ) from error
     if not torch.is_tensor(value):
         raise DataError(f"the loss returns {type(value).__name__}; attacks need a tensor that they can differentiate")
@@ -256,12 +261,38 @@ def _classes(training: TorchTraining, rows: Sequence[TrainedRows], classes: int 
 def _pair(name: str, pair: Any) -> tuple[Tensor | dict[str, Tensor], Tensor]:
     """Check that one client's rows are a pair, and return its parts as tensors, or x as a dict of them."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise DataError(f"{name} must be a pair (x, y) of tensors or arrays; got {type(pair).__name__}")
+        raise DataError(f"{name} must be a pair (x, y) of tensors or arrays; got {_shown(pair)}")
     x, y = pair
+    if _is_data_set(x):
+        raise DataError(f"{name}: x must be a tensor, an array or a dict of them; got {_shown(x)}")
     if not isinstance(x, Mapping):
         return _tensor(name, x), _tensor(name, y)
     require(len(x) > 0 and all(isinstance(key, str) for key in x), f"{name}: x must name the model's inputs by strings")
     return {key: _tensor(f"{name}, {key}", value) for key, value in x.items()}, _tensor(name, y)
+
+
+def _is_data_set(given: Any) -> bool:
+    """Whether rows come as a data set of torch, or as a loader of one."""
+    return isinstance(given, torch.utils.data.Dataset | torch.utils.data.DataLoader)
+
+
+def _shown(given: Any) -> str:
+    """Name the type of what should be rows, and say how they are taken out of a data set or a dict."""
+    kind = type(given).__name__
+    if isinstance(given, torch.utils.data.DataLoader):
+        return f"the loader {kind}: give its data set as one batch, `default_collate(list(loader.dataset))`"
+    if _is_data_set(given):
+        return f"the data set {kind}: `torch.utils.data.default_collate(list(data))` makes one batch of it"
+    if isinstance(given, Mapping) and "labels" in given:
+        return f'{kind}: take the targets out of it, `(x, x.pop("labels"))`'
+    return kind
+
+
+def _padded(own: InputLayout | None, layout: InputLayout | None) -> str:
+    """Say how texts of clients get one length, where named inputs differ in that alone; else nothing."""
+    if own is None or layout is None or own.types != layout.types:
+        return ""
+    return ', texts padded to one length: `tokenizer(texts, padding="max_length", max_length=...)`'
 
 
 def _tensor(name: str, values: Any) -> Tensor:
@@ -280,7 +311,7 @@ def _rows(name: str, pair: tuple[Tensor | dict[str, Tensor], Tensor], layout: In
     own = None if isinstance(x, Tensor) else InputLayout.of(x)
     if own != layout:
         given, wanted = ("one tensor" if one is None else f"a dict of {one}" for one in (own, layout))
-        raise DataError(f"{name} has as x {given}, and client 0 {wanted}; give all of them alike")
+        raise DataError(f"{name} has as x {given}, and client 0 {wanted}; give all of them alike{_padded(own, layout)}")
     named = {"x": x} if isinstance(x, Tensor) else x
     lengths = {key: len(value) for key, value in named.items()} | {"y": len(y)}
     if len(set(lengths.values())) > 1:
