@@ -16,9 +16,11 @@ from securefed._auditing.training import training_subject
 from securefed._auditing.training.attack_inputs import AttackInputs, in_two_digits
 from securefed._auditing.training.local_training import TorchTraining, TrainedRows
 from securefed._auditing.training.observed_runs import SimulatedRuns
+from securefed._auditing.training.row_attack import _affordable
 from securefed._auditing.training.training_subject import TrainingSubject
 from securefed.attacks import views
 from securefed.attacks._generic import TimeBudget
+from securefed.errors import TranscriptError
 
 
 def test_sums_have_their_share_of_the_time_of_every_run(monkeypatch: Any) -> None:
@@ -87,3 +89,16 @@ def test_seconds_that_would_do_are_those_of_the_whole_audit(share: float, asked:
     assert inputs.ask_for(60.0) == "allow more `seconds`"
     assert [in_two_digits(seconds) for seconds in inputs.asked] == asked
     assert [in_two_digits(seconds) for seconds in (0.2, 7.1, 99.5, 123.0, 4000.0)] == [1, 8, 100, 130, 4000]
+
+
+def test_a_search_that_had_too_little_time_asks_for_seconds_of_the_audit() -> None:
+    """It has a quarter of what is left, and would need several times as much."""
+    network = SimpleNamespace(dtype=torch.float32, plain=None)
+    budget = TimeBudget.of(0.004)
+    inputs = AttackInputs(None, None, (1,), None, 2, None, None, budget, 0.5)  # type: ignore[arg-type] # time is asked alone
+    inputs.__dict__["network"] = network  # in place of the cached property
+    inversion = SimpleNamespace(features=1000, simulation=lambda _, __, x, ___: (x**3).sum(dim=0))
+    problem = SimpleNamespace(point=None, targets=None)
+    with pytest.raises(TranscriptError, match="longer than the time left; allow more `seconds`"):
+        _affordable(inputs, inversion, problem, 0.001)  # type: ignore[arg-type] # stand-ins of a search
+    assert len(inputs.asked) == 1 and inputs.asked[0] > 2 * 0.004

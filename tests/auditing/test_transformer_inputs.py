@@ -115,3 +115,29 @@ def test_tokens_behind_padding_are_told_in_either_precision(kind: torch.dtype, r
     (cell,) = [cell for cell in report.cells if cell.secret == "tokens"]
     assert cell.leakage.low > 0.8
     assert any("text/spans: padding stands in front of the texts" in reason for reason in report.skipped)
+
+
+class Tagger(nn.Module):
+    """Scores for every token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.head = nn.Embedding(VOCABULARY, 8), nn.Linear(8, 3)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        found: Tensor = self.head(self.token(input_ids))
+        return found
+
+
+def test_labels_of_every_token_are_named_as_not_attacked() -> None:
+    def loss(scores: Tensor, tags: Tensor) -> Tensor:
+        return LOSS(scores.flatten(0, 1), tags.flatten())
+
+    def step(model: nn.Module, x: dict[str, Tensor], y: Tensor) -> None:
+        loss(model(**x), y).backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+    rows = [texts(2, seed)[0] for seed in range(2)]
+    clients = [(x, torch.where(x["attention_mask"] == 1, x["input_ids"] % 3, -100)) for x in rows]
+    report = audit_training(Tagger(), loss, step, clients, seeds=1, seconds=2.0, view=["server"])
+    assert any("training/last layer: rows have several labels each" in reason for reason in report.skipped)

@@ -270,7 +270,12 @@ def _affordable(inputs: AttackInputs, inversion: StagedInversion, problem: Inver
         cost = time.perf_counter() - began
     affordable = int(seconds / max(cost, 1e-6))
     if affordable < _FEWEST:
-        raise TranscriptError(f"a search of {_FEWEST} evaluations at {cost:.2g} s each takes longer than the time left")
+        # the search has a fixed part of the time that is left, so that all of it grows alike
+        needed = inputs.budget.remaining * _FEWEST * cost / seconds if seconds > 0 else 0.0
+        raise TranscriptError(
+            f"a search of {_FEWEST} evaluations at {cost:.2g} s each takes longer than the time left; "
+            f"{inputs.ask_for(max(needed, _FEWEST * cost))}"
+        )
     return min(inversion.effort.evaluations, affordable)
 
 

@@ -116,6 +116,10 @@ class TrainingSeedRun:
                 self._leave_out(REGRESSION, refusal)
             else:
                 self._try(REGRESSION, learned)
+        elif (y := self.inputs.prior.y).ndim > 1 and not y.is_floating_point():
+            self.result.leave_out(
+                self.place, LABELS, "rows have several labels each, and counts are of one label a row"
+            )
 
         if secrets.has("tokens"):
             self._try(TOKENS, read_tokens)
