@@ -64,7 +64,8 @@ class StepFacts:
         """Name the kind of step, without figures."""
         if self.one_gradient:
             return "one gradient step"
-        return f"not one gradient of the rows, {'repeatable' if self.repeatable else 'with random draws (dropout, shuffling)'}"
+        draws = "repeatable" if self.repeatable else "with random draws (dropout, shuffling)"
+        return f"not one gradient of the rows, {draws}"
 
     def __str__(self) -> str:
         if self.one_gradient:
