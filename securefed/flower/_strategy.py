@@ -140,7 +140,8 @@ class SecureStrategy(Strategy):
         epsilon: the epsilon of all exchanges of training so far.
 
     Raises:
-        ConfigError: a strategy that needs single replies, or an evaluation at the clients without metrics.
+        ConfigError: a strategy that needs single replies, an evaluation at the clients without metrics, or a config
+            that is no mapping.
     """
 
     def __init__(
@@ -176,6 +177,8 @@ class SecureStrategy(Strategy):
             defense, metrics, clients, bounds, largest_weight, _names(local), rounds, epsilon, ring, max_void
         )
         self._check_metrics(inner)
+        if not isinstance(run_config, Mapping | None):
+            raise ConfigError(f"run_config takes context.run_config, a mapping; got {type(run_config).__name__}")
         self._run_config = config_digest(run_config or {})
         self._poll, self._patience = poll, patience
         self._folder, self._seal = None if folder is None else Path(folder), seal

@@ -246,6 +246,11 @@ def test_a_run_config_that_differs_from_the_server_s_is_refused() -> None:
     assert [sorted(entry.survivors) for entry in other.history] == [sorted(set(grid.nodes) - {victim})]
 
 
+def test_the_context_in_place_of_its_config_is_named() -> None:
+    with pytest.raises(ConfigError, match="run_config takes context.run_config, a mapping; got object"):
+        secured(FedAvg(fraction_evaluate=0.0), run_config=object())
+
+
 def test_a_server_that_forgot_the_run_config_is_told_what_to_add() -> None:
     grid = ordinary_app.grid(secure_mod)
     for node in grid.nodes.values():
