@@ -247,7 +247,7 @@ def test_a_run_config_that_differs_from_the_server_s_is_refused() -> None:
 
 
 def test_the_context_in_place_of_its_config_is_named() -> None:
-    with pytest.raises(ConfigError, match="run_config takes context.run_config, a mapping; got object"):
+    with pytest.raises(ConfigError, match=r"run_config takes context\.run_config, a mapping; got object"):
         secured(FedAvg(fraction_evaluate=0.0), run_config=object())
 
 
