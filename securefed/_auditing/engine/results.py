@@ -328,7 +328,7 @@ class Cell:
         remarks = []
         if self.verdict.word == NOT_DETECTED:
             # `detectable`: the smallest leak that would have shown in 8 of 10 such audits; NaN for one seed
-            power = f"a leak of {self.verdict.detectable:.2f} that this attack can see would have been"
+            power = f"it would have noticed a leak from {self.verdict.detectable:.2f} on, of the kind that it looks for"
             remarks.append("one seed: no power" if math.isnan(self.verdict.detectable) else power)
             if min(self.leakage.mean, self.null_leakage.high) >= PARTIAL_FROM:
                 remarks.append(f"guessing gives up to {self.null_leakage.high:.2f}")
