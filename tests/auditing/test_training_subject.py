@@ -17,6 +17,7 @@ from securefed._auditing.training.attack_inputs import AttackInputs, in_two_digi
 from securefed._auditing.training.local_training import TorchTraining, TrainedRows
 from securefed._auditing.training.observed_runs import SimulatedRuns
 from securefed._auditing.training.row_attack import _affordable
+from securefed._auditing.training.size_curve import SizeCurve
 from securefed._auditing.training.training_subject import TrainingSubject
 from securefed.attacks import views
 from securefed.attacks._generic import TimeBudget
@@ -102,3 +103,13 @@ def test_a_search_that_had_too_little_time_asks_for_seconds_of_the_audit() -> No
     with pytest.raises(TranscriptError, match="longer than the time left; allow more `seconds`"):
         _affordable(inputs, inversion, problem, 0.001)  # type: ignore[arg-type] # stand-ins of a search
     assert len(inputs.asked) == 1 and inputs.asked[0] > 2 * 0.004
+
+
+def test_sizes_that_were_not_measured_are_listed_once_for_each_reason() -> None:
+    curve = SizeCurve()
+    curve.reasons |= {(1, 8): "no time", (2, 1): "no gradient", (2, 2): "no gradient", (5, 1): "no gradient"}
+    assert curve.gaps() == [
+        "rows recovered, not measured at 8 rows a client: no time",
+        "rows recovered, not measured at 1 and 2 rows a client, the step run 2 times in a row; 1 row a client, the "
+        "step run 5 times in a row: no gradient",
+    ]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from securefed._auditing.report.report_words import listed
 from securefed._auditing.training.attack_inputs import AttackInputs
 from securefed._auditing.training.local_training import TorchTraining, TrainedRows
 from securefed._auditing.training.observed_runs import ObservedChange
@@ -69,10 +70,13 @@ class SizeCurve:
 
     def gaps(self) -> list[str]:
         """Say at which sizes the attack did not run on all clients, a line for each reason."""
-        alike: dict[str, list[str]] = {}
+        sizes: dict[str, dict[int, list[int]]] = {}  # by reason and repetitions, the rows a client
         for (times, rows), reason in sorted(self.reasons.items()):
-            alike.setdefault(reason, []).append(f"{rows} row{'s' if rows > 1 else ''} a client ({_called(times)})")
-        return [f"rows recovered, not measured at {', '.join(sizes)}: {why}" for why, sizes in alike.items()]
+            sizes.setdefault(reason, {}).setdefault(times, []).append(rows)
+        return [
+            f"rows recovered, not measured at {'; '.join(_called(times, rows) for times, rows in of.items())}: {why}"
+            for why, of in sizes.items()
+        ]
 
 
 def measure_sizes(
@@ -123,5 +127,7 @@ def measure_sizes(
     return curve
 
 
-def _called(times: int) -> str:
-    return "the step as it is" if times == 1 else f"the step run {times} times in a row"
+def _called(times: int, rows: Sequence[int]) -> str:
+    """Name sizes: "1, 2 and 4 rows a client", and how often the step runs in a row where it is not once."""
+    named = f"{listed(map(str, rows))} row{'' if rows == [1] else 's'} a client"
+    return named if times == 1 else f"{named}, the step run {times} times in a row"
