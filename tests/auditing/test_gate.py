@@ -183,10 +183,11 @@ def test_an_audit_of_which_nothing_ran_fails_and_shows_why(broken, tmp_path) -> 
 @pytest.mark.exhaustive
 def test_one_algorithm_that_did_not_run_among_others_fails_the_gate(broken, tmp_path) -> None:
     both = ["--data", broken, "--algorithms", "optimization/dsgd,pca/ssi", "--attacks", "gram/power"]
-    done = audit_of(*both, "--defenses", "dp", "--fail-above", "0.999", "--out", str(tmp_path))
+    # fresh noise leaves an error of about 1e-3 in the pooled second moments, so that some audits leak up to .9995
+    done = audit_of(*both, "--defenses", "dp", "--fail-above", "0.999999", "--out", str(tmp_path))
     assert done.exit_code == 3
     said = " ".join(done.output.split())
-    assert "did not run: DSGD, DP+SA: 0 of 2 seeds ran" in said and "above 0.999" not in said
+    assert "did not run: DSGD, DP+SA: 0 of 2 seeds ran" in said and "above" not in said.split("Report:")[1]
 
 
 def test_what_the_data_do_not_suit_fails_a_gate_that_names_nothing(tmp_path) -> None:
