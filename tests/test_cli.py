@@ -205,18 +205,26 @@ def test_the_gate_exits_with_3_above_its_threshold_only(tmp_path, monkeypatch) -
     assert json.loads(passed.stdout)["cells"]
 
 
-@pytest.mark.parametrize("parts", [0, 3])
-def test_an_audit_that_stops_says_where_it_goes_on(tmp_path, monkeypatch, parts: int) -> None:
-    def stopped(out: Path, *_: object, **__: object) -> None:
-        for seed in range(parts):
-            (out / "unfinished").mkdir(exist_ok=True)
-            (out / "unfinished" / f"pca-ssi-{seed}.task").touch()
+@pytest.mark.parametrize(("earlier", "parts", "said"), [(0, 0, None), (0, 3, 3), (2, 3, 3), (2, 0, None)])
+def test_an_audit_that_stops_says_where_it_goes_on(tmp_path, monkeypatch, earlier: int, parts: int, said) -> None:
+    """Parts of an earlier audit are no progress of one that is stopped, or refused, at once."""
+
+    def keep(count: int) -> None:
+        (tmp_path / "unfinished").mkdir(exist_ok=True)
+        for seed in range(count):
+            (tmp_path / "unfinished" / f"pca-ssi-{seed}.task").touch()
+
+    def stopped(*_: object, **__: object) -> None:
+        keep(parts)
         raise KeyboardInterrupt
 
+    keep(earlier)
     monkeypatch.setattr("securefed._commands.audit_run.run_and_save", stopped)
     ended = RUNNER.invoke(app, ["audit", *SMALL, "--out", str(tmp_path)])
     assert ended.exit_code != 0
-    assert ("3 parts are done and kept in" in " ".join(ended.output.split())) is (parts == 3)
+    shown = " ".join(ended.output.split())
+    assert ("parts are done and kept in" in shown) is (said is not None)
+    assert said is None or f"{said} parts are done" in shown
 
 
 def test_a_gate_that_nothing_could_exceed_is_refused(tmp_path) -> None:

@@ -113,14 +113,15 @@ def find_sequences(
     if not before or not behind:
         raise TranscriptError("no linear map sees single tokens before, and tokens together after, a first attention")
 
-    def span(name: str) -> Span:
-        return span_of(sites.oriented(name, gradients[name]), sites.oriented(name, weights[name]), scale, epsilon)
-
-    def chosen(names: list[str]) -> str:
-        return _most_telling(sites, {name: span(name) for name in names[:_MAPS]}, length, candidates)
-
-    first, second = chosen(before), chosen(behind)
-    spans = {name: span(name) for name in (first, second)}
+    spans = {
+        name: span_of(sites.oriented(name, gradients[name]), sites.oriented(name, weights[name]), scale, epsilon)
+        for name in [*before[:_MAPS], *behind[:_MAPS]]
+    }
+    first, second = (
+        _most_telling(sites, {name: spans[name] for name in names[:_MAPS]}, length, candidates)
+        for names in (before, behind)
+    )
+    spans = {name: spans[name] for name in (first, second)}
     causal = not depends[second][1]  # a decoder's inputs do not depend on later tokens
     found = FoundSequences(np.empty((0, length), np.int64), 0)
     # Tolerances are relative distances from a span. They are tried from the strictest on until as many sequences as

@@ -9,7 +9,8 @@ a leak is above a limit (`--fail-above`) or has grown (`--fail-on-growth`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -131,39 +132,32 @@ def audit(
         warm_up()
     from securefed._commands import audit_run as auditing  # noqa: PLC0415 - heavy, and not needed for --help
 
-    try:
-        with progress("audit", errors, silent=as_json) as step:
-            report = auditing.run_and_save(
-                out,
-                step,
-                algorithms=split(algorithms),
-                defenses=split(defenses),
-                attacks=split(attacks),
-                data=data,
-                clients=clients,
-                rows_per_client=numbers(rows_per_client, "--rows-per-client", int) or None,
-                rounds=rounds,
-                settings=parse_settings(settings),
-                standardise=standardise,
-                owner_column=owner_column,
-                label_column=label_column,
-                seeds=seeds,
-                epsilon=epsilon,
-                delta=delta,
-                epsilons=numbers(epsilons, "--epsilons", float),
-                acceptable=acceptable,
-                every_seed=every_seed,
-                survivor_change=survivor_change,
-                membership=membership,
-                active=active,
-                workers=workers,
-            )
-    except BaseException:
-        if kept := len(list((out / auditing.UNFINISHED).glob("*.task"))):
-            errors.print(
-                f"{kept} parts are done and kept in {out / auditing.UNFINISHED}; the same command goes on from them"
-            )
-        raise
+    with _kept(out / auditing.UNFINISHED), progress("audit", errors, silent=as_json) as step:
+        report = auditing.run_and_save(
+            out,
+            step,
+            algorithms=split(algorithms),
+            defenses=split(defenses),
+            attacks=split(attacks),
+            data=data,
+            clients=clients,
+            rows_per_client=numbers(rows_per_client, "--rows-per-client", int) or None,
+            rounds=rounds,
+            settings=parse_settings(settings),
+            standardise=standardise,
+            owner_column=owner_column,
+            label_column=label_column,
+            seeds=seeds,
+            epsilon=epsilon,
+            delta=delta,
+            epsilons=numbers(epsilons, "--epsilons", float),
+            acceptable=acceptable,
+            every_seed=every_seed,
+            survivor_change=survivor_change,
+            membership=membership,
+            active=active,
+            workers=workers,
+        )
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=1))
     else:
@@ -285,6 +279,18 @@ def _refuse(reasons: Iterable[tuple[str, str, str]]) -> int:
         errors.print(f"[bold red]{kind}[/]: {escape(where)}: {escape(sentence)}", highlight=False, soft_wrap=True)
         code = EXIT_LEAK
     return code
+
+
+@contextmanager
+def _kept(folder: Path) -> Iterator[None]:
+    """Say, where an audit stops early, how many parts it has kept; nothing if it finished none."""
+    before = set(folder.glob("*.task"))
+    try:
+        yield
+    except BaseException:
+        if (now := set(folder.glob("*.task"))) - before:
+            errors.print(f"{len(now)} parts are done and kept in {folder}; the same command goes on from them")
+        raise
 
 
 def _self_check() -> int:

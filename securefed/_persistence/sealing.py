@@ -26,8 +26,8 @@ place of the newest, and a file whose anchor is gone or was set back by several 
 write behind, since a crash between the writes of file and anchor leaves it so.
 
 Not guaranteed: anything after an attacker has read the key. Without an anchor a copy of an older file opens. With an
-anchor an attacker can still reset file and anchor to the same write, so keep the anchor where whoever can replace the
-file cannot write.
+anchor an attacker who can write both can reset file and anchor to the same older write. So keep the anchor in a place
+that people who can replace the file cannot write to.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ _UNREADABLE: Final = (
     ValueError, KeyError, TypeError, AttributeError, ArithmeticError, EOFError, RuntimeError, zipfile.BadZipFile,
     zlib.error,
 )  # fmt: skip
-"""What json and np.load raise for bytes that they cannot read; a text of too many brackets is a RuntimeError."""
+"""Errors of json and np.load for bytes that they cannot read; RuntimeError is that of brackets nested too deep."""
 
 
 @dataclass(frozen=True, eq=False)

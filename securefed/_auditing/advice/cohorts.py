@@ -176,7 +176,7 @@ def _trained(case: Case, prepared: Prepared, seed: int, norm: float, deviation: 
     Args:
         case: the algorithm's run.
         prepared: the cohort.
-        seed: the seed of everything random, the noise too, which protects nobody here.
+        seed: the seed of everything random. It also seeds the noise: this is a simulation, which protects nobody.
         norm: clipping norm; infinite for none.
         deviation: standard deviation of the noise on the sum of all contributions.
 

@@ -148,10 +148,6 @@ class AttackInputs:
         pairs = list(zip(self.observed.shares, changes, strict=True))
         return {name: np.sum([share * change[name] for share, change in pairs], axis=0) for name in changes[0]}
 
-    def simulate_drawn(self, stream: int) -> dict[str, Array]:
-        """Return the change that all members would cause together if their rows were drawn from the prior."""
-        return self.simulate(self.draw(self.rng(stream), self.count), stream)
-
     def state_after(self, change: Mapping[str, Array]) -> dict[str, Tensor]:
         """Return the received state plus a change; entries that the change lacks stay as received."""
         return {

@@ -43,7 +43,7 @@ _NEEDED = (
     ". Whatever the model needs to run is an entry of the dict x: of an encoder with a decoder the `labels` too, or "
     "the `decoder_input_ids`"
 )
-"""What the refusal of a model with named inputs adds."""
+"""End of the error where a model with named inputs cannot be called."""
 
 
 def audit_training(

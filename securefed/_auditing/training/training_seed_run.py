@@ -145,7 +145,8 @@ class TrainingSeedRun:
         # with one client's change exchanged, a sum would still tell of the others' rows, which are secrets here too
         if self.population is None or self.inputs.facts is None:
             return None
-        return replace(self.inputs, prior=self.population).simulate_drawn(5)
+        others = replace(self.inputs, prior=self.population)
+        return others.simulate(others.draw(others.rng(5), others.count), 5)
 
     def _rows(self) -> None:
         """Recover rows; of a sum those of all clients together, since no search tells which rows are the target's."""
