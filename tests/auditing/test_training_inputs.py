@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from securefed import audit_training
 from securefed._auditing.own.global_seed import global_seed
 from securefed._auditing.training import training_seed_run
-from securefed._auditing.training.attack_inputs import AttackInputs
 from securefed._auditing.training.attacked_network import attacked_network
 from securefed._auditing.training.local_training import TorchTraining, TrainedRows
 from securefed._auditing.training.membership_scores import Records, alike_pairs, without_rows
+from securefed._auditing.training.training_seed_run import TrainingSeedRun
 from securefed.errors import ConfigError, DataError
 
 FEATURES, CLASSES = 5, 3
@@ -267,7 +267,7 @@ def test_rows_of_a_sum_count_where_the_null_cannot_be_simulated(monkeypatch: pyt
     def fails(*_: Any) -> None:
         raise DataError("local_step raised ValueError on 2 rows: no row of class 1")
 
-    monkeypatch.setattr(AttackInputs, "simulate_drawn", fails)
+    monkeypatch.setattr(TrainingSeedRun, "_null", fails)
     options: dict[str, Any] = {"population": rows(20, seed=9), "seeds": 2, "seconds": 5.0, "view": ["sum only"]}
     report = audit_training(dense(), LOSS, descend, [rows(1, seed=seed) for seed in range(2)], **options)
     (cell,) = [cell for cell in report.cells if cell.secret == "pooled samples"]
