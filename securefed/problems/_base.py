@@ -21,7 +21,6 @@ from securefed._public import Public, require
 from securefed._registry import Registry
 from securefed._tensors import Array, Tensors
 from securefed.datasets._base import Dataset
-from securefed.problems._weight_products import WeightProducts
 
 Precision = Literal["float32", "float64"]
 PRECISIONS = get_args(Precision)
@@ -108,43 +107,14 @@ class HasSmoothness(Protocol):
 
 
 @runtime_checkable
-class LinearInput(Protocol):
-    """Mark a problem whose rows enter only through z = x W^T (optional).
+class WritesGradients(Protocol):
+    """Mark a problem that can write its gradients into arrays of the caller's (optional).
 
-    W (outputs, features) is the first of the parameters. The gradient of W is then D^T x + l2 W with D = d loss / dz.
-    A simulation of several clients together asks `after_input` for D, and keeps the gradient as the factors D and x.
+    A simulation of large networks asks for it, since copying a gradient takes about as long as a local step's update.
     """
 
-    @property
-    def l2(self) -> float:
-        """Weight of l2/2 ||W||^2 in the loss."""
-        ...
-
-    @property
-    def inner(self) -> tuple[str, ...]:
-        """Names of the weights of the later layers (in a network W_2, W_3, ...), empty where there are none.
-
-        `after_input` must not read them: it asks `products` for products with them, since a simulation may keep them
-        as sums of factors too.
-        """
-        ...
-
-    def after_input(
-        self, z: Array, others: Tensors, products: WeightProducts, y: Array, weights: Array
-    ) -> tuple[Array, dict[str, Array]]:
-        """Compute D and the gradients of the other parameters, of several clients at once.
-
-        Args:
-            z: (clients, widest, outputs); may be overwritten.
-            others: the parameters without W, (clients, *shape) by name; those of `inner` may be missing.
-            products: multiplies with the weights of `inner`, and makes their gradients.
-            y: as in `Problem.gradients`.
-            weights: as in `Problem.gradients`.
-
-        Returns:
-            D = d loss / dz, (clients, widest, outputs), and the gradients of the other parameters by name. An inner
-            weight is left out where `products.gradient` returned `None`: it has kept the gradient's factors itself.
-        """
+    def write_gradients(self, parameters: Tensors, x: Array, y: Array, weights: Array, out: Tensors) -> None:
+        """Write `Problem.gradients` of these arguments into `out`, arrays (clients, *shape) by name."""
         ...
 
 

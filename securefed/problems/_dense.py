@@ -6,8 +6,7 @@ A row x passes layers k = 1, 2, ... with weights W_k and biases b_k:
 
 Gradient methods (securefed.algorithms) train them. A simulation computes several clients at once: x is then (clients,
 widest, features), `widest` the largest number of rows of a client, and `weights` (clients, widest) holds 1 / rows of
-the client, 0 on padding. It may keep a large W_k as received plus a sum of factors D^T A, which saves its gradient in
-every local step. So back-propagation here asks a `WeightProducts` for the products A W^T, D W and D^T A + l2 W.
+the client, 0 on padding.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from securefed.problems._initial_weights import STARTS, InitialWeights, draw_wei
 from securefed.problems._layers import layer_shapes
 from securefed.problems._torch_classifier import TorchClassifier
 from securefed.problems._torch_problem import TorchTensors
-from securefed.problems._weight_products import DenseWeightProducts, WeightProducts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,59 +68,34 @@ class DenseNetwork(TorchClassifier):
         last = self._layers[-1]
         return torch.nn.functional.linear(x, parameters[f"weight{last}"], parameters[f"bias{last}"])
 
-    @property
-    def inner(self) -> tuple[str, ...]:
-        """Names of the weights after the first layer, which a simulation may keep as factors too."""
-        return tuple(f"weight{k}" for k in self._layers[1:])
-
     def gradients(self, parameters: Tensors, x: Array, y: Array, weights: Array) -> dict[str, Array]:
-        """Compute the mean gradients of several clients at once, (clients, *shape) by name.
+        """Compute the mean gradients of several clients at once, as in `Problem.gradients`."""
+        out = {name: np.empty(np.shape(value), self.dtype) for name, value in parameters.items()}
+        self.write_gradients(parameters, x, y, weights, out)
+        return out
+
+    def write_gradients(self, parameters: Tensors, x: Array, y: Array, weights: Array, out: Tensors) -> None:
+        """Write the mean gradients of several clients into `out`, as in `WritesGradients`.
 
         Back-propagation is written out as batched matrix products, which moves less memory than tracing by torch.
-        Names: `slope` is d loss / dz_k, `entered` the input a_{k-1} of layer k, `others` all parameters but W_1.
-
-        Args:
-            parameters: (clients, *shape) by name.
-            x: rows, (clients, widest, features).
-            y: labels, (clients, widest).
-            weights: weight of each row in its client's mean, (clients, widest).
+        Names: `slope` is d loss / dz_k, `entered` the input a_{k-1} of layer k.
         """
         parameters = {name: np.asarray(value, self.dtype) for name, value in parameters.items()}
-        x, products = np.asarray(x, self.dtype), DenseWeightProducts(parameters, self.l2)
-        slope, found = self.after_input(products.forward("weight1", x), parameters, products, y, weights)
-        return found | {"weight1": products.gradient("weight1", slope, x)}
-
-    def after_input(
-        self, z: Array, others: Tensors, products: WeightProducts, y: Array, weights: Array
-    ) -> tuple[Array, dict[str, Array]]:
-        """Compute d loss / dz_1 and the gradients of all parameters but W_1, for several clients.
-
-        Args:
-            z: W_1 x for all rows, (clients, widest, hidden); overwritten.
-            others: the biases, (clients, *shape) by name; weights in it are not used.
-            products: products with the inner weights W_2, W_3, ...
-            y: labels, (clients, widest).
-            weights: (clients, widest).
-
-        Returns:
-            d loss / dz_1, and the gradients by name, without those that `products` keeps as factors.
-        """
-        inputs: list[Array] = []  # a_1, a_2, ..., and the logits last
+        inputs: list[Array] = [np.asarray(x, self.dtype)]  # a_0, a_1, ..., and the logits last
         for k in self._layers:
-            z = products.forward(f"weight{k}", inputs[-1]) if inputs else z
-            z += others[f"bias{k}"][:, None, :]
+            z = inputs[-1] @ parameters[f"weight{k}"].swapaxes(1, 2)
+            z += parameters[f"bias{k}"][:, None, :]
             inputs.append(np.maximum(z, 0, out=z) if k < self._layers[-1] else z)
         slope = slope_of(inputs.pop(), y, np.asarray(weights, self.dtype))
-        found: dict[str, Array] = {}
-        for k in reversed(self._layers[1:]):
-            name, entered = f"weight{k}", inputs.pop()
-            found[f"bias{k}"] = slope.sum(axis=1)
-            if (gradient := products.gradient(name, slope, entered)) is not None:
-                found[name] = gradient
-            slope = products.backward(name, slope)
-            slope *= entered > 0  # the derivative of ReLU
-        found["bias1"] = slope.sum(axis=1)
-        return slope, found
+        for k in reversed(self._layers):
+            weight, gradient, entered = parameters[f"weight{k}"], out[f"weight{k}"], inputs.pop()
+            np.matmul(slope.swapaxes(1, 2), entered, out=gradient)
+            np.sum(slope, axis=1, out=out[f"bias{k}"])
+            if self.l2:
+                gradient += self.dtype.type(self.l2) * weight
+            if k > 1:
+                slope = slope @ weight
+                slope *= entered > 0  # the derivative of ReLU
 
     @property
     def _layers(self) -> range:

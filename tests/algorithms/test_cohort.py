@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import numpy as np
@@ -15,15 +14,9 @@ from securefed._tensors import add
 from securefed.algorithms._base import RoundOutcome
 from securefed.algorithms._optimization import FedAvg, Scaffold
 from securefed.algorithms._optimization import cohort as cohorts
-from securefed.algorithms._optimization.array_pool import ArrayPool
-from securefed.algorithms._optimization.factored_cohort import FactoredCohort, FactoredVector
-from securefed.algorithms._optimization.factored_gradients import FactoredGradients
-from securefed.algorithms._optimization.lazy_sums import MANY, LazySum
-from securefed.algorithms._optimization.local_steps import BatchDraw
 from securefed.algorithms._optimization.method import GradientMethod
 from securefed.algorithms._optimization.model import Model
 from securefed.algorithms._optimization.proximal import L1
-from securefed.algorithms._optimization.stacked_rows import StackedRows, joined
 from securefed.datasets._base import Dataset
 from securefed.errors import DivergenceError
 from securefed.problems import DenseNetwork, SoftmaxRegression
@@ -110,16 +103,12 @@ def test_every_method_sends_and_remembers_the_same(name: str, batch: int | None,
     assert compare(algorithm, data()) > 1e-4, "something was sent"
 
 
-def test_more_steps_than_a_sum_keeps_apart_give_the_same() -> None:
-    compare(Scaffold(problem=PROBLEMS["dense"], learning_rate=RATE, local_steps=2 * MANY), data(), rounds=2)
-
-
 def test_the_battery_is_not_empty() -> None:
     assert len(GRADIENT_METHODS) >= 14
     assert {"optimization/fedavg", "optimization/losac", "personalized/flame"} <= set(GRADIENT_METHODS)
 
 
-@pytest.mark.parametrize("limit", ["GROUP_BYTES", "FACTORED_BYTES", "BATCH_BYTES"])
+@pytest.mark.parametrize("limit", ["GROUP_BYTES", "BATCH_BYTES"])
 def test_any_grouping_gives_the_same(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cohorts, limit, 2000)
     for problem in PROBLEMS.values():
@@ -138,154 +127,21 @@ def test_groups_hold_each_client_once_and_pad_to_less_than_twice() -> None:
         assert max(sizes) < 2 * min(sizes)
 
 
-@pytest.mark.parametrize("inner", [(), ("weight2",), ("weight2", "weight3")], ids=["input", "one-inner", "all"])
-@pytest.mark.parametrize("share", [False, True], ids=["own-points", "one-point"])
-def test_a_frame_gives_the_plain_gradient_and_its_combinations(share: bool, inner: tuple[str, ...]) -> None:
-    """Every operation a method may use, against the same on plain vectors."""
-    clients, problem = data((6, 6, 4)), PROBLEMS["dense"]
-    model, rng = Model(problem, Public.of(clients)), np.random.default_rng(1)
-    parts = [slice(None)] * 3
-    stack = StackedRows.of(clients, [rows.y for rows in clients], parts, problem.dtype, ArrayPool())
-    count, size = 3, model.layout.size
-    point = rng.normal(size=size) if share else rng.normal(size=(count, size))
-    other, scale = rng.normal(size=(count, size)), np.array([[0.5], [2.0], [-1.0]])
-    frame = FactoredCohort(model, problem, count, inner)
-
-    def path(gradient: Any) -> Any:
-        first = gradient(point)
-        here = point - 0.1 * (scale * first - other) / 2.0
-        second = gradient(here)
-        return here - first * scale + second - (-other) + 0.0 * first - point
-
-    def plain(at: Any) -> Any:
-        return model.gradients(np.broadcast_to(at, (count, size)), stack.x, stack.y, stack.weights)
-
-    lazy = path(lambda at: frame.gradient(at, stack))
-    assert isinstance(lazy, FactoredVector)
-    assert lazy.shape == (count, size)
-    np.testing.assert_allclose(lazy, path(plain), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(lazy[1], path(plain)[1], rtol=0, atol=1e-12)
-    np.testing.assert_allclose(np.abs(lazy), np.abs(path(plain)), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(lazy * other, path(plain) * other, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("coefficients", [{0: 0.5, 2: -1.0}, {1: np.array([[1.0], [0.0], [2.0]]), 2: 3.0}])
-def test_factors_multiply_as_what_they_stand_for(coefficients: dict[int, Any]) -> None:
-    rng, kept, formed = np.random.default_rng(0), FactoredGradients(ArrayPool()), np.zeros((3, 4, 5))
-    for step, width in enumerate((2, 6, 3)):
-        slope, entered = rng.normal(size=(3, width, 4)), rng.normal(size=(3, width, 5))
-        kept.take(slope, entered)
-        formed += np.reshape(coefficients.get(step, 0.0), (-1, 1, 1)) * (slope.swapaxes(1, 2) @ entered)
-    forward, backward, out = rng.normal(size=(3, 7, 5)), rng.normal(size=(3, 7, 4)), np.empty((3, 4, 5))
-    kept.form(coefficients, out)
-    np.testing.assert_allclose(out, formed, rtol=0, atol=1e-13)
-    np.testing.assert_allclose(kept.forward(forward, coefficients), forward @ formed.swapaxes(1, 2), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(kept.backward(backward, coefficients), backward @ formed, rtol=0, atol=1e-12)
-
-
-def test_a_sum_is_what_it_stands_for_and_forgets_what_is_taken_away_again() -> None:
-    rng, pool, each = np.random.default_rng(0), ArrayPool(), np.array([[0.5], [2.0], [-1.0]])
-    common, own = rng.normal(size=5), [rng.normal(size=(3, 5)) for _ in range(12)]
-    before = [array.copy() for array in own]
-    total, wanted = LazySum.of(pool, common).times(-2.0), -2.0 * common
-    for array in own:
-        total, wanted = total.plus(LazySum.of(pool, array).times(each), -1.0), wanted - each * array
-    total, wanted = total.plus(LazySum.of(pool, own[0]), 1.0), wanted + own[0]
-    out = np.empty((3, 5))
-    total.write(out)
-    np.testing.assert_allclose(out, wanted, rtol=0, atol=1e-13)
-    total.write(out[:, :2], slice(1, 3))
-    np.testing.assert_allclose(out[:, :2], wanted[:, 1:3], rtol=0, atol=1e-13)
-    np.testing.assert_allclose(total.numbers((3, 5), common.dtype), wanted, rtol=0, atol=1e-13)
-    assert all(np.array_equal(a, b) for a, b in zip(own, before, strict=True))
-    assert len(total) == 1
-    nothing = total.plus(total, -1.0)
-    assert len(nothing) == 0
-    assert np.array_equal(nothing.numbers((3, 5), common.dtype), np.zeros((3, 5)))
-
-
-def test_a_pool_gives_memory_again_once_nobody_holds_it() -> None:
-    pool, kind = ArrayPool(), np.dtype(np.float32)
-    first = pool.empty((3, 5), kind)
-    part, address = first[1:, 2:], first.ctypes.data
-    del first
-    assert not np.shares_memory(pool.empty((3, 5), kind), part), "a view holds it"
-    del part
-    again = pool.empty((2, 7), kind)
-    assert (again.shape, again.dtype, again.ctypes.data) == ((2, 7), kind, address)
-    assert not np.shares_memory(again, pool.empty((2, 7), kind))
-    assert isinstance(copy.deepcopy(pool), ArrayPool)
-
-
-def test_rounds_use_the_same_memory_again_and_never_what_somebody_holds() -> None:
+def test_later_rounds_leave_what_was_sent_as_it_was() -> None:
     clients, algorithm = data(), method("optimization/scaffold", problem=PROBLEMS["dense"], local_steps=3)
     public, rng = Public.of(clients), np.random.default_rng(0)
     server = algorithm.start(public, rng)
     states = [algorithm.enroll(rows, public, rng) for rows in clients]
 
-    def sent() -> list[np.ndarray[Any, Any]]:
+    def sent() -> list[dict[str, Any]]:
         found = algorithm.contribute_together(states, algorithm.broadcast(server), streams(len(clients), 0))
-        return [message["dx.weight1"] for _, message in found]
+        return [dict(message) for _, message in found]
 
     held = sent()
-    kept, known = [part.copy() for part in held], {part.ctypes.data for part in held}
-    assert known.isdisjoint(part.ctypes.data for part in sent())
-    assert all(np.array_equal(a, b) for a, b in zip(held, kept, strict=True))
-    del held
-    assert known & {part.ctypes.data for part in sent()}
-
-
-def test_inner_weights_are_left_unformed_where_that_pays() -> None:
-    """Few rows a step and several steps: yes. Many rows, or one step, which forms them anyway: no."""
-
-    def unformed(rows: int, steps: int) -> tuple[str, ...]:
-        clients, problem = data((rows, rows)), DenseNetwork(hidden=(200, 200))
-        draw = BatchDraw.of([np.arange(rows)] * steps)
-        return cohorts._unformed(Model(problem, Public.of(clients)), problem, clients, [draw, draw], [0, 1])
-
-    assert unformed(12, 5) == ("weight2",)  # a layer of three outputs is small: moving it costs nothing
-    assert unformed(60, 5) == unformed(12, 1) == ()
-
-
-def test_groups_are_even_in_size_and_number() -> None:
-    for count, most in ((50, 10), (50, 30), (7, 7), (9, 2), (1, 5)):
-        found = cohorts._evenly(list(range(count)), most)
-        sizes = [len(part) for part in found]
-        assert [i for part in found for i in part] == list(range(count))
-        assert max(sizes) <= most
-        assert max(sizes) - min(sizes) <= 1
-        assert len(found) % 2 == 0 or len(found) in (1, count)
-        assert (len(found) == 1) == (count <= most)
-
-
-def test_stacks_of_one_array_lie_side_by_side_without_a_copy() -> None:
-    clients, whole = data((6, 6)), np.empty((2, 6, 5))
-    parts = [[np.arange(2)] * 2, [np.arange(2, 5)] * 2]
-    near = [
-        StackedRows.of(clients, [rows.y for rows in clients], part, whole.dtype, ArrayPool(), whole, k)
-        for part, k in zip(parts, (0, 2), strict=True)
-    ]
-    apart = [StackedRows.of(clients, [rows.y for rows in clients], part, whole.dtype, ArrayPool()) for part in parts]
-    assert np.shares_memory(joined(near), whole)
-    for stacks in (near, near[::-1], apart):
-        together = joined(stacks)
-        assert np.array_equal(together, np.concatenate([stack.x for stack in stacks], axis=1))
-        assert np.shares_memory(together, whole) == (stacks is near)
-    np.testing.assert_array_equal(joined(near)[0], clients[0].x[:5])
-
-
-def test_a_frame_is_taken_where_it_pays() -> None:
-    """Few rows and wide layers: yes. Blocks of memory, or more rows than a layer has outputs many times over: no."""
-
-    def taken(hidden: int, rows: int, blocks: tuple[int, ...] = (0, 0)) -> bool:
-        clients = data((rows, rows), features=40)
-        problem = DenseNetwork(hidden=(hidden,), precision="float64")
-        draw = BatchDraw((np.arange(rows),) * 2, blocks)
-        return cohorts._factored(Model(problem, Public.of(clients)), clients, [draw, draw], [0, 1])
-
-    assert taken(50, 4)
-    assert not taken(50, 4, (0, 1))
-    assert not taken(3, 400)
+    kept = [{name: value.copy() for name, value in message.items()} for message in held]
+    sent()
+    for message, before in zip(held, kept, strict=True):
+        assert all(np.array_equal(message[name], value) for name, value in before.items())
 
 
 def test_a_client_that_diverges_leaves_the_others_alone() -> None:

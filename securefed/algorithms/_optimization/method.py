@@ -16,7 +16,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -28,11 +27,9 @@ from securefed._public import Public
 from securefed._tensors import Array, Layout, Ring, Tensors, TensorSpec
 from securefed.algorithms._base import Algorithm, RoundOutcome
 from securefed.algorithms._capabilities import result_or_error
-from securefed.algorithms._optimization.array_pool import ArrayPool
 from securefed.algorithms._optimization.cohort import groups, together
 from securefed.algorithms._optimization.local_steps import BatchDraw, LocalTraining, Memory, Vectors, batches
 from securefed.algorithms._optimization.model import Model
-from securefed.algorithms._optimization.parallel import side_by_side
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError, DivergenceError, SecureFedError
 from securefed.problems import Problem, problems
@@ -219,23 +216,12 @@ class GradientMethod(Algorithm[ModelServer, ModelClient]):
         received = self.read(model, broadcast)
         datasets = [client.data for client in clients]
         draws = [self.draw(data.rows, rng) for data, rng in zip(datasets, rngs, strict=True)]
-
-        pool = self._pool  # before the threads start, so that they share one
-
-        def compute(members: list[int]) -> list[tuple[ModelClient, Tensors] | SecureFedError]:
-            work = together(model, [datasets[i] for i in members], [draws[i] for i in members], pool)
-            return self._group(received, [clients[i] for i in members], work)
-
-        members_of_groups = groups(model, datasets, draws)
         by_client: dict[int, tuple[ModelClient, Tensors] | SecureFedError] = {}
-        for members, results in zip(members_of_groups, side_by_side(compute, members_of_groups), strict=True):
+        for members in groups(model, datasets, draws):
+            work = together(model, [datasets[i] for i in members], [draws[i] for i in members])
+            results = self._group(received, [clients[i] for i in members], work)
             by_client |= dict(zip(members, results, strict=True))
         return [by_client[i] for i in range(len(clients))]
-
-    @cached_property
-    def _pool(self) -> ArrayPool:
-        """Return the pool of large arrays for clients that are computed together, which later rounds reuse."""
-        return ArrayPool()
 
     def _group(
         self, received: Vectors, clients: Sequence[ModelClient], work: LocalTraining

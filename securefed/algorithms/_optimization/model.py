@@ -16,7 +16,7 @@ from securefed._public import Public
 from securefed._tensors import Array, Layout, Ring, Tensors, TensorSpec
 from securefed.algorithms._optimization.local_steps import Rows
 from securefed.datasets._base import Dataset
-from securefed.problems._base import Problem
+from securefed.problems._base import Problem, WritesGradients
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,12 @@ class Model:
             y: targets, (clients, widest, ...); padded.
             weights: (clients, widest), 1 / rows of the client, 0 on padding.
         """
-        gradients = self.problem.gradients(self.layout.unflatten(vectors), x, y, weights)
+        parameters = self.layout.unflatten(vectors)
+        if isinstance(self.problem, WritesGradients):
+            out = np.empty((len(vectors), self.layout.size), self.problem.dtype)
+            self.problem.write_gradients(parameters, x, y, weights, self.layout.unflatten(out))
+            return out
+        gradients = self.problem.gradients(parameters, x, y, weights)
         parts = [np.asarray(gradients[name]).reshape(len(vectors), -1) for name in self.layout.names]
         return np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
 
