@@ -60,8 +60,9 @@ class Registry(Generic[T]):
     @property
     def _entries(self) -> dict[str, Entry[T]]:
         if self._built_in is not None:
-            module, self._built_in = self._built_in, None
-            import_module(module)
+            import_module(
+                self._built_in
+            )  # at once if it is imported; a second thread waits here for the first's import
         return self._registered
 
     def register(

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from securefed._public import require
+from securefed.problems._module_calls import call_with
 
 Objective = Callable[[Mapping[str, Tensor], Tensor, Tensor, Tensor], Tensor]
 """(parameters by name, rows (B, features), targets (B, ...), weights (B,)) -> weighted sum of the rows' losses."""
@@ -77,7 +78,7 @@ class FlatNetwork:
 
         def objective(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
             rows = x if input_shape is None else x.reshape(-1, *input_shape)
-            return torch.dot(loss(torch.func.functional_call(module, dict(parameters), rows), y), weights)
+            return torch.dot(loss(call_with(module, parameters, rows), y), weights)
 
         return cls({n: tuple(v.shape) for n, v in trained.items()}, objective, next(iter(trained.values())).dtype)
 

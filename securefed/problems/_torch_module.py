@@ -7,7 +7,8 @@ stand-in, is built and kept, and each call puts other parameters in its place. `
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from hashlib import blake2b
@@ -18,11 +19,13 @@ import torch
 from torch import nn
 
 from securefed._hyperparameters import check_choice
+from securefed._process_lock import PROCESS_LOCK
 from securefed._public import Public, require
 from securefed._tensors import Array, Tensors
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError
 from securefed.problems._base import check_classes
+from securefed.problems._module_calls import call_with
 from securefed.problems._torch_problem import TorchProblem, TorchTensors, tensor
 
 Build = Callable[[], nn.Module]
@@ -50,6 +53,9 @@ class TorchModule(TorchProblem):
     Refused (`ConfigError`): batch normalisation and whatever else has buffers that training changes (each client would
     keep its own, and padded rows would count), layers that draw at random, such as dropout (no two runs would agree), a
     module that does not take the rows.
+
+    Threads may share a problem: one thread at a time builds or evaluates a module. A thread of the caller's that draws
+    from torch's global generator while a module is built changes what that module draws.
 
     NOT checked: that `forward` draws nothing by itself, and that an output depends on its own row alone. It must, since
     several clients are computed in one batch: clients with fewer rows are filled up with copies of a row, whose losses
@@ -85,12 +91,19 @@ class TorchModule(TorchProblem):
         check_choice("compared_with", self.compared_with, TARGETS)
         labelled = self.criterion != "cross_entropy" or self.compared_with == "labels"
         require(labelled, f"cross entropy compares with labels, not {self.compared_with}; choose another criterion")
-        _check(self._stand_in)
+        with self._in_use() as module:
+            _check(module)
 
     @cached_property
     def _stand_in(self) -> nn.Module:
         """Return the module whose parameters are replaced by those passed in; none can be made within `vmap`."""
         return _built(self.module, self.precision)
+
+    @contextmanager
+    def _in_use(self) -> Iterator[nn.Module]:
+        """Give the module to one thread at a time: meanwhile it may hold the parameters of a computation."""
+        with PROCESS_LOCK:
+            yield self._stand_in
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the built module, which each process builds anew."""
@@ -99,7 +112,8 @@ class TorchModule(TorchProblem):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore the settings and build the module."""
         self.__dict__.update(state)
-        _check(self._stand_in)
+        with self._in_use() as module:
+            _check(module)
 
     def __repr__(self) -> str:
         """Describe the problem, equally for equal problems, also in another process.
@@ -107,8 +121,8 @@ class TorchModule(TorchProblem):
         Transcripts hold this text. Functions go by their names, the module by a hash of its layers and of its
         parameters' names and shapes.
         """
-        module = self._stand_in
-        parts = [str(module)] + [f"{name} {tuple(value.shape)}" for name, value in module.named_parameters()]
+        with self._in_use() as module:
+            parts = [str(module)] + [f"{name} {tuple(value.shape)}" for name, value in module.named_parameters()]
         digest = blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
         settings = {
             "module": _called(self.module),
@@ -124,15 +138,16 @@ class TorchModule(TorchProblem):
 
     def shapes(self, public: Public) -> dict[str, tuple[int, ...]]:
         """Return the parameters' names and shapes; raise `ConfigError` where the data does not fit."""
-        module = self._stand_in
-        output = self._tried(module, public)
+        with self._in_use() as module:
+            output = self._tried(module, public)
+            found = {_safe(name): tuple(value.shape) for name, value in _trained(module).items()}
         if self.criterion == "cross_entropy":
             check_classes(public)
             require(
                 output.ndim == 2 and output.shape[1] >= public.classes,
                 f"{public.classes} classes need as many logits a row, the module gives {tuple(output.shape[1:])}",
             )
-        return {_safe(name): tuple(value.shape) for name, value in _trained(module).items()}
+        return found
 
     def initial(self, public: Public, rng: np.random.Generator) -> dict[str, Array]:
         """Draw the parameters as the module does, from a seed of `rng`; torch's generator is left as found."""
@@ -164,10 +179,9 @@ class TorchModule(TorchProblem):
 
     def output(self, parameters: TorchTensors, x: torch.Tensor) -> torch.Tensor:
         """Compute the module's outputs for the rows `x` (rows, features)."""
-        module = self._stand_in
         own = {_own(name): value for name, value in parameters.items()}
-        found: torch.Tensor = torch.func.functional_call(module, own, self.shaped(x))
-        return found
+        with self._in_use() as module:
+            return call_with(module, own, self.shaped(x))
 
     def shaped(self, x: torch.Tensor) -> torch.Tensor:
         """Reshape the rows as the module takes them."""
@@ -240,7 +254,7 @@ _CRITERIA: dict[str, RowLosses] = {"cross_entropy": _cross_entropy, "squared_err
 
 def _build(make: Build, precision: str, seed: int) -> nn.Module:
     """Make the module with torch's generator seeded; the generator is left as found."""
-    with torch.random.fork_rng(devices=[]):
+    with PROCESS_LOCK, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         try:
             made = make()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -174,15 +175,16 @@ class _Question:
 
 _RECORDS: Final = -1
 """Number that stands for the settings that hide single rows, where others are numbers of candidates."""
-_built: list[tuple[_Question, _Search]] = []
-"""In each process the last search, which the tasks of one question share."""
+_built = threading.local()
+"""In each thread `last`, a pair of the last question and its search, which the tasks of one question share."""
 
 
 def _search_of(question: _Question) -> _Search:
-    """Build the search of a question, once in each process."""
-    if not _built or _built[0][0] != question:
-        _built[:] = [(question, question.search())]
-    return _built[0][1]
+    """Build the search of a question, once in each process that tries its candidates."""
+    last: tuple[_Question, _Search] | None = getattr(_built, "last", None)
+    if last is None or last[0] != question:
+        _built.last = last = question, question.search()
+    return last[1]
 
 
 def _try(task: tuple[_Question, int]) -> Setting | _Records:
@@ -213,7 +215,7 @@ def _try_all(question: _Question, workers: int, progress: Progress | None) -> tu
             progress(len(found) + len(records), len(tasks), words)
 
     run_all(tasks, workers, _try, finished)
-    _built.clear()
+    _built.last = None
     return [found[number] for number in range(count)], records[0]
 
 

@@ -7,6 +7,7 @@ everything and has started no thread, so that a worker starts at once and inheri
 from __future__ import annotations
 
 import multiprocessing
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import forkserver
@@ -19,6 +20,9 @@ Task = TypeVar("Task")
 Outcome = TypeVar("Outcome")
 _PRELOADED = ["securefed._auditing.registered.seed_run", "sklearn.datasets"]
 """Modules that the fork server imports; they import nearly all that a task needs."""
+
+_HERE = threading.RLock()
+"""Held by the thread whose tasks run in this process: the limit on threads is the whole process's."""
 
 
 def warm_up() -> None:
@@ -35,7 +39,7 @@ def run_all(
     Args:
         tasks: arguments of `work`.
         workers: number of processes; with one worker or one task everything runs in this process, which is limited to
-            one thread, as a worker is, until the call ends.
+            one thread, as a worker is, until the call ends; a second thread's tasks wait for that.
         work: a function of a module, which the workers import.
         finished: called in this process.
 
@@ -43,7 +47,7 @@ def run_all(
         BaseException: a task raised it; tasks that have not begun are dropped.
     """
     if workers == 1 or len(tasks) <= 1:
-        with threadpool_limits(1):
+        with _HERE, threadpool_limits(1):
             for task in tasks:
                 finished(task, work(task))
         return

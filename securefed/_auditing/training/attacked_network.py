@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from securefed._auditing.training.local_training import LossFunction, State, TorchTraining
+from securefed._process_lock import PROCESS_LOCK
 from securefed.attacks._networks.flat_network import FlatNetwork
+from securefed.problems._module_calls import call_with
 
 _DROPOUT = (nn.modules.dropout._DropoutNd, nn.AlphaDropout, nn.FeatureAlphaDropout)
 """Layers that stay in evaluation mode, where they pass everything on."""
@@ -49,14 +51,14 @@ def attacked_network(training: TorchTraining, state: State, known: Tensor) -> Fl
     frozen = {name: value for name, value in module.named_parameters() if name not in training.parameters}
 
     def output(parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        with sdpa_kernel(SDPBackend.MATH):  # attention in one piece has no second derivative, which searches take
+        # attention in one piece has no second derivative, which searches take; the setting is of the whole process
+        with PROCESS_LOCK, sdpa_kernel(SDPBackend.MATH):
             try:
-                found: Tensor = torch.func.functional_call(module, {**frozen, **parameters}, x)
+                return call_with(module, {**frozen, **parameters}, x)
             except ValueError:  # one row alone has no batch statistics: take the running ones
                 if len(x) > 1:
                     raise
-                found = torch.func.functional_call(evaluated, {**frozen, **parameters}, x)
-        return found
+                return call_with(evaluated, {**frozen, **parameters}, x)
 
     def objective(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         rows = x.reshape(-1, *row_shape).to(row_type) if whole else x.reshape(-1, *row_shape)

@@ -25,6 +25,7 @@ import torch
 
 from securefed._extras import needed_for
 from securefed._hyperparameters import check_number, check_positive, checked_integers
+from securefed._process_lock import PROCESS_LOCK
 from securefed._public import Public, require
 from securefed._sampling.random_stream import SecureRandomStream, uniforms
 from securefed._sampling.rounded_normal import SMALLEST_DEVIATION, grid_for, rounded_normal_draws
@@ -345,8 +346,11 @@ def _renyi(history: History, delta: float) -> float:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress opacus' warnings about its own generator, which is not used here, and torch's about backward hooks."""
-    with warnings.catch_warnings():
+    """Suppress opacus' warnings about its own generator, which is not used here, and torch's about backward hooks.
+
+    One thread at a time: Python's filters of warnings are the process's, and are put back at the end.
+    """
+    with PROCESS_LOCK, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Secure RNG turned off")
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
         warnings.filterwarnings("ignore", message="Optimal order is the (largest|smallest) alpha")
