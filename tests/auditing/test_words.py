@@ -50,8 +50,8 @@ def server_finding(transcript, algorithm, attack: str, **more):
 def test_fedpg_in_float32_is_not_called_recovered_where_it_is_not() -> None:
     """Raw digits: the misfit is that of rounding, and the estimate is far from the truth; it was called recovered.
 
-    Repeated on messages changed by their rounding, the estimate of 6 rounds moves by .16, three times `SMALL`, under any
-    kernel. That of 10 rounds is worse than a guess under one kernel of BLAS and within 5 % under another.
+    Repeated on messages changed by their rounding, the estimate of 6 rounds moves by .16 (three times `SMALL`) under
+    any kernel. That of 10 rounds is worse than a guess under one kernel of BLAS and within 5 % under another.
     """
     clients = digits(12, 10, 3, standardised=False, seed=1)
     item = server_finding(typed_run(FEDPG, clients, 6), FEDPG, "duals/fedpg", clients=clients)
