@@ -19,7 +19,7 @@ OTHER_NOTEBOOKS := $(filter-out $(QUICK_NOTEBOOKS),$(sort $(wildcard notebooks/*
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup audit flower-demo test test-rest test-notebooks test-all lint types bench reproduce docs release-check nightly clean
+.PHONY: help setup audit flower-demo test test-rest test-notebooks test-kernel test-all lint types bench reproduce docs release-check nightly clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -49,7 +49,10 @@ test-rest: $(READY)  ## What `make test` leaves out: the other combinations, slo
 test-notebooks: $(READY)  ## The notebooks that `make test` leaves out
 	$(PYTEST) --nbmake --nbmake-timeout=300 $(OTHER_NOTEBOOKS)
 
-test-all: test test-rest test-notebooks  ## Every test and all notebooks (about 20 minutes on 2 cores)
+test-kernel: $(READY)  ## Algorithms, attacks and audits once more, under an OpenBLAS kernel that is not this machine's own
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.other_kernel -n $(WORKERS) --dist worksteal -m "not exhaustive" --hypothesis-profile quick
+
+test-all: test test-rest test-notebooks test-kernel  ## Every test and all notebooks (about 20 minutes on 2 cores)
 
 lint: $(READY)  ## Style and common mistakes
 	$(BIN)/ruff check .

@@ -310,7 +310,8 @@ class Defense:
             PlanError: a transform returned other names or shapes than it planned.
             RangeRefused: without noise, an entry beyond its planned bound.
         """
-        plan.own.check(contribution, finite=not plan.noised)
+        looked_for = plan.noised or any(link.refuses_non_finite for link in self.transforms[:1])
+        plan.own.check(contribution, finite=not looked_for)
         inner = without_indicator(plan)
         planned, shapes = {tensor.name: tensor.shape for tensor in inner.tensors}, _shapes(contribution)
         for transform in self.transforms:

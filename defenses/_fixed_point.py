@@ -28,7 +28,7 @@ import numpy as np
 from securefed._tensors import Array, Tensors
 from securefed.defenses._plan import Plan, TensorPlan
 from securefed.defenses._transform import ChainStage, Transform
-from securefed.errors import ConfigError, PlanError, RangeRefused
+from securefed.errors import ConfigError, DataError, PlanError, RangeRefused
 
 _WORD: Final = 64
 # Three lanes of 21 bits fill a word. A ring of 8 bits has room for two units of each of 63 clients: less is no use.
@@ -57,6 +57,7 @@ class Quantise(Transform):
     only: tuple[str, ...] | None = None
     name: ClassVar[str] = "quantise"
     stage: ClassVar[ChainStage] = ChainStage.ENCODE
+    refuses_non_finite: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.ring is not None:
@@ -118,23 +119,37 @@ class Quantise(Transform):
         return replace(tensor, ring=ring, step=step, max_clients=(2 ** (ring - 1) - 1) // units, error=error)
 
     def encode(self, contribution: Tensors, plan: Plan) -> dict[str, Array]:
-        """Round each entry to the nearest multiple of its step: int64 tensors. Raises `RangeRefused` beyond a bound."""
-        return {t.name: self._round(np.asarray(contribution[t.name], np.float64), t) for t in plan.tensors}
+        """Round each entry to the nearest multiple of its step: int64 tensors.
+
+        Raises:
+            DataError: an entry is not finite.
+            RangeRefused: an entry lies beyond its bound, and all are finite.
+        """
+        try:
+            return {t.name: self._round(np.asarray(contribution[t.name], np.float64), t) for t in plan.tensors}
+        except RangeRefused:
+            for name, value in contribution.items():
+                if not np.isfinite(value).all():
+                    raise DataError(f"contribution: {name!r} holds NaN or infinity") from None
+            raise
 
     @staticmethod
     def _round(value: Array, tensor: TensorPlan) -> Array:
-        """Round to integers, a part at a time: temporary arrays of full size cost more than the arithmetic."""
-        assert tensor.bound is not None
-        flat, out, per_step = value.reshape(-1), np.empty(value.size, np.int64), 1.0 / tensor.step
+        """Round to integers, a part at a time: temporary arrays of full size cost more than the arithmetic.
+
+        Raises:
+            RangeRefused: an entry lies beyond the bound, or is not finite.
+        """
+        bound, per_step = tensor.bound, 1.0 / tensor.step
+        assert bound is not None
+        flat, out = value.reshape(-1), np.empty(value.size, np.int64)
         units = np.empty(min(value.size, _PART))
         for start in range(0, value.size, _PART):
             part = flat[start : start + _PART]
-            scaled = np.abs(part, out=units[: part.size])
-            if not scaled.max() <= tensor.bound:
+            scaled = units[: part.size]
+            if not -bound <= part.min() <= part.max() <= bound:  # false where an entry is NaN
                 largest = float(np.abs(value).max())
-                raise RangeRefused(
-                    f"{tensor.name!r} reaches {largest:.3g}, beyond the planned bound {tensor.bound:.3g}"
-                )
+                raise RangeRefused(f"{tensor.name!r} reaches {largest:.3g}, beyond the planned bound {bound:.3g}")
             np.multiply(part, per_step, out=scaled)  # exact, as the quotient is: a step is a power of two
             out[start : start + _PART] = np.rint(scaled, out=scaled)
         return out.reshape(value.shape)

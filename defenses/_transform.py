@@ -48,10 +48,13 @@ class Transform(ABC):
     Attributes:
         name: the transform's name, used in messages and in the name of the defence.
         stage: the kind of transform, which gives its place in a chain.
+        refuses_non_finite: whether `encode` raises `DataError` for entries that are not finite. The chain itself looks
+            for them where its first transform does not.
     """
 
     name: ClassVar[str]
     stage: ClassVar[ChainStage]
+    refuses_non_finite: ClassVar[bool] = False
 
     def __str__(self) -> str:
         """Return the name and the parameters, such as `top_k(k=5)`, as plans and reports show them."""

@@ -18,6 +18,8 @@ import pytest
 import typer.testing
 from hypothesis import HealthCheck, settings
 
+from securefed.attacks._generic import StepClock, on_clock
+
 UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("gate", derandomize=True, **UNTIMED)
 settings.register_profile("quick", derandomize=True, max_examples=20, **UNTIMED)
@@ -46,6 +48,13 @@ def _own_draws(request, monkeypatch):
     shared = getattr(request.module, "RNG", None)
     if isinstance(shared, np.random.Generator):
         monkeypatch.setattr(request.module, "RNG", copy.deepcopy(shared))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _budgets_count_steps() -> Iterator[None]:
+    """Audits and searches with limits of seconds do the same work on any machine, under any load."""
+    with on_clock(StepClock()):
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

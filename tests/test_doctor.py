@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import time
 from importlib.metadata import PackageNotFoundError
 from typing import Any
@@ -104,3 +105,21 @@ def test_every_extra_of_an_error_is_examined() -> None:
     from securefed._extras import EXTRA_OF  # noqa: PLC0415
 
     assert set(health.GAINS) == set(EXTRA_OF.values())
+
+
+def test_the_path_of_the_mask_stream_is_shown_and_one_that_gives_other_words_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from securefed.defenses._secure_aggregation.mask_streams import PATHS  # noqa: PLC0415
+
+    found = examined()["mask stream"]
+    assert found.sound
+    shown = re.fullmatch(
+        r"AES-128 by (GCM|CTR), ([\d,]+) million words a second \(([\d,]+) by (GCM|CTR)\), (128|256) KiB at a time",
+        found.detail,
+    )
+    assert shown is not None, found.detail
+    assert shown[1] != shown[4]
+    monkeypatch.setitem(PATHS, "CTR", lambda seed: PATHS["GCM"](seed[::-1]))  # type: ignore[call-overload]
+    found = examined()["mask stream"]
+    assert (found.sound, found.detail) == (False, "AES in counter mode and in GCM give different words")

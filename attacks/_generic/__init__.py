@@ -16,7 +16,7 @@ from securefed.attacks._generic.raw_bits import RawBits
 from securefed.attacks._generic.readable_rows import ClearRows
 from securefed.attacks._generic.row_fit import FitRows
 from securefed.attacks._generic.row_regression import LearnedGram, LearnedRows, RegressRows
-from securefed.attacks._generic.time_budget import TimeBudget
+from securefed.attacks._generic.time_budget import StepClock, TimeBudget, WallClock, clock, on_clock
 
 __all__ = [
     "ClearRows",
@@ -32,6 +32,10 @@ __all__ = [
     "RegressCounts",
     "RegressRows",
     "Replay",
+    "StepClock",
     "TimeBudget",
+    "WallClock",
+    "clock",
+    "on_clock",
     "uses_labels",
 ]

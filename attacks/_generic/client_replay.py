@@ -22,7 +22,7 @@ from securefed._tensors import Array, Tensors
 from securefed.algorithms._base import RoundOutcome
 from securefed.attacks._base import RoundView, Target, View
 from securefed.attacks._generic.message_units import MessageUnits
-from securefed.attacks._generic.time_budget import TimeBudget
+from securefed.attacks._generic.time_budget import TimeBudget, clock
 from securefed.datasets._base import Dataset
 from securefed.defenses._differential_privacy.clip import clipped
 from securefed.errors import SecureFedError, TranscriptError
@@ -199,6 +199,7 @@ class Replay:
         client, (algorithm, public) = self.members[index], (self.target.algorithm, self.target.public)
         if self.budget is not None:
             self.budget.check()
+        clock().count(len(data.x))
         state: Any = None
         parts = []
         for observation in self.observed.rounds:

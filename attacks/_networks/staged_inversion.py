@@ -27,6 +27,7 @@ import torch
 
 from securefed._public import require
 from securefed._tensors import Array
+from securefed.attacks._generic.time_budget import clock
 from securefed.attacks._networks.client_simulations import ClientSimulation
 from securefed.attacks._networks.first_layer import FirstLayerEvidence
 from securefed.attacks._networks.flat_network import FlatNetwork
@@ -143,7 +144,7 @@ class StagedInversion:
         prior: range of the entries, and shape of images.
         effort: how hard it tries.
         columns: categorical and continuous columns; `None` where all columns are numbers.
-        began: time from which its seconds count, on the clock of `time.monotonic`.
+        began: time from which its seconds count, on the clock of budgets.
     """
 
     network: FlatNetwork
@@ -152,20 +153,20 @@ class StagedInversion:
     prior: RowPrior
     effort: InversionEffort = InversionEffort()
     columns: MixedColumns | None = None
-    began: float = field(default_factory=time.monotonic)
+    began: float = field(default_factory=lambda: clock().now())
 
     @property
     def _late(self) -> bool:
         """Whether the time is up."""
-        return time.monotonic() - self.began > self.effort.seconds
+        return clock().now() - self.began > self.effort.seconds
 
     def _stop(self, stage: str, most: int | None = None) -> Callable[[int, float], bool]:
         """Return a function that reports a search's residual (a descent gives its square), and says if time is up."""
 
         def stop(done: int, value: float) -> bool:
-            if self.effort.progress is not None:
-                residual = value if most is None else max(value, 0.0) ** 0.5
-                self.effort.progress(done, most, f"{stage}, residual {residual:.2g}")
+            clock().count(1)
+            if (report := self.effort.progress) is not None:
+                report(done, most, f"{stage}, residual {value if most is None else max(value, 0.0) ** 0.5:.2g}")
             return self._late
 
         return stop
@@ -188,9 +189,8 @@ class StagedInversion:
         recovered = self._exact(problem, first, rng)
         if not recovered.residual <= self.effort.solved and not self._late:
             recovered = self._descend(problem, recovered, rng)
-        stopped = self._late and not recovered.residual <= self.effort.solved
-        seconds = time.perf_counter() - started
-        return replace(recovered, seconds=seconds, targets=problem.targets.numpy(), stopped=stopped)
+        stopped, targets = self._late and not recovered.residual <= self.effort.solved, problem.targets.numpy()
+        return replace(recovered, seconds=time.perf_counter() - started, targets=targets, stopped=stopped)
 
     def from_first_layer(
         self, point: torch.Tensor, message: torch.Tensor, first: FirstLayerEvidence, classes: int
@@ -230,8 +230,8 @@ class StagedInversion:
         if len(hypotheses) > 1 and (fits := self._row_space_fit(hypotheses, first)) is not None:
             which, evaluations = fits.choose_hypothesis(rng)
         recovered = self(hypotheses[which], rng, first)
-        seconds = time.perf_counter() - started
-        return replace(recovered, evaluations=recovered.evaluations + evaluations, seconds=seconds)
+        evaluations += recovered.evaluations
+        return replace(recovered, evaluations=evaluations, seconds=time.perf_counter() - started)
 
     def require_memory(self, rows: int) -> None:
         """Refuse a search that would not fit into memory, before it is allocated.

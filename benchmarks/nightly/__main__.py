@@ -1,4 +1,4 @@
-"""Play fresh schedules, cases, mutants and soaks, keep the result, and write docs/nightly.md.
+"""Play fresh schedules, cases, kernels, mutants and soaks, keep the result, and write docs/nightly.md.
 
 Examples:
   python -m benchmarks.nightly                     all of it, for hours
@@ -19,7 +19,12 @@ from collections.abc import Sequence
 from benchmarks.nightly import page
 from benchmarks.nightly.parts import Part
 
-PARTS = {"schedules": ("schedules",), "mutants": ("mutation",), "soaks": ("soak_http", "soak_flower")}
+PARTS = {
+    "schedules": ("schedules",),
+    "kernels": ("kernels",),
+    "mutants": ("mutation",),
+    "soaks": ("soak_http", "soak_flower"),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

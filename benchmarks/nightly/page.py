@@ -27,6 +27,8 @@ the moments at which processes run, are never the same). `NIGHTLY_ARGS=--quick` 
   and in which a server deviates: every schedule sums exactly or is refused by name, and what the server sees does not
   depend on the data. 10000 schedules a battery; a quick night plays 500 of the first.
 - **fresh cases of hypothesis**: the property tests, with up to 10000 cases each.
+- **kernels**: the tests of algorithms, attacks and audits under two kernels of OpenBLAS, which round differently, with
+  one and with two threads. A quick night leaves the exhaustive tests out.
 - **mutants**: one operator, comparison, condition or constant of the defences or of the runtime is changed, and the
   nearest tests must notice. Survivors are listed; some change nothing that can be observed. They do not fail a night.
 - **soaks**: 500 rounds over HTTP while clients and the server, whose states are in files, are killed and restarted;

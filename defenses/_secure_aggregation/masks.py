@@ -32,10 +32,9 @@ from securefed._messages import ClientId
 from securefed._tensors import Array
 from securefed.defenses._base import Plan
 from securefed.defenses._fixed_point import wire_dtype, wire_size
-from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, hkdf, label, mask_stream
-
-_CHUNK = 1 << 17  # bytes; three buffers of them stay in a core's second-level cache
-_ZEROS = memoryview(bytes(_CHUNK))
+from securefed.defenses._secure_aggregation.mask_streams import LONGEST, ChunkBuffers, Encryptor, choice, mask_stream
+from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, hkdf, label
+from securefed.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -135,24 +134,22 @@ def _apply_words(flats: Sequence[Array], keys: Sequence[bytes], adds: Array) -> 
     _add_part(flats, 0, total)
 
 
-def _apply_streams(flats: Sequence[Array], streams: Sequence[tuple[object, bool]]) -> None:
+def _apply_streams(flats: Sequence[Array], streams: Sequence[tuple[Encryptor, bool]]) -> None:
     """Add up the streams chunk by chunk, so that a chunk stays in the cache while every stream passes over it.
 
     Args:
         flats: residues of one width; the stream runs over them one after the other.
         streams: for each mask its encryptor (`mask_stream`), and whether it is added or subtracted.
     """
-    buffer = bytearray(_CHUNK + 15)  # update_into wants room for one block more than it fills
     size, dtype = sum(flat.size for flat in flats), flats[0].dtype.newbyteorder("<")
-    words, total = np.frombuffer(buffer, dtype, _CHUNK // dtype.itemsize), np.empty(_CHUNK // dtype.itemsize, dtype)
-    for start in range(0, size, words.size):
-        count = min(words.size, size - start)
-        zeros, mask, part = _ZEROS[: count * dtype.itemsize], words[:count], total[:count]
-        part[:] = 0
-        for stream, adds in streams:
-            stream.update_into(zeros, buffer)  # type: ignore[attr-defined]
-            (np.add if adds else np.subtract)(part, mask, out=part)
-        _add_part(flats, start, part)
+    if size * dtype.itemsize > LONGEST:
+        raise DataError(
+            f"tensors of one width take {size * dtype.itemsize} bytes, and a mask's stream has {LONGEST} at most; sum "
+            "them in several exchanges"
+        )
+    buffers = ChunkBuffers(dtype, min(choice().chunk, size * dtype.itemsize))
+    for start in range(0, size, buffers.size):
+        _add_part(flats, start, buffers.sum(streams, min(buffers.size, size - start)))
 
 
 def _add_part(flats: Sequence[Array], start: int, part: Array) -> None:

@@ -118,22 +118,12 @@ def check_order(public: bytes, owner: PartyId) -> None:
 def key_stream(seed: bytes) -> Any:
     """Make an AES-128-CTR encryptor (NIST SP 800-38A); encrypting zeros gives a pseudorandom stream.
 
-    It expands seeds into Shamir coefficients, the order of a graph, and the weights of tags. `mask_stream` makes masks.
+    It expands seeds into Shamir coefficients, the order of a graph, and the weights of tags, not masks.
 
     Args:
         seed: 32 bytes, used once: 16 of key, then the first counter block.
     """
     return Cipher(algorithms.AES(seed[:16]), modes.CTR(seed[16:])).encryptor()
-
-
-def mask_stream(seed: bytes) -> Any:
-    """Make the encryptor of a mask's stream: AES-128-CTR, 64 GiB at most.
-
-    The first 16 bytes of `seed` (32 bytes, used for one stream) are the key, the next 12 the nonce; the counter starts
-    at 2. Those are the blocks that AES-GCM encrypts with (NIST SP 800-38D, sec. 7.1). GCM computes them nearly twice as
-    fast where the processor has vector AES, which OpenSSL uses for GCM alone. Its authentication tag is not used.
-    """
-    return Cipher(algorithms.AES(seed[:16]), modes.GCM(seed[16:28])).encryptor()
 
 
 def encrypt_once(key: bytes, data: bytes, bound: bytes) -> bytes:

@@ -60,6 +60,7 @@ def examine() -> list[HealthFinding]:
     checks = (
         ("random source", random_source),
         ("AES-128-CTR and AES-256-GCM", ciphers),
+        ("mask stream", mask_words),
         ("X25519 and Ed25519", signatures),
         ("clocks", clocks),
         ("byte order and integers", integers),
@@ -123,6 +124,21 @@ def ciphers() -> str:
         "GCM differs from its specification",
     )
     return "as NIST's vectors say"
+
+
+def mask_words() -> str:
+    """Check that both ways to make masks give the same words, and say which one this process takes and how fast."""
+    from securefed.defenses._secure_aggregation.mask_streams import PATHS, choice  # noqa: PLC0415
+
+    made = {start(bytes(range(28))).update(bytes(1000)) for start in PATHS.values()}
+    _require(len(made) == 1, "AES in counter mode and in GCM give different words")
+    taken = choice()
+    speeds = {path: max(speed for (by, _), speed in taken.speeds.items() if by == path) for path in PATHS}
+    others = ", ".join(f"{speed / 1e6:,.0f} by {path}" for path, speed in speeds.items() if path != taken.path)
+    return (
+        f"AES-128 by {taken.path}, {speeds[taken.path] / 1e6:,.0f} million words a second ({others}), "
+        f"{taken.chunk >> 10} KiB at a time"
+    )
 
 
 def signatures() -> str:

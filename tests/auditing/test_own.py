@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -20,10 +19,11 @@ from securefed._commands.cli import app
 from securefed.algorithms._optimization.dsgd import DSGD
 from securefed.algorithms._pca import SSI
 from securefed.attacks._base import Reconstruction
-from securefed.attacks._generic import FitRows
+from securefed.attacks._generic import FitRows, StepClock, on_clock
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError
 from securefed.testing import assert_leakage_below
+from tests.auditing.hand_clock import HandClock
 from tests.auditing.page import text
 from tests.auditing.test_report import SMALL
 
@@ -199,10 +199,10 @@ def test_torch_steps_without_a_derivative_are_attacked_by_differences() -> None:
 
 def test_a_slow_step_ends_the_attacks_in_the_time_given() -> None:
     def slow(rows, broadcast):
-        time.sleep(0.01)
         return {"y": np.tanh(rows).sum(0)}
 
-    found = audit(slow, rounds=1, seeds=2, seconds=0.5)
+    with on_clock(StepClock(step=0.01)):
+        found = audit(slow, rounds=1, seeds=2, seconds=0.5)
     assert any("more `seconds`" in reason for reason in found.skipped)
     with pytest.raises((AssertionError, ConfigError), match="seconds"):
         assert_leakage_below(0.5, found)
@@ -264,13 +264,11 @@ def test_labels_in_the_clear_fail_the_gate_that_is_asked_for_nothing_else() -> N
     assert any("a secret of its own" in line for line in quiet.assumptions)
 
 
-def test_the_null_of_a_search_has_as_much_time_as_the_search(monkeypatch) -> None:
+def test_the_null_of_a_search_has_as_much_time_as_the_search() -> None:
     """A clock that client steps drive: the null's search would end after half of its steps."""
-    clock, ended = [0.0], []
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    clock, ended = HandClock(step=1.0), []
 
     def curved(rows, broadcast):
-        clock[0] += 1.0
         return {"y": np.tanh(broadcast["z"] @ rows.T).sum(axis=1)}
 
     class Search(FitRows):
@@ -278,14 +276,16 @@ def test_the_null_of_a_search_has_as_much_time_as_the_search(monkeypatch) -> Non
             for _ in range(100):
                 rows = replay.likely(rng)
                 replay(rows)
-            ended.append(clock[0])
+            ended.append(clock.seconds)
             return Reconstruction("samples", rows)
 
     def audited(seconds):
-        clock[0] = 0.0
+        clock.seconds = 0.0
         ended.clear()
-        start = {"z": np.random.default_rng(0).normal(size=(6, 4))}
-        audit_algorithm(curved, clients, start=start, rounds=1, seeds=1, view=["server"], fit=Search(), seconds=seconds)
+        given = {"z": np.random.default_rng(0).normal(size=(6, 4))}
+        options = {"start": given, "rounds": 1, "seeds": 1, "view": ["server"], "fit": Search(), "seconds": seconds}
+        with on_clock(clock):
+            audit_algorithm(curved, clients, **options)
         return len(ended)
 
     assert audited(1e9) == 2

@@ -48,14 +48,21 @@ def server_finding(transcript, algorithm, attack: str, **more):
 
 
 def test_fedpg_in_float32_is_not_called_recovered_where_it_is_not() -> None:
-    """Raw digits: the misfit is that of rounding, and the estimate is worse than a guess; it was called recovered."""
+    """Raw digits: the misfit is that of rounding, and the estimate is far from the truth; it was called recovered.
+
+    Repeated on messages changed by their rounding, the estimate of 6 rounds moves by .16 (three times `SMALL`) under
+    any kernel. That of 10 rounds is worse than a guess under one kernel of BLAS and within 5 % under another.
+    """
     clients = digits(12, 10, 3, standardised=False, seed=1)
-    item = server_finding(typed_run(FEDPG, clients, 10), FEDPG, "duals/fedpg", clients=clients)
+    item = server_finding(typed_run(FEDPG, clients, 6), FEDPG, "duals/fedpg", clients=clients)
     assert (item.word, item.explained) == (UNDETERMINED, True)
-    assert item.error > SMALL
-    assert item.leakage < 0
+    assert item.error > 2 * SMALL
+    assert item.leakage < 0.8
     assert any("an estimate that differs by" in line for line in item.lacks)
     assert item.open == ()
+    item = server_finding(typed_run(FEDPG, clients, 10), FEDPG, "duals/fedpg", clients=clients)
+    assert (item.word, item.explained) == (UP_TO if item.error <= SMALL else UNDETERMINED, True)
+    assert item.word == UNDETERMINED or item.leakage > 0.8
     exact = server_finding(typed_run(FEDPG, clients, 10, np.float64), FEDPG, "duals/fedpg", clients=clients)  # control
     assert (exact.word, exact.leakage > 0.99) == (UP_TO, True)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.nightly import mutation, schedules
+from benchmarks.nightly import kernels, mutation, schedules
 from benchmarks.nightly.__main__ import PARTS, main
 from benchmarks.nightly.mutants import VARIABLE, mutants, mutated
 from benchmarks.nightly.page import text
@@ -102,3 +102,26 @@ def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit):
         main(["soak"])
     assert ", ".join(PARTS) in capsys.readouterr().err
+
+
+def test_kernels_run_with_one_and_two_threads_and_failures_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[tuple[str, str, bool]] = []
+
+    def pytest_run(command: list[str], *, env: dict[str, str], **_: object) -> subprocess.CompletedProcess[str]:
+        ran.append((env["OPENBLAS_CORETYPE"], env["OPENBLAS_NUM_THREADS"], "not exhaustive" in command))
+        failed = env["OPENBLAS_CORETYPE"] == "Haswell"
+        printed = "FAILED tests/x.py::test_y - assert 1 == 2\n1 failed, 4 passed in 2s" if failed else "5 passed in 2s"
+        return subprocess.CompletedProcess(command, int(failed), printed, "")
+
+    monkeypatch.setattr(kernels, "kernels", lambda: ("Haswell", "Sandybridge"))
+    monkeypatch.setattr(kernels, "takes_effect", lambda kernel: True)
+    monkeypatch.setattr(kernels.subprocess, "run", pytest_run)
+    parts = kernels.run(quick=True, seed=0)
+    assert ran == [(kernel, threads, True) for kernel in ("Haswell", "Sandybridge") for threads in ("1", "2")]
+    assert [part.passed for part in parts] == [False, False, True, True]
+    assert (parts[0].figures, parts[3].figures) == ("1 failed, 4 passed in 2s", "5 passed in 2s")
+    assert parts[0].notes == ("FAILED tests/x.py::test_y - assert 1 == 2",)
+    assert not any(part.notes for part in parts[2:])
+    ran.clear()
+    kernels.run(quick=False, seed=0)
+    assert not any(quick for _, _, quick in ran)

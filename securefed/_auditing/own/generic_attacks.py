@@ -23,7 +23,6 @@ one with the larger leakage counts; where there is none, or the attack refuses i
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -48,6 +47,7 @@ from securefed.attacks._generic import (
     RegressRows,
     Replay,
     TimeBudget,
+    clock,
     uses_labels,
 )
 from securefed.attacks._generic.row_regression import KernelRidge
@@ -213,13 +213,13 @@ class GenericAttacks:
         Returns:
             Whether it ran, and did not notice itself that it failed.
         """
-        began = time.monotonic()
+        began = clock().now()
         try:
             estimates = run(self.replay)
         except (SecureFedError, np.linalg.LinAlgError) as refusal:
             self.skip(f"{name}{what}", str(refusal))
             return False
-        took = time.monotonic() - began
+        took = clock().now() - began
         chances = [_or_none(run, _given_time(null, took)) for null in (self._nulls if nulls is None else nulls)]
         judged = self._result.record(self._place, name, estimates, chances, self._secret.judge)
         if self._secret.seed == 0:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from securefed._auditing.own.global_seed import global_seed
 from securefed._auditing.training.model_inputs import InputLayout, present_as_tensors
 from securefed._tensors import Array
+from securefed.attacks._generic import clock
 from securefed.errors import DataError, SecureFedError
 
 LocalStep = Callable[[nn.Module, Any, Tensor], Any]
@@ -133,6 +134,7 @@ class TorchTraining:
         with global_seed(seed), _Modes(module) as modes:
             try:
                 for _ in range(self.times):
+                    clock().count(len(rows))
                     x = rows.x.clone()
                     given = x if self.layout is None else self.layout.unpack(x)
                     returned = self.step(module, given, rows.y.clone())

@@ -21,7 +21,6 @@ its own, so that no attack's draws depend on which others ran.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
@@ -33,6 +32,7 @@ from securefed._auditing.training.attack_inputs import AttackInputs
 from securefed._auditing.training.attacked_network import follows_by_degrees
 from securefed._auditing.training.local_training import TrainedRows, as_vector
 from securefed._tensors import Array
+from securefed.attacks._generic import clock
 from securefed.attacks._networks.client_simulations import LocalSteps, OneGradient, mean_gradient
 from securefed.attacks._networks.first_layer import FirstLayerEvidence
 from securefed.attacks._networks.gradient_matching import InversionProblem, RowPrior
@@ -264,10 +264,11 @@ def _affordable(inputs: AttackInputs, inversion: StagedInversion, problem: Inver
     """Return how many evaluations of one start fit into the time, at most those of the effort; refuse too few."""
     x = torch.rand(inputs.count, inversion.features, dtype=inputs.network.dtype).requires_grad_()
     for _ in range(2):  # the first run also loads code
-        began = time.perf_counter()
+        began = clock().now()
         sent = inversion.simulation(inputs.network.plain, problem.point, x, problem.targets)
         torch.autograd.grad(sent.square().sum(), x)
-        cost = time.perf_counter() - began
+        clock().count(inputs.count)
+        cost = clock().now() - began
     affordable = int(seconds / max(cost, 1e-6))
     if affordable < _FEWEST:
         # the search has a fixed part of the time that is left, so that all of it grows alike

@@ -8,7 +8,6 @@ which number, is measured: the change d of known rows is compared with their gra
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +16,7 @@ import torch
 
 from securefed._auditing.training.attacked_network import attacked_network
 from securefed._auditing.training.local_training import State, TorchTraining, TrainedRows, as_vector, counted_batches
+from securefed.attacks._generic import clock
 
 _ROUNDINGS: Final = 10.0
 """Roundings of the entries of a state by which a change may differ from a multiple of the gradient and count as one."""
@@ -87,9 +87,9 @@ def probe_step(training: TorchTraining, state: State, rows: TrainedRows, seed: i
         DataError: the step fails; see `TorchTraining.change`.
     """
     first = training.change(state, rows, seed)  # the first run of a process also loads code, and is not timed
-    began = time.perf_counter()
+    began = clock().now()
     second = training.change(state, rows, seed + 1)
-    seconds = time.perf_counter() - began
+    seconds = clock().now() - began
     one, other = (as_vector(change, training.parameters) for change in (first, second))
     size = float(np.linalg.norm(one))
     network = attacked_network(training, state, rows.x)

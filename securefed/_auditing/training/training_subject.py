@@ -8,7 +8,6 @@ lets it measure the curve of sizes (which share of the rows the attacks recover,
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,7 +28,7 @@ from securefed._auditing.training.training_secrets import TrainingSecrets, layer
 from securefed._auditing.training.training_seed_run import TrainingSeedRun
 from securefed._tensors import Array
 from securefed.attacks import views
-from securefed.attacks._generic import TimeBudget
+from securefed.attacks._generic import TimeBudget, clock
 from securefed.errors import SecureFedError
 
 _CURVE_SHARE: Final = 0.4
@@ -130,14 +129,14 @@ class TrainingSubject:
         result = SeedResult()
         of_run = max(self._left, 0.0) / (self.runs.count - seed)
         for view in self.views:
-            began = time.monotonic()
+            began = clock().now()
             try:
                 self._attack(seed, view, TimeBudget.of(of_run * self._share(view)), result)
             except SecureFedError as refusal:
                 # DEFENSES: reports name `server` the view under no defence, `sum only` that under secure aggregation
                 spot = Place(self.name, DEFENSES[view], view, seed, self.runs.target(seed))
                 result.leave_out(spot, "every attack", str(refusal))
-            self._left -= time.monotonic() - began
+            self._left -= clock().now() - began
         return result
 
     def measure_sizes(self) -> SizeCurve:
@@ -145,9 +144,9 @@ class TrainingSubject:
 
         It comes before the runs, which get the time that it leaves.
         """
-        began, limit = time.monotonic(), self.seconds * _CURVE_SHARE
+        began, limit = clock().now(), self.seconds * _CURVE_SHARE
         curve = measure_sizes(self.training, self.clients, self._prior, self.classes, self.text, limit)
-        self._left -= time.monotonic() - began
+        self._left -= clock().now() - began
         return curve
 
     def _share(self, view: str) -> float:
@@ -226,9 +225,9 @@ def cut_to_budget(
     state, largest = training.state, max(clients, key=len)
     training.change(state, largest.part(slice(0, _FEWEST)), 0)  # the first run also loads code
     while True:
-        began = time.perf_counter()
+        began = clock().now()
         training.change(state, largest.part(slice(0, count)), 0)
-        spent = time.perf_counter() - began
+        spent = clock().now() - began
         if count == most:
             full = spent
         if spent <= allowed or count <= _FEWEST:
