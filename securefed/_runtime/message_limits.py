@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from securefed._messages import PartyId
+from securefed._messages import SERVER, PartyId
 from securefed.defenses._base import Plan
 from securefed.errors import MalformedError
 
@@ -25,31 +25,35 @@ _LENGTH_BYTES: Final = 8  # safetensors: the length of the list of fields, littl
 
 @dataclass(frozen=True)
 class MessageLimits:
-    """The longest message of an exchange.
+    """The longest messages of an exchange.
 
     Attributes:
-        message: bytes of a whole message.
-        fields: bytes of its list of fields.
+        request: bytes of a message of the server.
+        reply: bytes of a message of a client or helper.
+        fields: bytes of the list of fields of any of them.
     """
 
-    message: int
+    request: int
+    reply: int
     fields: int
 
     @classmethod
     def of(cls, plan: Plan, broadcast_bytes: int = 0) -> MessageLimits:
         """Derive the limits of all messages under a plan, to and from one client or helper.
 
-        An upload takes at most twice the planned bytes. A request holds at most the encrypted sum, which is as large as
-        an upload, beside an announced sum of 64-bit integers and the broadcast, which may be sent twice (as what
-        followed from the last sum, and as the current one).
+        An upload, or a helper's part in decrypting, takes at most twice the planned bytes. A request holds at most the
+        announced sum of 64-bit integers and the broadcast, which may be sent twice (as what followed from the last sum,
+        and as the current one); without masks the server also relays all ciphertexts to those who decrypt.
 
         Args:
             plan: the plan of the exchange.
             broadcast_bytes: bytes of the tensors that the server sends for a contribution.
         """
         fields = _FIELDS + sum(8 * len(tensor.name.encode()) + _PER_TENSOR for tensor in plan.tensors)
-        entries = 2 * plan.upload_bytes + 8 * sum(tensor.size for tensor in plan.tensors) + 2 * broadcast_bytes
-        return cls(fields + entries + _PER_CLIENT * (plan.clients + 1), fields)
+        reply = fields + 2 * plan.upload_bytes + _PER_CLIENT * (plan.clients + 1)
+        relayed = 0 if plan.masking is not None else 2 * plan.clients * plan.upload_bytes
+        request = reply + relayed + 8 * sum(tensor.size for tensor in plan.tensors) + 2 * broadcast_bytes
+        return cls(request, reply, fields)
 
     def check(self, data: bytes, sender: PartyId) -> None:
         """Refuse bytes that are longer than any message of the exchange; nothing is parsed.
@@ -61,10 +65,9 @@ class MessageLimits:
         Raises:
             MalformedError: they are longer, or their list of fields is.
         """
-        if len(data) > self.message:
-            raise MalformedError(
-                sender, f"it has {len(data)} bytes, and no message of these terms exceeds {self.message}"
-            )
+        most = self.request if sender == SERVER else self.reply
+        if len(data) > most:
+            raise MalformedError(sender, f"it has {len(data)} bytes, and no message of these terms exceeds {most}")
         if (listed := int.from_bytes(data[:_LENGTH_BYTES], "little")) > self.fields:
             raise MalformedError(
                 sender, f"its list of fields claims {listed} bytes, and no message of these terms exceeds {self.fields}"

@@ -271,7 +271,7 @@ class SumTerms:
     @property
     def most_bytes(self) -> int:
         """Bytes of the longest message; parties refuse longer ones unread, and a transport need not carry them."""
-        return LONGEST + self.core.limits.message
+        return LONGEST + max(self.core.limits.request, self.core.limits.reply)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
