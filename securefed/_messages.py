@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -53,6 +53,13 @@ def check_version(version: object, sender: PartyId, name: str = "it") -> None:
     )
 
 
+class LengthLimits(Protocol):
+    """Bounds on the length of messages (`MessageLimits`)."""
+
+    def check(self, data: bytes, sender: PartyId) -> None:
+        """Raise `MalformedError`, which names the sender, where the bytes are too long."""
+
+
 @dataclass(frozen=True, repr=False)
 class Message(ShapeRepr):
     """One message, with what it is bound to.
@@ -79,7 +86,9 @@ class Message(ShapeRepr):
         return encode(self.body, {_VERSION: PROTOCOL_VERSION} | binding, before=before)
 
     @classmethod
-    def decode(cls, data: bytes, *, claimed_sender: PartyId = SERVER, stored: bool = False) -> Message:
+    def decode(
+        cls, data: bytes, *, claimed_sender: PartyId = SERVER, stored: bool = False, limits: LengthLimits | None = None
+    ) -> Message:
         """Decode bytes, the inverse of `encode`.
 
         Args:
@@ -87,11 +96,15 @@ class Message(ShapeRepr):
             claimed_sender: the party that the transport had them from, which errors name.
             stored: whether they come from a state file; files that were written before messages named a version are
                 read too.
+            limits: refuses bytes that are longer than any message of the exchange, before they are parsed; `None` for
+                bytes of this party's own.
 
         Raises:
-            MalformedError: the bytes are no message.
+            MalformedError: the bytes are no message, or too long for one.
             VersionRefused: the message is of another version of the protocol, or names none.
         """
+        if limits is not None:
+            limits.check(data, claimed_sender)
         try:
             body, header = decode(data)
         except DataError as error:

@@ -212,3 +212,28 @@ def test_a_client_with_another_s_token_is_turned_away() -> None:
             return (await http.get(path, headers={"Authorization": f"Bearer {token}"})).status_code
 
     assert [asyncio.run(ask(path, token)) for path, token in (("/0", "a"), ("/0", "b"), ("/3", ""))] == [200, 401, 401]
+
+
+def test_over_http_no_request_ends_the_server_or_fills_its_memory() -> None:
+    """A header outside ASCII is no token, and a body without an end is refused at the longest message's length."""
+    terms = SumTerms.like(GOOD, clients=CLIENTS, defense=secure_aggregation(), base=False)
+    rounds = load("http/parties_http").Rounds(SumServer(terms), dict.fromkeys(range(CLIENTS), "token"), patience=60)
+    rounds.party.open()
+    sent = 0
+
+    async def endless() -> Any:
+        nonlocal sent
+        while True:
+            sent += 2**14
+            yield bytes(2**14)
+
+    async def ask() -> list[int]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(rounds.app), base_url="http://sum") as http:
+            codes = [(await http.get("/0", headers={"Authorization": token})).status_code
+                     for token in (b"Bearer t\xf6ken", b"Bearer \xff", b"", b"Bearer token")]  # fmt: skip
+            body = await http.post("/0", headers={"Authorization": "Bearer token"}, content=endless())
+            return [*codes, body.status_code]
+
+    assert asyncio.run(ask()) == [401, 401, 401, 200, 413]
+    assert sent <= terms.most_bytes + 2**15
+    assert rounds.replies == {}

@@ -12,7 +12,7 @@ from click.testing import Result
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
-from securefed._commands import party_turns
+from securefed._commands import party_answer, party_turns
 from securefed._commands.cli import app
 from securefed._commands.party_files import MessageName, csv_bytes, locked, read_arrays, requests_in
 from securefed.errors import StorageError
@@ -21,6 +21,7 @@ RUNNER = CliRunner()
 RNG = np.random.default_rng(0)
 UPDATES = [{"w": RNG.normal(size=4), "b": RNG.normal(size=4)} for _ in range(3)]
 WEIGHTS = (600, 77, 20)
+SIGNS, SERVER = ("--identity", "server.key"), ("--server", "server.key.pub")
 
 
 def party(*arguments: Any, code: int = 0) -> str:
@@ -37,8 +38,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     lines = ["w,b", *(f"{w!r},{b!r}" for w, b in zip(*(UPDATES[1][n].tolist() for n in "wb"), strict=True))]
     Path("update-1.csv").write_text("\n".join(lines))
     save_file(UPDATES[2], "update-2.safetensors")
-    for client in range(3):
-        party("identity", f"{client}.key")
+    for name in (0, 1, 2, "server"):
+        party("identity", f"{name}.key")
     agree("--no-base", "--threshold", 2, *identities())
     Path("exchange").mkdir()
     return tmp_path
@@ -55,12 +56,12 @@ def agree(*options: Any, name: str = "terms.json") -> str:
 
 def contribute(client: int, *more: Any, code: int = 0) -> str:
     update = next(Path.cwd().glob(f"update-{client}.*"))
-    given = ("--update", update, "--weight", WEIGHTS[client], "--identity", f"{client}.key")
+    given = ("--update", update, "--weight", WEIGHTS[client], "--identity", f"{client}.key", *SERVER)
     return party("contribute", "exchange", "--terms", "terms.json", "--party", client, *given, *more, code=code)
 
 
 def server(*more: Any, code: int = 0) -> str:
-    return party("sum", "exchange", "--terms", "terms.json", *more, code=code)
+    return party("sum", "exchange", "--terms", "terms.json", *SIGNS, *more, code=code)
 
 
 def expected(clients: Any) -> dict[str, np.ndarray]:
@@ -139,13 +140,13 @@ def test_a_command_that_was_killed_before_it_published_publishes_the_same_when_i
     for _ in range(8):
         with monkeypatch.context() as patched:
             patched.setattr(party_turns, "write_whole", killed)
-            party("sum", "exchange", "--terms", "terms.json", code=130)
+            server(code=130)
         if "complete" in server():
             break
         for client in range(3):
             made.clear()
             with monkeypatch.context() as patched:
-                patched.setattr(party_turns, "write_whole", killed)
+                patched.setattr(party_answer, "write_whole", killed)
                 contribute(client, code=130)
             assert "is answered" in contribute(client)
             assert made[0] in [path.read_bytes() for path in Path("exchange").glob("*.reply")]
@@ -169,17 +170,17 @@ def test_a_reply_that_is_half_copied_is_not_taken_and_waited_for(here: Path) -> 
 def test_a_model_binds_the_round_and_metrics_are_summed(here: Path) -> None:
     np.savez("model.npz", w=np.zeros(4), b=np.zeros(4))
     np.savez("other.npz", w=np.ones(4), b=np.zeros(4))
-    agree("--metric", "loss", name="bound.json")
+    agree("--metric", "loss", "--threshold", 2, name="bound.json")
 
     def both(*arguments: Any, code: int = 0) -> str:
         return party(*arguments, "--terms", "bound.json", code=code)
 
-    assert "give --base" in (shown := both("sum", "exchange", code=2)) and "--no-base" in shown
+    assert "give --base" in (shown := both("sum", "exchange", *SIGNS, code=2)) and "--no-base" in shown
     for _ in range(8):
-        shown = both("sum", "exchange", "--base", "model.npz")
+        shown = both("sum", "exchange", *SIGNS, "--base", "model.npz")
         if "complete" in shown:
             break
-        assert "another model or cohort" in both("sum", "exchange", "--base", "other.npz", code=2)
+        assert "another model or cohort" in both("sum", "exchange", *SIGNS, "--base", "other.npz", code=2)
         for name in requests_in(Path("exchange")):
             i = name.party
             given = (
@@ -189,6 +190,7 @@ def test_a_model_binds_the_round_and_metrics_are_summed(here: Path) -> None:
                 WEIGHTS[i],
                 "--metric",
                 f"loss={i}",
+                *SERVER,
             )
             model = "other.npz" if i == 1 else "model.npz"
             shown = both("contribute", "exchange", "--party", i, *given, "--base", model)
@@ -226,7 +228,7 @@ def test_mistakes_are_named_with_what_to_do(here: Path) -> None:
     assert "NAME=VALUE" in party("terms", "t", "--like", "update-0.npz", "--clients", 3, "--identity", "0", code=2)
     assert "must end in" in party("terms", "t", "--like", "terms.json", "--clients", 3, code=2)
     assert "cannot read the exchange folder" in party("status", "nowhere", code=2)
-    assert "cannot read the terms" in party("sum", "exchange", "--terms", "nowhere", code=2)
+    assert "cannot read the terms" in party("sum", "exchange", "--terms", "nowhere", *SIGNS, code=2)
     assert "lies in the exchange folder" in server("--state", "exchange/server.state", code=2)
     assert "round 1 comes before round 3" in server("--round", 3, code=2)
     assert "no request to client 0" in contribute(0)
@@ -239,12 +241,11 @@ def test_mistakes_are_named_with_what_to_do(here: Path) -> None:
         "terms", "t", "--like", "update-0.npz", "--clients", 3, *fraction, code=2
     )
     server()
-    assert "--party must be 0 to 2" in party("contribute", "exchange", "--terms", "terms.json", "--party", 3, code=2)
+    nowhere = ("contribute", "exchange", "--terms", "terms.json", *SERVER, "--party")
+    assert "--party must be 0 to 2" in party(*nowhere, 3, code=2)
     assert "--without 7" in server("--without", 7, code=2)
     assert "holds the messages of a run" in server("--state", "another.state", code=2)
-    assert "give client 0 its private identity" in party(
-        "contribute", "exchange", "--terms", "terms.json", "--party", 0, code=2
-    )
+    assert "give client 0 its private identity" in party(*nowhere, 0, code=2)
     Path("0.key").chmod(0o644)
     assert "chmod 600" in contribute(0, code=2)
     Path("0.key").chmod(0o600)
@@ -256,7 +257,7 @@ def test_mistakes_are_named_with_what_to_do(here: Path) -> None:
     for client in range(3):
         contribute(client)
     server()
-    bare = ("contribute", "exchange", "--terms", "terms.json", "--party", 0, "--identity", "0.key")
+    bare = (*nowhere, 0, "--identity", "0.key")
     assert "give --update FILE" in party(*bare, code=2)
     assert "lacks 'b'" in party(*bare, "--update", small(), code=2)
     (empty := Path("elsewhere")).mkdir()

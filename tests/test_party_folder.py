@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from securefed._commands.party_files import npz_bytes
-from tests.test_party import check, contribute, here, server
+from securefed._commands.party_files import npz_bytes, read_arrays
+from securefed.errors import DataError
+from securefed.parties import SumResult, SumServer, SumTerms
+from securefed.parties._envelope import sign
+from tests.test_party import agree, check, contribute, here, identities, server
 
 __all__ = ["here"]  # a fixture
 
@@ -50,7 +55,7 @@ def test_what_another_site_puts_in_a_messages_place_ends_no_command_but_by_name(
         return whole
 
     kept = replaced(request)
-    assert "is no message of these terms" in contribute(0, code=2)
+    assert "is no message of these terms" in (said := contribute(0)) and "no request to client 0" in said
     assert "waits for clients 0, 1 and 2" in server()  # which writes its request again
     assert request.read_bytes() == kept
     for client in range(3):
@@ -61,3 +66,81 @@ def test_what_another_site_puts_in_a_messages_place_ends_no_command_but_by_name(
     assert "is answered" in contribute(0)  # which writes its reply again
     assert reply.read_bytes() == answered
     assert "stage 2 of 5 (shares)" in server()  # positive control: nothing was used up
+
+
+@pytest.mark.parametrize("key", [None, "1.key", "server.key"], ids=["unsigned", "of a site", "of the server"])
+def test_a_site_that_plays_the_server_gets_no_answer(here: Path, key: str | None) -> None:
+    """Its request is newer than the server's; without the pinned key the client would contribute to its sum."""
+    server()
+    terms = SumTerms.from_bytes(Path("terms.json").read_bytes())
+    fake = SumServer(terms, identity=None if key is None else Path(key).read_bytes()).open()[0]
+    newer = Path("exchange/round-1-exchange-1-stage-2-shares-client-0.request")
+    newer.write_bytes(fake)
+    said = contribute(0)
+    assert "Round 1, stage 1 of 5 (keys) is answered" in said  # the server's own request
+    why = {None: "it is not signed", "1.key": "it is signed by another key", "server.key": "under another name"}[key]
+    assert f"{newer.name} is not taken: message from the server refused: " in said
+    assert why in said
+    assert not newer.with_suffix(".reply").exists()
+    newer.with_name("round-1-exchange-1-stage-1-keys-client-0.request").write_bytes(fake)
+    newer.unlink()
+    Path("client-0.state").unlink()
+    Path("exchange/round-1-exchange-1-stage-1-keys-client-0.reply").unlink()
+    assert ("is answered" in contribute(0)) == (key == "server.key")  # the control: only the server may ask
+
+
+def test_a_request_of_the_server_under_another_name_is_not_taken(here: Path) -> None:
+    server()
+    request = Path("exchange/round-1-exchange-1-stage-1-keys-client-0.request")
+    request.with_name("round-1-exchange-7-stage-1-keys-client-0.request").write_bytes(request.read_bytes())
+    assert "wrote this request under another name" in (said := contribute(0))
+    assert f"is answered: {request.stem}.reply" in said
+
+
+def complete() -> None:
+    for _ in range(8):
+        if "complete" in server():
+            return
+        for client in range(3):
+            contribute(client)
+    raise AssertionError("the round is not complete")
+
+
+def test_a_result_that_the_server_did_not_sign_is_refused(here: Path) -> None:
+    complete()
+    assert "The server signed it" in contribute(0)
+    done = Path("exchange/round-1-mean.npz")
+    kept = done.read_bytes()
+    done.write_bytes(npz_bytes({"w": np.zeros(4), "b": np.zeros(4)}))
+    assert "signed by another key" in contribute(0, code=2)
+    done.write_bytes(kept)
+    assert "The server signed it" in contribute(0)
+    Path("exchange/round-1-result.signature").unlink()
+    assert "not signed" in contribute(0, code=2)
+
+
+def test_a_verified_result_is_checked_when_it_is_there(here: Path) -> None:
+    """A server that lies about the only sum of a run meets the check of each client."""
+    Path("terms.json").unlink()
+    agree("--no-base", "--defense-set", "verify=true", *identities())
+    complete()
+    assert "Checked: it follows from the sum of the contributions of clients [0, 1, 2]" in contribute(1)
+    terms = SumTerms.from_bytes(Path("terms.json").read_bytes())
+    told = json.loads(Path("exchange/round-1-result.json").read_text())
+    mean = {name: value + 1 for name, value in read_arrays(Path("exchange/round-1-mean.npz")).items()}
+    text, announced = json.dumps(told).encode(), Path("exchange/round-1-announced.safetensors").read_bytes()
+    Path("exchange/round-1-result.json").write_bytes(text)
+    Path("exchange/round-1-mean.npz").write_bytes(npz_bytes(mean))
+    signature = sign(Path("server.key").read_bytes(), terms.digest, text, npz_bytes(mean), announced)
+    Path("exchange/round-1-result.signature").write_bytes(signature)
+    assert "does not follow from the announced sum" in contribute(1, code=2)
+
+
+def test_a_result_that_unpacks_to_more_than_the_terms_hold_is_refused_packed(here: Path) -> None:
+    complete()
+    terms = SumTerms.from_bytes(Path("terms.json").read_bytes())
+    with zipfile.ZipFile("exchange/round-1-mean.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ("w", "b"):
+            archive.writestr(f"{name}.npy", bytes(2**24))
+    with pytest.raises(DataError, match=r"unpacks to 16777216 bytes, and the terms' tensor to at most 4128"):
+        SumResult.from_folder("exchange", terms)

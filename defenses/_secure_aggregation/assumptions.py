@@ -52,7 +52,8 @@ def deviating(identities: Identities, plan: Plan) -> tuple[str, ...]:
         f"{server} may deviate in any way while at most {most_colluding} of the clients it invites collude with it"
         f"{', and of the neighbours of each as many as stated' if masking_of(plan).degree else ''}; it then "
         "opens one sum of an "
-        f"exchange, over {plan.threshold} clients or more, or none. It can make rounds void, and announce any result.",
+        f"exchange, over {plan.threshold} clients or more, or none. It can make rounds void"
+        f"{'.' if plan.verified else ', and announce any result.'}",
         f"The identities are the clients' own, the same at every client: fingerprint {identities.fingerprint}, to be "
         "compared over another channel than the server's.",
         "The server chooses what it broadcasts: contributions that differ a little subtract like equal ones.",
@@ -73,7 +74,8 @@ def verifying(identities: Identities | None) -> tuple[str, ...]:
     return (
         "Clients that are counted see the round's sum. An altered one passes with a client with probability 2^-60 at "
         "most, against the server alone: nothing is promised against the server and one client together" + players,
-        "What follows from a verified sum is computed by the server, and is not checked.",
+        "Clients check a sum when the server asks them next or tells them the outcome. What the server computed from "
+        "it is checked only by a client that is given the result (`SumClient.check`, `securefed party contribute`).",
     )
 
 

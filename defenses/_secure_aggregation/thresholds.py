@@ -29,6 +29,9 @@ from securefed.defenses._plan import MaskingPlan, Plan
 from securefed.defenses._secure_aggregation.graph import SparseGraphDesign, shares_of
 from securefed.errors import PlanError
 
+_FEWEST_SUMMED = 3
+"""Clients in a sum at least, by default, where there are as many."""
+
 
 def plan_complete_graph(
     plan: Plan, *, threshold: int | None, adversarial: float, dropouts: float, active: bool, survivor_change: int
@@ -37,7 +40,8 @@ def plan_complete_graph(
 
     Args:
         plan: with the number N of planned clients.
-        threshold: as the user gave it; `None` takes floor(N / 2) + 1 or, with `active`, floor((N + C) / 2) + 1.
+        threshold: as the user gave it; `None` takes floor(N / 2) + 1 or, with `active`, floor((N + C) / 2) + 1, and of
+            three clients all: two of three would leave a sum of two, of which each knows the other's part.
         adversarial: C / N.
         dropouts: D / N.
         active: whether the server may deviate, and clients have identities.
@@ -52,7 +56,8 @@ def plan_complete_graph(
     clients = plan.clients
     corrupt, lost = shares_of(clients, adversarial, dropouts)
     twice = corrupt if active else 0  # clients that answer and sign twice for a server that lies
-    threshold = (clients + twice) // 2 + 1 if threshold is None else threshold
+    if threshold is None:
+        threshold = max((clients + twice) // 2 + 1, min(_FEWEST_SUMMED, clients - lost))
     if not clients < 2 * threshold <= 2 * clients:
         raise PlanError(f"threshold {threshold} is not above half of {clients} clients and at most {clients}")
     if 2 * threshold <= clients + twice:
@@ -66,9 +71,10 @@ def plan_complete_graph(
         raise PlanError(f"{lost} of {clients} clients lost leave fewer than the threshold {threshold}; lower it")
     opens = f"the server and any {threshold} of {clients} clients together; the server and all other survivors"
     masking = MaskingPlan(shares=threshold, survivor_change=survivor_change)
-    return replace(plan, threshold=threshold, open_to=opens, masking=masking).assume(
+    planned = replace(plan, threshold=threshold, open_to=opens, masking=masking).assume(
         f"{threshold} colluding clients and the server open uploads; so do all survivors but one, from the sum."
     )
+    return planned if threshold < clients else planned.assume("A round that one client leaves is void.")
 
 
 def plan_sparse_graph(plan: Plan, design: SparseGraphDesign, *, survivor_change: int) -> Plan:

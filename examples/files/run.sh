@@ -6,10 +6,10 @@ securefed=${SECUREFED:-securefed}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
-mkdir exchange north south west
+mkdir exchange server north south west
 
-echo "== Each hospital makes its identity, and has a table of its own"
-for hospital in north south west; do $securefed party identity $hospital/identity.key; done
+echo "== Each site makes its identity, and each hospital has a table of its own"
+for site in server north south west; do $securefed party identity $site/identity.key; done
 printf 'patients,readmitted,days\n120,14,6.5\n' > north/update.csv
 printf 'patients,readmitted,days\n310,52,7.2\n' > south/update.csv
 printf 'patients,readmitted,days\n75,6,5.9\n' > west/update.csv
@@ -20,25 +20,28 @@ $securefed party terms terms.json --like north/update.csv --no-base --clients 3 
 
 answer() { # NAME NUMBER
   $securefed party contribute exchange --terms terms.json --party "$2" --identity "$1/identity.key" \
-    --update "$1/update.csv" --state "$1/client.state"
+    --server server/identity.key.pub --update "$1/update.csv" --state "$1/client.state"
+}
+go_on() { # OPTIONS
+  $securefed party sum exchange --terms terms.json --identity server/identity.key "$@"
 }
 
 echo "== The server opens the round, and the hospitals answer; south does not reach its upload"
-$securefed party sum exchange --terms terms.json
+go_on
 for stage in keys shares; do
   answer north 0
   answer south 1
   answer west 2
-  $securefed party sum exchange --terms terms.json
+  go_on
 done
 answer north 0
 answer west 2
 $securefed party status exchange
-$securefed party sum exchange --terms terms.json --without 1
+go_on --without 1
 until $securefed party status exchange | grep -q complete; do
   answer north 0
   answer west 2
-  $securefed party sum exchange --terms terms.json
+  go_on
 done
 
 echo "== The result"

@@ -18,8 +18,8 @@ class Rounds:
         self.app = Starlette(routes=[Route("/{client:int}", self.message, methods=["GET", "POST"])])
 
     async def message(self, http):
-        client, given = http.path_params["client"], http.headers.get("authorization", "")
-        if client not in self.tokens or not hmac.compare_digest(given, f"Bearer {self.tokens[client]}"):
+        client, given = http.path_params["client"], http.headers.get("authorization", "").encode()
+        if client not in self.tokens or not hmac.compare_digest(given, f"Bearer {self.tokens[client]}".encode()):
             return Response(status_code=401)
         if self.over:
             return Response(status_code=410)
@@ -27,7 +27,12 @@ class Rounds:
             return Response(status_code=204)
         if http.method == "GET":
             return Response(self.party.outgoing[client])
-        self.replies[client] = await http.body()
+        reply = bytearray()
+        async for part in http.stream():
+            if len(reply) + len(part) > self.party.terms.most_bytes:  # never holds more than the longest message
+                return Response(status_code=413)
+            reply += part
+        self.replies[client] = bytes(reply)
         return Response(status_code=202)
 
     async def run(self):

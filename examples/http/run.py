@@ -3,7 +3,6 @@
 import asyncio
 import os
 import secrets
-import signal
 import socket
 import ssl
 import subprocess
@@ -28,13 +27,9 @@ def update(number):
     return {"w": np.random.default_rng(number).normal(size=1000)}
 
 
-def killed():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 async def client(number, port, token, certificate):
     trusted, headers = ssl.create_default_context(cafile=certificate), {"Authorization": f"Bearer {token}"}
-    party, own = SumClient(TERMS, number), killed if number == KILLED else update(number)
+    party, own = SumClient(TERMS, number), os.abort if number == KILLED else update(number)
     async with httpx.AsyncClient(base_url=f"https://127.0.0.1:{port}", verify=trusted, headers=headers) as http:
         await contribute(http, party, own, weight=100 + number)
 

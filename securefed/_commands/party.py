@@ -2,8 +2,8 @@
 
 One site writes the terms (tensors, clients, defence) and all check their fingerprint. Then the server's site and the
 clients' sites take turns: `sum` writes one request for each client into the exchange folder, `contribute` answers it,
-until the stages of the secure sum are through and `sum` writes the mean. `party_turns` holds the turns, `party_files`
-the files.
+until the stages of the secure sum are through and `sum` writes the mean. `party_turns` holds the server's turns,
+`party_answer` the clients', `party_files` the files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from securefed._persistence.file_errors import storage_errors
 from securefed.errors import ConfigError
 
 if TYPE_CHECKING:
-    from securefed._commands.party_turns import Exchange
+    from securefed._commands.party_exchange import Exchange
     from securefed.defenses._base import Defense
     from securefed.parties import SumTerms
 
@@ -28,9 +28,10 @@ party = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     help="Sum updates of sites without open ports: messages are files in a folder that people carry or share.",
-    epilog="Each site: securefed party identity mine.key. One site: securefed party terms terms.json --like "
-    "update.npz --clients 3. Then, until the mean is there: the server runs securefed party sum, every client "
-    "securefed party contribute. Every command can be run again at any point without harm.",
+    epilog="Each site and the server: securefed party identity mine.key. One site: securefed party terms terms.json "
+    "--like update.npz --clients 3 --identity 0=north.key.pub .... Then, until the mean is there: the server runs "
+    "securefed party sum, every client securefed party contribute. Every command can be run again at any point without "
+    "harm.",
 )
 app.add_typer(party, name="party")
 
@@ -63,9 +64,9 @@ def identity(
 
 
 @party.command(
-    epilog="Examples:\n\nsecurefed party terms terms.json --like update.npz --clients 3 --bound 8\n\n"
-    "securefed party terms terms.json --like update.csv --no-base --clients 3 --threshold 2 "
+    epilog="Examples:\n\nsecurefed party terms terms.json --like update.csv --no-base --clients 3 "
     "--identity 0=north.key.pub --identity 1=south.key.pub --identity 2=west.key.pub\n\n"
+    "securefed party terms terms.json --like update.npz --clients 5 --bound 8\n\n"
     "securefed party terms terms.json --like model.safetensors --clients 5 --local '*running_*' --rounds 10\n\n"
     "securefed party terms terms.json --like update.npz --clients 5 --defense ddp --defense-set clip_norm=1 "
     "--defense-set noise_multiplier=1"
@@ -123,15 +124,24 @@ def terms(
 
 
 @party.command(
-    epilog="Examples:\n\nsecurefed party contribute exchange --terms terms.json --party 0\n\n"
-    "securefed party contribute exchange --terms terms.json --party 0 --identity north.key --update update.npz "
-    "--weight 600 --base round-1-model.npz\n\n"
-    "securefed party contribute /media/stick --terms terms.json --party 2 --update counts.csv --seal-key-file seal.key"
+    epilog="Examples:\n\nsecurefed party contribute exchange --terms terms.json --party 0 --server server.key.pub "
+    "--identity north.key\n\n"
+    "securefed party contribute exchange --terms terms.json --party 0 --server server.key.pub --identity north.key "
+    "--update update.npz --weight 600 --base round-1-model.npz\n\n"
+    "securefed party contribute /media/stick --terms terms.json --party 2 --server server.key.pub --identity west.key "
+    "--update counts.csv --seal-key-file seal.key"
 )
 def contribute(
     folder: Folder,
     terms: TermsFile,
     number: Annotated[int, typer.Option("--party", help="This client's number, from 0.")],
+    server: Annotated[
+        str,
+        typer.Option(
+            help="The server's public identity: 64 digits or the .pub file of its `party identity`, from its operator. "
+            "Requests that it did not sign are not answered: whoever writes into the folder could ask else."
+        ),
+    ],
     update: Annotated[
         Path | None, typer.Option(help="This site's .npz, .safetensors or .csv; read when a request asks for it.")
     ] = None,
@@ -145,25 +155,31 @@ def contribute(
     seal_key_file: SealKey = None,
 ) -> None:
     """Answer the newest request in the folder; the update leaves this machine masked, and in no other form."""
-    from securefed._commands.party_files import read_arrays, read_identity  # noqa: PLC0415
-    from securefed._commands.party_turns import Contribution, answer  # noqa: PLC0415
+    from securefed._commands.party_answer import Contribution, Keys, answer  # noqa: PLC0415
+    from securefed._commands.party_files import read_arrays, read_identity, read_public_identity  # noqa: PLC0415
 
     at = _exchange(folder, terms, state or Path(f"client-{number}.state"), seal_key_file)
     read = [None if path is None else read_arrays(path) for path in (update, base)]
-    key = None if identity is None else read_identity(identity)
+    keys = Keys(read_public_identity(server), None if identity is None else read_identity(identity))
     numbers = {name: _number(text, f"--metric {name}") for name, text in _pairs(metric or [], "--metric").items()}
-    say(*answer(at, number, key, Contribution(read[0], weight, numbers, read[1])))
+    say(*answer(at, number, keys, Contribution(read[0], weight, numbers, read[1])))
 
 
 @party.command(
     "sum",
-    epilog="Examples:\n\nsecurefed party sum exchange --terms terms.json   (opens round 1, then goes on with it)\n\n"
-    "securefed party sum exchange --terms terms.json --without 3   (client 3 is lost: goes on without it)\n\n"
-    "securefed party sum exchange --terms terms.json --round 2 --base model.npz --seal-key-file seal.key",
+    epilog="Examples:\n\nsecurefed party sum exchange --terms terms.json --identity server.key   (opens round 1, then "
+    "goes on with it)\n\n"
+    "securefed party sum exchange --terms terms.json --identity server.key --without 3   (client 3 is lost: goes on "
+    "without it)\n\n"
+    "securefed party sum exchange --terms terms.json --identity server.key --round 2 --base model.npz --seal-key-file "
+    "seal.key",
 )
 def sum_(
     folder: Folder,
     terms: TermsFile,
+    identity: Annotated[
+        Path, typer.Option(help="The server's private identity (`party identity`), by which sites know its requests.")
+    ],
     round: Annotated[int | None, typer.Option(help="The round to make, from 1; the newest by default.")] = None,
     base: Annotated[
         Path | None, typer.Option(help="The model to open the round with, the same at all clients.")
@@ -176,13 +192,13 @@ def sum_(
     seal_key_file: SealKey = None,
 ) -> None:
     """Take the replies that are there and go on: to the next requests, and at the end to the mean."""
-    from securefed._commands.party_files import read_arrays  # noqa: PLC0415
+    from securefed._commands.party_files import read_arrays, read_identity  # noqa: PLC0415
     from securefed._commands.party_turns import take_turn  # noqa: PLC0415
 
     at = _exchange(folder, terms, state, seal_key_file)
     invited = None if cohort is None else [_client(text, "--cohort") for text in split(cohort) or []]
     model = None if base is None else read_arrays(base)
-    say(*take_turn(at, round=round, base=model, cohort=invited, without=without or ()))
+    say(*take_turn(at, read_identity(identity), round=round, base=model, cohort=invited, without=without or ()))
 
 
 @party.command(
@@ -190,14 +206,14 @@ def sum_(
 )
 def status(folder: Folder) -> None:
     """Say who is waited for."""
-    from securefed._commands.party_turns import describe  # noqa: PLC0415
+    from securefed._commands.party_sentences import describe  # noqa: PLC0415
 
     say(describe(folder))
 
 
 def _exchange(folder: Path, terms: Path, state: Path, seal_key_file: Path | None) -> Exchange:
     """Read what `sum` and `contribute` both need: the terms, and the key of their state."""
-    from securefed._commands.party_turns import Exchange  # noqa: PLC0415
+    from securefed._commands.party_exchange import Exchange  # noqa: PLC0415
     from securefed._persistence.sealing import Seal  # noqa: PLC0415
     from securefed.parties import SumTerms  # noqa: PLC0415
 

@@ -73,12 +73,23 @@ def requests_in(folder: Path) -> list[MessageName]:
     Raises:
         StorageError: the folder cannot be read.
     """
+    return next(iter(stages_in(folder)), [])
+
+
+def stages_in(folder: Path) -> list[list[MessageName]]:
+    """List the requests in a folder by stage, the newest stage first, each by client.
+
+    Raises:
+        StorageError: the folder cannot be read.
+    """
     with storage_errors(f"read the exchange folder {folder}", "make it first"):
         matches = [_NAME.fullmatch(path.name) for path in folder.iterdir()]
     found = [match for match in matches if match is not None and match[6] == "request"]
     names = [MessageName(int(m[1]), int(m[2]), int(m[3]), m[4], int(m[5])) for m in found]
-    newest = max(((name.exchange, name.stage) for name in names), default=None)
-    return sorted(name for name in names if (name.exchange, name.stage) == newest)
+    stages: dict[tuple[int, int], list[MessageName]] = {}
+    for name in sorted(names):
+        stages.setdefault((name.exchange, name.stage), []).append(name)
+    return [stages[place] for place in sorted(stages, reverse=True)]
 
 
 def read_message(path: Path, most: int) -> bytes:

@@ -1,25 +1,21 @@
-"""Take one turn of a sum whose messages are files: of a client, that answers, and of the server, that goes on.
+"""Take the server's turn of a sum whose messages are files: write requests, read replies, publish the mean.
 
 A round makes one secure sum. It goes in stages (keys, shares, upload, unmasking): the server writes a request for each
 client into the exchange folder, each client writes its reply, and when all have replied the server's next turn opens
 the next stage. An attempt that gives no sum is void, and the round is repeated.
 
 A turn may be taken again at any point, also after it was killed: the state and what is to be published are written to
-one file at once, and published from there. So a message that was made is never made again with other contents.
-The commands `securefed party contribute` and `securefed party sum` call `answer` and `take_turn`; `SumClient` and
-`SumServer` make the messages.
+one file at once, and published from there. So a message that was made is never made again with other contents. The
+command `securefed party sum` calls `take_turn`; `SumServer` makes the messages.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import numpy as np
-
+from securefed._commands.party_exchange import SERVER_STATE, Exchange
 from securefed._commands.party_files import (
     MessageName,
     check_private,
@@ -30,162 +26,24 @@ from securefed._commands.party_files import (
     requests_in,
     write_whole,
 )
-from securefed._messages import REFUSAL, SERVER, Message
-from securefed._persistence import container
+from securefed._commands.party_sentences import clients_text, result_facts
+from securefed._messages import SERVER, Message
 from securefed._persistence.packing import from_bytes, nest, unnest
-from securefed._persistence.sealing import Seal
-from securefed._runtime.refusals import read_refusal
-from securefed._tensors import Array
-from securefed.errors import ConfigError, MessageRefused, SecureFedError, StorageError
-from securefed.parties import SumClient, SumResult, SumServer, SumTerms
-from securefed.parties._envelope import unwrap
+from securefed.errors import ConfigError, MessageRefused, SecureFedError
+from securefed.parties import SumServer
+from securefed.parties._envelope import sign, unwrap
 from securefed.parties._update import model_digest, read_update
-
-# Kinds of state files: one of another kind is refused by name.
-_CLIENT: Final = "client's state of securefed party"
-_SERVER: Final = "server's state of securefed party"
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """The files of one party of a sum: the exchange folder, its state, and the terms.
-
-    Attributes:
-        terms: what all parties agreed on.
-        folder: the exchange folder.
-        state: the party's own file.
-        seal: encrypts the state; `None` leaves it readable by its owner.
-    """
-
-    terms: SumTerms
-    folder: Path
-    state: Path
-    seal: Seal | None = None
-
-    def load(self, kind: str) -> tuple[dict[str, Any], dict[str, Array]] | None:
-        """Read the state; `None` where there is none yet."""
-        if not self.state.exists():
-            return None
-        meta, tensors = container.load(self.state, kind, self.seal)
-        if meta["terms"] != self.terms.digest.hex():
-            raise StorageError(f"{self.state} belongs to other terms; give the terms file that it was made with")
-        return meta, tensors
-
-    def save(self, kind: str, meta: Mapping[str, Any], tensors: Mapping[str, Array]) -> None:
-        """Write the state."""
-        container.save(self.state, kind, {"terms": self.terms.digest.hex(), **meta}, dict(tensors), self.seal)
-
-
-@dataclass(frozen=True)
-class Contribution:
-    """Contribution of a client to a sum.
-
-    Attributes:
-        update: arrays by name; `None` where none is given.
-        weight: its weight in the mean, such as its number of rows.
-        metrics: numbers that are summed beside the update, by name.
-        base: the model that it was computed from; `None` without one.
-    """
-
-    update: Mapping[str, Any] | None = None
-    weight: float = 1.0
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    base: Mapping[str, Any] | None = None
-
-
-def answer(at: Exchange, party: int, identity: bytes | None, mine: Contribution) -> list[str]:
-    """Answer the newest request to a client, if it was not answered; return what happened, in sentences.
-
-    Args:
-        at: the client's files.
-        party: the client's number.
-        identity: its private identity, 32 bytes; `None` where the terms name no identities.
-        mine: its contribution, which only the request for the upload takes; the other stages go without.
-
-    Raises:
-        ConfigError, DataError, StorageError, MessageRefused: as `SumClient`; nothing was answered.
-    """
-    if not 0 <= party < at.terms.clients:
-        raise ConfigError(f"--party must be 0 to {at.terms.clients - 1}, a client of these terms; got {party}")
-    check_private(at.state, at.folder)
-    with locked(at.state):
-        name = next((name for name in requests_in(at.folder) if name.party == party), None)
-        if name is None:
-            return [f"There is no request to client {party} in {at.folder} now; it is not asked, or not yet."]
-        reply = at.folder / name.file("reply")
-        stored = at.load(_CLIENT)
-        meta, tensors = stored or ({"reply": ""}, {"client": from_bytes(b"")})
-        if meta["reply"] == reply.name:
-            write_whole(reply, tensors["reply"].tobytes())
-            complete = (at.folder / f"round-{name.round}-result.json").exists()
-            return [
-                describe(at.folder)
-                if complete
-                else f"{name.place()} is answered: {reply.name}. The server's turn is next."
-            ]
-        if reply.exists():
-            raise StorageError(f"{reply} is there, and {at.state} did not write it; give --state of the one that did")
-        if stored is None and name.stage > 1:
-            raise StorageError(
-                f"there is no {at.state}, which this client wrote in an earlier stage; go to the folder that holds "
-                f"client-{party}.state, give --state, or, if it is lost, have the server go on --without {party}"
-            )
-        client = SumClient.thaw(at.terms, party, tensors["client"].tobytes(), identity=identity)
-        request = read_message(at.folder / name.file("request"), _most_bytes(at.terms))
-        uploads = client.wants_update(request)
-        if uploads:
-            _check_given(mine, at.terms)
-        answered = client.receive(request, mine.update, weight=mine.weight, metrics=mine.metrics, base=mine.base)
-        at.save(_CLIENT, {"reply": reply.name}, {"client": from_bytes(client.freeze()), "reply": from_bytes(answered)})
-        write_whole(reply, answered)
-    return [
-        f"{name.place(len(at.terms.plan.stages))} is answered: {reply.name}.", *_refusal(at.terms, party, answered),
-        *(_out_of_range(mine, at.terms) if uploads else ()),
-    ]  # fmt: skip
-
-
-def _check_given(mine: Contribution, terms: SumTerms) -> None:
-    if mine.update is None:
-        raise ConfigError("this request asks for the contribution; give --update FILE, and --weight (number of rows)")
-    if terms.base and mine.base is None:
-        raise ConfigError("these terms bind each round to a model; give --base, the file that you trained from")
-
-
-def _refusal(terms: SumTerms, party: int, reply: bytes) -> list[str]:
-    """Say why this client's own reply refuses the request; nothing where it does not."""
-    message = Message.decode(unwrap(terms.digest, reply, party), claimed_sender=party)
-    return [f"The request was refused: {read_refusal(message)}"] if message.stage == REFUSAL else []
-
-
-def _out_of_range(mine: Contribution, terms: SumTerms) -> list[str]:
-    """Warn the client of its own values, in words that stay on its machine.
-
-    Where the terms sum differences from the base, bounds are not compared: by default a defence clips differences.
-    """
-    assert mine.update is not None
-    update = read_update(mine.update, terms.shapes, "the update")
-    if odd := [name for name, value in update.items() if not np.isfinite(value).all()]:
-        return [f"Your update holds values that are not finite in {odd[0]!r}: you sit out, and the round is repeated."]
-    share = mine.weight / terms.largest_weight if terms.weighted else 1.0
-    largest = {name: np.abs(value).max(initial=0) * share for name, value in update.items()}
-    if far := [tensor for tensor in terms.tensors if not terms.differences and largest[tensor.name] > tensor.bound]:
-        return [
-            f"Your update exceeds the bound {far[0].bound:g} of {far[0].name!r}; the round is repeated with "
-            "twice that, and again until the update fits."
-        ]
-    if terms.weighted and not 0 <= mine.weight <= terms.largest_weight:
-        return [f"Your weight {mine.weight:g} is not from 0 to {terms.largest_weight:g} (the terms'): you sit out."]
-    return []
 
 
 def take_turn(
-    at: Exchange, *, round: int | None = None, base: Mapping[str, Any] | None = None,
+    at: Exchange, identity: bytes, *, round: int | None = None, base: Mapping[str, Any] | None = None,
     cohort: Sequence[int] | None = None, without: Sequence[int] = (),
 ) -> list[str]:  # fmt: skip
     """Take the server's turn: open a round, or go on with the open one; return what happened, in sentences.
 
     Args:
         at: the server's files.
+        identity: the server's private identity, 32 bytes, which signs its requests and results.
         round: the round to make, from 1; the newest one by default.
         base: the model to open the round with, where the terms bind one.
         cohort: the clients to invite; as `SumServer.open` by default.
@@ -196,7 +54,7 @@ def take_turn(
     """
     check_private(at.state, at.folder)
     with locked(at.state):
-        return _Turn(at).take(round, base, cohort, without)
+        return _Turn(at, identity).take(round, base, cohort, without)
 
 
 class _Turn:
@@ -204,17 +62,19 @@ class _Turn:
 
     Args:
         at: the server's files.
+        identity: the server's private identity.
 
     Attributes:
         meta: what the newest round was opened with (`_opened`), and the facts of the newest result as JSON; texts.
         mean: the newest mean, by name.
+        announced: the announced sum that it follows from; empty where the terms do not verify.
         server: the sum.
     """
 
-    def __init__(self, at: Exchange) -> None:
-        self.at = at
+    def __init__(self, at: Exchange, identity: bytes) -> None:
+        self.at, self.identity = at, identity
         waiting = requests_in(at.folder)
-        stored = at.load(_SERVER)
+        stored = at.load(SERVER_STATE)
         if stored is None and waiting:
             raise ConfigError(
                 f"{at.folder} holds the messages of a run, and there is no state {at.state}; give --state of that run, "
@@ -223,9 +83,10 @@ class _Turn:
         self.meta, tensors = stored or ({"opened": "", "result": ""}, {})
         mean = unnest("mean", tensors)  # in the order of the names, and published in that of the terms
         self.mean = {name: mean[name] for name in at.terms.shapes if name in mean}
-        self.server = SumServer(at.terms)
+        self.announced = tensors["announced"].tobytes() if "announced" in tensors else b""
+        self.server = SumServer(at.terms, identity=identity)
         if stored is not None:
-            self.server = SumServer.thaw(at.terms, tensors["server"].tobytes())
+            self.server = SumServer.thaw(at.terms, tensors["server"].tobytes(), identity=identity)
 
     def take(
         self, round: int | None, base: Mapping[str, Any] | None, cohort: Sequence[int] | None, without: Sequence[int]
@@ -278,9 +139,9 @@ class _Turn:
             return [*broken, *self._waited_for(missing)]
         choices = []  # what became of the clients that are not waited for
         if silent:
-            choices.append(f"{_clients(sorted(silent))} left out.")
+            choices.append(f"{clients_text(sorted(silent))} left out.")
         if replied := sorted(set(without) & set(replies)):
-            choices.append(f"{_clients(replied)} has replied, and is in.")
+            choices.append(f"{clients_text(replied)} has replied, and is in.")
         void = len(self.server.void)  # attempts that were void before this turn
         try:
             result = self.server.receive(replies)
@@ -288,7 +149,8 @@ class _Turn:
             self._save()
             raise
         if result is not None:
-            self.meta["result"], self.mean = json.dumps(_facts(result, self.server)), dict(result.mean)
+            self.meta["result"], self.mean = json.dumps(result_facts(result, self.server)), dict(result.mean)
+            self.announced = result.announced
         refusals = [f"Client {party} is out: {reason}" for party, reason in sorted(self.server.refusals.items())]
         self._save()
         done = self._publish()
@@ -304,7 +166,7 @@ class _Turn:
             path = self.at.folder / name.file("reply")
             if not path.exists():
                 continue
-            data = read_message(path, _most_bytes(self.at.terms))
+            data = read_message(path, self.at.terms.most_bytes)
             try:
                 Message.decode(unwrap(self.at.terms.digest, data, party), claimed_sender=party)
                 replies[party] = data
@@ -332,66 +194,26 @@ class _Turn:
         facts = json.loads(self.meta["result"])
         stem = f"round-{facts['round']}"
         # also where one is there: another site that writes into the folder may have put its own in this place
-        write_whole(self.at.folder / f"{stem}-mean.npz", npz_bytes(self.mean))
+        mean, told = npz_bytes(self.mean), (json.dumps(facts, indent=1) + "\n").encode()
+        if self.announced:
+            write_whole(self.at.folder / f"{stem}-announced.safetensors", self.announced)
+        write_whole(
+            self.at.folder / f"{stem}-result.signature",
+            sign(self.identity, self.at.terms.digest, told, mean, self.announced),
+        )
+        write_whole(self.at.folder / f"{stem}-mean.npz", mean)
         if table := csv_bytes(self.mean):
             write_whole(self.at.folder / f"{stem}-mean.csv", table)
-        write_whole(self.at.folder / f"{stem}-result.json", (json.dumps(facts, indent=1) + "\n").encode())
+        write_whole(self.at.folder / f"{stem}-result.json", told)
         return [
-            f"Round {facts['round']} is complete, of {_clients(facts['survivors']).lower()}: "
+            f"Round {facts['round']} is complete, of {clients_text(facts['survivors']).lower()}: "
             f"{stem}-mean.npz {'and .csv hold' if table else 'holds'} the mean, and {stem}-result.json the rest."
         ]
 
     def _waited_for(self, parties: Sequence[int]) -> list[str]:
         name = next(iter(self._names().values()))
-        return [f"{name.place(len(self.at.terms.plan.stages))} waits for {_clients(parties).lower()}."]
+        return [f"{name.place(len(self.at.terms.plan.stages))} waits for {clients_text(parties).lower()}."]
 
     def _save(self) -> None:
-        self.at.save(_SERVER, self.meta, {"server": from_bytes(self.server.freeze())} | nest("mean", self.mean))
-
-
-def describe(folder: Path) -> str:
-    """Say in a sentence who is waited for, from the names of the files in the exchange folder."""
-    names = requests_in(folder)
-    if not names:
-        return f"No round was opened in {folder}: the server's turn is next (securefed party sum)."
-    if (folder / f"round-{names[0].round}-result.json").exists():
-        return f"Round {names[0].round} is complete: round-{names[0].round}-mean.npz holds the mean."
-    missing = [name.party for name in names if not (folder / name.file("reply")).exists()]
-    if not missing:
-        return f"{names[0].place()}: all have replied, and the server's turn is next (securefed party sum)."
-    return f"{names[0].place()} waits for {_clients(missing).lower()}."
-
-
-def _clients(parties: Sequence[int]) -> str:
-    """Name clients: "Client 3", or "Clients 0, 1 and 2"."""
-    texts = [str(party) for party in parties]
-    return f"Client {texts[0]}" if len(texts) == 1 else f"Clients {', '.join(texts[:-1])} and {texts[-1]}"
-
-
-def _facts(result: SumResult, server: SumServer) -> dict[str, Any]:
-    """Return what the result file says, as JSON values."""
-    plan = result.plan
-    return {
-        "round": result.round + 1,
-        "run": server.run,
-        "terms": server.terms.digest.hex(),
-        "survivors": list(result.survivors),
-        "weight": result.weight,
-        "metrics": dict(result.metrics),
-        "error": dict(result.error),
-        "noise": dict(result.noise),
-        "plan": str(plan).splitlines(),
-        "epsilon": None if np.isinf(server.epsilon) else server.epsilon,
-        "void": list(result.void),
-        "refusals": {str(party): reason for party, reason in result.refusals.items()},
-    }
-
-
-def _most_bytes(terms: SumTerms) -> int:
-    """Return a number of bytes that no message to or from one client exceeds.
-
-    A request holds at most what every client uploads (Paillier's, to decrypt), and beside it a few fields for each
-    tensor and client; an upload takes at most twice the planned bytes.
-    """
-    names = sum(len(tensor.name) for tensor in terms.plan.tensors) + 200 * len(terms.plan.tensors)
-    return 2**20 + 8 * names + (terms.cohort + 1) * (2 * terms.plan.upload_bytes + 1000)
+        kept = {"server": from_bytes(self.server.freeze()), "announced": from_bytes(self.announced)}
+        self.at.save(SERVER_STATE, self.meta, kept | nest("mean", self.mean))

@@ -27,6 +27,7 @@ from securefed._messages import REFUSAL, SERVER, Aggregate, ClientId, Message, P
 from securefed._persistence.packing import from_bytes, nest, pack, restore, unnest
 from securefed._runtime.exchange_context import CountedExchanges, exchange_context, tensors_digest
 from securefed._runtime.exchange_header import ExchangeHeader
+from securefed._runtime.message_limits import MessageLimits
 from securefed._runtime.message_log import MessageLog
 from securefed._runtime.refusals import read_refusal, stop_from_json, stop_to_json
 from securefed._tensors import Array, Layout, Tensors
@@ -183,7 +184,7 @@ class OpenExchange:
         self, defense: Defense, session: Session, content: ExchangeContent, log: MessageLog, prepared: Any = None
     ) -> None:
         self.session, self.content, self.log = session, content, log
-        self._defense, self._protocol = defense, defense.aggregation
+        self._defense, self._protocol, self._limits = defense, defense.aggregation, MessageLimits.of(session.plan)
         self._introduced: dict[PartyId, str] = {}  # by party, the stage whose request held the exchange's header
         self.refusals: dict[PartyId, str] = {}
         self.prepared: Any = None
@@ -212,7 +213,7 @@ class OpenExchange:
             return
         self.log.up += len(data)
         try:
-            reply = Message.decode(data, claimed_sender=party)
+            reply = Message.decode(data, claimed_sender=party, limits=self._limits)
             self._check(party, reply)
         except MessageRefused as error:
             self.refusals[party] = str(error)
@@ -334,8 +335,7 @@ class OpenExchange:
     def _refused(self, party: PartyId, reply: Message) -> None:
         refusal = read_refusal(reply)
         self.refusals[party] = str(refusal)
-        if isinstance(refusal, RangeRefused | DivergenceError):
-            self._open.stop = refusal
+        self._open.stop = refusal if isinstance(refusal, RangeRefused | DivergenceError) else self._open.stop
 
     def _absorb(self, party: PartyId, reply: Message, protocol: SupportsStreaming) -> None:
         """Add one upload to the server's state, so that no upload is kept; a refused one leaves the state unchanged."""

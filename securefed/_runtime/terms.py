@@ -10,6 +10,7 @@ import hashlib
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from securefed._runtime.client_sampling import check_no_noise, check_reveal
 from securefed._runtime.exchange_header import TRAIN
 from securefed._runtime.exchange_schedule import MAX_VOID, ExchangeSchedule
 from securefed._runtime.ledger import Ledger
+from securefed._runtime.message_limits import MessageLimits
 from securefed._runtime.message_schema import MessageSchema
 from securefed._runtime.privacy_checks import check_evaluation
 from securefed.algorithms._base import Algorithm
@@ -136,6 +138,12 @@ class Terms:
                 f"client {client} has an entry of {largest:g}, beyond the declared {public.feature_bound:g}; scale its "
                 "rows, or declare a larger range"
             )
+
+    @cached_property
+    def limits(self) -> MessageLimits:
+        """The longest message of the run, for parties that receive bytes."""
+        plan = self.defense.plan(self.schema.layouts[TRAIN], self.public.cohort)
+        return MessageLimits.of(plan, sum(8 * spec.size for spec in self.schema.broadcast))
 
     @property
     def digest(self) -> str:

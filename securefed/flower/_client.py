@@ -195,7 +195,8 @@ class _PartyApp:
         data, standing = from_content(message.content, SERVER), _progress(context)
         if standing is None:
             raise ContradictionError(SERVER, "this party has not enrolled in the run of this message; enrol it first")
-        inner, terms, party = Inner.decode(data, claimed_sender=SERVER), self.terms(context), self.party(context)
+        terms, party = self.terms(context), self.party(context)
+        inner = Inner.decode(data, claimed_sender=SERVER, limits=terms.limits)
         frozen = from_record(context.state.array_records.get(_STATE))
         # `standing` is the progress so far; `standing.next` counts the answer that this call gives
         if party < 0:

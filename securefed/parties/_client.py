@@ -13,6 +13,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -30,8 +31,10 @@ from securefed._runtime.ledger_entries import DataUsage, LedgerEntries
 from securefed._tensors import Array, Tensors, decode, encode
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, ContradictionError, DataError, StorageError
-from securefed.parties._envelope import header, unwrap
+from securefed.parties._checked_result import checked_result
+from securefed.parties._envelope import check_key, header, unwrap
 from securefed.parties._external import BASE, no_model
+from securefed.parties._result import SumResult
 from securefed.parties._terms import METRIC, UPDATE, WEIGHT, SumTerms, check_terms
 from securefed.parties._update import is_local, model_digest, read_update
 
@@ -55,6 +58,9 @@ class SumClient:
             may be another process for every message. An existing file is continued. Of two processes that read the
             same state, one answers; the other gets a `StorageError`.
         seal: encrypts the file, which holds secrets; without one only its owner may read it.
+        server: the server's public key, pinned here: requests that it did not sign are refused. Needed where the
+            transport does not say who wrote a request, such as a shared folder: whoever writes there is the server.
+            Get it from the server's operator, not from the terms.
 
     The client belongs to the run of the first request that it accepts, and refuses messages of other runs. Make a new
     one for every run: a server that is given fresh clients gets answers in as many runs as there are of them, so give
@@ -83,8 +89,10 @@ class SumClient:
         ledger: Ledger | None = None,
         file: Path | str | None = None,
         seal: Seal | None = None,
+        server: bytes | None = None,
     ) -> None:
         check_terms(terms)
+        self._server = check_key("server", server)
         if type(party) is not int or not 0 <= party < terms.clients:
             raise ConfigError(f"party must be a whole number from 0 to {terms.clients - 1}; got {party!r}")
         self.terms, self.party = terms, party
@@ -140,7 +148,8 @@ class SumClient:
             The reply for the server.
 
         Raises:
-            MalformedError: the bytes are no message of this protocol.
+            MalformedError: the bytes are no message of this protocol, or too long for one of these terms.
+            AuthenticationError: the pinned server did not sign it.
             VersionRefused, TermsDiffer: the server speaks another version, or has other terms.
             ConfigError, DataError: the request needs the update, and it is missing, or of other names, shapes or types
                 than the terms. Nothing was answered; call again with the right one.
@@ -157,6 +166,28 @@ class SumClient:
         else:
             self._save()
         return reply.encode(before=header(self.terms.digest))
+
+    def check(self, result: SumResult, *, base: Mapping[str, Any] | None = None) -> SumResult:
+        """Check a result that the server published, against the key of its sum, which only the clients know.
+
+        The means and totals are computed again from the sum that the server announced, after the check that this is the
+        sum of the contributions of the clients that it names. A later round's request for the upload checks the sum
+        before it, too; this checks the last or only one, and what the server computed from it.
+
+        Args:
+            result: the published result, with its `announced` sum.
+            base: the model that the updates were computed from, where the terms sum differences.
+
+        Returns:
+            The result as it follows from the announced sum.
+
+        Raises:
+            SumRefused: the announced sum is not that of the contributions, or the result does not follow from it.
+            MalformedError: the announced bytes are none, or too long.
+            ConfigError: nothing can be checked: the terms do not verify, or this client is not waiting for this round's
+                result.
+        """
+        return checked_result(self.terms, self._node, result, self._model(base) if self.terms.differences else None)
 
     def prepare(self) -> None:
         """Compute the masks of the next upload now, while the update is being computed or the client waits."""
@@ -179,20 +210,22 @@ class SumClient:
     @classmethod
     def thaw(
         cls, terms: SumTerms, party: ClientId, frozen: bytes, *, identity: bytes | None = None,
-        ledger: Ledger | None = None,
+        ledger: Ledger | None = None, server: bytes | None = None,
     ) -> Self:  # fmt: skip
-        """Restore a client from `freeze`, with the same terms, number, identity and ledger.
+        """Restore a client from `freeze`, with the same terms, number, identity, ledger and pinned server.
 
         Raises:
             StorageError: these bytes are no state of this client.
         """
-        client = cls(terms, party, identity=identity, ledger=ledger)
+        client = cls(terms, party, identity=identity, ledger=ledger, server=server)
         if frozen:
             client._restore(frozen)
         return client
 
     def _read(self, request: bytes) -> Message:
-        return Message.decode(unwrap(self.terms.digest, request, SERVER), claimed_sender=SERVER)
+        limits, pinned = self.terms.core.limits, self._server
+        data = unwrap(self.terms.digest, request, SERVER, limits=limits, pinned=pinned)
+        return Message.decode(data, claimed_sender=SERVER)
 
     def _contribute(
         self, node: ClientNode, message: Message, update: Update | None, weight: Weight, metrics: Mapping[str, float],
@@ -335,7 +368,8 @@ class _BaseCheckingNode(ClientNode):
     """A client that refuses a request whose model is not the one that its update was computed from.
 
     A request for the upload names a model by its digest, in its broadcast; where the terms bind none, it holds a number
-    that follows from the round (`no_model`).
+    that follows from the round (`no_model`). A refusal closes the exchange, so that a server cannot try one model after
+    the other in it to learn which one this client has; the ledger counts nothing, as nothing was contributed.
 
     Args:
         args: as of `ClientNode`.
@@ -353,6 +387,7 @@ class _BaseCheckingNode(ClientNode):
         assert exchange is not None  # an accepted request opened an exchange
         own = self._own_base() or no_model(exchange.round)
         if own != named:
+            self.state = replace(state, session=None, header=None)
             raise ContradictionError(
                 SERVER,
                 f"the round is bound to the model {named.hex()[:16]}, and this client computed its update from "

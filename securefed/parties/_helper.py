@@ -48,7 +48,8 @@ class SumHelper:
         Raises:
             MessageRefused: a request that it must not answer, or of another run than its first one.
         """
-        message = Message.decode(unwrap(self.terms.digest, request, SERVER), claimed_sender=SERVER)
+        data = unwrap(self.terms.digest, request, SERVER, limits=self.terms.core.limits)
+        message = Message.decode(data, claimed_sender=SERVER)
         if not message.run:
             raise BindingError(SERVER, "the request names no run")
         if self.run not in ("", message.run):

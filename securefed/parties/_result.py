@@ -16,25 +16,32 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 
-from securefed._messages import ClientId
+from securefed._messages import SERVER, ClientId
 from securefed._persistence.file_errors import storage_errors
 from securefed._runtime.exchange_header import TRAIN
-from securefed._tensors import Array, Tensors, real_array
+from securefed._tensors import Array, Tensors, encode, real_array
 from securefed.defenses._base import Plan
 from securefed.errors import ConfigError, DataError
+from securefed.parties._envelope import check_key, check_signed
 from securefed.parties._terms import METRIC, UPDATE, WEIGHT, SumTerms
 from securefed.parties._update import is_local, like
 
 T = TypeVar("T")
+
+_TEXTS: Final = 2**20
+"""Bytes of the plan and of the reasons for void attempts and refusals in the file of a result."""
+_NPY_HEADER: Final = 4096
+"""Bytes before the entries of an array in an .npz file: type, order and shape, 128 bytes for a short one."""
 
 _UNREADABLE: Final = (
     ValueError, KeyError, TypeError, AttributeError, ArithmeticError, EOFError, RuntimeError, zipfile.BadZipFile,
@@ -63,6 +70,8 @@ class SumResult:
         plan: the defence's plan.
         void: why earlier attempts at this round were void.
         refusals: by party, why its message was refused.
+        announced: where the terms verify, the opened sum and its proof, public bytes for the clients, each of which
+            checks the result by them (`SumClient.check`); else empty, and no client can check the result.
         _local: names (or patterns) of the tensors that each client keeps to itself, for `like`.
     """
 
@@ -77,20 +86,25 @@ class SumResult:
     plan: Plan
     void: tuple[str, ...]
     refusals: Mapping[int, str]
+    announced: bytes = b""
     _local: tuple[str, ...] = ()
 
     @classmethod
-    def from_folder(cls, folder: Path | str, terms: SumTerms, round: int = 1) -> Self:
+    def from_folder(cls, folder: Path | str, terms: SumTerms, round: int = 1, *, server: bytes | None = None) -> Self:
         """Read a result that `securefed party sum` wrote into the folder of its messages.
 
-        Not checked: that the server wrote these files. Whoever writes into the folder can change them.
+        Not checked: that the server told the truth. Where the terms verify, a client that took part checks that
+        (`SumClient.check`), as `securefed party contribute` does.
 
         Args:
             folder: of the messages.
             terms: the terms of the sum.
             round: number of the round, from 1 as in the files' names.
+            server: the server's public key; a result that it did not sign is refused. Without one, any site that can
+                write into the folder may have written the result.
 
         Raises:
+            AuthenticationError: the server did not sign these files.
             StorageError: a file cannot be read; the round may not be complete.
             DataError: the files hold no such result, or one under other terms.
             ConfigError: the terms sum integers, or differences to a base, of which the files hold no total.
@@ -99,14 +113,16 @@ class SumResult:
             raise ConfigError("the folder holds means, from which no total of integers or differences follows")
         stem = Path(folder) / f"round-{round}"
         with storage_errors(f"read {stem}-result.json and {stem}-mean.npz", "is the round complete?"):
-            text, means = Path(f"{stem}-result.json").read_bytes(), Path(f"{stem}-mean.npz").read_bytes()
+            text, means = (_within(Path(f"{stem}-{end}"), terms) for end in ("result.json", "mean.npz"))
+            proof = Path(f"{stem}-announced.safetensors")
+            announced = _within(proof, terms) if proof.exists() else b""
+            signature = Path(f"{stem}-result.signature")
+            signed = _within(signature, terms) if signature.exists() else b""
+        if check_key("server", server) is not None:
+            check_signed(server, signed, SERVER, terms.digest, text, means, announced)
         try:
             facts = json.loads(text)
-            with np.load(io.BytesIO(means), allow_pickle=False) as archive:
-                mean = {tensor.name: real_array(archive[tensor.name], tensor.name) for tensor in terms.tensors}
-            for tensor in terms.tensors:
-                if mean[tensor.name].shape != tensor.shape:
-                    raise ValueError(f"{tensor.name!r} has shape {mean[tensor.name].shape}, and not {tensor.shape}")
+            mean = _read_mean(means, terms)
             named, weight = facts["terms"], float(facts["weight"])
             found = cls(
                 mean={name: value.astype(np.float64) for name, value in mean.items()},
@@ -120,6 +136,7 @@ class SumResult:
                 plan=terms.plan,
                 void=tuple(facts["void"]),
                 refusals={int(party): reason for party, reason in facts["refusals"].items()},
+                announced=announced,
                 _local=terms.local,
             )
         except _UNREADABLE as error:
@@ -162,6 +179,7 @@ class CompletedSum:
         round: number of the round.
         void: why earlier attempts were void.
         refusals: by party, why its message was refused.
+        announced: the opened sum and its proof, for the clients to check; empty where they check nothing.
     """
 
     released: Tensors
@@ -171,9 +189,10 @@ class CompletedSum:
     round: int
     void: tuple[str, ...]
     refusals: Mapping[int, str]
+    announced: Tensors = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields but `released`, as JSON values. Inverse: `from_json`."""
+        """Return all fields but the tensors, as JSON values. Inverse: `from_json`."""
         return {
             "survivors": list(self.survivors),
             "doublings": self.doublings,
@@ -184,10 +203,11 @@ class CompletedSum:
         }
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any], released: Tensors) -> Self:
-        """Read what `to_json` returned, with the sums."""
+    def from_json(cls, values: Mapping[str, Any], released: Tensors, announced: Tensors) -> Self:
+        """Read what `to_json` returned, with the tensors."""
         return cls(
             released=released,
+            announced=announced,
             survivors=tuple(values["survivors"]),
             doublings=values["doublings"],
             learned=tuple(float.fromhex(number) for number in values["learned"]),
@@ -250,8 +270,40 @@ def result_of(terms: SumTerms, summed: CompletedSum, base: Mapping[str, Array] |
         plan=plan,
         void=summed.void,
         refusals=dict(summed.refusals),
+        announced=encode(summed.announced) if summed.announced else b"",
         _local=terms.local,
     )
+
+
+def _within(path: Path, terms: SumTerms) -> bytes:
+    """Read a file of a result, which is no longer than a message of these terms and its texts.
+
+    Raises:
+        DataError: it is longer.
+        OSError: it cannot be read.
+    """
+    if (found := path.stat().st_size) > (most := terms.most_bytes + _TEXTS):
+        raise DataError(f"{path} has {found} bytes, and no result of these terms exceeds {most}")
+    return path.read_bytes()
+
+
+def _read_mean(data: bytes, terms: SumTerms) -> dict[str, Array]:
+    """Read the means in an .npz file; nothing is unpacked before its size and shape are those of the terms.
+
+    Raises:
+        ValueError, KeyError, zipfile.BadZipFile: they are not, or the bytes are no such file.
+    """
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        for tensor in terms.tensors:
+            most = 8 * math.prod(tensor.shape) + _NPY_HEADER
+            if (found := archive.getinfo(f"{tensor.name}.npy").file_size) > most:
+                raise ValueError(f"{tensor.name!r} unpacks to {found} bytes, and the terms' tensor to at most {most}")
+    with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+        mean = {tensor.name: real_array(archive[tensor.name], tensor.name) for tensor in terms.tensors}
+    for tensor in terms.tensors:
+        if mean[tensor.name].shape != tensor.shape:
+            raise ValueError(f"{tensor.name!r} has shape {mean[tensor.name].shape}, and not {tensor.shape}")
+    return mean
 
 
 def _divisor(terms: SumTerms, survivors: int) -> float:

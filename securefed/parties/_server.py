@@ -28,7 +28,7 @@ from securefed._runtime.round_engine import VOIDING, PendingSum, RoundEngine
 from securefed._runtime.run_options import RunOptions
 from securefed._tensors import Array, decode, encode
 from securefed.errors import ConfigError, DataError, MessageRefused, SecureFedError, StorageError
-from securefed.parties._envelope import unwrap, wrap
+from securefed.parties._envelope import check_key, unwrap, wrap
 from securefed.parties._external import ExternalServer, base_array, no_model
 from securefed.parties._result import CompletedSum, SumResult, result_of
 from securefed.parties._terms import SumTerms, check_terms
@@ -53,10 +53,12 @@ class SumServer:
             killed goes on. An existing file is continued: where a round is open, `outgoing` holds its requests, and
             where one was completed, `result` is there again.
         seal: encrypts the file; without one only its owner may read it.
+        identity: the server's private key (`new_identity`), which signs its requests. Needed where the transport does
+            not say who wrote a request, such as a shared folder; clients pin its public key (`SumClient(server=...)`).
 
     Raises:
-        ConfigError: a budget that does not belong to the defence's noise, or cohorts not drawn as its accountant
-            assumes.
+        ConfigError: an identity that is not 32 bytes; a budget that does not belong to the defence's noise, or cohorts
+            not drawn as its accountant assumes.
         StorageError: the file is of another run or terms, or cannot be read.
     """
 
@@ -68,9 +70,11 @@ class SumServer:
         keep_transcript: bool = False,
         file: Path | str | None = None,
         seal: Seal | None = None,
+        identity: bytes | None = None,
     ) -> None:
         check_terms(terms)
         self.terms = terms
+        self._identity = check_key("identity", identity)
         self._keep = keep_transcript
         self._invited: tuple[ClientId, ...] | None = None
         self._file = None if file is None else StateFile(file, _KIND, seal)
@@ -164,7 +168,7 @@ class SumServer:
         if self._exchange is None:
             return {}
         requests = self._exchange.outgoing
-        return Requests(requests, lambda party: wrap(self.terms.digest, requests[party]))
+        return Requests(requests, lambda party: wrap(self.terms.digest, requests[party], self._identity))
 
     @property
     def wants_updates(self) -> bool:
@@ -233,13 +237,17 @@ class SumServer:
             "traffic": json.dumps([self._up, self._down]),
             "result": json.dumps(None if self._summed is None else self._summed.to_json()),
         }
-        tensors: dict[str, Array] = {} if self._summed is None else nest("released", self._summed.released)
+        tensors: dict[str, Array] = {}
+        if self._summed is not None:
+            tensors |= nest("released", self._summed.released) | nest("announced", self._summed.announced)
         tensors |= {"engine": from_bytes(freeze_engine(self._engine, self._pending, self._exchange))}
         return encode(tensors | {f"base/{name}": value for name, value in base.items()}, values)
 
     @classmethod
-    def thaw(cls, terms: SumTerms, frozen: bytes, *, keep_transcript: bool = False) -> Self:
-        """Restore a server from `freeze`, with the same terms.
+    def thaw(
+        cls, terms: SumTerms, frozen: bytes, *, keep_transcript: bool = False, identity: bytes | None = None
+    ) -> Self:
+        """Restore a server from `freeze`, with the same terms and identity.
 
         Replies that arrived after `freeze` are lost: their senders answer no request twice, so they count as dropped
         out of the attempt, which is repeated if too few are left. With identities a client remembers which
@@ -250,7 +258,7 @@ class SumServer:
         Raises:
             StorageError: these bytes are no state of a server of these terms.
         """
-        server = cls(terms, keep_transcript=keep_transcript)
+        server = cls(terms, keep_transcript=keep_transcript, identity=identity)
         server._restore(frozen)
         return server
 
@@ -328,7 +336,7 @@ class SumServer:
         engine, record, header = self._engine, summed.record, exchange.content.header
         kept = CompletedSum(
             record.released, record.survivors, header.doublings, header.learned, self.round, void,
-            dict(summed.refusals),
+            dict(summed.refusals), summed.announced,
         )  # fmt: skip
         result = result_of(self.terms, kept, self._base)  # first, as it raises where there is no mean
         engine.combine(summed)
@@ -355,7 +363,8 @@ class SumServer:
             self._invited = None if invited is None else tuple(invited)
             self._up, self._down = json.loads(values["traffic"])
             if (kept := json.loads(values["result"])) is not None:
-                self._summed = CompletedSum.from_json(kept, unnest("released", tensors))
+                released, announced = unnest("released", tensors), unnest("announced", tensors)
+                self._summed = CompletedSum.from_json(kept, released, announced)
                 self.result = result_of(self.terms, self._summed, self._base)
             engine = tensors["engine"].tobytes()
         except (KeyError, TypeError, ValueError, DataError) as error:

@@ -38,6 +38,7 @@ from securefed.defenses._secure_aggregation.double_masking import SecureAggregat
 from securefed.defenses._transform import ChainStage
 from securefed.errors import ConfigError, DataError
 from securefed.parties._defense_json import defense_from_json, defense_to_json, with_plain_numbers, with_tuples
+from securefed.parties._envelope import LONGEST
 from securefed.parties._external import ExternalSum
 from securefed.parties._plan_notes import BATCH_NORM, noted
 from securefed.parties._summed_tensor import SummedTensor, as_plain, check_type
@@ -266,6 +267,11 @@ class SumTerms:
         """
         text = json.dumps([_FORMAT, self._facts(), repr(self.defense)], sort_keys=True)
         return hashlib.sha256(text.encode()).digest()
+
+    @property
+    def most_bytes(self) -> int:
+        """Bytes of the longest message; parties refuse longer ones unread, and a transport need not carry them."""
+        return LONGEST + max(self.core.limits.request, self.core.limits.reply)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

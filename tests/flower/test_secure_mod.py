@@ -70,7 +70,7 @@ def test_a_supernode_that_dies_at_any_stage_is_not_in_the_sum_and_the_run_goes_o
 
 
 def test_the_first_evaluation_takes_place_without_a_supernode_that_died_in_training() -> None:
-    grid = ordinary_app.grid(secure_mod, clients=3)
+    grid = ordinary_app.grid(secure_mod, clients=4)
     dead: list[int] = []
 
     def lose(message: Any) -> bool:
@@ -84,7 +84,7 @@ def test_the_first_evaluation_takes_place_without_a_supernode_that_died_in_train
     alive = grid.get_node_ids
     grid.get_node_ids = lambda: [node for node in alive() if node not in dead]  # type: ignore[method-assign]
     run(strategy, grid, rounds=2)
-    assert [len(entry.survivors) for entry in strategy.history] == [2, 2, 2, 2]
+    assert [len(entry.survivors) for entry in strategy.history] == [3, 3, 3, 3]
 
 
 def test_a_late_reply_does_not_count_and_the_client_is_back_in_the_next_round() -> None:

@@ -13,7 +13,7 @@ from securefed.defenses import chain, gaussian, records, secure_aggregation
 from securefed.errors import ConfigError, DataError, StorageError
 from securefed.parties import SumResult, SumTerms
 from securefed.statistics import LinearRegression
-from tests.test_party import party, server
+from tests.test_party import SERVER, party, server
 
 RNG = np.random.default_rng(0)
 SITES = [(x := RNG.uniform(-1, 1, (40 + site, 2)), x @ [1.0, -2.0] + 0.5) for site in range(3)]
@@ -23,13 +23,15 @@ STATISTIC = LinearRegression(features=2, bound=4.0, target_bound=16.0, rows=100,
 def summed(defense: Any) -> SumTerms:
     """Sum the sites' parts of the regression through the folder `exchange`."""
     Path("exchange").mkdir()
+    party("identity", "server.key")
     terms = STATISTIC.terms(clients=3, defense=defense)
     Path("terms.json").write_bytes(terms.to_bytes())
     for site, rows in enumerate(SITES):
         np.savez(f"update-{site}.npz", **STATISTIC.summand(*rows))
     while "Round 1 is complete" not in server():
         for site in range(3):
-            party("contribute", "exchange", "--terms", "terms.json", "--party", site, "--update", f"update-{site}.npz")
+            given = ("--party", site, "--update", f"update-{site}.npz", *SERVER)
+            party("contribute", "exchange", "--terms", "terms.json", *given)
     return terms
 
 

@@ -171,7 +171,9 @@ def test_the_plan_states_stages_bytes_threshold_and_assumptions(net):
     session = net.session(range(7))
     plan = session.plan
     assert (plan.stages, plan.threshold) == (net.STAGES, 4)
-    assert [net.plan(clients).threshold for clients in (3, 4, 5, 100)] == [2, 3, 3, 51]
+    assert [net.plan(clients).threshold for clients in (3, 4, 5, 100)] == [3, 3, 3, 51]
+    assert "A round that one client leaves is void." in net.plan(3).assumptions
+    assert net.plan(3, dropouts=1 / 3).threshold == 2  # the caller planned for a loss
     out = net.drive(session, net.contributions(session))
     sent = sum(value.nbytes for stage in net.STAGES for body in out.bodies(stage, sender=3) for value in body.values())
     assert sent == plan.upload_bytes
