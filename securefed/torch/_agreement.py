@@ -27,7 +27,6 @@ from typing import Final
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from securefed._messages import PROTOCOL_VERSION
 from securefed._tensors import Array, Ring
 from securefed.defenses._fixed_point import wire_dtype
 from securefed.defenses._secure_aggregation.identities import SIGNATURE_BYTES, Identities
@@ -48,7 +47,9 @@ LEAST_RANKS: Final = 3
 _SEALED: Final = KEY_BYTES + 16
 """Bytes of a key under AES-GCM: the key and the tag."""
 
-_PROTOCOL: Final = "masked all-reduce 2"
+_PROTOCOL: Final = "masked all-reduce 3"
+VERSION: Final = 2
+"""Version of the masked all-reduce that ranks show first; 2 has the ceiling of the bound among the settings."""
 Sum = Callable[[Array], Array]
 """Sum an int32 or int64 array over all ranks."""
 
@@ -61,16 +62,19 @@ class AgreedSettings:
         ring: width in bits of the integers.
         bound: declared largest gradient entry of the first step.
         headroom: bound of a later step, in units of the last mean's largest entry.
+        ceiling: largest bound of any step; 0 where it follows from the first sum.
         signed: whether identities are given.
     """
 
     ring: Ring
     bound: float
     headroom: float
+    ceiling: float
     signed: bool
 
 
-_SETTINGS: Final = struct.Struct("<idd?")
+_NAMES: Final = ("ring", "bound", "headroom", "ceiling", "identities")
+_SETTINGS: Final = struct.Struct("<iddd?")
 _VERSION: Final = struct.Struct("<H")
 
 
@@ -124,11 +128,11 @@ def agree_on_keys(
     """
     check_ranks(ranks)
     _check_identities(rank, ranks, identities)
-    _check_versions(rank, [_VERSION.unpack(row)[0] for row in _show(_VERSION.pack(PROTOCOL_VERSION), rank, ranks, add)])
+    _check_versions(rank, [_VERSION.unpack(row)[0] for row in _show(_VERSION.pack(VERSION), rank, ranks, add)])
     key = X25519PrivateKey.generate()
     shown = _show(public_bytes(key) + _SETTINGS.pack(*astuple(settings)), rank, ranks, add)
     _check_settings(settings, rank, [_SETTINGS.unpack(row[KEY_BYTES:]) for row in shown])
-    session = fingerprint(_PROTOCOL, PROTOCOL_VERSION, ranks, *shown)
+    session = fingerprint(_PROTOCOL, VERSION, ranks, *shown)
     publics = {peer: row[:KEY_BYTES] for peer, row in enumerate(shown) if peer != rank}
     agreements = {peer: agree(key, public, peer) for peer, public in publics.items()}
     statement = label(_PROTOCOL, session)
@@ -170,7 +174,7 @@ def _check_versions(rank: int, versions: Sequence[int]) -> None:
 def _check_settings(own: AgreedSettings, rank: int, all_settings: Sequence[tuple[object, ...]]) -> None:
     """Raise `ConfigError` unless all ranks have the settings of this one."""
     for peer, theirs in enumerate(all_settings):
-        for name, value, other in zip(("ring", "bound", "headroom", "identities"), astuple(own), theirs, strict=True):
+        for name, value, other in zip(_NAMES, astuple(own), theirs, strict=True):
             if value != other:
                 raise ConfigError(
                     f"the ranks differ in {name}: rank {rank} has {value}, rank {peer} has {other}; give all ranks "

@@ -11,6 +11,7 @@ long. On a GPU the tensor is one part.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -18,6 +19,8 @@ import torch
 from securefed.torch._masking import Trouble
 
 _PART: Final = 1 << 16
+_SAMPLE: Final = 1 << 11
+"""Entries of a bucket that are looked at; twice as many change the typical size of a bucket by a hundredth or two."""
 
 
 def trouble_of(values: torch.Tensor, bound: float) -> Trouble | None:
@@ -71,6 +74,17 @@ def largest(words: torch.Tensor) -> int:
         return 0
     low, high = torch.aminmax(words)
     return max(-int(low), int(high))
+
+
+def typical_size(tensors: Sequence[torch.Tensor]) -> float:
+    """Return the root mean square of the entries without the largest hundredth, from at most `_SAMPLE` of each tensor.
+
+    A few huge entries, which one rank alone can make, do not change it much.
+    """
+    parts = [tensor.detach()[:: max(tensor.numel() // _SAMPLE, 1)].abs().float() for tensor in tensors]
+    sample = torch.cat(parts).sort().values
+    kept = sample[: max(sample.numel() - sample.numel() // 100 - 1, 1)]
+    return float(kept.square().mean().sqrt())
 
 
 def rounding_error(dtype: torch.dtype) -> float:

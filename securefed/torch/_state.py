@@ -8,6 +8,7 @@ the whole step void, and sets the futures.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -16,17 +17,20 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 
+from securefed._hyperparameters import check_number
 from securefed._public import require
 from securefed._tensors import Ring
 from securefed.defenses._secure_aggregation.identities import Identities
 from securefed.errors import ConfigError, MaskMismatch, RangeRefused
 from securefed.torch._agreement import AgreedSettings, agree_on_keys, check_ranks
 from securefed.torch._bound import GradientBound
-from securefed.torch._encoding import decode_into, largest, rounding_error
+from securefed.torch._encoding import decode_into, largest, rounding_error, typical_size
 from securefed.torch._masking import Call, Trouble, planned
 from securefed.torch._precompute import MaskStore
 from securefed.torch._refusals import check_model, check_step, check_values, describe
 from securefed.torch._sums import MaskedSums, OpenedSum, StartedSum
+
+_LOG = logging.getLogger("securefed.torch")
 
 
 class MaskingState:
@@ -54,6 +58,10 @@ class MaskingState:
         headroom: bound of a later step, in units of the last mean's largest entry. Half of it loses a step sooner when
             gradients grow or cancel in the mean; twice of it costs one bit of resolution. At 64 and three ranks, 23
             bits are left below the mean's largest entry, the digits of a float32.
+        ceiling: bound that no step exceeds, so that a rank that lies cannot raise it until the gradients of the others
+            round to 0; of gradients as they arrive, times the scale under a GradScaler. By default it follows from
+            `bound` and the first sum (`GradientBound`). Steps whose gradients are larger have no sum.
+        largest_error: largest `relative_error` without a warning, which is logged once.
         ring: width in bits of the integers: 32 sends as many bytes as float32, 64 twice as many, for 32 more bits of
             resolution.
         identities: public identities of all ranks, by rank, and this rank's private one.
@@ -62,6 +70,8 @@ class MaskingState:
 
     Attributes:
         overflowed: whether the last step had no sum, so that its gradients are inf.
+        relative_error: rounding error of an entry of the last mean, in units of the root mean square of its entries
+            without the largest hundredth; 0 before the first.
 
     Raises:
         PlanError: fewer than three ranks, or too many for the ring.
@@ -78,6 +88,8 @@ class MaskingState:
         *,
         bound: float,
         headroom: float = 64.0,
+        ceiling: float | None = None,
+        largest_error: float = 0.01,
         ring: Ring = 32,
         identities: Identities | None = None,
         group: dist.ProcessGroup | None = None,
@@ -93,8 +105,11 @@ class MaskingState:
         self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
         require(self.rank >= 0, "this process is not in the group; make the state on the group's ranks alone")
         check_ranks(self.ranks)
-        self.bound, self._ring = GradientBound(bound, headroom, ring, self.ranks), ring
-        settings = AgreedSettings(ring, float(bound), float(headroom), identities is not None)
+        self.bound, self._ring = GradientBound(bound, headroom, ring, self.ranks, ceiling=ceiling), ring
+        check_number("largest_error", largest_error, positive=True)
+        self._largest_error, self._warned = largest_error, False
+        self._size = self.relative_error = 0.0  # size of the entries of the last mean that had any
+        settings = AgreedSettings(ring, float(bound), float(headroom), float(ceiling or 0), identities is not None)
         self._sums = MaskedSums(group, torch.device(place or "cpu"))  # its `store` is set once keys are agreed on
         agreement = agree_on_keys(self.rank, self.ranks, settings, identities, self._sums.in_the_clear)
         self._session, self._sums.store = agreement.fingerprint, MaskStore(agreement.masks)
@@ -211,10 +226,33 @@ class MaskingState:
             _at_the_end(lambda: self._raise(failed))
         elif troubles:
             self.bound.lost(Trouble.TOO_LARGE if troubles == {Trouble.TOO_LARGE} else Trouble.NOT_FINITE)
+            if self.bound.stuck:
+                _at_the_end(self._stop_at_the_ceiling)
         else:
+            self._note_error([started.values for started in step])
             self.bound.summed(unit * max(largest(total.words) for total in sums))
         self._sums.give_back(step)
         self._expect([started.call.length for started in step])
+
+    def _note_error(self, means: Sequence[torch.Tensor]) -> None:
+        """Compare the rounding error of this step's mean with the size of its entries, which every rank knows."""
+        self._size = typical_size(means) or self._size  # 0 where all of them were rounded to 0: then the last one
+        self.relative_error = self.error / self._size if self._size else 0.0
+        if self.relative_error > self._largest_error and not self._warned:
+            self._warned = True
+            _LOG.warning(
+                "the rounding error of the mean gradient is %.2g of its entries (largest_error=%.2g), at a bound of "
+                "%.2g: some rank's gradient has far larger entries than the mean; give ring=64, or a lower ceiling",
+                self.relative_error, self._largest_error, self.bound.value,
+            )  # fmt: skip
+
+    def _stop_at_the_ceiling(self) -> NoReturn:
+        self._ended = True
+        raise RangeRefused(
+            f"the gradients of some rank were beyond the ceiling {self.bound.ceiling:.3g} in every one of the last "
+            "steps, so that none had a sum; all ranks see this error. Lower the learning rate or the loss scale, or "
+            "give MaskingState a larger ceiling"
+        )
 
     def _expect(self, lengths: Sequence[int]) -> None:
         """Let the masks of the next step be expanded ahead of it, for buckets of the same lengths as in this step.

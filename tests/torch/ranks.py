@@ -109,7 +109,7 @@ class ThreadSum:
 
 def agreements(
     ranks: int,
-    settings: Callable[[int], AgreedSettings] = lambda rank: AgreedSettings(32, 1.0, 64.0, False),
+    settings: Callable[[int], AgreedSettings] = lambda rank: AgreedSettings(32, 1.0, 64.0, 0.0, False),
     identities: Callable[[int], Identities | None] = lambda rank: None,
     tamper: Callable[[int, int, Array], Array] | None = None,
     module: Callable[[int], Any] = lambda rank: _agreement,

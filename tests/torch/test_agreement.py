@@ -16,7 +16,7 @@ from securefed.torch._agreement import AgreedSettings, Agreement
 from securefed.torch._masking import Call
 from tests.torch.ranks import agreements
 
-SIGNED = AgreedSettings(32, 1.0, 64.0, True)
+SIGNED = AgreedSettings(32, 1.0, 64.0, 0.0, True)
 
 
 def pinned(ranks: int) -> Callable[[int], Identities]:
@@ -39,7 +39,7 @@ def flipped(place: int, call: int) -> Callable[[int, int, Array], Array]:
 @pytest.mark.parametrize("ring", [32, 64])
 @pytest.mark.parametrize("ranks", [3, 5])
 def test_all_ranks_agree_and_their_masks_cancel(ranks, ring) -> None:
-    found = agreements(ranks, lambda rank: AgreedSettings(ring, 1.0, 64.0, False))
+    found = agreements(ranks, lambda rank: AgreedSettings(ring, 1.0, 64.0, 0.0, False))
     assert all(isinstance(one, Agreement) for one in found), found
     assert len({one.fingerprint for one in found}) == 1
     call = Call("hook", 5, 100, ring, 1.0)
@@ -65,17 +65,18 @@ def test_two_ranks_are_refused_with_the_reason_and_the_remedy() -> None:
 @pytest.mark.parametrize(
     ("odd", "name"),
     [
-        (AgreedSettings(64, 1.0, 64.0, False), "ring"),
-        (AgreedSettings(32, 2.0, 64.0, False), "bound"),
-        (AgreedSettings(32, 1.0, 32.0, False), "headroom"),
-        (AgreedSettings(32, 1.0, 64.0, True), "identities"),
+        (AgreedSettings(64, 1.0, 64.0, 0.0, False), "ring"),
+        (AgreedSettings(32, 2.0, 64.0, 0.0, False), "bound"),
+        (AgreedSettings(32, 1.0, 32.0, 0.0, False), "headroom"),
+        (AgreedSettings(32, 1.0, 64.0, 8.0, False), "ceiling"),
+        (AgreedSettings(32, 1.0, 64.0, 0.0, True), "identities"),
     ],
 )
 def test_ranks_with_other_settings_are_named(odd, name) -> None:
     identities = pinned(3)
     found = agreements(
         3,
-        lambda rank: odd if rank == 2 else AgreedSettings(32, 1.0, 64.0, False),
+        lambda rank: odd if rank == 2 else AgreedSettings(32, 1.0, 64.0, 0.0, False),
         lambda rank: identities(rank) if rank == 2 and odd.signed else None,
     )
     assert any(isinstance(one, ConfigError) and f"differ in {name}" in str(one) for one in found)
@@ -88,7 +89,7 @@ def of_version(version: int) -> Any:
     assert spec is not None and spec.loader is not None
     release = module_from_spec(spec)
     spec.loader.exec_module(release)
-    release.PROTOCOL_VERSION = version
+    release.VERSION = version
     return release
 
 
@@ -100,7 +101,7 @@ def test_ranks_of_another_version_are_named_on_every_rank(signed) -> None:
         other = of_version(version)
         return agreements(
             3,
-            lambda rank: AgreedSettings(32, 1.0, 64.0, signed),
+            lambda rank: AgreedSettings(32, 1.0, 64.0, 0.0, signed),
             lambda rank: identities(rank) if signed else None,
             module=lambda rank: other if rank == 2 else of_version(1),
         )
@@ -171,7 +172,7 @@ def test_what_an_attacker_alters_for_one_rank_ends_the_agreement_there(what, sig
     identities, (call, place) = pinned(3), {**ALTERED, "a signature": (2, 0)}[what]
     found = agreements(
         3,
-        lambda rank: AgreedSettings(32, 1.0, 64.0, signed),
+        lambda rank: AgreedSettings(32, 1.0, 64.0, 0.0, signed),
         lambda rank: identities(rank) if signed else None,
         flipped(place, call),
     )

@@ -100,6 +100,15 @@ def test_a_grad_scaler_skips_such_a_step_on_all_ranks(three) -> None:
         assert found["overflow/scales"].tolist() == [2.0, 2.0]
 
 
+def test_a_huge_entry_of_one_rank_is_told_and_ends_the_run_beyond_the_ceiling(three) -> None:
+    for found in three:
+        errors = [float(found[f"overflow/relative error {step}"]) for step in range(5)]
+        assert errors[0] < 1e-5
+        assert errors[4] > 0.01
+        assert "RangeRefused" in str(found["overflow/ceiling"]) and "a larger ceiling" in str(found["overflow/ceiling"])
+        assert found["overflow/steps"] == 20
+
+
 def test_signed_agreements_are_one_on_all_ranks(three) -> None:
     assert len({str(found["signed"]) for found in three}) == 1
 

@@ -206,7 +206,7 @@ def test_as_many_bounds_as_there_are_ranks_fit_the_ring(bound, ranks, ring) -> N
 
 
 def test_the_bound_follows_the_mean_and_recovers() -> None:
-    bound = GradientBound(1.0, 64.0, 32, 3)
+    bound = GradientBound(1.0, 64.0, 32, 3, ceiling=2.0**120)
     bound.summed(0.25)
     assert bound.value == 16.0
     bound.lost(Trouble.NOT_FINITE)
@@ -224,6 +224,52 @@ def test_the_bound_follows_the_mean_and_recovers() -> None:
         bound.summed(0.0)
     assert bound.value > 0
     assert 1 / bound.plan.step < float(np.finfo(np.float32).max)
+
+
+@pytest.mark.parametrize("ceiling", [None, 16.0])
+def test_a_rank_that_sends_the_largest_allowed_entry_in_every_step_cannot_drown_the_others(ceiling) -> None:
+    """Without a ceiling the bound grows by headroom / ranks a step: after seven steps all other entries round to 0."""
+    ranks, rng = 4, np.random.default_rng(0)
+    bound, true = GradientBound(1.0, 64.0, 32, ranks, ceiling=ceiling), rng.normal(size=(ranks - 1, 1000)) * 1e-2
+    for _ in range(40):
+        step, spike = bound.plan.step, np.zeros(1000)
+        spike[-1] = bound.value * 0.999
+        mean = np.rint(np.vstack([true, spike]) / step).sum(0) * step / ranks
+        exact = true.sum(0)[:-1] / ranks
+        assert np.abs(mean[:-1] - exact).max() < 0.01 * np.sqrt(np.mean(exact**2))
+        bound.summed(float(np.abs(mean).max()))
+    assert bound.value <= bound.ceiling <= 2.0**20
+    free = GradientBound(1.0, 64.0, 32, ranks, ceiling=2.0**120)  # the control
+    for _ in range(8):
+        free.summed(free.value * 0.999 / ranks)
+    assert free.plan.step > 10 * np.abs(true).max()
+
+
+def test_the_ceiling_follows_from_the_first_sum_and_steps_beyond_it_end_the_run() -> None:
+    bound = GradientBound(1.0, 64.0, 32, 3)
+    for _ in range(4):
+        bound.lost(Trouble.TOO_LARGE)
+    assert bound.value == bound.ceiling == 2.0**20
+    bound.summed(0.5)
+    assert bound.ceiling == 2.0**20  # it never rises
+    calm = GradientBound(1.0, 64.0, 32, 3)
+    calm.summed(0.25)
+    assert (calm.value, calm.ceiling) == (16.0, 16.0 * 2**10)
+    calm.summed(1e6)
+    assert calm.value == calm.ceiling
+    for _ in range(19):
+        calm.lost(Trouble.TOO_LARGE)
+    assert not calm.stuck
+    calm.lost(Trouble.TOO_LARGE)
+    assert calm.stuck
+    calm.summed(0.25)
+    assert not calm.stuck
+
+
+@pytest.mark.parametrize("ceiling", [0.5, float("nan"), 2.0**121, "8"])
+def test_a_ceiling_out_of_range_is_refused(ceiling) -> None:
+    with pytest.raises(ConfigError, match=r"ceiling must be a number from bound \(1\)"):
+        GradientBound(1.0, 64.0, 32, 3, ceiling=ceiling)
 
 
 @pytest.mark.parametrize("arguments", [(0.0, 64.0), (float("nan"), 64.0), (float("inf"), 64.0), (1.0, 0.5), ("1", 2.0)])

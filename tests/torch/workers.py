@@ -175,7 +175,26 @@ def overflow(rank: int) -> Found:
         scales.append(scaler.get_scale())
         moved = any((value != before[name]).any() for name, value in model.module.state_dict().items())
         found[f"moved {step}"] = bool(moved)
+    found |= ceiling(rank)
     return found | {"scales": scales}
+
+
+def ceiling(rank: int) -> Found:
+    """One rank has a huge entry: below the ceiling all others lose digits and are told, beyond it there is no sum."""
+    found: Found = {}
+    model, state = protected(network(), bound=1.0, ceiling=2.0**40)
+    for step in range(5):
+        model.zero_grad()
+        lie = 0.9 * state.bound.value * model.module[0].bias[0] if rank == 1 else 0.0
+        (loss(model, rank, step) + lie).backward()
+        found[f"relative error {step}"] = state.relative_error
+    model, state = protected(network(), bound=4.0, ceiling=4.0)
+    with caught(found, "ceiling"):
+        for step in range(30):
+            found["steps"] = step + 1
+            model.zero_grad()
+            (loss(model, rank, step) * (1e6 if rank == 2 else 1.0)).backward()
+    return found
 
 
 def traffic(rank: int) -> Found:
