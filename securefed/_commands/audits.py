@@ -9,7 +9,7 @@ a leak is above a limit (`--fail-above`) or has grown (`--fail-on-growth`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -212,8 +212,9 @@ def attack(
 @app.command(
     epilog="Examples:\n\nsecurefed compare before/audit.json after/audit.json\n\n"
     "securefed compare before/audit.json after/audit.json --out compared   (also as a page, comparison.html)\n\n"
-    "securefed compare main.json branch.json --fail-on-growth   (exit code 3 if a leak grew, is new, or can "
-    "no longer be measured)"
+    "securefed compare main.json branch.json --fail-on-growth   (exit code 3 if a leak grew, is new, can no "
+    "longer be measured, or was not looked for again)\n\n"
+    "securefed compare main.json branch.json --fail-on-growth --allow-missing FedPG   (FedPG was left out on purpose)"
 )
 def compare(
     before: Annotated[Path, typer.Argument(help="audit.json of the earlier audit.")],
@@ -225,9 +226,16 @@ def compare(
             "--fail-on-growth",
             help="Exit with code 3 if a leak grew beyond both intervals, one was found where the earlier audit tried "
             "nothing, one went out of sight because attacks fail that did not, or the later audit did not run all that "
-            "it was asked for.",
+            "it was asked for, or all that the earlier audit tried.",
         ),
     ] = False,
+    allow_missing: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name of what the later audit may leave out under --fail-on-growth, as the gate prints it, or its "
+            "beginning up to a comma; repeatable."
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for comparison.html and comparison.json; none are written without it.")
     ] = None,
@@ -236,12 +244,13 @@ def compare(
     """Compare two audits: leaks that grew or shrank by more than their intervals, utility and bytes."""
     from securefed._auditing.report import comparison, comparison_page  # noqa: PLC0415 - not needed for --help
 
+    allowed = tuple(allow_missing or ())
     reports = comparison.read(before), comparison.read(after)
     rows = comparison.compare(*reports)
     if out is not None:
-        comparison_page.save(out, *reports)
+        comparison_page.save(out, *reports, allowed)
     if as_json:
-        typer.echo(json.dumps(comparison_page.to_json(*reports), indent=1, allow_nan=False))
+        typer.echo(json.dumps(comparison_page.to_json(*reports, allowed), indent=1, allow_nan=False))
     else:
         from securefed._commands.audit_tables import show_comparison  # noqa: PLC0415 - likewise
 
@@ -250,13 +259,13 @@ def compare(
         if out is not None:
             where = [escape(str(out / f"comparison.{kind}")) for kind in ("html", "json")]
             console.print(f"\nPage: [bold]{where[0]}[/] (data: {where[1]})")
-    return _gate_growth(*reports) if fail_on_growth else 0
+    return _gate_growth(*reports, allowed) if fail_on_growth else 0
 
 
-def _gate_growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> int:
+def _gate_growth(before: Mapping[str, Any], after: Mapping[str, Any], allowed: Sequence[str]) -> int:
     from securefed._auditing.gate.grown_leaks import growth, unjudged  # noqa: PLC0415 - heavy, and not needed for --help
 
-    code = _refuse((reason.kind, reason.where, reason.said) for reason in growth(before, after))
+    code = _refuse((reason.kind, reason.where, reason.said) for reason in growth(before, after, allowed))
     for sentence in unjudged(before, after):
         errors.print(f"not judged: {escape(sentence)}", highlight=False, soft_wrap=True)
     return code

@@ -37,7 +37,8 @@ class Reason:
     """One reason for a gate to fail.
 
     Attributes:
-        kind: `above`, `unknown`, `did not run`; between two audits `grew`, `new`, `no longer known`.
+        kind: `above`, `unknown`, `did not run`; between two audits `grew`, `new`, `no longer known`, `no longer
+            tried`.
         where: algorithm, defence, view, attack and secret, as far as the reason extends.
         said: figures, or why.
     """
