@@ -34,6 +34,7 @@ from securefed._commands.base import (
 from securefed._commands.display import console, errors
 from securefed._commands.progress import progress
 from securefed._extras import check_installed
+from securefed.errors import ConfigError
 
 if TYPE_CHECKING:
     from securefed._auditing.engine.audit_report import Report
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     "securefed audit --data rows.csv --owner-column hospital --label-column outcome --standardise --rounds 20 "
     "--algorithms optimization/fedavg --set problem=logistic --set learning_rate=0.1 --set local_steps=5\n\n"
     "securefed audit --data mydata.npz --fail-above 0.2 --out report   (exit code 3 above the threshold)\n\n"
+    'securefed audit --defenses ddp --fail-above 0.2 --views "sum only" --secrets client   (what the gate judges)\n\n'
     "securefed audit --json | jq '.cells[] | select(.verdict == \"exposed\") | .algorithm'"
 )
 def audit(
@@ -97,6 +99,14 @@ def audit(
             "did not run on every seed."
         ),
     ] = None,
+    views: Annotated[
+        str | None,
+        typer.Option(help='Comma-separated views that --fail-above judges, such as "sum only"; all by default.'),
+    ] = None,
+    secrets: Annotated[
+        str | None,
+        typer.Option(help="Comma-separated secrets that --fail-above judges: client, federation; both by default."),
+    ] = None,
     every_seed: Annotated[
         bool, typer.Option("--every-seed", help="Run secure aggregation and Paillier themselves on every seed.")
     ] = False,
@@ -121,10 +131,8 @@ def audit(
     """Attack every algorithm under every defence and report how much of a client's data the messages leak."""
     if check_itself:
         return _self_check()
-    if fail_above is not None:
-        from securefed._auditing.gate.leakage_limits import require_limit  # noqa: PLC0415 - heavy, and not needed for --help
-
-        require_limit(fail_above, "--fail-above")
+    judged = split(views) or (), split(secrets) or ()
+    _check_gate(fail_above, *judged)
     check_installed("the audit's page", "jinja2", "PIL")  # before minutes of attacks
     if workers != 1:
         from securefed._auditing.engine.worker_processes import warm_up  # noqa: PLC0415 - not needed for --help
@@ -165,7 +173,7 @@ def audit(
 
         show_audit(report)
         console.print(f"\nReport: [bold]{escape(str(out / 'audit.html'))}[/] (data: {escape(str(out / 'audit.json'))})")
-    return _gate(report, fail_above)
+    return _gate(report, fail_above, *judged)
 
 
 @app.command(
@@ -271,14 +279,26 @@ def _gate_growth(before: Mapping[str, Any], after: Mapping[str, Any], allowed: S
     return code
 
 
-def _gate(report: Report, limit: float | None) -> int:
+def _check_gate(limit: float | None, views: Sequence[str], secrets: Sequence[str]) -> None:
+    """Refuse a gate that could not judge, before minutes of attacks."""
+    if limit is None and not views and not secrets:
+        return
+    from securefed._auditing.gate.leakage_limits import require_limit, require_names  # noqa: PLC0415 - heavy
+
+    if limit is None:
+        raise ConfigError("--views and --secrets say what a gate judges; add --fail-above 0.2, or leave them out")
+    require_limit(limit, "--fail-above")
+    require_names(views, secrets, ("--views", "--secrets"))
+
+
+def _gate(report: Report, limit: float | None, views: Sequence[str], secrets: Sequence[str]) -> int:
     """Print the cells above the limit, if there is one; return the exit code."""
     if limit is None:
         return 0
     from securefed._auditing.gate.leakage_limits import reasons  # noqa: PLC0415 - heavy, and not needed for --help
 
-    above = f"above {limit:g}"
-    return _refuse((above if r.kind == "above" else r.kind, r.where, r.said) for r in reasons(report, limit))
+    found, above = reasons(report, limit, views, secrets), f"above {limit:g}"
+    return _refuse((above if r.kind == "above" else r.kind, r.where, r.said) for r in found)
 
 
 def _refuse(reasons: Iterable[tuple[str, str, str]]) -> int:
