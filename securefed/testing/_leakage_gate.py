@@ -121,8 +121,8 @@ def _require_attackable(secrets: Sequence[Secret], views: Sequence[str], report:
     """Raise `ConfigError` for a secret that no attack can look for, which would pass whatever leaks."""
     if (pooled := [name for name in secrets if name in POOLED]) and SUM_ONLY not in views:
         raise ConfigError(
-            f'{", ".join(pooled)}: pooled secrets are attacked in the view "{SUM_ONLY}" alone; add it to views, or leave '
-            "them out of secrets"
+            f'{", ".join(pooled)}: pooled secrets are attacked in the view "{SUM_ONLY}" alone; add it to views, or '
+            "leave them out of secrets"
         )
     if "labels" in secrets and not has_label_counts(report):
         raise ConfigError("labels: the clients' data hold no counts of classes; leave labels out of secrets")

@@ -30,10 +30,14 @@ SMALL = ["--algorithms", "ssi", "--clients", "4", "--seeds", "2", "--rounds", "3
     [
         (["released"], ["client"], ["did not run: pca/ssi, ddp: no attack looked at released or client under it"]),
         (["sum only"], ["client"], ["above: pca/ssi, dp, sum only, gram/power, client: up to 0.910"]),
-        (["sum only", "collusion(3)"], ["federation"], ["above", "did not run: pca/ssi, collusion(3): no attack", "did not run: pca/ssi, dp: "]),
+        (
+            ["sum only", "collusion(3)"],
+            ["federation"],
+            ["above", "did not run: pca/ssi, collusion(3): no attack", "did not run: pca/ssi, dp: "],
+        ),
         (["active server"], [], ["did not run: pca/ssi, active server: no attack looked there"]),
     ],
-)  # fmt: skip
+)
 def test_the_gate_judges_what_is_named_and_nothing_passes_unseen(views, secrets, says) -> None:
     found = [str(reason) for reason in reasons(FULL, 0.2, views, secrets)]
     assert len(found) == len(says)

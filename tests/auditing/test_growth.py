@@ -170,14 +170,17 @@ FULL = [
 @pytest.mark.parametrize(
     ("left", "names"),
     [
-        (FULL[:4], ["SSI, Paillier, sum only, gram/power, federation", "SSI, Paillier, sum only, gram/power, membership", "FAPS"]),
+        (
+            FULL[:4],
+            [f"SSI, Paillier, sum only, gram/power, {name}" for name in ("federation", "membership")] + ["FAPS"],
+        ),
         (FULL[:6], ["FAPS"]),
         (FULL[:9], ["FAPS, Paillier"]),
         (FULL[1:], ["SSI, Plain, server, gram/power, client"]),
         ([replace(FULL[0], attack="gram/other"), *FULL[1:]], ["SSI, Plain, server, gram/power, client"]),
         ([replace(FULL[0], attack="gram/other"), *FULL[3:]], ["SSI, Plain, server, gram/power"]),
     ],
-)  # fmt: skip
+)
 def test_what_the_later_audit_no_longer_tries_fails_until_its_name_is_allowed(
     tmp_path: Path, left: list[Cell], names: list[str]
 ) -> None:

@@ -14,8 +14,8 @@ also says
 
 Two gates use the same report. `securefed audit --fail-above` asks `reasons`: no cell above the limit, none unknown, and
 nothing left out, in all views and of all secrets or in those of the user's choice.
-`securefed.testing.assert_leakage_below` asks `leaks`, `absent` and `blind`: every cell strictly below the limit, nothing
-left out, and for each secret a search that had the power to find a leak of the limit's size.
+`securefed.testing.assert_leakage_below` asks `leaks`, `absent` and `blind`: every cell strictly below the limit,
+nothing left out, and for each secret a search that had the power to find a leak of the limit's size.
 """
 
 from __future__ import annotations

@@ -86,8 +86,8 @@ def save(folder: Path, before: AuditJson, after: AuditJson, allowed: Collection[
 def to_json(before: AuditJson, after: AuditJson, allowed: Collection[str] = ()) -> dict[str, Any]:
     """Convert everything on the page to JSON values.
 
-    `views` has the strongest attack of each audit, `cells` every attack, `growth` what `--fail-on-growth` fails for where
-    the later audit may lack what `allowed` names.
+    `views` has the strongest attack of each audit, `cells` every attack, `growth` what `--fail-on-growth` fails for
+    where the later audit may lack what `allowed` names.
     """
     return {
         "summary": summary(before, after),
