@@ -3,13 +3,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import securefed
 from securefed import _catalogue as catalogue
 from securefed._commands.cli import app
 from securefed._commands.named_run import build
@@ -318,7 +318,7 @@ def test_a_checkpoint_is_sealed_under_a_key_that_the_command_line_makes(tmp_path
 
 def test_the_version_is_printed_and_a_defence_names_the_option_of_its_settings() -> None:
     shown = RUNNER.invoke(app, ["--version"])
-    assert (shown.exit_code, shown.output) == (0, f"securefed {metadata.version('securefed')}\n")
+    assert (shown.exit_code, shown.output) == (0, f"securefed {securefed.__version__}\n")
     refused = RUNNER.invoke(app, ["plan", "ssi", "dp", "--defense-set", "clap=2"])
     assert refused.exit_code == 2 and "defense 'dp': it has no setting clap" in _joined(refused.output)
     keyed = Registry[float]("defense")

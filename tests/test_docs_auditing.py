@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -21,6 +23,7 @@ from securefed._commands.cli import app
 
 DOCS = Path(__file__).parents[1] / "docs"
 TRAINING = (DOCS / "tutorials" / "audit-your-training.md").read_text()
+GATES = (DOCS / "how-to" / "audit-in-ci.md").read_text()
 PAGE = (DOCS / "how-to" / "audit-a-recorded-run.md").read_text()
 
 
@@ -58,3 +61,25 @@ def test_every_word_of_a_finding_is_on_the_page() -> None:
     for word in (RECOVERED, UP_TO, OPEN_DIRECTIONS, UNDETERMINED, OTHER_RUN, UNSOLVED, UNCHECKED):
         assert f"`{word}`" in PAGE
     assert "`misfit`" not in PAGE  # the control
+
+
+def test_the_gates_of_the_page_pass_on_what_they_protect_and_central_noise_does_not(tmp_path, monkeypatch) -> None:
+    """The commands as printed, on small data."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    np.savez("mydata.npz", x=rng.uniform(0, 1, (40, 6)), y=rng.integers(0, 2, 40))
+    audit, compare = re.findall(r"^securefed ((?:audit|compare) .*)$", GATES, flags=re.MULTILINE)
+    small = ["--seeds", "3", "--clients", "4", "--rows-per-client", "4", "--workers", "1"]
+
+    def ran(line: str, *more: str):
+        return CliRunner().invoke(app, [*shlex.split(line), *more], env={"COLUMNS": "200"})
+
+    passed = ran(audit, *small, "--out", "main")
+    assert passed.exit_code == 0, passed.output
+    central = ran(audit.replace("ddp", "dp"), *small, "--out", "branch")
+    assert central.exit_code == 3
+    assert re.search(r"(above 0\.2|unknown): optimization/fedavg, dp, sum only", central.output), central.output
+    changed = ran(compare)
+    assert changed.exit_code == 3 and "no longer tried: FedAvg, DDP" in changed.output
+    same = ran(compare.replace("branch", "main"))
+    assert same.exit_code == 0, same.output

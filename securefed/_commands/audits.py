@@ -9,7 +9,7 @@ a leak is above a limit (`--fail-above`) or has grown (`--fail-on-growth`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,6 +34,7 @@ from securefed._commands.base import (
 from securefed._commands.display import console, errors
 from securefed._commands.progress import progress
 from securefed._extras import check_installed
+from securefed.errors import ConfigError
 
 if TYPE_CHECKING:
     from securefed._auditing.engine.audit_report import Report
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     "securefed audit --data rows.csv --owner-column hospital --label-column outcome --standardise --rounds 20 "
     "--algorithms optimization/fedavg --set problem=logistic --set learning_rate=0.1 --set local_steps=5\n\n"
     "securefed audit --data mydata.npz --fail-above 0.2 --out report   (exit code 3 above the threshold)\n\n"
+    'securefed audit --defenses ddp --fail-above 0.2 --views "sum only" --secrets client   (what the gate judges)\n\n'
     "securefed audit --json | jq '.cells[] | select(.verdict == \"exposed\") | .algorithm'"
 )
 def audit(
@@ -97,6 +99,14 @@ def audit(
             "did not run on every seed."
         ),
     ] = None,
+    views: Annotated[
+        str | None,
+        typer.Option(help='Comma-separated views that --fail-above judges, such as "sum only"; all by default.'),
+    ] = None,
+    secrets: Annotated[
+        str | None,
+        typer.Option(help="Comma-separated secrets that --fail-above judges: client, federation; both by default."),
+    ] = None,
     every_seed: Annotated[
         bool, typer.Option("--every-seed", help="Run secure aggregation and Paillier themselves on every seed.")
     ] = False,
@@ -121,10 +131,8 @@ def audit(
     """Attack every algorithm under every defence and report how much of a client's data the messages leak."""
     if check_itself:
         return _self_check()
-    if fail_above is not None:
-        from securefed._auditing.gate.leakage_limits import require_limit  # noqa: PLC0415 - heavy, and not needed for --help
-
-        require_limit(fail_above, "--fail-above")
+    judged = split(views) or (), split(secrets) or ()
+    _check_gate(fail_above, *judged)
     check_installed("the audit's page", "jinja2", "PIL")  # before minutes of attacks
     if workers != 1:
         from securefed._auditing.engine.worker_processes import warm_up  # noqa: PLC0415 - not needed for --help
@@ -165,7 +173,7 @@ def audit(
 
         show_audit(report)
         console.print(f"\nReport: [bold]{escape(str(out / 'audit.html'))}[/] (data: {escape(str(out / 'audit.json'))})")
-    return _gate(report, fail_above)
+    return _gate(report, fail_above, *judged)
 
 
 @app.command(
@@ -212,8 +220,9 @@ def attack(
 @app.command(
     epilog="Examples:\n\nsecurefed compare before/audit.json after/audit.json\n\n"
     "securefed compare before/audit.json after/audit.json --out compared   (also as a page, comparison.html)\n\n"
-    "securefed compare main.json branch.json --fail-on-growth   (exit code 3 if a leak grew, is new, or can "
-    "no longer be measured)"
+    "securefed compare main.json branch.json --fail-on-growth   (exit code 3 if a leak grew, is new, can no "
+    "longer be measured, or was not looked for again)\n\n"
+    "securefed compare main.json branch.json --fail-on-growth --allow-missing FedPG   (FedPG was left out on purpose)"
 )
 def compare(
     before: Annotated[Path, typer.Argument(help="audit.json of the earlier audit.")],
@@ -225,9 +234,16 @@ def compare(
             "--fail-on-growth",
             help="Exit with code 3 if a leak grew beyond both intervals, one was found where the earlier audit tried "
             "nothing, one went out of sight because attacks fail that did not, or the later audit did not run all that "
-            "it was asked for.",
+            "it was asked for, or all that the earlier audit tried.",
         ),
     ] = False,
+    allow_missing: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name of what the later audit may leave out under --fail-on-growth, as the gate prints it, or its "
+            "beginning up to a comma; repeatable."
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for comparison.html and comparison.json; none are written without it.")
     ] = None,
@@ -236,12 +252,13 @@ def compare(
     """Compare two audits: leaks that grew or shrank by more than their intervals, utility and bytes."""
     from securefed._auditing.report import comparison, comparison_page  # noqa: PLC0415 - not needed for --help
 
+    allowed = tuple(allow_missing or ())
     reports = comparison.read(before), comparison.read(after)
     rows = comparison.compare(*reports)
     if out is not None:
-        comparison_page.save(out, *reports)
+        comparison_page.save(out, *reports, allowed)
     if as_json:
-        typer.echo(json.dumps(comparison_page.to_json(*reports), indent=1, allow_nan=False))
+        typer.echo(json.dumps(comparison_page.to_json(*reports, allowed), indent=1, allow_nan=False))
     else:
         from securefed._commands.audit_tables import show_comparison  # noqa: PLC0415 - likewise
 
@@ -250,26 +267,38 @@ def compare(
         if out is not None:
             where = [escape(str(out / f"comparison.{kind}")) for kind in ("html", "json")]
             console.print(f"\nPage: [bold]{where[0]}[/] (data: {where[1]})")
-    return _gate_growth(*reports) if fail_on_growth else 0
+    return _gate_growth(*reports, allowed) if fail_on_growth else 0
 
 
-def _gate_growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> int:
+def _gate_growth(before: Mapping[str, Any], after: Mapping[str, Any], allowed: Sequence[str]) -> int:
     from securefed._auditing.gate.grown_leaks import growth, unjudged  # noqa: PLC0415 - heavy, and not needed for --help
 
-    code = _refuse((reason.kind, reason.where, reason.said) for reason in growth(before, after))
+    code = _refuse((reason.kind, reason.where, reason.said) for reason in growth(before, after, allowed))
     for sentence in unjudged(before, after):
         errors.print(f"not judged: {escape(sentence)}", highlight=False, soft_wrap=True)
     return code
 
 
-def _gate(report: Report, limit: float | None) -> int:
+def _check_gate(limit: float | None, views: Sequence[str], secrets: Sequence[str]) -> None:
+    """Refuse a gate that could not judge, before minutes of attacks."""
+    if limit is None and not views and not secrets:
+        return
+    from securefed._auditing.gate.leakage_limits import require_limit, require_names  # noqa: PLC0415 - heavy
+
+    if limit is None:
+        raise ConfigError("--views and --secrets say what a gate judges; add --fail-above 0.2, or leave them out")
+    require_limit(limit, "--fail-above")
+    require_names(views, secrets, ("--views", "--secrets"))
+
+
+def _gate(report: Report, limit: float | None, views: Sequence[str], secrets: Sequence[str]) -> int:
     """Print the cells above the limit, if there is one; return the exit code."""
     if limit is None:
         return 0
     from securefed._auditing.gate.leakage_limits import reasons  # noqa: PLC0415 - heavy, and not needed for --help
 
-    above = f"above {limit:g}"
-    return _refuse((above if r.kind == "above" else r.kind, r.where, r.said) for r in reasons(report, limit))
+    found, above = reasons(report, limit, views, secrets), f"above {limit:g}"
+    return _refuse((above if r.kind == "above" else r.kind, r.where, r.said) for r in found)
 
 
 def _refuse(reasons: Iterable[tuple[str, str, str]]) -> int:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterable
-from importlib import metadata
 from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.markup import escape
 from typer.core import TyperGroup
 
+import securefed
 from securefed._commands.display import errors
 from securefed.errors import ConfigError, SecureFedError
 
@@ -49,7 +49,7 @@ app = typer.Typer(
 
 def _print_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"securefed {metadata.version('securefed')}")
+        typer.echo(f"securefed {securefed.__version__}")
         raise typer.Exit
 
 

@@ -19,6 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+import securefed
 from securefed._extras import EXTRA_OF, is_installed
 
 GAINS: Final = {
@@ -82,7 +83,7 @@ def packages() -> Iterator[HealthFinding]:
     except PackageNotFoundError:
         yield HealthFinding("securefed", False, "not installed: run `python -m pip install .` in its folder")
         return
-    yield HealthFinding("securefed", True, version("securefed"))
+    yield HealthFinding("securefed", True, securefed.__version__)
     for requirement in needed:
         name = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
         try:

@@ -51,7 +51,7 @@ def parametrize_with_checks(instances: Iterable[Any]) -> Any:
         The decorator, pytest's own `pytest.mark.parametrize`.
 
     Raises:
-        ConfigError: no list, or an object for which there are no checks.
+        ConfigError: no list, an empty one, or an object for which there are no checks.
     """
     if not isinstance(instances, Iterable):
         raise ConfigError(f"instances must be a list of objects; got one {type(instances).__name__}. Write [...].")
@@ -62,4 +62,6 @@ def parametrize_with_checks(instances: Iterable[Any]) -> Any:
         for instance in instances
         for check in checks_for(instance)
     ]
+    if not pairs:  # pytest would skip the test, and the suite pass
+        raise ConfigError("instances must hold an object or more; got none. Write [MyAlgorithm(...)].")
     return pytest.mark.parametrize(("instance", "check"), pairs)

@@ -114,15 +114,16 @@ def test_a_gaussian_trade_off_alone_flags_half_of_the_noise_and_not_the_planned_
 
 
 @pytest.mark.parametrize("name", [*NOISES, "clip_each", "adaptive"])
-def test_the_planned_deviation_of_a_score_is_the_real_one(name) -> None:
-    """Of 400 scores the ratio has a standard error of .035; six of them, and both bounds are beyond half and twice."""
+def test_the_planned_deviation_of_every_entry_is_the_real_one(name) -> None:
+    """Of 8 x 200 entries the ratio has a standard error of .018; six of them, and .9 and 1.1 lie near both bounds."""
     made = {"clip_each": clip_each(1.0), "adaptive": adaptive_clip(0.5, initial=1.0)}.get(name, clip(1.0))
     noise = NOISES.get(name, gaussian(2.0))
     game = _CanaryExchanges(chain(made, noise, secure_aggregation()), 3, (2, 4), None)
     assert game.gaussian == (name != "local_laplace")
     if game.gaussian:
-        scores = [game.one(bit=False)[0] for _ in range(400)]
-        assert 0.79 < np.std(scores) / game.planned_deviation < 1.21
+        noise = game.noise([game.release(bit=False) for _ in range(200)])
+        assert noise.entries.shape == (200, 8) and noise.tensors == (0, 4, 8)
+        assert 0.89 < np.std(noise.entries) < 1.11
 
 
 @pytest.mark.exhaustive  # planning a sampled mechanism takes seconds

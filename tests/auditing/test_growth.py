@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +66,12 @@ def test_growth_is_one_reason_and_says_where(before: list[Cell], after: list[Cel
         ([judged(0.0, INCONCLUSIVE)], [judged(0.0, NOT_DETECTED)]),
         ([WEAK], [judged(0.205, INCONCLUSIVE)]),  # still as large: nothing went out of sight
         ([judged(0.0, NOT_DETECTED)], [judged(-1.0, INCONCLUSIVE)]),
-        ([WEAK, judged(1.0, EXPOSED, **OTHER)], [WEAK]),
     ],
 )
 def test_what_gives_away_no_more_passes(before: list[Cell], after: list[Cell]) -> None:
     assert not growth(audit(*before), audit(*after))
     known = [before[0].verdict.word, after[0].verdict.word]
-    not_judged = len(before) > len(after) or (known[0] != INCONCLUSIVE and known[1] == INCONCLUSIVE)
+    not_judged = known[0] != INCONCLUSIVE and known[1] == INCONCLUSIVE
     assert len(unjudged(audit(*before), audit(*after))) == not_judged
 
 
@@ -86,6 +86,10 @@ def test_membership_counts_where_it_grew_or_is_found_anew() -> None:
         "new: SSI, Plain, membership, informed: exposed at AUC 0.90, and nothing before"
     ]
     assert not growth(bare, before) and not growth(after, before)
+    assert [str(reason) for reason in growth(after, bare)] == [
+        "no longer tried: SSI, Plain, membership: the earlier audit has 1 result here, a leak; "
+        '--allow-missing "SSI, Plain, membership" accepts that'
+    ]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +98,12 @@ def test_membership_counts_where_it_grew_or_is_found_anew() -> None:
         ([WEAK], 0, ""),
         ([WEAK, judged(1.0, EXPOSED, **OTHER)], 3, "new: SSI, Paillier, sum only, gram/power, client: exposed at 1.00"),
         ([WEAK, STRONGER], 3, "grew: SSI, Plain, server"),
-        ([judged(0.0, NOT_DETECTED, **OTHER)], 0, "not judged: 1 situation that only the earlier audit tried"),
+        ([WEAK, judged(0.0, NOT_DETECTED, **OTHER)], 0, ""),
+        (
+            [judged(0.0, NOT_DETECTED, **OTHER)],
+            3,
+            'no longer tried: SSI, Plain: the earlier audit has 1 result here, a leak; --allow-missing "SSI, Plain"',
+        ),
         (
             [judged(0.2, INCONCLUSIVE)],
             0,
@@ -143,5 +152,72 @@ def test_what_the_later_audit_was_asked_for_and_did_not_run_fails(earlier: list,
 
 
 def test_a_later_audit_without_a_cell_fails() -> None:
-    (reason,) = growth(audit(WEAK), audit())
-    assert str(reason) == "did not run: the later audit: it holds no cell"
+    for allowed in ((), ("SSI",), ("the later audit",)):
+        reasons = growth(audit(WEAK), audit(), allowed)
+        assert str(reasons[0]) == "did not run: the later audit: it holds no cell"
+        assert [reason.where for reason in reasons[1:]] == ["SSI"] * (allowed != ("SSI",))
+
+
+FULL = [
+    judged(leak, word, algorithm=algorithm, defense=defense, view=view, secret=secret)
+    for algorithm in ("pca/ssi", "pca/faps")
+    for defense, view, leak, word in (("plain", "server", 0.9, EXPOSED), ("paillier", "sum only", 0.0, NOT_DETECTED))
+    for secret in ("client", "federation", "membership")
+]
+"""Twelve situations, six of them leaks."""
+
+
+@pytest.mark.parametrize(
+    ("left", "names"),
+    [
+        (
+            FULL[:4],
+            [f"SSI, Paillier, sum only, gram/power, {name}" for name in ("federation", "membership")] + ["FAPS"],
+        ),
+        (FULL[:6], ["FAPS"]),
+        (FULL[:9], ["FAPS, Paillier"]),
+        (FULL[1:], ["SSI, Plain, server, gram/power, client"]),
+        ([replace(FULL[0], attack="gram/other"), *FULL[1:]], ["SSI, Plain, server, gram/power, client"]),
+        ([replace(FULL[0], attack="gram/other"), *FULL[3:]], ["SSI, Plain, server, gram/power"]),
+    ],
+)
+def test_what_the_later_audit_no_longer_tries_fails_until_its_name_is_allowed(
+    tmp_path: Path, left: list[Cell], names: list[str]
+) -> None:
+    files = [tmp_path / "before.json", tmp_path / "after.json"]
+    for file, cells in zip(files, (FULL, left), strict=True):
+        file.write_text(json.dumps(audit(*cells)))
+    command = ["compare", *map(str, files), "--fail-on-growth", "--json"]
+
+    def gate(*allowed: str) -> Any:
+        options = [part for name in allowed for part in ("--allow-missing", name)]
+        return CliRunner().invoke(app, [*command, *options], env={"COLUMNS": "200"})
+
+    failed = gate()
+    assert failed.exit_code == 3
+    printed = [line.split(": ")[1] for line in failed.stderr.splitlines()]
+    assert printed == names
+    assert gate(*printed[:-1], "FA").exit_code == 3  # a part of a name is no name
+    allowed = gate(*printed)
+    assert (allowed.exit_code, allowed.stderr, json.loads(allowed.stdout)["growth"]) == (0, "", [])
+
+
+def test_a_name_allows_what_begins_with_it_and_no_leak_that_grew() -> None:
+    grown = [judged(0.99, EXPOSED, half=0.001, algorithm="pca/faps", secret="client"), *FULL[:6]]
+    assert not growth(audit(*FULL), audit(*FULL[:7]), ("FAPS",))
+    assert [reason.kind for reason in growth(audit(*FULL), audit(*grown), ("FAPS",))] == ["grew"]
+
+
+def test_fewer_seeds_than_before_fail_until_they_are_allowed() -> None:
+    before, after = (audit(WEAK) for _ in range(2))
+    for report, seeds in ((before, 10), (after, 2)):
+        report["settings"]["audit"] = {"seeds": seeds}
+    (reason,) = growth(before, after)
+    assert str(reason).startswith("no longer tried: seeds: 10 before and 2 now")
+    assert not growth(before, after, ("seeds",)) and not growth(after, before)
+
+
+def test_what_did_not_run_is_named_once_and_can_be_allowed() -> None:
+    before, after = audit(*FULL), {**audit(*FULL[:6]), "missing": [{**GAP, "defense": ""}]}
+    assert [str(reason) for reason in growth(before, after)] == ["did not run: FAPS: 0 of 10 seeds ran: no"]
+    assert not growth(before, after, ("FAPS",))

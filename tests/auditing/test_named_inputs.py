@@ -348,3 +348,31 @@ def test_the_null_of_pooled_rows_holds_none_of_them() -> None:
     assert cell.leakage.mean > 0.6
     assert cell.null_leakage.mean < 0.2
     assert cell.verdict.word in ("exposed", "partial")
+
+
+class Recurrent(nn.Module):
+    """Reads so many entries of each row as its length says, as `pack_padded_sequence` does; it takes no length of 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.out = nn.GRU(3, 6, batch_first=True), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths.reshape(-1), batch_first=True, enforce_sorted=False)
+        scores: Tensor = self.out(self.cell(packed)[1][-1])
+        return scores
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_a_model_that_takes_sequence_lengths_is_audited(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+
+    def rows() -> tuple[dict[str, Tensor], Tensor]:
+        return {"x": torch.randn(3, 4, 3), "lengths": torch.randint(1, 5, (3, *shape))}, torch.randint(0, 2, (3,))
+
+    def step(model: nn.Module, x: Any, y: Tensor) -> None:
+        LOSS(model(**x), y).backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+    found = audit_training(Recurrent(), LOSS, step, [rows() for _ in range(3)], seeds=1, seconds=1, view=["server"])
+    assert any(cell.secret == "labels" for cell in found.cells)

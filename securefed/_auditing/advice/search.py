@@ -99,8 +99,7 @@ def advise(
         seeds: runs of each setting.
         fineness: 2 searches twice as fine.
         cohorts: numbers of clients at which the utility under noise is simulated.
-        workers: processes that try settings; `None` for one on each core. A script that asks for more than one calls
-            this under `if __name__ == "__main__":`, as everything that starts processes.
+        workers: processes that try settings; `None` for one on each core. They are those of `securefed.audit`.
         progress: called after every setting.
 
     Returns:

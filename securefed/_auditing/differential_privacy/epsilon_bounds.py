@@ -6,7 +6,7 @@ mechanism's true epsilon. All are at least 0. `noise_audit` and `record_audit` r
 
 - `clopper_pearson`: many independent runs, one bit each.
 - `tradeoff`: the same runs, tighter: it bounds the parameter of Gaussian trade-off curves (Dong, Roth, Su,
-  arXiv 1905.02383). `deviation_bound` tests the noise itself where its size is known.
+  arXiv 1905.02383). `noise_tests` tests the noise itself where its size is known.
 - `one_run`: one run with m independent bits (Steinke, Nasr, Jagielski, arXiv 2305.08846, theorem 5.2).
 - `one_run_f`: the same, tighter: it rejects whole trade-off curves (Mahloujifar, Melis, Chaudhuri, arXiv 2410.22235).
 """
@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 from scipy.special import ndtr, ndtri
-from scipy.stats import beta, binom, chi2, rankdata
+from scipy.stats import beta, binom, rankdata
 
 from securefed._public import require
 from securefed._tensors import Array
@@ -128,21 +128,6 @@ def tradeoff(inside: Array, outside: Array, delta: float, confidence: float = CO
         _tuned(inside, outside, 0.5, lambda ins, outs: tradeoff_mu(ins, outs, confidence)),
         delta,
     )
-
-
-def deviation_bound(scores: Array, claimed: float, confidence: float = CONFIDENCE) -> float:
-    """Bound the standard deviation of normal scores from above, in units of the one that is claimed.
-
-    (n - 1) s^2 / sigma^2 is chi-squared with n - 1 degrees of freedom. A bound below 1 contradicts the claim.
-
-    Args:
-        scores: (runs,) of the same input, without a canary.
-        claimed: standard deviation that the plan's noise gives a score.
-        confidence: the confidence of the bound.
-    """
-    require(len(scores) > 1 and claimed > 0, "a deviation needs two scores or more, and a positive claim")
-    squares = float(np.var(scores, ddof=1)) * (len(scores) - 1)
-    return math.sqrt(squares / float(chi2.ppf(1 - confidence, len(scores) - 1))) / claimed
 
 
 def from_scores(

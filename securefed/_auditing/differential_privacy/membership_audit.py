@@ -22,7 +22,8 @@ from typing import Any, Final
 import numpy as np
 
 from securefed._auditing.cases import Case, Prepared
-from securefed._auditing.differential_privacy.noise_audit import NoiseAudit, audit_noise, noise_scale, released_sum
+from securefed._auditing.differential_privacy.noise_audit import audit_noise
+from securefed._auditing.differential_privacy.noise_engine import NoiseAudit, noise_scale, released_sum
 from securefed._auditing.differential_privacy.record_audit import audit_records
 from securefed._auditing.engine.results import finite_or_none
 from securefed._auditing.engine.seed_result import Gap

@@ -21,30 +21,31 @@ record are audited in `record_audit`.
 
 from __future__ import annotations
 
-import math
 import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Final
 
 import numpy as np
 
-from securefed._auditing.differential_privacy.epsilon_bounds import (
-    CONFIDENCE,
-    Guesses,
-    deviation_bound,
-    from_scores,
-    one_run,
-    one_run_f,
-    tradeoff,
+from securefed._auditing.differential_privacy.epsilon_bounds import CONFIDENCE, Guesses
+from securefed._auditing.differential_privacy.noise_engine import (
+    Games,
+    NoiseAudit,
+    is_gaussian,
+    judged,
+    noise_scale,
+    planned_noise,
+    release_after_noise,
+    released_sum,
 )
+from securefed._auditing.differential_privacy.noise_tests import Noise
 from securefed._public import require
 from securefed._runtime.client_sampling import unpredictable
 from securefed._runtime.privacy_checks import sampler_of
 from securefed._tensors import Array, Layout, Tensors, TensorSpec
-from securefed.defenses._base import Defense, Plan, Session
-from securefed.defenses._differential_privacy import CentralGaussian, DistributedNoise, FixedSizeSampling
+from securefed.defenses._base import Defense, Plan
+from securefed.defenses._differential_privacy import FixedSizeSampling
 from securefed.defenses._transform import ChainStage
 from securefed.errors import PlanError, SecureFedError
 
@@ -56,60 +57,6 @@ _ENTRIES: Final = 4
 """Numbers of a tensor in exchanges with one canary; more only take longer, since the canary has one direction."""
 _SMALL: Final = 3
 """Clients of these exchanges: the fewest that secure aggregation accepts."""
-
-
-@dataclass(frozen=True)
-class NoiseAudit:
-    """Lower bounds on epsilon of one exchange of a defence.
-
-    Attributes:
-        defense: its name.
-        claimed: epsilon that its plan states for one exchange.
-        delta: the delta of that epsilon.
-        repeated: Clopper-Pearson bound over independent exchanges (`epsilon_bounds.from_scores`).
-        one_run: bound from one exchange with many canaries.
-        one_run_f: the same by Gaussian trade-off curves; a bound only where the noise is (nearly) Gaussian.
-        tradeoff: bound over independent exchanges by Gaussian trade-off curves, which fails with half the probability
-            that `confidence` leaves the others; 0 where the noise is not (nearly) Gaussian, or clients are sampled.
-        deviation: upper bound on the noise's standard deviation in units of the planned one, from exchanges without the
-            canary; it fails with a quarter of that probability. Below 1 there is less noise than planned. NaN where the
-            noise is not (nearly) Gaussian, or clients are sampled.
-        refused: the defence's error if it refused a canary, whose bounds are then 0; empty otherwise.
-        scores: the scores of the independent exchanges, for membership rates.
-        inside: whether the canary was there, for each score.
-    """
-
-    defense: str
-    claimed: float
-    delta: float
-    repeated: float
-    one_run: float
-    one_run_f: float
-    tradeoff: float = 0.0
-    deviation: float = math.nan
-    refused: str = ""
-    scores: tuple[float, ...] = ()
-    inside: tuple[bool, ...] = ()
-
-    @property
-    def bound(self) -> float:
-        """The larger of the two bounds that hold for any noise, each at the confidence asked for."""
-        return max(self.repeated, self.one_run)
-
-    @property
-    def violated(self) -> bool:
-        """Whether epsilon is larger than claimed, or there is less noise than planned.
-
-        Of noise that keeps its claim at most 2.75 times the error of one bound is flagged (1 for `repeated`, 1 for
-        `one_run`, 1/2 for `tradeoff`, 1/4 for `deviation`). Measured: 6 of 380 audits at a confidence of 95 %, since
-        the bounds that hold for any noise hardly ever fail.
-        """
-        return max(self.bound, self.tradeoff) > self.claimed or self.deviation < 1
-
-    @property
-    def flagged(self) -> bool:
-        """Whether something is wrong: epsilon is larger than claimed, or a client that follows the chain is refused."""
-        return self.violated or bool(self.refused)
 
 
 def audit_noise(
@@ -148,48 +95,15 @@ def audit_noise(
     require(runs >= 4 and canaries >= 8, f"at least 4 runs and 8 canaries, not {runs} and {canaries}")
     few = _CanaryExchanges(defense, _SMALL, (tensors, _ENTRIES), clip, draw)
     try:
-        with_it = np.stack([few.one(bit=True) for _ in range(runs)])
-        without = np.stack([few.one(bit=False) for _ in range(runs)])
+        with_it = np.stack([few.scored(few.release(bit=True)) for _ in range(runs)])
+        drawn = [few.release(bit=False) for _ in range(runs)]
+        without = np.stack([few.scored(release) for release in drawn])
         scores, bits = _one_run_scores(defense, (tensors, canaries), clip, draw)
     except SecureFedError as error:
         return NoiseAudit(defense.name, few.claimed, delta, 0.0, 0.0, 0.0, refused=str(error))
     counted = Guesses.of(scores, bits, canaries // 4 if made is None else made)
-    found = audit_from_scores(defense.name, few.claimed, delta, (with_it, without), counted, confidence)
-    if not few.gaussian:
-        return found
-    risk = 1 - confidence
-    return replace(
-        found,
-        tradeoff=tradeoff(with_it[:, 0], without[:, 0], delta, 1 - risk / 2),
-        deviation=deviation_bound(without[:, 0], few.planned_deviation, 1 - risk / 4),
-    )
-
-
-def audit_from_scores(
-    name: str, claimed: float, delta: float, repeated: tuple[Array, Array], guesses: Guesses, confidence: float
-) -> NoiseAudit:
-    """Compute the bounds that hold for any noise, and the one-run bound for Gaussian noise.
-
-    Args:
-        name: the name of the defence.
-        claimed: epsilon that its plan states for one exchange.
-        delta: the delta of that epsilon.
-        repeated: (runs, statistics) of exchanges with, and without, the canary. The first statistic is the one that
-            tells most where nothing is wrong.
-        guesses: the guesses of one run with many canaries.
-        confidence: the confidence of each bound.
-    """
-    with_it, without = repeated
-    return NoiseAudit(
-        name,
-        claimed,
-        delta,
-        repeated=from_scores(with_it, without, delta, confidence),
-        one_run=one_run(guesses, delta, confidence),
-        one_run_f=one_run_f(guesses, delta, confidence),
-        scores=(*with_it[:, 0].tolist(), *without[:, 0].tolist()),
-        inside=(*[True] * len(with_it), *[False] * len(without)),
-    )
+    games = Games(with_it, without, counted, few.noise(drawn) if few.gaussian else None)
+    return judged(defense.name, few.claimed, delta, games, confidence)
 
 
 class _CanaryExchanges:
@@ -228,12 +142,25 @@ class _CanaryExchanges:
         self.summed = 1 if self.local else max(privacy.noise_survivors, 1)
 
     def one(self, *, bit: bool) -> Array:
-        """Return log likelihood ratios of one exchange (with the canary if `bit`), of all tensors and of each.
+        """Return the scores of one exchange, with the canary if `bit`."""
+        return self.scored(self.release(bit=bit))
+
+    def release(self, *, bit: bool) -> dict[str, Array]:
+        """Return what the adversary sees of one exchange, with the canary if `bit`."""
+        return self.exchange(self._with_silent_clients([self._direction_or_none(self._direction, bit=bit)]))
+
+    def noise(self, drawn: Sequence[Mapping[str, Array]]) -> Noise:
+        """Return the noise of exchanges without the canary."""
+        flat = np.stack([np.concatenate([np.ravel(release[name]) for name in self.names]) for release in drawn])
+        planned = planned_noise(self.defense, self._planned, max(self.summed, 1))
+        return Noise.of(flat, [np.broadcast_to(planned[name], self.entries) for name in self.names])
+
+    def scored(self, release: Mapping[str, Array]) -> Array:
+        """Return log likelihood ratios of one exchange, of all tensors and of each.
 
         Of noise N(0, (scale sigma)^2) the ratio of "with" to "without" is, up to a constant and the factor 1 / sigma^2,
         the sum of shift y / scale^2.
         """
-        release = self.exchange(self._with_silent_clients([self._direction_or_none(self._direction, bit=bit)]))
         shift, scale = self._shift_and_scale
         parts = [float(np.sum(shift[name] * release[name] / scale[name] ** 2)) for name in shift]
         return np.array([sum(parts), *(parts if len(parts) > 1 else [])])
@@ -286,22 +213,8 @@ class _CanaryExchanges:
 
     @property
     def gaussian(self) -> bool:
-        """Whether the trade-off curve of an exchange is (nearly) Gaussian: such noise, and no sampling of clients."""
-        noises = [item for item in self.defense.transforms if isinstance(item, CentralGaussian | DistributedNoise)]
-        return (
-            len(noises) == 1
-            and sampler_of(self.defense) == "full"
-            and getattr(noises[0], "distribution", "gaussian") != "discrete_laplace"
-        )
-
-    @cached_property
-    def planned_deviation(self) -> float:
-        """Standard deviation that the planned noise gives the score of all tensors."""
-        record = self.defense.distortion(self._planned, max(self.summed, 1))
-        # `released`: noise of the server on the released sum; `noise`: that of the clients in the sum; by tensor
-        noise = record.released if any(record.released.values()) else record.noise
-        shift, scale = self._shift_and_scale
-        return math.sqrt(sum(float(np.sum((shift[name] / scale[name] ** 2 * noise[name]) ** 2)) for name in shift))
+        """Whether the trade-off curve of an exchange is (nearly) Gaussian."""
+        return is_gaussian(self.defense)
 
     @cached_property
     def _direction(self) -> Array:
@@ -316,38 +229,6 @@ class _CanaryExchanges:
             if transform.stage <= ChainStage.CLIP:
                 moved = dict(transform.encode(moved, plan))
         return release_after_noise(self.defense, moved, plan), noise_scale(self.defense, plan)
-
-
-def released_sum(defense: Defense, planned: Plan, clients: Sequence[Callable[[Plan], Tensors]]) -> dict[str, Array]:
-    """Run one exchange through a defence's own code: sum the clients' encoded messages, decode and release the sum.
-
-    Args:
-        defense: a defence with noise.
-        planned: its plan; the exchange draws secrets of its own.
-        clients: for each client in the sum, the function that encodes its message.
-    """
-    plan = Session(secrets.token_hex(16), 0, tuple(range(planned.clients)), planned).plan
-    total: dict[str, Array] = {}
-    for encode in clients:
-        total = {name: np.asarray(value) + total.get(name, 0) for name, value in encode(plan).items()}
-    released = defense.release(defense.decode(total, plan, len(clients)), plan)
-    return {name: np.asarray(value, np.float64) for name, value in released.items()}
-
-
-def release_after_noise(defense: Defense, tensors: Tensors, plan: Plan) -> dict[str, Array]:
-    """Apply to a sum what its release does after the noise.
-
-    These are factors: the units of an adaptive clip, and 1 / rate under Poisson sampling.
-    """
-    for transform in reversed(defense.transforms):
-        if transform.stage < ChainStage.NOISE:
-            tensors = transform.release(tensors, plan)
-    return {name: np.asarray(value, np.float64) for name, value in tensors.items()}
-
-
-def noise_scale(defense: Defense, plan: Plan) -> dict[str, Array]:
-    """Return by tensor the factor by which the release multiplies each number's noise."""
-    return release_after_noise(defense, {tensor.name: np.ones(tensor.shape) for tensor in plan.tensors}, plan)
 
 
 def _one_run_scores(defense: Defense, shape: tuple[int, int], clip: float | None, draw: Draw) -> tuple[Array, Array]:

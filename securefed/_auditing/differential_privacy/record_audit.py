@@ -25,7 +25,15 @@ from typing import Any
 import numpy as np
 
 from securefed._auditing.differential_privacy.epsilon_bounds import CONFIDENCE, Guesses
-from securefed._auditing.differential_privacy.noise_audit import NoiseAudit, audit_from_scores, released_sum
+from securefed._auditing.differential_privacy.noise_engine import (
+    Games,
+    NoiseAudit,
+    is_gaussian,
+    judged,
+    planned_noise,
+    released_sum,
+)
+from securefed._auditing.differential_privacy.noise_tests import Noise
 from securefed._public import Public, require
 from securefed._tensors import Array, Tensors
 from securefed.algorithms._base import Algorithm
@@ -77,13 +85,15 @@ def audit_records(
     first, none = np.arange(data.rows) == 0, np.zeros(data.rows, bool)
     try:
         with_it = np.array([game.scores(first)[:1] for _ in range(runs)])
-        without = np.array([game.scores(none)[:1] for _ in range(runs)])
+        drawn = np.stack([game.release(none) for _ in range(runs)])
         bits = np.random.default_rng(secrets.randbits(128)).integers(0, 2, data.rows).astype(bool)
         # of the one round, guesses on a quarter of the rows: those of the highest and of the lowest scores
         guesses = Guesses.of(game.scores(bits), bits, max(2, data.rows // 4))
     except SecureFedError as error:
         return NoiseAudit(defense.name, epsilon, delta, 0.0, 0.0, 0.0, refused=str(error))
-    return audit_from_scores(defense.name, epsilon, delta, (with_it, without), guesses, confidence)
+    without = np.stack([game.scored(release)[:1] for release in drawn])
+    games = Games(with_it, without, guesses, game.noise(drawn))
+    return judged(defense.name, epsilon, delta, games, confidence)
 
 
 @dataclass(frozen=True)
@@ -124,9 +134,22 @@ class _CanaryRounds:
         Returns:
             (rows,) scores.
         """
-        return np.asarray(self._shifts @ (self._release(present) - self._message_of_none))
+        return self.scored(self.release(present))
 
-    def _release(self, present: Array) -> Array:
+    def scored(self, release: Array) -> Array:
+        """Score each row by what was released; (rows,)."""
+        return np.asarray(self._shifts @ (release - self._message_of_none))
+
+    def noise(self, drawn: Array) -> Noise | None:
+        """Return the noise of rounds without any row, (rounds, numbers); `None` where it is the algorithm's own."""
+        privacy = self.plan.privacy
+        if privacy is None or not is_gaussian(self.defense):
+            return None
+        planned = planned_noise(self.defense, self.plan, max(privacy.noise_survivors, 1))
+        shapes = {spec.name: spec.shape for spec in self.plan.own}
+        return Noise.of(drawn, [np.full(shapes[name], planned[name]) for name in sorted(shapes)])
+
+    def release(self, present: Array) -> Array:
         """Return the released sum of one round; all clients but the first send zeros.
 
         Where clients add shares of the noise, it is the sum of the fewest clients that may be opened, as many as the

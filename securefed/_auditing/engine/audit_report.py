@@ -18,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
+import securefed
 from securefed._auditing.engine.audit_result import AUDIT, FORMAT, AuditResult, rows_cut
 from securefed._auditing.engine.gathering import gather
 from securefed._auditing.engine.incomplete_results import missing
@@ -130,7 +131,7 @@ def make_report(
     facts = [fact for result in results for fact in result.facts]
     gaps = [gap for result in results for gap in result.gaps]
     return Report(
-        version=version("securefed"),
+        version=securefed.__version__,
         command=command,
         environment=environment(),
         settings={subject.name: subject.describe() for subject in subjects} | {AUDIT: shared},

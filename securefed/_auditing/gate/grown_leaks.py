@@ -1,4 +1,4 @@
-"""Compare two audits for a gate: leaks that grew, leaks that are new, and leaks that can no longer be measured.
+"""Compare two audits for a gate: leaks that grew, are new, can no longer be measured, or were not looked for again.
 
 `securefed compare` reads the JSON of an earlier and a later audit of the same project, and fails where `growth` lists a
 reason. A situation is an algorithm under a defence, a view (what an attacker sees) and a secret; several attacks may
@@ -8,12 +8,13 @@ a row that compares the audits (`Compared`), such as its verdicts, are of the ea
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from securefed._auditing.engine.incomplete_results import Missing
 from securefed._auditing.engine.statistics import FOUND
 from securefed._auditing.gate.leakage_limits import NO_CELL, Reason
+from securefed._auditing.gate.lost_coverage import no_longer_tried, without_allowed
 from securefed._auditing.report.comparison import (
     ADDED,
     GREW,
@@ -33,7 +34,7 @@ NEW: Final = "new"
 DID_NOT_RUN: Final = "did not run"
 
 
-def growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Reason]:
+def growth(before: Mapping[str, Any], after: Mapping[str, Any], allowed: Collection[str] = ()) -> list[Reason]:
     """List every reason to hold the later audit back; empty if it gives away no more than the earlier.
 
     - A leak grew: one attack finds more than before, or the strongest attack of a situation (algorithm, defence, view,
@@ -42,12 +43,15 @@ def growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Reason]:
     - A leak is no longer known: the later attacks failed and reach less, beyond both intervals. That is no improvement.
     - Something did not run: an algorithm or a defence that the later audit was asked for, or fewer seeds of it than the
       earlier audit ran.
+    - Something was no longer tried: the later audit was not asked for it, or attacked it by fewer seeds.
 
     What the gate cannot judge is listed by `unjudged`.
 
     Args:
         before: JSON of the earlier audit.
         after: JSON of the later audit.
+        allowed: names of what may be missing from the later audit, as the reasons write them; the beginning of a name
+            up to a comma allows all that begins so.
     """
     views = compare_views(before, after)
     attacks = [row for row in compare(before, after) if row.change == GREW]
@@ -65,21 +69,23 @@ def growth(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Reason]:
         for row in views
         if row.change == LOST and row.verdicts[0] in FOUND and beyond(new[row.situation], old[row.situation])
     ]
-    return out + _members(before, after) + _missing(before, after)
+    absent = without_allowed(_missing(before, after), allowed)
+    untried = without_allowed(no_longer_tried(before, after), [*allowed, *(reason.where for reason in absent)])
+    if not after["cells"] and not absent:
+        absent.append(Reason(DID_NOT_RUN, "the later audit", NO_CELL))
+    return out + _members(before, after) + absent + untried
 
 
 def unjudged(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """List what the gate cannot judge and does not fail for, in sentences.
 
-    These are situations that the later audit did not try, and situations in which its attacks cannot tell whether there
-    is still no leak or still the same, as happens by chance under noise.
+    These are situations in which the later attacks cannot tell whether there is still no leak or still the same, as
+    happens by chance under noise.
     """
     failing = {reason.where for reason in growth(before, after)}
     views = compare_views(before, after)
-    untried = sum(row.after is None for row in views)
     unknown = [row for row in views if row.change == LOST and _where(row) not in failing]
-    out = [f"{untried} situation{'s' * (untried > 1)} that only the earlier audit tried"] if untried else []
-    return out + [f"{_where(row)}: {row.verdicts[0]} before, and inconclusive now" for row in unknown]
+    return [f"{_where(row)}: {row.verdicts[0]} before, and inconclusive now" for row in unknown]
 
 
 def _missing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Reason]:
@@ -99,8 +105,6 @@ def _missing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Reason
         if whole or item["ran"] < known.get(key(item), item["asked"]):
             gap = Missing(**item)
             out.append(Reason(DID_NOT_RUN, gap.where, gap.said))
-    if not after["cells"] and not out:
-        out.append(Reason(DID_NOT_RUN, "the later audit", NO_CELL))
     return out
 
 

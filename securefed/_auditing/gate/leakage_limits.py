@@ -13,22 +13,26 @@ also says
     remarks               these and other reservations, in words
 
 Two gates use the same report. `securefed audit --fail-above` asks `reasons`: no cell above the limit, none unknown, and
-nothing left out. `securefed.testing.assert_leakage_below` asks `leaks` and `blind`: every cell strictly below the
-limit, and for each secret a search that had the power to find a leak of the limit's size.
+nothing left out, in all views and of all secrets or in those of the user's choice.
+`securefed.testing.assert_leakage_below` asks `leaks`, `absent` and `blind`: every cell strictly below the limit,
+nothing left out, and for each secret a search that had the power to find a leak of the limit's size.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from securefed._auditing.engine.audit_report import Report
-from securefed._auditing.engine.results import POOLED, Cell, Secret
+from securefed._auditing.engine.results import CLIENT, FEDERATION, POOLED, SECRETS, Cell, Secret
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE, seeds_for, upper
+from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
 from securefed._auditing.report.report_words import why_inconclusive
 from securefed._auditing.report.selections import strongest
-from securefed.attacks.views import SUM_ONLY
+from securefed.attacks.views import ACTIVE_SERVER, KEY_HOLDER_VIEW, RELEASED, SERVER_VIEW, SUM_ONLY
 from securefed.errors import ConfigError
 
 
@@ -37,7 +41,8 @@ class Reason:
     """One reason for a gate to fail.
 
     Attributes:
-        kind: `above`, `unknown`, `did not run`; between two audits `grew`, `new`, `no longer known`.
+        kind: `above`, `unknown`, `did not run`; between two audits `grew`, `new`, `no longer known`, `no longer
+            tried`.
         where: algorithm, defence, view, attack and secret, as far as the reason extends.
         said: figures, or why.
     """
@@ -52,6 +57,12 @@ class Reason:
 
 NO_CELL = "it holds no cell"
 """Reason of an audit without any result."""
+VIEWS: Final = (SERVER_VIEW, SUM_ONLY, CHANGING_SURVIVORS, KEY_HOLDER_VIEW, RELEASED, ACTIVE_SERVER)
+"""Views of an audit of registered algorithms, beside those of colluding clients."""
+OWNERS: Final = (CLIENT, FEDERATION)
+"""Secrets of an audit of registered algorithms."""
+_COLLUSION: Final = re.compile(r"collusion\(\d+\)")
+"""Name of the view of a server that so many clients help."""
 
 
 def require_limit(limit: float, name: str) -> None:
@@ -71,8 +82,10 @@ def require_limit(limit: float, name: str) -> None:
         )
 
 
-def reasons(report: Report, limit: float) -> list[Reason]:
+def reasons(report: Report, limit: float, views: Sequence[str] = (), secrets: Sequence[str] = ()) -> list[Reason]:
     """List every reason to fail; empty if all that was asked for ran, is known, and leaks at most `limit`.
+
+    Of named views and secrets all must have been attacked for every algorithm, and one under every defence.
 
     Not promised: that no other attack finds more.
 
@@ -80,21 +93,72 @@ def reasons(report: Report, limit: float) -> list[Reason]:
         report: the report of the audit.
         limit: a leakage, which the upper end of every interval in the report must not exceed; below 10 seeds these
             intervals are too narrow (`upper`), and the gate may pass a leak somewhat above the limit.
+        views: names of the views that count; all by default.
+        secrets: names of the secrets that count; all by default.
     """
+    cells = [
+        cell for cell in report.cells if (not views or cell.view in views) and (not secrets or cell.secret in secrets)
+    ]
     above = [
         Reason("above", _where(cell, cell.attack), f"up to {cell.leakage.high:.3f}")
-        for cell in report.cells
+        for cell in cells
         if not cell.leakage.high <= limit
     ]
     unknown = [
         Reason("unknown", _where(cell), why_inconclusive(cell))
-        for cell in strongest(report.cells).values()
+        for cell in strongest(cells).values()
         if cell.verdict.word == INCONCLUSIVE
     ]
-    absent = [Reason("did not run", item.where, item.said) for item in report.missing]
-    if not report.cells and not report.missing:
-        absent.append(Reason("did not run", "the audit", NO_CELL))
-    return above + unknown + absent
+    gaps = [item for item in report.missing if not views or not item.view or item.view in views]
+    out = above + unknown + [Reason("did not run", item.where, item.said) for item in gaps]
+    if not report.cells and not gaps:
+        out.append(Reason("did not run", "the audit", NO_CELL))
+    return out + _unattacked(report, cells, views, secrets)
+
+
+def _unattacked(report: Report, cells: Sequence[Cell], views: Sequence[str], secrets: Sequence[str]) -> list[Reason]:
+    """List the named views and secrets that no attack looked at, of an algorithm or of one defence.
+
+    Args:
+        report: the report of the audit.
+        cells: those of its cells that count.
+        views: names of the views that count; empty for all.
+        secrets: names of the secrets that count; empty for all.
+    """
+    out = []
+    for algorithm in dict.fromkeys(cell.algorithm for cell in report.cells):
+        own = [cell for cell in cells if cell.algorithm == algorithm]
+        attacked = {name for cell in own for name in (cell.view, cell.secret)}
+        for name in (*views, *secrets):
+            if name not in attacked:
+                out.append(Reason("did not run", f"{algorithm}, {name}", "no attack looked there"))
+        for defense in dict.fromkeys(cell.defense for cell in report.cells if cell.algorithm == algorithm):
+            if own and not any(cell.defense == defense for cell in own):
+                where = " or ".join(", ".join(names) for names in (views, secrets) if names)
+                out.append(Reason("did not run", f"{algorithm}, {defense}", f"no attack looked at {where} under it"))
+    return out
+
+
+def require_names(views: Sequence[str], secrets: Sequence[str], options: tuple[str, str]) -> None:
+    """Refuse names of views and secrets that no audit has.
+
+    Args:
+        views: names of views.
+        secrets: names of secrets.
+        options: the names of both options, for the message.
+
+    Raises:
+        ConfigError: a name is unknown.
+    """
+    wrong = [name for name in views if name not in VIEWS and not _COLLUSION.fullmatch(name)]
+    if wrong:
+        known = f"{', '.join(VIEWS)}, or collusion(N) for N clients that help the server"
+        raise ConfigError(f"{options[0]} takes {known}; got {', '.join(wrong)}")
+    if wrong := [name for name in secrets if name not in (*OWNERS, *SECRETS)]:
+        raise ConfigError(
+            f"{options[1]} takes {', '.join(OWNERS)}, or of an algorithm of your own {', '.join(SECRETS)}; got "
+            f"{', '.join(wrong)}"
+        )
 
 
 def leaks(report: Report, limit: float, views: Sequence[str], secrets: Sequence[Secret]) -> list[str]:
@@ -116,6 +180,16 @@ def leaks(report: Report, limit: float, views: Sequence[str], secrets: Sequence[
         if upper(cell.leakage) >= limit
     ]
     return out + [f"{_place(cell)}: {cell.given_away} was reconstructed" for cell in cells if cell.given_away]
+
+
+def absent(report: Report, views: Sequence[str]) -> list[str]:
+    """List what did not run of some view that counts, in sentences; an algorithm or a defence stands for all its views.
+
+    Args:
+        report: the report of the audit.
+        views: names of the views that count.
+    """
+    return [str(item) for item in report.missing if not item.view or item.view in views]
 
 
 def blind(report: Report, limit: float, views: Sequence[str], secrets: Sequence[Secret]) -> list[str]:

@@ -1,14 +1,20 @@
-"""Noise of half the size that its plan counts, and noise of the planned size, by which `self_check` checks the audit.
+"""Noise of the planned size, and noise with a fault, by which `self_check` checks the audit.
 
-The plan of a defence states the noise, from which epsilon follows. The noise audit must flag the first alone.
+The plan of a defence states the noise, from which epsilon follows. The noise audit must flag all but noise as planned:
+noise of half the size, one deviate in all entries, noise that is cut at two deviations, and noise that two exchanges
+share.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from abc import abstractmethod
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from securefed._auditing.differential_privacy.noise_audit import NoiseAudit, audit_noise
+import numpy as np
+
+from securefed._auditing.differential_privacy.noise_audit import audit_noise
+from securefed._auditing.differential_privacy.noise_engine import NoiseAudit
 from securefed._tensors import Array, Tensors
 from securefed.defenses._base import Plan
 from securefed.defenses._chain import chain
@@ -39,8 +45,52 @@ class HalfGaussian(CentralGaussian):
         return super().release(total, replace(plan, privacy=quieter))
 
 
+class ChangedGaussian(CentralGaussian):
+    """Gaussian noise that is changed before it is added."""
+
+    @abstractmethod
+    def changed(self, noise: Array, deviation: float) -> Array:
+        """Return the noise of one tensor to add in place of that which was drawn."""
+
+    def release(self, total: Tensors, plan: Plan) -> dict[str, Array]:
+        """Draw the noise of a sum of zeros, change it, and add it."""
+        drawn = super().release({name: np.zeros_like(value) for name, value in total.items()}, plan)
+        deviations = self.distortion(plan, 1).released
+        return {name: total[name] + self.changed(drawn[name], deviations[name]) for name in total}
+
+
+class SharedDeviate(ChangedGaussian):
+    """One deviate in all entries of a tensor, so that differences of entries have no noise."""
+
+    def changed(self, noise: Array, deviation: float) -> Array:
+        return np.full_like(noise, noise.flat[0])
+
+
+class CutGaussian(ChangedGaussian):
+    """Noise that is cut at two deviations."""
+
+    def changed(self, noise: Array, deviation: float) -> Array:
+        return np.clip(noise, -2 * deviation, 2 * deviation)
+
+
+@dataclass(frozen=True)
+class ReusedGaussian(ChangedGaussian):
+    """Noise of which every draw serves two exchanges, so that their difference has none."""
+
+    kept: list[Array] = field(default_factory=list, compare=False, repr=False)
+
+    def changed(self, noise: Array, deviation: float) -> Array:
+        if self.kept:
+            return self.kept.pop()
+        self.kept.append(noise)
+        return noise
+
+
 PLANTED_NOISE: Final = (
     ("noise of half the planned size", HalfGaussian(_MULTIPLIER), True),
+    ("one deviate in all entries", SharedDeviate(_MULTIPLIER), True),
+    ("noise cut at two deviations", CutGaussian(_MULTIPLIER), True),
+    ("noise that two exchanges share", ReusedGaussian(_MULTIPLIER), True),
     ("noise of the planned size", CentralGaussian(_MULTIPLIER), False),
 )
 """A name, the noise, and whether the audit must flag it."""

@@ -122,13 +122,13 @@ def _verdict(cell: Cell) -> str:
 
 
 def check_noise() -> tuple[Checked, ...]:
-    """Let the noise audit judge noise of half the planned size, and noise of the planned size."""
+    """Let the noise audit judge noise with a fault, and noise as planned."""
     out = []
     for name, noise, to_flag in PLANTED_NOISE:
         found = audited(noise)
         epsilon = max(found.bound, found.tradeoff)  # two lower bounds on epsilon
         said = f"standard deviation at most {found.deviation:.2f} of the planned one, "
-        said += f"epsilon at least {epsilon:.2f} of {found.claimed:.2f}"
+        said += "; ".join([f"epsilon at least {epsilon:.2f} of {found.claimed:.2f}", *found.faults])
         out.append(Checked(name, None, found.flagged == to_flag, said))
     return tuple(out)
 

@@ -105,8 +105,9 @@ def audit(
             `secure_aggregation(survivor_change=...)` requires of them.
         membership: also ask which rows the target has, under every kind of noise (`membership_audit`).
         active: also attack with a server that chooses its broadcasts (view `active server`).
-        workers: processes; all cores by default. A script calls this under `if __name__ == "__main__":`, as everything
-            that starts processes; `workers=1` starts none.
+        workers: processes; all cores by default; `workers=1` starts none. Where an algorithm of the caller's is a class
+            of the main program, a script calls this under `if __name__ == "__main__":`; elsewhere everything then runs
+            in this process.
         progress: called before the first task and after every one.
         keep: folder for the results so far; the same audit, started again after an interruption, continues from them.
 

@@ -10,7 +10,7 @@ only the earlier audit tried it).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -68,8 +68,10 @@ AuditJson = Mapping[str, Any]
 """The JSON values of an `audit.json`."""
 
 
-def save(folder: Path, before: AuditJson, after: AuditJson) -> None:
+def save(folder: Path, before: AuditJson, after: AuditJson, allowed: Collection[str] = ()) -> None:
     """Write `comparison.html` and `comparison.json` into `folder`, which is created where there is none.
+
+    `allowed` names what may be missing from the later audit (`grown_leaks.growth`).
 
     Raises:
         StorageError: it cannot be written.
@@ -77,14 +79,15 @@ def save(folder: Path, before: AuditJson, after: AuditJson) -> None:
     with storage_errors(f"write into {folder}", "choose another folder with --out"):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "comparison.html").write_text(render(before, after), encoding="utf-8")
-        text = json.dumps(to_json(before, after), indent=1, allow_nan=False)
+        text = json.dumps(to_json(before, after, allowed), indent=1, allow_nan=False)
         (folder / "comparison.json").write_text(text + "\n", encoding="utf-8")
 
 
-def to_json(before: AuditJson, after: AuditJson) -> dict[str, Any]:
+def to_json(before: AuditJson, after: AuditJson, allowed: Collection[str] = ()) -> dict[str, Any]:
     """Convert everything on the page to JSON values.
 
-    `views` has the strongest attack of each audit, `cells` every attack, `growth` what `--fail-on-growth` fails for.
+    `views` has the strongest attack of each audit, `cells` every attack, `growth` what `--fail-on-growth` fails for
+    where the later audit may lack what `allowed` names.
     """
     return {
         "summary": summary(before, after),
@@ -95,7 +98,7 @@ def to_json(before: AuditJson, after: AuditJson) -> dict[str, Any]:
         "cells": [asdict(row) for row in compared.compare(before, after)],
         "costs": [row.to_json() for row in compared.compare_costs(before, after)],
         "membership": [asdict(row) for row in compared.compare_members(before, after)],
-        "growth": [str(reason) for reason in growth(before, after)],
+        "growth": [str(reason) for reason in growth(before, after, allowed)],
     }
 
 

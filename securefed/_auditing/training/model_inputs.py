@@ -10,9 +10,9 @@ through `present_as_tensors`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from math import prod
 from typing import Any
@@ -30,15 +30,23 @@ class InputLayout:
     Attributes:
         shapes: shape of one row of each input by name, in their order in the tensor.
         types: type of each input by name.
+        ranges: by name, the least and the largest value of inputs that are one whole number a row, such as a length.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
     types: Mapping[str, torch.dtype]
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, x: Mapping[str, Tensor]) -> InputLayout:
         """Return the layout of rows, given by name, each (rows, ...)."""
         return cls({name: tuple(v.shape[1:]) for name, v in x.items()}, {name: v.dtype for name, v in x.items()})
+
+    def covering(self, held: Sequence[Mapping[str, Tensor]]) -> InputLayout:
+        """Return the layout with the ranges of single whole numbers in all of these rows."""
+        single = [name for name in self.whole_numbers if prod(self.shapes[name]) == 1]
+        found = {name: torch.cat([x[name].reshape(-1) for x in held if name in x]) for name in single}
+        return replace(self, ranges={name: (int(v.min()), int(v.max())) for name, v in found.items() if len(v)})
 
     @property
     def columns(self) -> dict[str, slice]:
@@ -83,6 +91,17 @@ class InputLayout:
         }
 
 
+    def unpack_guess(self, x: Tensor) -> dict[str, Tensor]:
+        """Return the named inputs in rows that an attacker guesses: single whole numbers moved into their range.
+
+        A model that reads as many entries as a length says takes no length of 0.
+        """
+        return {
+            name: value.clamp(*self.ranges[name]) if name in self.ranges else value
+            for name, value in self.unpack(x).items()
+        }
+
+
 def present_as_tensors(module: nn.Module, layout: InputLayout | None) -> nn.Module:
     """Change a module, in place, to take rows as one tensor and to return its scores.
 
@@ -96,7 +115,7 @@ def present_as_tensors(module: nn.Module, layout: InputLayout | None) -> nn.Modu
     kind: Any = type(module)
 
     def forward(self: nn.Module, x: Tensor) -> Tensor:
-        given = kind.forward(self, x) if layout is None else kind.forward(self, **layout.unpack(x))
+        given = kind.forward(self, x) if layout is None else kind.forward(self, **layout.unpack_guess(x))
         return scores(given)
 
     module.__class__ = type(kind.__name__, (kind,), {"forward": forward})

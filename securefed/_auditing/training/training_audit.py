@@ -102,7 +102,8 @@ def audit_training(
     require(len(clients) >= 2, f"an audit needs at least 2 clients, not {len(clients)}; the others are the baseline")
     pairs = [_pair(f"client {index}", pair) for index, pair in enumerate(clients)]
     first = pairs[0][0]
-    layout = None if isinstance(first, Tensor) else InputLayout.of(first)
+    named_rows = [x for x, _ in pairs if not isinstance(x, Tensor)]
+    layout = None if isinstance(first, Tensor) else InputLayout.of(first).covering(named_rows)
     rows = [_rows(f"client {index}", pair, layout) for index, pair in enumerate(pairs)]
     held_out = None if population is None else _rows("population", _pair("population", population), layout)
     _check_shapes(rows, held_out)
