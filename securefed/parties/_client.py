@@ -27,6 +27,7 @@ from securefed._runtime.client_freezing import freeze, thaw
 from securefed._runtime.client_state import ClientNodeState, PendingUpload
 from securefed._runtime.ledger import Ledger, Limits
 from securefed._runtime.ledger_entries import DataUsage, LedgerEntries
+from securefed._runtime.privacy_cost import delta_of
 from securefed._tensors import Array, Tensors, decode, encode
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, ContradictionError, DataError, StorageError
@@ -320,7 +321,8 @@ class SumClient:
 
     def _limited(self, book: LedgerEntries | None) -> Ledger:
         unit = self.terms.plan.privacy.unit if self.terms.plan.privacy is not None else "client"
-        return Ledger.in_memory(Limits(epsilon=self.terms.epsilon, unit=unit), book)
+        limits = Limits(epsilon=self.terms.epsilon, delta=delta_of(self.terms.defense), unit=unit)
+        return Ledger.in_memory(limits, book)
 
 
 def _number(value: Any, what: str) -> float:

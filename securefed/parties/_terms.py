@@ -27,7 +27,7 @@ from securefed._messages import PartyId
 from securefed._public import Public
 from securefed._runtime.exchange_header import TRAIN
 from securefed._runtime.exchange_schedule import MAX_VOID
-from securefed._runtime.privacy_cost import cost_of
+from securefed._runtime.privacy_cost import epsilon_after
 from securefed._runtime.terms import Terms
 from securefed._tensors import Ring, TensorSpec, real_array
 from securefed.defenses._base import Defense, Plan
@@ -347,16 +347,14 @@ class SumTerms:
         raise ConfigError(f"epsilon={self.epsilon:g} limits noise, and {self.defense.name} adds {adds}")
 
     def epsilon_after(self, exchanges: int) -> float:
-        """Compute epsilon of this number of exchanges (attempts at a sum); infinite without noise, 0 before any.
+        """Compute epsilon of this number of exchanges (attempts at a sum), at the delta of the defence's noise.
+
+        Infinite without noise, 0 before any exchange.
 
         Raises:
             ConfigError: the defence adds noise that is not accounted for.
         """
-        if exchanges == 0:
-            return 0.0
-        cost = cost_of(self.defense, self.plan)
-        unit = self.plan.privacy.unit if self.plan.privacy is not None else "client"
-        return cost.epsilon(exchanges, unit=unit) if self.plan.noised else math.inf
+        return epsilon_after(self.defense, self.plan, exchanges)
 
 
 def power_of_two(least: float) -> float:
