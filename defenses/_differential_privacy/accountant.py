@@ -15,9 +15,10 @@ deviation z. With mu = sqrt(T) / z and Phi the normal distribution function, eps
 
 (Balle and Wang, ICML 2018, theorem 8), which is exact. Poisson sampling: privacy loss distributions, rounded upwards,
 by dp-accounting; below the delta that their floating point resolves (about 1e-14), Renyi divergences of the sampled
-Gaussian mechanism (Mironov, Talwar and Zhang, arXiv:1908.10530), by dp-accounting too. Cohorts of a fixed size: Renyi divergences of Wang, Balle and Kasiviswanathan (AISTATS 2019, theorem
-27), by dp-accounting: 100 of 10000 clients drawn without replacement are NOT Poisson sampling at rate .01. For ANY
-sampler that does not look at the data, `full` is a valid upper bound.
+Gaussian mechanism (Mironov, Talwar and Zhang, arXiv:1908.10530), by dp-accounting too. Cohorts of a fixed size: Renyi
+divergences of Wang, Balle and Kasiviswanathan (AISTATS 2019, theorem 27), by dp-accounting: 100 of 10000 clients drawn
+without replacement are NOT Poisson sampling at rate .01. For ANY sampler that does not look at the data, `full` is a
+valid upper bound.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _FINEST: Final = 0.3
 distribution has millions of points: every round counts in full instead, which is a valid upper bound."""
 _ORDERS: Final = tuple(sorted({*range(2, 129), *(int(order) for order in np.geomspace(128, 2**12, 40))}))
 """Renyi orders of Poisson sampling below the resolution of its loss distribution: integers, whose divergences are
-finite sums. With orders up to twice as large no epsilon tried fell by more than 4 %, and they take 1.6 times as long."""
+finite sums. With orders up to twice as large no epsilon that was tried fell by more than 4 %."""
 
 PLANNED_ROUNDS: Final = (1, 10, 30, 100)
 """Numbers of rounds for which a plan states epsilon."""

@@ -32,7 +32,8 @@ except ImportError:  # pragma: no cover - Windows
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock of a file, so that no other process that asks for it writes it; wait where another holds it.
 
-    The lock is a file of its own beside it, `.NAME.lock`; a symbolic link has the lock of the file behind it. The operating system frees it when the process ends.
+    The lock is a file of its own beside it, `.NAME.lock`; a symbolic link has the lock of the file behind it. The
+    operating system frees it when the process ends.
 
     Not promised: anything on a system without `fcntl` (Windows).
 

@@ -2,8 +2,8 @@
 
 Epsilon holds only for the sampling that its accountant was told: all clients in every round ("full"), a secret cohort
 of fixed size that the server draws (`FixedSizeSampling`), or a secret coin that each client tosses by itself
-(`PoissonSampling`, by the transform `poisson(rate)`). The checks run before the first round: `check_sampling` where terms
-are made, so that no plan counts a draw that no party makes, `check_privacy` in the server's round engine,
+(`PoissonSampling`, by the transform `poisson(rate)`). The checks run before the first round: `check_sampling` where
+terms are made, so that no plan counts a draw that no party makes, `check_privacy` in the server's round engine,
 `check_evaluation` where terms or an evaluation are made, `check_stateless_clients` at clients.
 """
 
@@ -103,9 +103,7 @@ def check_privacy(
     return isinstance(sampler, FixedSizeSampling)
 
 
-def check_sampling(
-    defense: Defense, public: Public, schedule: Schedule | None, algorithm: Algorithm[Any, Any]
-) -> None:
+def check_sampling(defense: Defense, public: Public, schedule: Schedule | None, algorithm: Algorithm[Any, Any]) -> None:
     """Check that clients are drawn as the defence's accountant assumes: no epsilon counts a draw that is not made.
 
     Args:
