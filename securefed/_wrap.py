@@ -21,7 +21,7 @@ from securefed.errors import ConfigError, DataError, RangeRefused
 from securefed.parties._result import SumResult
 from securefed.parties._server import SumServer
 from securefed.parties._simulation import play_round
-from securefed.parties._terms import SumTerms, power_of_two
+from securefed.parties._terms import SumTerms, changes_updates, power_of_two
 from securefed.parties._update import like
 
 T = TypeVar("T")
@@ -61,8 +61,9 @@ def secure_mean(
         In the clear exact to float64 rounding. An exact defence sums integers, so that the sum of updates and the sum
         of weights are rounded, and the mean divides one by the other: it is then within 6 times `TensorPlan.error` of
         the mean in the clear. (Weights are divided by the largest one rounded up to a power of two, so that their sum
-        is at least 1/2; their own rounding counts for at most twice that of the updates: 6 = 2 (1 + 2).) Under a clip
-        or noise, the sum of the clipped updates and the noise over the number of clients.
+        is at least 1/2; their own rounding counts for at most twice that of the updates: 6 = 2 (1 + 2). Equal ones are
+        not summed, and the error is that of the sum over the number of updates.) Under a clip or noise, the sum of the
+        clipped updates and the noise over the number of clients.
 
     Raises:
         DataError: no list of updates, or an empty one; other names or shapes, entries that are not finite, complex
@@ -125,16 +126,19 @@ def _simulate(
                 "whose mean is rounded; give one type, such as 0.0 for 0"
             )
     given = _weights(weights, len(arrays))
+    alike = given is None or len(set(given.tolist())) == 1  # equal weights need not be summed
+    if not alike and changes_updates(chosen):
+        raise ConfigError(f"{chosen.name} clips or noises every update alike; leave the weights out")
     # one round, which is not repeated where it is void, without a model to start from
     terms = SumTerms.like(
-        arrays[0], clients=len(arrays), defense=chosen, bounds=_bounds(arrays, bound), largest_weight=given.max(),
-        base=False, ring=ring, pipelined=False, rounds=1, max_void=1,
+        arrays[0], clients=len(arrays), defense=chosen, bounds=_bounds(arrays, bound),
+        largest_weight=None if given is None or alike else given.max(), base=False, ring=ring, pipelined=False,
+        rounds=1, max_void=1,
     )  # fmt: skip
-    if not terms.weighted and weights is not None and len(set(given.tolist())) > 1:
-        raise ConfigError(f"{chosen.name} clips or noises every update alike; leave the weights out")
-    # Where nothing is weighted, a client logs a warning for any weight but 1; equal weights mean the same as 1.
-    shares = given if terms.weighted else np.ones(len(arrays))
-    contributions = [{"update": u, "weight": float(w)} for u, w in zip(arrays, shares, strict=True)]
+    contributions: list[dict[str, Any]] = [{"update": update} for update in arrays]
+    if given is not None and not alike:
+        for contribution, weight in zip(contributions, given.tolist(), strict=True):
+            contribution["weight"] = weight
     return play_round(SumServer(terms), contributions)
 
 
@@ -149,10 +153,12 @@ def _arrays(index: int, update: Mapping[str, Any]) -> dict[str, Array]:
         raise DataError(f"update {index} must map names to arrays, as a state dict does; got {given}") from error
 
 
-def _weights(weights: Sequence[float] | None, count: int) -> Array:
-    """Return the weights of `count` updates, 1 for each by default; refuse wrong numbers of them and bad values."""
+def _weights(weights: Sequence[float] | None, count: int) -> Array | None:
+    """Return the weights of `count` updates, `None` without any; refuse wrong numbers of them and bad values."""
+    if weights is None:
+        return None
     try:
-        given = np.ones(count) if weights is None else np.asarray(weights, dtype=np.float64)
+        given = np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise DataError(f"weights must be numbers: {error}") from error
     if given.shape != (count,) or not np.isfinite(given).all() or (given < 0).any() or not given.any():

@@ -121,7 +121,7 @@ class SumClient:
         request: bytes,
         update: Update | None = None,
         *,
-        weight: Weight = 1.0,
+        weight: Weight | None = None,
         metrics: Mapping[str, float] | None = None,
         base: Mapping[str, Any] | None = None,
     ) -> bytes:
@@ -131,9 +131,9 @@ class SumClient:
             request: the bytes from the server.
             update: arrays or tensors by name, or a function that computes them, called only when they are due. Further
                 tensors that the terms keep local may be among them. Not looked at by requests that do not need it.
-            weight: the update's weight, at least 0 (number of rows), or a function that returns it, called after the
-                update was computed. Under a defence that clips or noises every client weighs the same: leave it out
-                (a number other than 1 is not summed, and a warning is logged).
+            weight: the update's weight, from 0 to the terms' `largest_weight` (number of rows), or a function that
+                returns it, called after the update was computed; 1 by default. Leave it out where the terms declare no
+                largest weight, as under noise: every client then weighs the same.
             metrics: by name, this client's metrics; all that the terms name.
             base: the model that the update was computed from, where the terms bind one.
 
@@ -144,7 +144,8 @@ class SumClient:
             MalformedError: the bytes are no message of this protocol.
             VersionRefused, TermsDiffer: the server speaks another version, or has other terms.
             ConfigError, DataError: the request needs the update, and it is missing, or of other names, shapes or types
-                than the terms. Nothing was answered; call again with the right one.
+                than the terms; or a weight is given, and the terms have none. Nothing was answered; call again with the
+                right one.
             StorageError: the state cannot be written. Nothing was answered.
         """
         message = self._read(request)
@@ -196,8 +197,8 @@ class SumClient:
         return Message.decode(unwrap(self.terms.digest, request, SERVER), claimed_sender=SERVER)
 
     def _contribute(
-        self, node: ClientNode, message: Message, update: Update | None, weight: Weight, metrics: Mapping[str, float],
-        base: Mapping[str, Any] | None,
+        self, node: ClientNode, message: Message, update: Update | None, weight: Weight | None,
+        metrics: Mapping[str, float], base: Mapping[str, Any] | None,
     ) -> Message:  # fmt: skip
         """Answer the request for the upload; what the caller gave is checked before the request is accepted."""
         if update is None:
@@ -209,13 +210,13 @@ class SumClient:
                 )
         model = self._model(base)
         self._base = None if model is None else model_digest(model)
-        weight, metrics = self._weight(weight), self._metrics(metrics)
+        due, metrics = self._weight(weight), self._metrics(metrics)
         if not callable(update):
             update = self._structure(update)
         begun = node.begin(message)
         if isinstance(begun, Message):
             return begun
-        return node.finish(begun, self._computed(node, begun, update, weight, metrics, model))
+        return node.finish(begun, self._computed(node, begun, update, due, metrics, model))
 
     def _computed(
         self, node: ClientNode, pending: PendingUpload, update: Update, weight: Weight, metrics: Mapping[str, float],
@@ -233,6 +234,11 @@ class SumClient:
             count = _number(weight(), "weight") if callable(weight) else weight
             if not 0 <= count < math.inf:
                 raise DataError(f"weight must be finite and at least 0; got {count!r}")
+            if count > self.terms.largest_weight:
+                _LOG.warning(
+                    "client %d: the weight %g is beyond the largest that the terms allow, %g; make them with "
+                    "largest_weight=%g", self.party, count, self.terms.largest_weight, count,
+                )  # fmt: skip
             relative = count / self.terms.largest_weight if self.terms.weighted else 1.0
             out: dict[str, Array] = {}
             for name, value in given.items():
@@ -273,21 +279,23 @@ class SumClient:
             raise ConfigError("a base is given, and the terms bind none; make them with base=True, or leave it out")
         return read_update(base, self.terms.shapes, "the base")
 
-    def _weight(self, weight: Weight) -> Weight:
-        """Read the weight, and log a warning where the terms do not sum it.
+    def _weight(self, weight: Weight | None) -> Weight:
+        """Read the weight, 1 by default.
 
-        It is no refusal: a client that refused a weight of 2 and answered with a weight of 1 would show the server
-        which of them it has.
+        Where the terms sum no weights, any that is given is refused, 1 too: a client that refused a weight of 2 and
+        answered with a weight of 1 would show the server which of them it has.
         """
-        if callable(weight):
-            return weight
-        given = _number(weight, "weight")
-        if not self.terms.weighted and given != 1.0:
-            _LOG.warning(
-                "client %d: these terms (%s) sum no weights, since under noise every client weighs the same; the "
-                "weight that is given is not used: leave it out", self.party, self.terms.defense.name,
-            )  # fmt: skip
-        return given
+        if weight is None:
+            return 1.0
+        if not self.terms.weighted:
+            remedy = (
+                "under noise or a clip every client weighs the same: leave weight out"
+                if self.terms.plan.privacy is not None
+                else "make them with SumTerms.like(..., largest_weight=...), the largest weight that a client may have, "
+                "or leave weight out"
+            )
+            raise ConfigError(f"a weight is given, and these terms ({self.terms.defense.name}) sum none; {remedy}")
+        return weight if callable(weight) else _number(weight, "weight")
 
     def _metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
         wanted = {name for name, _ in self.terms.metrics}

@@ -91,21 +91,18 @@ def test_an_adaptive_clip_learns_from_round_to_round_and_both_sides_plan_alike()
     assert norms[0] < norms[1] < norms[2]
 
 
-def test_a_weight_under_noise_is_not_summed_and_a_warning_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    """A refusal would show the server which weight a client has."""
+@pytest.mark.parametrize("weight", [500, 1, 1.0, lambda: 1.0])
+def test_a_weight_under_noise_is_refused_whatever_it_is(weight: Any) -> None:
+    """A client that refused a weight of 500 and answered with a weight of 1 would show the server which it has."""
     terms = private_terms(epsilon=1000.0)
-    mine = {i: {"update": UPDATES[i], "base": BASE, "weight": 500 if i == 1 else 1} for i in range(CLIENTS)}
-    assert play(SumServer(terms), parties(terms), mine, base=BASE).weight == CLIENTS
-    assert [record.message for record in caplog.records if "sum no weights" in record.message] == [
-        f"client 1: these terms ({terms.defense.name}) sum no weights, since under noise every client weighs the same; "
-        "the weight that is given is not used: leave it out"
-    ]
-
-
-def test_a_function_of_a_weight_is_not_summed_under_noise() -> None:
-    terms = private_terms()
-    mine = {i: {"update": UPDATES[i], "base": BASE, "weight": lambda: 500.0} for i in range(CLIENTS)}
-    assert play(SumServer(terms), parties(terms), mine, base=BASE).weight == CLIENTS
+    mine = {i: {"update": UPDATES[i], "base": BASE, "weight": weight} for i in range(CLIENTS)}
+    server, members = SumServer(terms), parties(terms)
+    with pytest.raises(ConfigError, match="every client weighs the same: leave weight out"):
+        play(server, members, mine, base=BASE)
+    replies = {i: members[i].receive(request, UPDATES[i], base=BASE) for i, request in server.outgoing.items()}
+    assert server.receive(replies) is None  # nothing was used up
+    with pytest.raises(ConfigError, match="leave largest_weight and metrics out"):
+        private_terms(largest_weight=500)
 
 
 SAMPLED_CLIENTS, RATE = 200, 0.25
