@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from securefed._hyperparameters import check_positive
-from securefed._tensors import Array, Layout, Ring, real_array
+from securefed._tensors import Array, Layout, Ring, is_torch, real_array
 from securefed.defenses._chain import Link, as_defense
 from securefed.defenses._fixed_point import check_ring
 from securefed.errors import ConfigError, DataError, RangeRefused
+from securefed.parties._precision import check_representable
 from securefed.parties._result import SumResult
 from securefed.parties._server import SumServer
 from securefed.parties._simulation import play_round
@@ -27,6 +28,8 @@ from securefed.parties._update import like
 T = TypeVar("T")
 _LARGEST = 1e300
 """Largest entry of an update; beyond it a sum of updates may overflow float64."""
+_EXACT = 2**53
+"""Up to it float64 holds every integer."""
 _SMALLEST = float(np.finfo(np.float32).tiny)
 """Smallest bound that is derived from updates: a tensor of zeros has no largest entry to derive one from."""
 
@@ -57,7 +60,8 @@ def secure_mean(
         ring: width in bits of the integers that exact defences sum.
 
     Returns:
-        The mean, in the updates' own types, dtypes and devices; integer tensors (counters) rounded to nearest.
+        The mean, in the updates' own types, dtypes and devices; integer tensors (counters) rounded to nearest. The mean
+        of booleans is the share of those that are true, in float64.
         In the clear exact to float64 rounding. An exact defence sums integers, so that the sum of updates and the sum
         of weights are rounded, and the mean divides one by the other: it is then within 6 times `TensorPlan.error` of
         the mean in the clear. (Weights are divided by the largest one rounded up to a power of two, so that their sum
@@ -72,7 +76,8 @@ def secure_mean(
             bounds of other names than the tensors', or no positive numbers; a ring of another width; no defence.
         RangeRefused: an entry beyond its bound.
         RoundVoid: fewer updates than the defence needs.
-        PlanError: the defence cannot keep its promise for these updates.
+        PlanError: the defence cannot keep its promise for these updates, or a bound is so far beyond a tensor's entries
+            that nothing of them would be left.
     """
     return _like(_simulate("secure_mean", updates, weights, defense, bound, ring).mean, updates[0])
 
@@ -93,13 +98,15 @@ def secure_sum(
         ring: as `secure_mean`.
 
     Returns:
-        The sum, in the updates' own types, dtypes and devices.
+        The sum, in the updates' own types, dtypes and devices; of booleans how many are true, in int64.
 
     Raises:
         DataError, ConfigError, RangeRefused, RoundVoid, PlanError: as `secure_mean`.
     """
     result = _simulate("secure_sum", updates, None, defense, bound, ring)
-    return _like({name: np.asarray(total) for name, total in result.total.items()}, updates[0])
+    totals = _like({name: np.asarray(total) for name, total in result.total.items()}, updates[0])
+    noised = result.plan.noised or result.plan.privacy is not None  # then no count is a whole number
+    return totals if noised else {name: _counted(total, updates[0][name]) for name, total in totals.items()}
 
 
 def _simulate(
@@ -136,21 +143,31 @@ def _simulate(
         rounds=1, max_void=1,
     )  # fmt: skip
     contributions: list[dict[str, Any]] = [{"update": update} for update in arrays]
-    if given is not None and not alike:
+    shares = [1.0] * len(arrays)
+    if terms.weighted and given is not None:
+        shares = [weight / terms.largest_weight for weight in given.tolist()]
         for contribution, weight in zip(contributions, given.tolist(), strict=True):
             contribution["weight"] = weight
+    check_representable(terms.plan, arrays, shares)
     return play_round(SumServer(terms), contributions)
 
 
 def _arrays(index: int, update: Mapping[str, Any]) -> dict[str, Array]:
     """Return the update of client `index` as NumPy arrays of real numbers; raise `DataError` where it is none."""
     try:
-        return {name: real_array(value, f"update {index}: {name!r}") for name, value in update.items()}
+        arrays = {name: real_array(value, f"update {index}: {name!r}") for name, value in update.items()}
     except (TypeError, ValueError, AttributeError) as error:
         if isinstance(error, DataError):
             raise
         given = type(update).__name__
         raise DataError(f"update {index} must map names to arrays, as a state dict does; got {given}") from error
+    for name, value in arrays.items():
+        if value.dtype.kind in "iu" and not _held_by_float64(value):
+            raise DataError(
+                f"update {index}: {name!r} holds integers beyond 2^53 that float64, in which sums are made, does not "
+                "hold; give floats, or differences from a number that all parties know"
+            )
+    return arrays
 
 
 def _weights(weights: Sequence[float] | None, count: int) -> Array | None:
@@ -192,6 +209,12 @@ def _bounds(updates: Sequence[Mapping[str, Array]], bound: float | Mapping[str, 
     return bounds
 
 
+def _held_by_float64(value: Array) -> bool:
+    """Tell whether float64 holds all integers of an array, which it does up to 2^53."""
+    large = value[(value > _EXACT) | (value < -_EXACT)]
+    return all(int(float(entry)) == entry for entry in large.tolist())
+
+
 def _largest_entry(value: Array) -> float:
     """Return the largest absolute entry; without `abs`, which overflows at the smallest integer of a type."""
     return max(float(value.max(initial=0)), -float(value.min(initial=0)))
@@ -199,3 +222,11 @@ def _largest_entry(value: Array) -> float:
 
 def _like(values: Mapping[str, Array], example: Mapping[str, T]) -> dict[str, T]:
     return {name: like(values[name], value) for name, value in example.items()}
+
+
+def _counted(total: T, example: T) -> T:
+    """Return a sum of booleans as int64, and any other sum as it is."""
+    if real_array(example, "an update").dtype.kind != "b":
+        return total
+    number: Any = total
+    return number.round().long() if is_torch(number) else np.rint(number).astype(np.int64)  # type: ignore[no-any-return]

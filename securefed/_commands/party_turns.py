@@ -152,8 +152,8 @@ def _check_given(mine: Contribution, terms: SumTerms) -> None:
         raise ConfigError(f"these terms weight updates; give --weight, a number of rows up to {terms.largest_weight:g}")
     if not terms.weighted and mine.weight is not None:
         raise ConfigError(
-            "a --weight is given, and these terms sum none: leave it out; updates are weighted where the terms are made "
-            "with `securefed party terms --largest-weight ROWS`"
+            "a --weight is given, and these terms sum none: leave it out; updates are weighted where the terms are "
+            "made with `securefed party terms --largest-weight ROWS`"
         )
     if terms.base and mine.base is None:
         raise ConfigError("these terms bind each round to a model; give --base, the file that you trained from")

@@ -33,6 +33,7 @@ from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, ContradictionError, DataError, StorageError
 from securefed.parties._envelope import header, unwrap
 from securefed.parties._external import BASE, no_model
+from securefed.parties._precision import lost_entirely
 from securefed.parties._terms import METRIC, UPDATE, WEIGHT, SumTerms, check_terms
 from securefed.parties._update import is_local, model_digest, read_update
 
@@ -95,6 +96,7 @@ class SumClient:
         self._ledger = self._limited(None) if self._own_ledger else ledger
         self._node: ClientNode | None = None
         self._base: bytes | None = None
+        self._said = False  # that nothing is left of a tensor, which is logged once
         if self._file is not None and (frozen := self._file.read()) is not None:
             self._restore(frozen)
 
@@ -248,9 +250,20 @@ class SumClient:
             out |= {f"{METRIC}{name}": np.asarray(metrics[name]) for name, _ in self.terms.metrics}
             if self.terms.weighted:
                 out[WEIGHT] = np.asarray(relative)
+            self._say_what_is_lost(pending, out)
             return node.state.committed, out  # the algorithm's state of a client of a sum is empty and stays as it is
         except Exception as error:
             return error
+
+    def _say_what_is_lost(self, pending: PendingUpload, out: Tensors) -> None:
+        """Log once that rounding leaves nothing of a tensor: in this client's own log, and it answers all the same."""
+        assert pending.state.session is not None
+        if not self._said and (lost := lost_entirely(pending.state.session.plan, out)):
+            self._said = True
+            _LOG.warning(
+                "client %d: all entries of %s are below half a step of fixed point, and are sent as zeros; make terms "
+                "with bounds near the entries", self.party, ", ".join(lost),
+            )  # fmt: skip
 
     def _structure(self, update: Mapping[str, Any]) -> dict[str, Array]:
         """Read an update; raise `DataError` where names, shapes or types are not those of the terms."""
@@ -291,8 +304,8 @@ class SumClient:
             remedy = (
                 "under noise or a clip every client weighs the same: leave weight out"
                 if self.terms.plan.privacy is not None
-                else "make them with SumTerms.like(..., largest_weight=...), the largest weight that a client may have, "
-                "or leave weight out"
+                else "make them with SumTerms.like(..., largest_weight=...), the largest weight of a client, or leave "
+                "weight out"
             )
             raise ConfigError(f"a weight is given, and these terms ({self.terms.defense.name}) sum none; {remedy}")
         return weight if callable(weight) else _number(weight, "weight")

@@ -167,7 +167,7 @@ class SumTerms:
         pipelined: bool = True,
         max_void: int = MAX_VOID,
     ) -> Self:
-        """Make terms for updates like an example, such as a `state_dict`.
+        """Make terms for updates like an example, such as a `state_dict`; booleans are summed as numbers, 0 and 1.
 
         Args:
             example: arrays or tensors by name; only names, shapes and whether they hold integers are read.
