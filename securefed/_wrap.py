@@ -14,19 +14,22 @@ from typing import Any, TypeVar
 import numpy as np
 
 from securefed._hyperparameters import check_positive
-from securefed._tensors import Array, Layout, Ring, real_array
+from securefed._tensors import Array, Layout, Ring, is_torch, real_array
 from securefed.defenses._chain import Link, as_defense
 from securefed.defenses._fixed_point import check_ring
 from securefed.errors import ConfigError, DataError, RangeRefused
+from securefed.parties._precision import check_representable
 from securefed.parties._result import SumResult
 from securefed.parties._server import SumServer
 from securefed.parties._simulation import play_round
-from securefed.parties._terms import SumTerms, power_of_two
+from securefed.parties._terms import SumTerms, changes_updates, power_of_two
 from securefed.parties._update import like
 
 T = TypeVar("T")
 _LARGEST = 1e300
 """Largest entry of an update; beyond it a sum of updates may overflow float64."""
+_EXACT = 2**53
+"""Up to it float64 holds every integer."""
 _SMALLEST = float(np.finfo(np.float32).tiny)
 """Smallest bound that is derived from updates: a tensor of zeros has no largest entry to derive one from."""
 
@@ -57,12 +60,14 @@ def secure_mean(
         ring: width in bits of the integers that exact defences sum.
 
     Returns:
-        The mean, in the updates' own types, dtypes and devices; integer tensors (counters) rounded to nearest.
+        The mean, in the updates' own types, dtypes and devices; integer tensors (counters) rounded to nearest. The mean
+        of booleans is the share of those that are true, in float64.
         In the clear exact to float64 rounding. An exact defence sums integers, so that the sum of updates and the sum
         of weights are rounded, and the mean divides one by the other: it is then within 6 times `TensorPlan.error` of
         the mean in the clear. (Weights are divided by the largest one rounded up to a power of two, so that their sum
-        is at least 1/2; their own rounding counts for at most twice that of the updates: 6 = 2 (1 + 2).) Under a clip
-        or noise, the sum of the clipped updates and the noise over the number of clients.
+        is at least 1/2; their own rounding counts for at most twice that of the updates: 6 = 2 (1 + 2). Equal ones are
+        not summed, and the error is that of the sum over the number of updates.) Under a clip or noise, the sum of the
+        clipped updates and the noise over the number of clients.
 
     Raises:
         DataError: no list of updates, or an empty one; other names or shapes, entries that are not finite, complex
@@ -71,7 +76,8 @@ def secure_mean(
             bounds of other names than the tensors', or no positive numbers; a ring of another width; no defence.
         RangeRefused: an entry beyond its bound.
         RoundVoid: fewer updates than the defence needs.
-        PlanError: the defence cannot keep its promise for these updates.
+        PlanError: the defence cannot keep its promise for these updates, or a bound is so far beyond a tensor's entries
+            that nothing of them would be left.
     """
     return _like(_simulate("secure_mean", updates, weights, defense, bound, ring).mean, updates[0])
 
@@ -92,13 +98,15 @@ def secure_sum(
         ring: as `secure_mean`.
 
     Returns:
-        The sum, in the updates' own types, dtypes and devices.
+        The sum, in the updates' own types, dtypes and devices; of booleans how many are true, in int64.
 
     Raises:
         DataError, ConfigError, RangeRefused, RoundVoid, PlanError: as `secure_mean`.
     """
     result = _simulate("secure_sum", updates, None, defense, bound, ring)
-    return _like({name: np.asarray(total) for name, total in result.total.items()}, updates[0])
+    totals = _like({name: np.asarray(total) for name, total in result.total.items()}, updates[0])
+    noised = result.plan.noised or result.plan.privacy is not None  # then no count is a whole number
+    return totals if noised else {name: _counted(total, updates[0][name]) for name, total in totals.items()}
 
 
 def _simulate(
@@ -125,34 +133,49 @@ def _simulate(
                 "whose mean is rounded; give one type, such as 0.0 for 0"
             )
     given = _weights(weights, len(arrays))
+    alike = given is None or len(set(given.tolist())) == 1  # equal weights need not be summed
+    if not alike and changes_updates(chosen):
+        raise ConfigError(f"{chosen.name} clips or noises every update alike; leave the weights out")
     # one round, which is not repeated where it is void, without a model to start from
     terms = SumTerms.like(
-        arrays[0], clients=len(arrays), defense=chosen, bounds=_bounds(arrays, bound), largest_weight=given.max(),
-        base=False, ring=ring, pipelined=False, rounds=1, max_void=1,
+        arrays[0], clients=len(arrays), defense=chosen, bounds=_bounds(arrays, bound),
+        largest_weight=None if given is None or alike else given.max(), base=False, ring=ring, pipelined=False,
+        rounds=1, max_void=1,
     )  # fmt: skip
-    if not terms.weighted and weights is not None and len(set(given.tolist())) > 1:
-        raise ConfigError(f"{chosen.name} clips or noises every update alike; leave the weights out")
-    # Where nothing is weighted, a client logs a warning for any weight but 1; equal weights mean the same as 1.
-    shares = given if terms.weighted else np.ones(len(arrays))
-    contributions = [{"update": u, "weight": float(w)} for u, w in zip(arrays, shares, strict=True)]
+    contributions: list[dict[str, Any]] = [{"update": update} for update in arrays]
+    shares = [1.0] * len(arrays)
+    if terms.weighted and given is not None:
+        shares = [weight / terms.largest_weight for weight in given.tolist()]
+        for contribution, weight in zip(contributions, given.tolist(), strict=True):
+            contribution["weight"] = weight
+    check_representable(terms.plan, arrays, shares)
     return play_round(SumServer(terms), contributions)
 
 
 def _arrays(index: int, update: Mapping[str, Any]) -> dict[str, Array]:
     """Return the update of client `index` as NumPy arrays of real numbers; raise `DataError` where it is none."""
     try:
-        return {name: real_array(value, f"update {index}: {name!r}") for name, value in update.items()}
+        arrays = {name: real_array(value, f"update {index}: {name!r}") for name, value in update.items()}
     except (TypeError, ValueError, AttributeError) as error:
         if isinstance(error, DataError):
             raise
         given = type(update).__name__
         raise DataError(f"update {index} must map names to arrays, as a state dict does; got {given}") from error
+    for name, value in arrays.items():
+        if value.dtype.kind in "iu" and not _held_by_float64(value):
+            raise DataError(
+                f"update {index}: {name!r} holds integers beyond 2^53 that float64, in which sums are made, does not "
+                "hold; give floats, or differences from a number that all parties know"
+            )
+    return arrays
 
 
-def _weights(weights: Sequence[float] | None, count: int) -> Array:
-    """Return the weights of `count` updates, 1 for each by default; refuse wrong numbers of them and bad values."""
+def _weights(weights: Sequence[float] | None, count: int) -> Array | None:
+    """Return the weights of `count` updates, `None` without any; refuse wrong numbers of them and bad values."""
+    if weights is None:
+        return None
     try:
-        given = np.ones(count) if weights is None else np.asarray(weights, dtype=np.float64)
+        given = np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise DataError(f"weights must be numbers: {error}") from error
     if given.shape != (count,) or not np.isfinite(given).all() or (given < 0).any() or not given.any():
@@ -186,6 +209,12 @@ def _bounds(updates: Sequence[Mapping[str, Array]], bound: float | Mapping[str, 
     return bounds
 
 
+def _held_by_float64(value: Array) -> bool:
+    """Tell whether float64 holds all integers of an array, which it does up to 2^53."""
+    large = value[(value > _EXACT) | (value < -_EXACT)]
+    return all(int(float(entry)) == entry for entry in large.tolist())
+
+
 def _largest_entry(value: Array) -> float:
     """Return the largest absolute entry; without `abs`, which overflows at the smallest integer of a type."""
     return max(float(value.max(initial=0)), -float(value.min(initial=0)))
@@ -193,3 +222,11 @@ def _largest_entry(value: Array) -> float:
 
 def _like(values: Mapping[str, Array], example: Mapping[str, T]) -> dict[str, T]:
     return {name: like(values[name], value) for name, value in example.items()}
+
+
+def _counted(total: T, example: T) -> T:
+    """Return a sum of booleans as int64, and any other sum as it is."""
+    if real_array(example, "an update").dtype.kind != "b":
+        return total
+    number: Any = total
+    return number.round().long() if is_torch(number) else np.rint(number).astype(np.int64)  # type: ignore[no-any-return]

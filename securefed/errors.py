@@ -125,6 +125,14 @@ class IdentityChangedError(ConfigError):
     """
 
 
+class PrecisionWarning(UserWarning):
+    """The stated error of a sum is larger than the sum itself, so that its digits mean nothing; given once a run.
+
+    What to do: declare bounds near the largest entries, and a largest weight near the weights; or take a ring of 64
+    bits, or an exact defence.
+    """
+
+
 class TranscriptError(SecureFedError):
     """A transcript does not hold what a view or an attack needs.
 

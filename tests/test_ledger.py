@@ -226,6 +226,27 @@ def test_two_runs_at_once_share_one_ledger(tmp_path: Path) -> None:
         assert ledger.spent.exchanges == 3
 
 
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_symbolic_link_leads_to_the_one_ledger(tmp_path: Path, sealed: bool) -> None:
+    seal = Seal(bytes(32), tmp_path / "anchor-link") if sealed else None
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "anchor-link").symlink_to(tmp_path / "elsewhere" / "anchor")
+    limits, real = Limits(exchanges=3), tmp_path / "elsewhere" / "ledger"
+    ledger_at(real, limits, seal=seal)
+    (tmp_path / "link").symlink_to(real)
+    (tmp_path / "linked").symlink_to(tmp_path / "link")
+    for number, path in enumerate((tmp_path / "linked", real, tmp_path / "link")):
+        assert Ledger.open(path, limits, seal).charge("run", number, GAUSSIAN)
+    for path in (tmp_path / "linked", real, tmp_path / "link"):
+        with pytest.raises(BudgetSpent):
+            Ledger.open(path, limits, seal).charge("run", 3, GAUSSIAN)
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "linked").is_symlink()
+    assert (tmp_path / "anchor-link").is_symlink()
+    assert {entry.name for entry in (tmp_path / "elsewhere").iterdir()} == (
+        {"ledger", ".ledger.lock"} | ({"anchor"} if sealed else set())
+    )
+
+
 def test_in_memory_it_counts_the_same(tmp_path: Path) -> None:
     disk, memory = ledger_at(tmp_path / "ledger"), Ledger.in_memory()
     for number, cost in enumerate((GAUSSIAN, SKELLAM, DP_SGD, GAUSSIAN)):

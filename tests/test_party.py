@@ -259,10 +259,35 @@ def test_mistakes_are_named_with_what_to_do(here: Path) -> None:
     server()
     bare = (*nowhere, 0, "--identity", "0.key")
     assert "give --update FILE" in party(*bare, code=2)
-    assert "lacks 'b'" in party(*bare, "--update", small(), code=2)
+    assert "these terms weight updates; give --weight" in party(*bare, "--update", small(), code=2)
+    assert "lacks 'b'" in party(*bare, "--update", small(), "--weight", 5, code=2)
     (empty := Path("elsewhere")).mkdir()
     assert "0.state, give --state" in contribute(0, "--state", empty / "client-0.state", code=2)
     assert "is answered" in contribute(0)  # positive control: nothing was used up
+
+
+def test_terms_without_a_largest_weight_take_no_weight(here: Path) -> None:
+    party("terms", "alike.json", "--like", "update-0.npz", "--clients", 3, "--no-base")
+    Path("other").mkdir()
+
+    def turn(client: int, *more: Any, code: int = 0) -> str:
+        return party("contribute", "other", "--terms", "alike.json", "--party", client, *more, code=code)
+
+    for stage in range(3):
+        shown = party("sum", "other", "--terms", "alike.json", "--state", "other.state")
+        for client in range(3):
+            given = ("--update", next(Path.cwd().glob(f"update-{client}.*")))
+            if stage == 2:
+                refused = turn(client, *given, "--weight", 1, code=2)
+                assert "leave it out" in refused and "--largest-weight ROWS" in refused
+            turn(client, *given)
+    for _ in range(2):
+        shown = party("sum", "other", "--terms", "alike.json", "--state", "other.state")
+        if "complete" not in shown:
+            for client in range(3):
+                turn(client)
+    mean = read_arrays(Path("other/round-1-mean.npz"))
+    np.testing.assert_allclose(mean["w"], np.mean([update["w"] for update in UPDATES], axis=0), atol=1e-9)
 
 
 def test_a_client_is_told_when_the_round_is_complete(here: Path) -> None:

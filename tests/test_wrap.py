@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from securefed import chain, secure_mean, secure_sum
 from securefed.defenses import clip, gaussian, skellam
 from securefed.defenses._homomorphic import InsecurePaillier
 from securefed.defenses._secure_aggregation import secure_aggregation
-from securefed.errors import ConfigError, DataError, RangeRefused
+from securefed.errors import ConfigError, DataError, PlanError, PrecisionWarning, RangeRefused
 from securefed.parties import SumTerms
 
 RNG = np.random.default_rng(0)
@@ -216,3 +218,60 @@ def test_a_generator_of_updates_and_a_bound_in_words_are_refused_by_name() -> No
         secure_mean((update for update in UPDATES), None, chain())  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="the bound of 'w' must be a positive, finite number; got '1'"):
         secure_mean(UPDATES, None, chain(), bound="1")  # type: ignore[arg-type]
+
+
+BOOLEANS = {
+    "numpy": (np.array, np.int64, np.float64),
+    "torch": (torch.tensor, torch.int64, torch.float64),
+}
+
+
+@pytest.mark.parametrize("name", BOOLEANS)
+@pytest.mark.parametrize("defense", [chain(), secure_aggregation()])
+def test_booleans_are_counted_and_their_mean_is_a_share(name: str, defense: Any) -> None:
+    """The sum of three True came back as True, and the mean of two of three as True."""
+    make, count, share = BOOLEANS[name]
+    updates = [{"flag": make(values)} for values in ([True, True, False], [True, False, False], [True, True, False])]
+    total, mean = secure_sum(updates, defense)["flag"], secure_mean(updates, defense=defense)["flag"]
+    assert (total.dtype, mean.dtype) == (count, share)
+    assert total.tolist() == [3, 2, 0]
+    np.testing.assert_allclose(mean, [1, 2 / 3, 0], atol=1e-12)
+    weighted = secure_mean(updates, [1, 2, 5], defense)["flag"]
+    np.testing.assert_allclose(weighted, [1, 6 / 8, 0], atol=1e-12)
+    noised = secure_sum(updates, chain(clip(9.0), gaussian(1.0), defense))["flag"]
+    assert noised.dtype == share  # no whole numbers
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ([np.array([100], np.int8)] * 3, "300, which int8 does not"),
+        ([np.array([200], np.uint8)] * 3, "600, which uint8 does not"),
+        ([np.array([6e4], np.float16)] * 3, "180000, which float16 does not"),
+        ([np.array([2**53 + 1]), np.array([0]), np.array([0])], r"update 0: 'x' holds integers beyond 2\^53"),
+    ],
+)
+def test_no_sum_comes_back_in_a_type_that_does_not_hold_it(values: Any, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        secure_sum([{"x": value} for value in values], secure_aggregation())
+
+
+@pytest.mark.parametrize("make", [secure_mean, secure_sum])
+@pytest.mark.parametrize("ring", [32, 64])
+def test_a_bound_that_leaves_nothing_of_the_updates_is_refused(make: Any, ring: Any) -> None:
+    """Ones under a bound of 1e19 came back as zeros."""
+    bound = 1e19 if ring == 64 else 1e10
+    updates = [{"w": np.ones(3), "still": np.zeros(2)}] * 3
+    with pytest.raises(PlanError, match=r"'w' has entries up to 1, .* nothing of it would be left"):
+        make(updates, defense=secure_aggregation(), bound=bound, ring=ring)
+    with pytest.raises(PlanError, match="'w' has entries"):  # of one tensor too
+        make(updates, defense=secure_aggregation(), bound={"w": bound, "still": 1.0}, ring=ring)
+    found = make(updates, defense=secure_aggregation(), bound={"w": 1.0, "still": bound}, ring=ring)
+    assert not found["still"].any() and (found["w"] > 0.9).all()
+
+
+def test_a_mean_whose_error_exceeds_it_is_said_by_name() -> None:
+    updates = [{"w": np.full(3, value)} for value in (1.0, -1.0, 0.3)]
+    with pytest.warns(PrecisionWarning, match="larger than the mean or sum itself: w "):
+        secure_mean(updates, defense=secure_aggregation(), bound=3e17)
+    assert not secure_mean([{"w": np.zeros(3)}] * 3, defense=secure_aggregation(), bound=1e19)["w"].any()

@@ -36,7 +36,8 @@ NETWORKS = {"wide CNN": ((1, 28, 28), 491), "CNN on 3x64x64": ((3, 64, 64), 64),
 1x28x28 it holds 31,258, and 206,755 with a hidden layer of 491. The update that is protected is as large as that of the
 first two."""
 JUDGED = "wide CNN"
-NEAR = {"bounds": 8.0, "largest_weight": 1024}
+WEIGHTED = {"largest_weight": 1024}
+NEAR = {"bounds": 8.0, **WEIGHTED}
 """Declared sizes near those of the update, which 32 bits and encryption need."""
 LARGE, ENTRIES, LOST = 1000, 100_000, 0.1
 SPARSE = secure_aggregation(graph="auto", adversarial=0.1, dropouts=LOST)
@@ -69,9 +70,9 @@ def _loop() -> list[Row]:
     epochs = {words: float(np.median(found)) for words, found in trained.items()}
     identities = Identities.generate(CLIENTS)
     for words, defense, more, clients in (
-        ("secure aggregation", secure_aggregation(), {}, CLIENTS),
+        ("secure aggregation", secure_aggregation(), WEIGHTED, CLIENTS),
         ("secure aggregation, 32 bits", secure_aggregation(), {**NEAR, "ring": 32}, CLIENTS),
-        ("secure aggregation, active", secure_aggregation(identities=identities), {}, CLIENTS),
+        ("secure aggregation, active", secure_aggregation(identities=identities), WEIGHTED, CLIENTS),
         ("CKKS", ckks(), NEAR, FEW),
         ("Paillier", paillier(), {**NEAR, "ring": 32}, FEW),
     ):

@@ -26,7 +26,8 @@ def pages() -> dict[str, str]:
     lines = [
         "# Errors by name",
         "",
-        "Every error that this package raises on purpose is a `securefed.errors.SecureFedError`. Its message says",
+        "Every error that this package raises on purpose is a `securefed.errors.SecureFedError`,",
+        "and its one warning is a `PrecisionWarning`. A message says",
         "what was given, what is allowed and what to do. Nothing is clipped, dropped or weakened in place of an error.",
         "",
     ]

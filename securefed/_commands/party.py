@@ -67,7 +67,8 @@ def identity(
     epilog="Examples:\n\nsecurefed party terms terms.json --like update.csv --no-base --clients 3 "
     "--identity 0=north.key.pub --identity 1=south.key.pub --identity 2=west.key.pub\n\n"
     "securefed party terms terms.json --like update.npz --clients 5 --bound 8\n\n"
-    "securefed party terms terms.json --like model.safetensors --clients 5 --local '*running_*' --rounds 10\n\n"
+    "securefed party terms terms.json --like model.safetensors --clients 5 --local '*running_*' --rounds 10 "
+    "--largest-weight 5000\n\n"
     "securefed party terms terms.json --like update.npz --clients 5 --defense ddp --defense-set clip_norm=1 "
     "--defense-set noise_multiplier=1"
 )
@@ -92,7 +93,10 @@ def terms(
             help="Largest absolute entry of an update: a number, or NAME=NUMBER; repeatable. 2^20 by default."
         ),
     ] = None,
-    largest_weight: Annotated[float, typer.Option(help="Largest weight of a client (its number of rows).")] = 2.0**20,
+    largest_weight: Annotated[
+        float | None,
+        typer.Option(help="Largest weight of a client (its number of rows); without it updates are not weighted."),
+    ] = None,
     metric: Annotated[
         list[str] | None, typer.Option(help="Name of a number that is summed beside the update; repeatable.")
     ] = None,
@@ -145,7 +149,10 @@ def contribute(
     update: Annotated[
         Path | None, typer.Option(help="This site's .npz, .safetensors or .csv; read when a request asks for it.")
     ] = None,
-    weight: Annotated[float, typer.Option(help="Its weight, the number of rows behind it.")] = 1.0,
+    weight: Annotated[
+        float | None,
+        typer.Option(help="Its weight, the number of rows behind it, where the terms name a largest one."),
+    ] = None,
     metric: Annotated[list[str] | None, typer.Option(help="NAME=NUMBER, as the terms name them; repeatable.")] = None,
     base: Annotated[Path | None, typer.Option(help="The model that the update was computed from.")] = None,
     identity: Annotated[Path | None, typer.Option(help="This site's private identity (`party identity`).")] = None,

@@ -31,13 +31,13 @@ class Contribution:
 
     Attributes:
         update: arrays by name; `None` where none is given.
-        weight: its weight in the mean, such as its number of rows.
+        weight: its weight in the mean, such as its number of rows; `None` where the terms name no largest weight.
         metrics: numbers that are summed beside the update, by name.
         base: the model that it was computed from; `None` without one.
     """
 
     update: Mapping[str, Any] | None = None
-    weight: float = 1.0
+    weight: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     base: Mapping[str, Any] | None = None
 
@@ -111,7 +111,15 @@ def answer(at: Exchange, party: int, keys: Keys, mine: Contribution) -> list[str
 
 def _check_given(mine: Contribution, terms: SumTerms) -> None:
     if mine.update is None:
-        raise ConfigError("this request asks for the contribution; give --update FILE, and --weight (number of rows)")
+        weight = ", and --weight (number of rows)" if terms.weighted else ""
+        raise ConfigError(f"this request asks for the contribution; give --update FILE{weight}")
+    if terms.weighted and mine.weight is None:
+        raise ConfigError(f"these terms weight updates; give --weight, a number of rows up to {terms.largest_weight:g}")
+    if not terms.weighted and mine.weight is not None:
+        raise ConfigError(
+            "a --weight is given, and these terms sum none: leave it out; updates are weighted where the terms are "
+            "made with `securefed party terms --largest-weight ROWS`"
+        )
     if terms.base and mine.base is None:
         raise ConfigError("these terms bind each round to a model; give --base, the file that you trained from")
 
@@ -131,15 +139,16 @@ def _out_of_range(mine: Contribution, terms: SumTerms) -> list[str]:
     update = read_update(mine.update, terms.shapes, "the update")
     if odd := [name for name, value in update.items() if not np.isfinite(value).all()]:
         return [f"Your update holds values that are not finite in {odd[0]!r}: you sit out, and the round is repeated."]
-    share = mine.weight / terms.largest_weight if terms.weighted else 1.0
+    weight = 1.0 if mine.weight is None else mine.weight
+    share = weight / terms.largest_weight if terms.weighted else 1.0
     largest = {name: np.abs(value).max(initial=0) * share for name, value in update.items()}
     if far := [tensor for tensor in terms.tensors if not terms.differences and largest[tensor.name] > tensor.bound]:
         return [
             f"Your update exceeds the bound {far[0].bound:g} of {far[0].name!r}; the round is repeated with "
             "twice that, and again until the update fits."
         ]
-    if terms.weighted and not 0 <= mine.weight <= terms.largest_weight:
-        return [f"Your weight {mine.weight:g} is not from 0 to {terms.largest_weight:g} (the terms'): you sit out."]
+    if terms.weighted and not 0 <= weight <= terms.largest_weight:
+        return [f"Your weight {weight:g} is not from 0 to {terms.largest_weight:g} (the terms'): you sit out."]
     return []
 
 

@@ -121,6 +121,9 @@ def _without_waiting(path: str, flags: int) -> int:
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file under a temporary name and rename it, so that no reader sees half of it; leave equal bytes.
 
+    A symbolic link is replaced and not followed: other sites write into the exchange folder, and a link of theirs would
+    name a file outside it.
+
     Raises:
         StorageError: the path cannot be written.
     """

@@ -30,7 +30,7 @@ from typing import Any, Final
 
 from securefed._commands.named_run import NamedRun
 from securefed._persistence.file_errors import storage_errors
-from securefed._runtime.privacy_cost import cost_of
+from securefed._runtime.privacy_cost import epsilon_after
 from securefed.defenses._base import Defense, Plan
 from securefed.errors import ConfigError
 
@@ -106,7 +106,7 @@ def shortfalls(required: Requirements, defense: Defense, plan: Plan, rounds: int
     if required.threshold is not None and plan.threshold < required.threshold:
         out.append(f"a sum opens with {plan.threshold} survivors, and at least {required.threshold} are required")
     if required.epsilon is not None:
-        spent = cost_of(defense, plan).epsilon(rounds) if plan.noised else float("inf")
+        spent = epsilon_after(defense, plan, rounds)
         if spent > required.epsilon:
             out.append(f"epsilon is {spent:.3g} after {rounds} rounds, and at most {required.epsilon:g} is required")
     if required.error is not None:

@@ -249,21 +249,27 @@ def write_atomically(path: Path, data: bytes, kind: str) -> None:
     """Write a file under a temporary name, rename it to `path`, and put both on disk, readable by its owner only.
 
     Args:
-        path: the file; its folder is made if there is none.
+        path: the file; its folder is made if there is none. Of a symbolic link the file that it points to is replaced.
         data: the content.
         kind: what the file is, for the error.
 
     Raises:
         StorageError: the file cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.part")
+    place = behind_links(path)
+    temporary = place.with_name(f".{place.name}.{os.urandom(8).hex()}.part")
     try:
         _write_new(temporary, data)
-        temporary.replace(path)
-        sync_folder(path.parent)
+        temporary.replace(place)
+        sync_folder(place.parent)
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise StorageError(f"cannot write {kind} {path}: {error.strerror}; choose another path") from error
+
+
+def behind_links(path: Path) -> Path:
+    """Return the file that a path leads to through symbolic links; renaming a file over a link would leave two."""
+    return Path(os.path.realpath(path))
 
 
 def sync_folder(folder: Path) -> None:

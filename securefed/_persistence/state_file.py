@@ -19,7 +19,7 @@ from pathlib import Path
 from securefed._persistence import container
 from securefed._persistence.file_errors import storage_errors
 from securefed._persistence.packing import from_bytes
-from securefed._persistence.sealing import Seal
+from securefed._persistence.sealing import Seal, behind_links
 from securefed.errors import StorageError
 
 try:
@@ -32,7 +32,8 @@ except ImportError:  # pragma: no cover - Windows
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock of a file, so that no other process that asks for it writes it; wait where another holds it.
 
-    The lock is a file of its own beside it, `.NAME.lock`. The operating system frees it when the process ends.
+    The lock is a file of its own beside it, `.NAME.lock`; a symbolic link has the lock of the file behind it. The
+    operating system frees it when the process ends.
 
     Not promised: anything on a system without `fcntl` (Windows).
 
@@ -42,7 +43,8 @@ def locked(path: Path) -> Iterator[None]:
     if os.name != "posix":
         yield
         return
-    with path.with_name(f".{path.name}.lock").open("ab") as file:
+    place = behind_links(path)
+    with place.with_name(f".{place.name}.lock").open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

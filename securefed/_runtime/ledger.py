@@ -15,9 +15,9 @@ Guarantees: a charge is on disk before `charge` returns, so a contribution compu
 happens to the process. The same exchange of the same run counts once. A charge beyond a limit is refused. If the file
 is lost, the operator has to state what was spent.
 Not guaranteed: that the file is the newest, unless it is sealed (encrypted, `Seal`) with an anchor of its own, a small
-file elsewhere that remembers the newest version; anything if there is a second ledger of the same data; a correct count
-if two processes charge one ledger at the same time on a system without `fcntl` (Windows). A ledger in memory is as
-recent as the checkpoint that holds it.
+file elsewhere that remembers the newest version; anything if there is a second ledger of the same data, such as a copy
+or a hard link (a symbolic link leads to the one ledger); a correct count if two processes charge one ledger at the same
+time on a system without `fcntl` (Windows). A ledger in memory is as recent as the checkpoint that holds it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 Epsilon holds only for the sampling that its accountant was told: all clients in every round ("full"), a secret cohort
 of fixed size that the server draws (`FixedSizeSampling`), or a secret coin that each client tosses by itself
-(`PoissonSampling`, by the transform `poisson(rate)`). The checks run before the first round: `check_privacy` in the
-server's round engine, `check_evaluation` where terms or an evaluation are made, `check_stateless_clients` at clients.
+(`PoissonSampling`, by the transform `poisson(rate)`). The checks run before the first round: `check_sampling` where
+terms are made, so that no plan counts a draw that no party makes, `check_privacy` in the server's round engine,
+`check_evaluation` where terms or an evaluation are made, `check_stateless_clients` at clients.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from securefed._persistence.packing import pack
 from securefed._public import Public
 from securefed._runtime.client_sampling import Schedule, check_sampler, revealed_scalars
+from securefed._runtime.privacy_cost import delta_of
 from securefed.algorithms._base import Algorithm
 from securefed.algorithms._capabilities import SupportsPrivacyCost, supports
 from securefed.defenses._base import Defense, Plan
@@ -89,12 +91,7 @@ def check_privacy(
             a budget, but the defence adds no noise.
     """
     sampler = sampler_of(defense)
-    tossed = _coins(defense)
-    if tossed is not None:
-        _check_coins(tossed, public, schedule, algorithm)
-    # Where the clients toss the very coins that the accountant counts on, the server draws no cohort.
-    if not (isinstance(sampler, PoissonSampling) and sampler == tossed):
-        check_sampler(sampler, public, schedule, algorithm)
+    check_sampling(defense, public, schedule, algorithm)
     if budget is not None and not plan.noised:
         raise ConfigError(
             f"a budget of epsilon {budget.epsilon:g} counts the defence's noise, and {plan.defense!r} adds none; put "
@@ -102,8 +99,28 @@ def check_privacy(
             "one of its own, `epsilon`)"
         )
     if budget is not None:
-        _check_budget(budget, plan, sampler, _delta(defense))
+        _check_budget(budget, plan, sampler, delta_of(defense))
     return isinstance(sampler, FixedSizeSampling)
+
+
+def check_sampling(defense: Defense, public: Public, schedule: Schedule | None, algorithm: Algorithm[Any, Any]) -> None:
+    """Check that clients are drawn as the defence's accountant assumes: no epsilon counts a draw that is not made.
+
+    Args:
+        defense: the chain of the run.
+        public: the public facts.
+        schedule: a fixed choice of cohorts by the caller; `None` for a random one.
+        algorithm: the run's algorithm.
+
+    Raises:
+        ConfigError: the federation draws cohorts otherwise, or reveals them.
+    """
+    sampler, tossed = sampler_of(defense), _coins(defense)
+    if tossed is not None:
+        _check_coins(tossed, public, schedule, algorithm)
+    # Where the clients toss the very coins that the accountant counts on, the server draws no cohort.
+    if not (isinstance(sampler, PoissonSampling) and sampler == tossed):
+        check_sampler(sampler, public, schedule, algorithm)
 
 
 def samples_clients(defense: Defense) -> bool:
@@ -159,8 +176,3 @@ def _check_budget(budget: Budget, plan: Plan, sampler: Sampler, delta: float) ->
             f"{planned:g} ({sampler}) and its plan counts epsilon {dict(plan.epsilon)}; make the budget with the "
             "mechanism's own budget(...)"
         )
-
-
-def _delta(defense: Defense) -> float:
-    """Return delta of the defence's noise, at which its plan states epsilon; only noises have one."""
-    return float(next(t.delta for t in defense.transforms if hasattr(t, "delta")))

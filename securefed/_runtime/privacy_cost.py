@@ -225,6 +225,36 @@ def cost_of(defense: Defense, plan: Plan, steps: tuple[float, float, int] | None
     return PrivacyCost(tuple(found))
 
 
+def delta_of(defense: Defense) -> float:
+    """Return the delta of a defence's noise, at which its plan states epsilon; the customary one where it adds none."""
+    for transform in defense.transforms:
+        noise = transform.mechanism if isinstance(transform, InsecureGaussian) else transform
+        if isinstance(noise, CentralGaussian | DistributedNoise):
+            return noise.delta
+    return DELTA
+
+
+def epsilon_after(defense: Defense, plan: Plan, exchanges: int) -> float:
+    """Compute epsilon of so many exchanges as the plan states it: for its unit, at the delta of the defence's noise.
+
+    Args:
+        defense: the chain that the exchanges run under.
+        plan: the plan of one of them, made by `defense.plan`.
+        exchanges: how many, from 0.
+
+    Returns:
+        Epsilon; 0 before any exchange, infinite without noise.
+
+    Raises:
+        ConfigError: as `cost_of`.
+    """
+    if exchanges == 0:
+        return 0.0
+    if plan.privacy is None or not plan.noised:
+        return math.inf
+    return cost_of(defense, plan).epsilon(exchanges, delta_of(defense), plan.privacy.unit)
+
+
 def epsilon_of_all(counts: Mapping[PrivacyCost, int], delta: float = DELTA, unit: Unit = "client") -> float:
     """Epsilon of all these exchanges together, at `delta`.
 

@@ -25,7 +25,7 @@ from securefed._runtime.exchange_schedule import MAX_VOID, ExchangeSchedule
 from securefed._runtime.ledger import Ledger
 from securefed._runtime.message_limits import MessageLimits
 from securefed._runtime.message_schema import MessageSchema
-from securefed._runtime.privacy_checks import check_evaluation
+from securefed._runtime.privacy_checks import check_evaluation, check_sampling
 from securefed.algorithms._base import Algorithm
 from securefed.datasets._base import Dataset
 from securefed.defenses._base import Defense
@@ -82,13 +82,15 @@ class Terms:
             max_void: most attempts at one sum; an attempt that gives no sum is repeated.
 
         Raises:
-            ConfigError: parameters and data clash, no whole number as seed, or scalars that the caller did not agree to
-                reveal, or that no epsilon of the defence or the algorithm covers.
+            ConfigError: parameters and data clash, no whole number as seed, scalars that the caller did not agree to
+                reveal, or that no epsilon of the defence or the algorithm covers, or noise whose accountant assumes
+                another draw of clients than the run makes.
         """
         check_integer("seed", seed, 0)
         layer = as_defense(defense)
         reveals = check_reveal(algorithm, layer, reveal)
         schema = MessageSchema.of(algorithm, public)
+        check_sampling(layer, public, None, algorithm)
         if reveals or evaluate_every:
             plan = layer.plan(schema.layouts[TRAIN], public.cohort)
             if reveals:

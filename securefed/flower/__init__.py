@@ -1,7 +1,7 @@
 """Flower: `SecureStrategy` and `secure_mod` around a Flower app; `serve` and `client_app` for algorithms of ours.
 
     # ServerApp: wrap the strategy; it then receives means of updates, and no single update
-    strategy = SecureStrategy(FedAvg(fraction_evaluate=0.0), secure_aggregation(), context.run_config)
+    strategy = SecureStrategy(FedAvg(), secure_aggregation(), context.run_config, largest_weight=5000)
 
     # ClientApp: add the mod; `@app.train` and `@app.evaluate` stay as they were
     app = ClientApp(mods=[secure_mod])

@@ -236,7 +236,8 @@ class _Turn:
                 raise DataError(f"the app gave no update: {error!r}") from error
 
         base = base_of(model, metrics, digest)
-        return client.receive(data, update, weight=lambda: self.weight, base=base)  # `update` sets the weight
+        weight = (lambda: self.weight) if terms.weighted else None  # `update` sets the weight
+        return client.receive(data, update, weight=weight, base=base)
 
     def _update(self, terms: SumTerms, metrics: list[str], digest: bytes) -> Mapping[str, Any]:
         """Call the app, and return the tensors of its reply that are summed, with the request's digest."""

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 from flwr.app import Context
 
+from securefed._hyperparameters import check_positive
 from securefed._persistence.sealing import Seal
 from securefed._runtime.ledger import Ledger, Limits
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
@@ -36,6 +37,9 @@ class SitePolicy:
         defense: name of the aggregation that the terms must have, such as "secure_aggregation" ("plain" allows sums in
             the clear); by default any that hides single uploads from the server.
         terms: digests in hexadecimal of the only terms that are allowed (`SumTerms.digest`); any if empty.
+        largest_weight: largest weight of this site's updates, such as its number of examples, which the server may
+            read; terms that allow less are refused. By default a client with a larger weight than the terms allow sits
+            out of each round.
         party: number of this client; by default the server gives one. Needed with identities.
         identity: this client's private identity, 32 bytes (`new_identity`).
         identities: the public identities of all clients; the terms must pin exactly these.
@@ -55,6 +59,7 @@ class SitePolicy:
     least: int = _LEAST
     defense: str | None = None
     terms: tuple[str, ...] = ()
+    largest_weight: float | None = None
     party: int | None = None
     identity: bytes | None = None
     identities: Mapping[int, bytes] | None = None
@@ -74,6 +79,8 @@ class SitePolicy:
         ):
             if not allowed:
                 raise ConfigError(f"{name} must be {wanted}; got {getattr(self, name)!r}")
+        if self.largest_weight is not None:
+            check_positive("largest_weight", self.largest_weight)
         if (self.identity is None) != (self.identities is None) or (self.identities and self.party is None):
             raise ConfigError(
                 "identity (private, this site's), identities (public, all clients') and party (this site's number) "
@@ -86,6 +93,7 @@ class SitePolicy:
 
             least = 3
             defense = "secure_aggregation"
+            largest_weight = 5000
             party = 0
             identity = "own.identity"          # file: the 32 bytes of new_identity()
             folder = "states"
@@ -142,6 +150,11 @@ class SitePolicy:
             )
         if self.terms and terms.digest.hex() not in self.terms:
             raise ConfigError(f"this site does not allow the terms {terms.digest.hex()[:16]}")
+        if self.largest_weight is not None and terms.weighted and self.largest_weight > terms.largest_weight:
+            raise ConfigError(
+                f"this site's updates weigh up to {self.largest_weight:g}, and the terms allow "
+                f"{terms.largest_weight:g}; give SecureStrategy largest_weight={self.largest_weight:g} or more"
+            )
         if self.party is not None and party != self.party:
             raise ConfigError(f"this site is client {self.party}, and the server takes it for client {party}")
         self._check_identities(terms)

@@ -29,7 +29,7 @@ from securefed.defenses._transform import ChainStage
 from securefed.errors import ConfigError
 from securefed.flower._sum_grid import SecureRound, SumGrid
 from securefed.flower._sum_messages import ARRAY, CONTENT, DIGEST_ENTRY, EVALUATE, TRAIN, config_digest
-from securefed.parties._terms import SumTerms
+from securefed.parties._terms import SumTerms, changes_updates
 
 _MAX_VOID: Final = 3
 """Attempts at one sum. Each takes two exchanges or more, seconds each over Flower; at twice as many, a client that
@@ -101,7 +101,7 @@ class _Wanted:
 class SecureStrategy(Strategy):
     """Runs a Flower strategy so that its server sees sums of the clients' updates, and no single one.
 
-        strategy = SecureStrategy(FedAvg(fraction_evaluate=0.0), secure_aggregation(), context.run_config)  # ServerApp
+        strategy = SecureStrategy(FedAvg(), secure_aggregation(), context.run_config, largest_weight=5000)  # ServerApp
         app = ClientApp(mods=[secure_mod])                                                                  # ClientApp
 
     The strategy itself stays as it is: it samples nodes, makes messages and gets one reply a phase, the weighted mean
@@ -120,7 +120,10 @@ class SecureStrategy(Strategy):
         evaluate_metrics: the same for `@app.evaluate`; a strategy that evaluates at the clients needs at least one.
         clients: largest number of SuperNodes in the run; by default those that are connected when it begins.
         bounds: largest absolute entry of one client's updated model, one number or by name (default 2^20).
-        largest_weight: largest weight of one client, its number of examples; to be declared with `ring=32`.
+        largest_weight: largest weight of one client, its number of examples, in training and evaluation. Needed where
+            the defence does not clip: updates are weighted, and their weights' rounding is in proportion to it. A
+            client with more examples sits out; a site can state its own number in its rules (`SitePolicy`), and then
+            refuses terms that allow fewer, by name.
         local: patterns of arrays that stay with their client, such as `*running_mean`; the server keeps its own.
         rounds: rounds at most; clients refuse further ones.
         epsilon: privacy budget of a defence that adds noise.
@@ -140,8 +143,9 @@ class SecureStrategy(Strategy):
         epsilon: the epsilon of all exchanges of training so far.
 
     Raises:
-        ConfigError: a strategy that needs single replies, an evaluation at the clients without metrics, or a config
-            that is no mapping.
+        ConfigError: a strategy that needs single replies, an evaluation at the clients without metrics, a defence that
+            weights updates without their largest weight (or one that does not, with it), or a config that is no
+            mapping.
     """
 
     def __init__(
@@ -177,12 +181,13 @@ class SecureStrategy(Strategy):
             defense, metrics, clients, bounds, largest_weight, _names(local), rounds, epsilon, ring, max_void
         )
         self._check_metrics(inner)
+        self._weighted_by = str(getattr(inner, "weighted_by_key", "num-examples"))
+        self._check_weight()
         if not isinstance(run_config, Mapping | None):
             raise ConfigError(f"run_config takes context.run_config, a mapping; got {type(run_config).__name__}")
         self._run_config = config_digest(run_config or {})
         self._poll, self._patience = poll, patience
         self._folder, self._seal = None if folder is None else Path(folder), seal
-        self._weighted_by = str(getattr(inner, "weighted_by_key", "num-examples"))
         self._secured: SumGrid | None = None
         self.history: list[SecureRound] = []
 
@@ -261,6 +266,23 @@ class SecureStrategy(Strategy):
                 "the strategy evaluates at the clients, and no metric is named to be summed; give SecureStrategy "
                 'evaluate_metrics=("eval_loss", ...), or the strategy fraction_evaluate=0.0'
             )
+
+    def _check_weight(self) -> None:
+        """Raise `ConfigError` where updates are weighted and the largest weight is not declared, or the reverse."""
+        defense, largest = as_defense(self._wanted.defense), self._wanted.largest_weight
+        alike = changes_updates(defense)
+        if alike == (largest is None):
+            return
+        if alike:
+            raise ConfigError(
+                f"{defense.name} changes all that one client contributes, so that every client weighs the same; leave "
+                "largest_weight out"
+            )
+        raise ConfigError(
+            f"updates are weighted by {self._weighted_by!r}, and the largest weight that one client may have is not "
+            "declared; give SecureStrategy largest_weight=1000, say, the most examples of any client, in training and "
+            "evaluation"
+        )
 
 
 def _names(given: Iterable[str]) -> tuple[str, ...]:

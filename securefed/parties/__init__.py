@@ -1,6 +1,7 @@
 """Sum updates of parties that do not trust each other: bytes in, bytes out, over any transport.
 
-    terms  = SumTerms.like(model.state_dict(), clients=10, defense=secure_aggregation())   # the same at every party
+    terms  = SumTerms.like(model.state_dict(), clients=10, defense=secure_aggregation(),   # the same at every party
+                           largest_weight=1000)
 
     client = SumClient(terms, party=3)                                                     # at each client
     reply  = client.receive(request, model.state_dict(), weight=600, base=received)

@@ -13,7 +13,6 @@ import json
 import logging
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -25,15 +24,17 @@ from securefed._persistence.sealing import Seal
 from securefed._persistence.state_file import StateFile
 from securefed._runtime.client import ClientNode
 from securefed._runtime.client_freezing import freeze, thaw
-from securefed._runtime.client_state import ClientNodeState, PendingUpload
+from securefed._runtime.client_state import PendingUpload
 from securefed._runtime.ledger import Ledger, Limits
 from securefed._runtime.ledger_entries import DataUsage, LedgerEntries
+from securefed._runtime.privacy_cost import delta_of
 from securefed._tensors import Array, Tensors, decode, encode
 from securefed.datasets._base import Dataset
-from securefed.errors import ConfigError, ContradictionError, DataError, StorageError
+from securefed.errors import ConfigError, DataError, StorageError
+from securefed.parties._base_check import BaseCheckingNode
 from securefed.parties._checked_result import checked_result
 from securefed.parties._envelope import check_key, header, unwrap
-from securefed.parties._external import BASE, no_model
+from securefed.parties._precision import lost_entirely
 from securefed.parties._result import SumResult
 from securefed.parties._terms import METRIC, UPDATE, WEIGHT, SumTerms, check_terms
 from securefed.parties._update import is_local, model_digest, read_update
@@ -102,6 +103,7 @@ class SumClient:
         self._ledger = self._limited(None) if self._own_ledger else ledger
         self._node: ClientNode | None = None
         self._base: bytes | None = None
+        self._said = False  # that nothing is left of a tensor, which is logged once
         if self._file is not None and (frozen := self._file.read()) is not None:
             self._restore(frozen)
 
@@ -128,7 +130,7 @@ class SumClient:
         request: bytes,
         update: Update | None = None,
         *,
-        weight: Weight = 1.0,
+        weight: Weight | None = None,
         metrics: Mapping[str, float] | None = None,
         base: Mapping[str, Any] | None = None,
     ) -> bytes:
@@ -138,9 +140,9 @@ class SumClient:
             request: the bytes from the server.
             update: arrays or tensors by name, or a function that computes them, called only when they are due. Further
                 tensors that the terms keep local may be among them. Not looked at by requests that do not need it.
-            weight: the update's weight, at least 0 (number of rows), or a function that returns it, called after the
-                update was computed. Under a defence that clips or noises every client weighs the same: leave it out
-                (a number other than 1 is not summed, and a warning is logged).
+            weight: the update's weight, from 0 to the terms' `largest_weight` (number of rows), or a function that
+                returns it, called after the update was computed; 1 by default. Leave it out where the terms declare no
+                largest weight, as under noise: every client then weighs the same.
             metrics: by name, this client's metrics; all that the terms name.
             base: the model that the update was computed from, where the terms bind one.
 
@@ -152,7 +154,8 @@ class SumClient:
             AuthenticationError: the pinned server did not sign it.
             VersionRefused, TermsDiffer: the server speaks another version, or has other terms.
             ConfigError, DataError: the request needs the update, and it is missing, or of other names, shapes or types
-                than the terms. Nothing was answered; call again with the right one.
+                than the terms; or a weight is given, and the terms have none. Nothing was answered; call again with the
+                right one.
             StorageError: the state cannot be written. Nothing was answered.
         """
         message = self._read(request)
@@ -228,8 +231,8 @@ class SumClient:
         return Message.decode(data, claimed_sender=SERVER)
 
     def _contribute(
-        self, node: ClientNode, message: Message, update: Update | None, weight: Weight, metrics: Mapping[str, float],
-        base: Mapping[str, Any] | None,
+        self, node: ClientNode, message: Message, update: Update | None, weight: Weight | None,
+        metrics: Mapping[str, float], base: Mapping[str, Any] | None,
     ) -> Message:  # fmt: skip
         """Answer the request for the upload; what the caller gave is checked before the request is accepted."""
         if update is None:
@@ -241,13 +244,13 @@ class SumClient:
                 )
         model = self._model(base)
         self._base = None if model is None else model_digest(model)
-        weight, metrics = self._weight(weight), self._metrics(metrics)
+        due, metrics = self._weight(weight), self._metrics(metrics)
         if not callable(update):
             update = self._structure(update)
         begun = node.begin(message)
         if isinstance(begun, Message):
             return begun
-        return node.finish(begun, self._computed(node, begun, update, weight, metrics, model))
+        return node.finish(begun, self._computed(node, begun, update, due, metrics, model))
 
     def _computed(
         self, node: ClientNode, pending: PendingUpload, update: Update, weight: Weight, metrics: Mapping[str, float],
@@ -265,6 +268,11 @@ class SumClient:
             count = _number(weight(), "weight") if callable(weight) else weight
             if not 0 <= count < math.inf:
                 raise DataError(f"weight must be finite and at least 0; got {count!r}")
+            if count > self.terms.largest_weight:
+                _LOG.warning(
+                    "client %d: the weight %g is beyond the largest that the terms allow, %g; make them with "
+                    "largest_weight=%g", self.party, count, self.terms.largest_weight, count,
+                )  # fmt: skip
             relative = count / self.terms.largest_weight if self.terms.weighted else 1.0
             out: dict[str, Array] = {}
             for name, value in given.items():
@@ -274,9 +282,20 @@ class SumClient:
             out |= {f"{METRIC}{name}": np.asarray(metrics[name]) for name, _ in self.terms.metrics}
             if self.terms.weighted:
                 out[WEIGHT] = np.asarray(relative)
+            self._say_what_is_lost(pending, out)
             return node.state.committed, out  # the algorithm's state of a client of a sum is empty and stays as it is
         except Exception as error:
             return error
+
+    def _say_what_is_lost(self, pending: PendingUpload, out: Tensors) -> None:
+        """Log once that rounding leaves nothing of a tensor: in this client's own log, and it answers all the same."""
+        assert pending.state.session is not None
+        if not self._said and (lost := lost_entirely(pending.state.session.plan, out)):
+            self._said = True
+            _LOG.warning(
+                "client %d: all entries of %s are below half a step of fixed point, and are sent as zeros; make terms "
+                "with bounds near the entries", self.party, ", ".join(lost),
+            )  # fmt: skip
 
     def _structure(self, update: Mapping[str, Any]) -> dict[str, Array]:
         """Read an update; raise `DataError` where names, shapes or types are not those of the terms."""
@@ -305,21 +324,23 @@ class SumClient:
             raise ConfigError("a base is given, and the terms bind none; make them with base=True, or leave it out")
         return read_update(base, self.terms.shapes, "the base")
 
-    def _weight(self, weight: Weight) -> Weight:
-        """Read the weight, and log a warning where the terms do not sum it.
+    def _weight(self, weight: Weight | None) -> Weight:
+        """Read the weight, 1 by default.
 
-        It is no refusal: a client that refused a weight of 2 and answered with a weight of 1 would show the server
-        which of them it has.
+        Where the terms sum no weights, any that is given is refused, 1 too: a client that refused a weight of 2 and
+        answered with a weight of 1 would show the server which of them it has.
         """
-        if callable(weight):
-            return weight
-        given = _number(weight, "weight")
-        if not self.terms.weighted and given != 1.0:
-            _LOG.warning(
-                "client %d: these terms (%s) sum no weights, since under noise every client weighs the same; the "
-                "weight that is given is not used: leave it out", self.party, self.terms.defense.name,
-            )  # fmt: skip
-        return given
+        if weight is None:
+            return 1.0
+        if not self.terms.weighted:
+            remedy = (
+                "under noise or a clip every client weighs the same: leave weight out"
+                if self.terms.plan.privacy is not None
+                else "make them with SumTerms.like(..., largest_weight=...), the largest weight of a client, or leave "
+                "weight out"
+            )
+            raise ConfigError(f"a weight is given, and these terms ({self.terms.defense.name}) sum none; {remedy}")
+        return weight if callable(weight) else _number(weight, "weight")
 
     def _metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
         wanted = {name for name, _ in self.terms.metrics}
@@ -330,7 +351,7 @@ class SumClient:
     def _enrol(self, run: str) -> ClientNode:
         """Make this client's node for a run; its data set is a stand-in, since updates come from the caller."""
         core = self.terms.core
-        return _BaseCheckingNode(
+        return BaseCheckingNode(
             self.party, run, core.schema, _NO_DATA, self._defense, core.seed, keep=False, exchanges=core.exchanges,
             ledger=self._ledger, persist=lambda node: self._save(), base=lambda: self._base,
         )  # fmt: skip
@@ -353,7 +374,8 @@ class SumClient:
 
     def _limited(self, book: LedgerEntries | None) -> Ledger:
         unit = self.terms.plan.privacy.unit if self.terms.plan.privacy is not None else "client"
-        return Ledger.in_memory(Limits(epsilon=self.terms.epsilon, unit=unit), book)
+        limits = Limits(epsilon=self.terms.epsilon, delta=delta_of(self.terms.defense), unit=unit)
+        return Ledger.in_memory(limits, book)
 
 
 def _number(value: Any, what: str) -> float:
@@ -362,35 +384,3 @@ def _number(value: Any, what: str) -> float:
         return float(value)
     except (TypeError, ValueError, RuntimeError) as error:  # torch raises the last for a tensor of several entries
         raise DataError(f"{what} must be a number; got {value!r}") from error
-
-
-class _BaseCheckingNode(ClientNode):
-    """A client that refuses a request whose model is not the one that its update was computed from.
-
-    A request for the upload names a model by its digest, in its broadcast; where the terms bind none, it holds a number
-    that follows from the round (`no_model`). A refusal closes the exchange, so that a server cannot try one model after
-    the other in it to learn which one this client has; the ledger counts nothing, as nothing was contributed.
-
-    Args:
-        args: as of `ClientNode`.
-        base: returns the digest of the model of the update at hand; `None` where the terms bind none.
-        kwargs: as of `ClientNode`.
-    """
-
-    def __init__(self, *args: Any, base: Callable[[], bytes | None], **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._own_base = base
-
-    def _accept(self, state: ClientNodeState, message: Message) -> PendingUpload:
-        pending = super()._accept(state, message)
-        exchange, named = pending.state.header, pending.broadcast[BASE].tobytes()
-        assert exchange is not None  # an accepted request opened an exchange
-        own = self._own_base() or no_model(exchange.round)
-        if own != named:
-            self.state = replace(state, session=None, header=None)
-            raise ContradictionError(
-                SERVER,
-                f"the round is bound to the model {named.hex()[:16]}, and this client computed its update from "
-                "another: it was given another model",
-            )
-        return pending

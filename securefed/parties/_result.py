@@ -146,7 +146,7 @@ class SumResult:
         return found
 
     def like(self, example: Mapping[str, T]) -> dict[str, T]:
-        """Return the mean in the types, dtypes and devices of an example, for `load_state_dict`.
+        """Return the mean in the types, dtypes and devices of an example, for `load_state_dict`; of booleans the share.
 
         Args:
             example: arrays or tensors by name; those that the terms keep local are taken from it as they are.

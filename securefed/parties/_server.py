@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
@@ -27,9 +28,10 @@ from securefed._runtime.privacy_checks import sampler_of, samples_clients
 from securefed._runtime.round_engine import VOIDING, PendingSum, RoundEngine
 from securefed._runtime.run_options import RunOptions
 from securefed._tensors import Array, decode, encode
-from securefed.errors import ConfigError, DataError, MessageRefused, SecureFedError, StorageError
+from securefed.errors import ConfigError, DataError, MessageRefused, PrecisionWarning, SecureFedError, StorageError
 from securefed.parties._envelope import check_key, unwrap, wrap
 from securefed.parties._external import ExternalServer, base_array, no_model
+from securefed.parties._precision import imprecise
 from securefed.parties._result import CompletedSum, SumResult, result_of
 from securefed.parties._terms import SumTerms, check_terms
 from securefed.parties._update import model_digest, read_update
@@ -83,6 +85,7 @@ class SumServer:
         self._exchange: OpenExchange | None = None
         self._base: dict[str, Array] | None = None
         self._up = self._down = 0  # bytes that the log had counted when the open round began
+        self._warned = False  # that a result's error exceeds its size, which is said once a run
         self._summed: CompletedSum | None = None
         self.result: SumResult | None = None
         """The result of the last round; `None` while a round is being made, and before the first."""
@@ -195,6 +198,9 @@ class SumServer:
             RangeRefused: a client's values stay out of range however often the range is doubled.
             DivergenceError: a client's values are not finite, and the defence hides nothing.
             BudgetSpent: the round has to be repeated, and the privacy budget does not allow it.
+
+        Warns:
+            PrecisionWarning: the stated error of a mean or metric is larger than that itself; once a run.
         """
         exchange = self._exchange
         if exchange is None:
@@ -235,6 +241,7 @@ class SumServer:
             "invited": json.dumps(self._invited),
             "base": json.dumps(None if self._base is None else sorted(base)),
             "traffic": json.dumps([self._up, self._down]),
+            "warned": json.dumps(self._warned),
             "result": json.dumps(None if self._summed is None else self._summed.to_json()),
         }
         tensors: dict[str, Array] = {}
@@ -318,7 +325,16 @@ class SumServer:
             except SecureFedError:
                 self.abandon()
                 raise
+        coarse = [] if self._warned or self.result is None else imprecise(self.result)
+        self._warned = self._warned or bool(coarse)
         self._save()
+        if coarse:  # after the result is kept, as a caller may have warnings raised as errors
+            warnings.warn(
+                f"the stated error is larger than the mean or sum itself: {'; '.join(coarse[:3])}; declare bounds near "
+                "the largest entries and a largest_weight near the weights",
+                PrecisionWarning,
+                stacklevel=3,
+            )
         return self.result
 
     def _give_up(self) -> None:
@@ -362,6 +378,7 @@ class SumServer:
             self._base = None if names is None else {name: tensors[f"base/{name}"] for name in names}
             self._invited = None if invited is None else tuple(invited)
             self._up, self._down = json.loads(values["traffic"])
+            self._warned = json.loads(values.get("warned", "false"))
             if (kept := json.loads(values["result"])) is not None:
                 released, announced = unnest("released", tensors), unnest("announced", tensors)
                 self._summed = CompletedSum.from_json(kept, released, announced)

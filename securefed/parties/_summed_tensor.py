@@ -44,7 +44,8 @@ class SummedTensor:
         name: its key in the update.
         shape: its shape.
         bound: largest absolute entry of one client's update (of its difference from the base, where these are summed).
-        integer: whether it holds integers or booleans, whose mean is rounded to nearest.
+        integer: whether it holds integers, whose mean is rounded to nearest. Booleans are numbers, 0 and 1, whose mean
+            is a share.
         ring: width in bits of the integers that it is summed in under an exact defence.
         sensitivity: largest L2 distance by which one row of a client moves the tensor, where noise hides single rows
             (`records()`); `None` where no such bound is known.

@@ -8,7 +8,7 @@ In a round, client i with update x_i and weight w_i sends, protected, `update.NA
 and its metrics as `metric.NAME`, where W is `largest_weight`, so that no entry exceeds the bound of its tensor. The
 server learns the sums over the clients that took part, and divides: mean = sum_i w_i x_i / sum_i w_i. Metrics are
 neither weighted nor divided: the result holds their plain sums, as of numbers of rows or of right predictions. Without
-weights (`weighted=False`) client i sends `update.NAME` = x_i alone, and the server divides their sum by the number of
+weights (the default) client i sends `update.NAME` = x_i alone, and the server divides their sum by the number of
 clients that took part, under noise by the planned number.
 """
 
@@ -27,7 +27,7 @@ from securefed._messages import PartyId
 from securefed._public import Public
 from securefed._runtime.exchange_header import TRAIN
 from securefed._runtime.exchange_schedule import MAX_VOID
-from securefed._runtime.privacy_cost import cost_of
+from securefed._runtime.privacy_cost import epsilon_after
 from securefed._runtime.terms import Terms
 from securefed._tensors import Ring, TensorSpec, real_array
 from securefed.defenses._base import Defense, Plan
@@ -40,15 +40,16 @@ from securefed.errors import ConfigError, DataError
 from securefed.parties._defense_json import defense_from_json, defense_to_json, with_plain_numbers, with_tuples
 from securefed.parties._envelope import LONGEST
 from securefed.parties._external import ExternalSum
-from securefed.parties._plan_notes import BATCH_NORM, noted
+from securefed.parties._plan_notes import BATCH_NORM, check_declared, noted
 from securefed.parties._summed_tensor import SummedTensor, as_plain, check_type
 from securefed.parties._update import is_local
 
 UPDATE, WEIGHT, METRIC = "update.", "weight", "metric."
 _FORMAT: Final = 1
 _LARGEST_ENTRY: Final = 2.0**20
-"""Bound of an entry, a weight or a metric where the caller declares none. In a ring of 64 bits and for 1000 clients the
-rounding error of an entry is then 6e-11 where weights are near the largest; at half the bound it is half as large."""
+"""Bound of an entry or a metric where the caller declares none. In a ring of 64 bits and for 1000 clients the rounding
+error of an entry is then 6e-11 where weights are near the largest; at half the bound it is half as large. Coarser sums
+(`check_declared`) need declared bounds."""
 _MOST_CLIENTS: Final = 2**24
 """Terms take memory in proportion to their clients, and a server proposes them to sites (`secure_mod`)."""
 
@@ -63,7 +64,8 @@ class SumTerms:
         cohort: S, the number of clients planned for one round.
         defense: how the sum is made.
         metrics: by name, the largest absolute value of one client's metric; their sums are part of the result.
-        largest_weight: largest weight of one client (its number of rows); `like` rounds it up to a power of two.
+        largest_weight: largest weight of one client (its number of rows), where updates are weighted; `like` rounds it
+            up to a power of two.
         weighted: whether updates are weighted; never under noise, whose size must not depend on a weight.
         base: whether every round begins with a model that all parties hold, its base (`SumServer.open(base=...)`,
             `SumClient.receive(..., base=...)`): clients that were given different models are then never summed.
@@ -85,8 +87,8 @@ class SumTerms:
     cohort: int
     defense: Defense
     metrics: tuple[tuple[str, float], ...] = ()
-    largest_weight: float = _LARGEST_ENTRY
-    weighted: bool = True
+    largest_weight: float = 1.0
+    weighted: bool = False
     base: bool = True
     differences: bool = False
     local: tuple[str, ...] = ()
@@ -102,7 +104,7 @@ class SumTerms:
         if self.differences and not self.base:
             raise ConfigError("differences are taken from a base; leave base=True")
         self.budget()  # raises ConfigError now, and not when the server starts
-        if _changes_updates(self.defense):
+        if changes_updates(self.defense):
             self._check_alone()
         self.plan  # noqa: B018 - raises PlanError now, and not at the first message
 
@@ -133,7 +135,7 @@ class SumTerms:
         if self.weighted or self.metrics:
             raise ConfigError(
                 f"{self.defense.name} sparsifies, clips or noises all that a client contributes, so that weights and "
-                "metrics cannot travel beside the update; leave them out"
+                "metrics cannot travel beside the update; leave largest_weight and metrics out"
             )
         if integers := [tensor.name for tensor in self.tensors if tensor.integer]:
             raise ConfigError(
@@ -166,7 +168,7 @@ class SumTerms:
         pipelined: bool = True,
         max_void: int = MAX_VOID,
     ) -> Self:
-        """Make terms for updates like an example, such as a `state_dict`.
+        """Make terms for updates like an example, such as a `state_dict`; booleans are summed as numbers, 0 and 1.
 
         Args:
             example: arrays or tensors by name; only names, shapes and whether they hold integers are read.
@@ -176,15 +178,18 @@ class SumTerms:
             bounds: largest absolute entry of one client's update, one number or by name (others keep the default,
                 2^20). Never clipped: a client beyond it sits out, and the round is repeated with all bounds doubled,
                 which they stay for the rest of the run: each doubling doubles the rounding error (`SumResult.error`).
-            metrics: names of the metrics, or names with the largest absolute value of one client's (default 2^20).
-            largest_weight: largest weight of one client; 2^20 by default, to be declared with `ring=32`. The rounding
-                error of a mean grows with it over the mean weight (`SumResult.error`; the plan says it for weights 1).
+                Sums in a ring of 32 bits or fewer, and under CKKS, are coarse: they need all bounds.
+            metrics: names of the metrics, or names with the largest absolute value of one client's (default 2^20; to be
+                declared under CKKS).
+            largest_weight: largest weight of one client, such as its number of rows. Without it updates are not
+                weighted, and clients refuse a `weight`. The rounding error of a mean grows with it over the mean weight
+                (`SumResult.error`; the plan says it for weights 1).
             base: whether rounds begin with a model that all parties hold.
             differences: whether update minus base is summed; by default where the defence clips.
             local: patterns of tensors that stay with their client.
             rounds: rounds at most.
             epsilon: privacy budget.
-            ring: width in bits of the sums: 64, or 32 for half the bytes where bounds are declared.
+            ring: width in bits of the sums: 64, or 32 for half the bytes. Integers and single numbers keep 64.
             pipelined: under secure aggregation, let each round agree the keys of the next, which then takes two
                 exchanges instead of four.
             max_void: attempts at one sum.
@@ -214,26 +219,24 @@ class SumTerms:
             raise ConfigError(f"bounds name {unknown}, which are no summed tensors; these are {sorted(arrays)}")
         tensors = tuple(
             SummedTensor(
-                name, value.shape, declared.get(name, _LARGEST_ENTRY), value.dtype.kind in "biu",
-                64 if value.dtype.kind in "biu" else ring,
+                name, value.shape, declared.get(name, _LARGEST_ENTRY), value.dtype.kind in "iu",
+                64 if value.dtype.kind in "biu" or value.shape == () else ring,
             )
             for name, value in arrays.items()
         )  # fmt: skip
-        weighted = not _changes_updates(chosen)
-        if weighted and largest_weight is None and ring == 32:
-            raise ConfigError(
-                "32 bits hold weight times entry, so that weights far below the largest one cost digits of the mean; "
-                "declare largest_weight=1 where all clients weigh alike, or the most rows of a client"
-            )
-        heaviest = _LARGEST_ENTRY if largest_weight is None else largest_weight
         sums = metrics if isinstance(metrics, Mapping) else dict.fromkeys(metrics, _LARGEST_ENTRY)
-        return cls(
+        terms = cls(
             tensors, clients, clients if cohort is None else cohort, chosen,
             tuple((name, float(bound)) for name, bound in sorted(sums.items())),
-            power_of_two(heaviest), weighted, base,
+            1.0 if largest_weight is None else power_of_two(largest_weight), largest_weight is not None, base,
             (_clips(chosen) and base) if differences is None else differences,
             tuple(local), rounds, epsilon, max_void,
         )  # fmt: skip
+        undeclared = [] if isinstance(metrics, Mapping) else [f"{METRIC}{name}" for name in sums]
+        if bounds is None or isinstance(bounds, Mapping):
+            undeclared += [f"{UPDATE}{name}" for name in arrays if name not in (bounds or {})]
+        check_declared(terms.plan, undeclared)
+        return terms
 
     @cached_property
     def core(self) -> Terms:
@@ -353,16 +356,14 @@ class SumTerms:
         raise ConfigError(f"epsilon={self.epsilon:g} limits noise, and {self.defense.name} adds {adds}")
 
     def epsilon_after(self, exchanges: int) -> float:
-        """Compute epsilon of this number of exchanges (attempts at a sum); infinite without noise, 0 before any.
+        """Compute epsilon of this number of exchanges (attempts at a sum), at the delta of the defence's noise.
+
+        Infinite without noise, 0 before any exchange.
 
         Raises:
             ConfigError: the defence adds noise that is not accounted for.
         """
-        if exchanges == 0:
-            return 0.0
-        cost = cost_of(self.defense, self.plan)
-        unit = self.plan.privacy.unit if self.plan.privacy is not None else "client"
-        return cost.epsilon(exchanges, unit=unit) if self.plan.noised else math.inf
+        return epsilon_after(self.defense, self.plan, exchanges)
 
 
 def power_of_two(least: float) -> float:
@@ -378,7 +379,7 @@ def _pipelined(defense: Defense) -> Defense:
     return replace(defense, aggregation=replace(aggregation, pipelined=True))
 
 
-def _changes_updates(defense: Defense) -> bool:
+def changes_updates(defense: Defense) -> bool:
     """Tell whether a defence sparsifies, clips or noises the whole contribution, which excludes weights beside it.
 
     Noise of the clients has the stage `ENCODE`, but needs a clip before it, which is found here.

@@ -62,7 +62,10 @@ def model_digest(model: Mapping[str, Array]) -> bytes:
 
 
 def like(value: Array, example: T) -> T:
-    """Convert an array to the type, dtype and device of `example`; integers and booleans are rounded to nearest.
+    """Convert a mean or sum to the type, dtype and device of `example`; integers are rounded to nearest.
+
+    Where the example holds booleans, which stand for 0 and 1, the result is numbers (float64): the mean of booleans is
+    a share, and their sum is a count.
 
     Raises:
         DataError: a number that the type does not hold, such as 130 in int8 or 1e6 in float16.
@@ -71,6 +74,8 @@ def like(value: Array, example: T) -> T:
         import torch  # noqa: PLC0415 - only where the caller uses it
 
         tensor: Any = example
+        if tensor.dtype is torch.bool:
+            return torch.from_numpy(np.asarray(value, np.float64)).to(tensor.device)  # type: ignore[return-value]
         name = str(tensor.dtype).removeprefix("torch.")
         if "int" in name and "q" not in name:
             _check_integers(value, np.dtype(name))
@@ -80,6 +85,8 @@ def like(value: Array, example: T) -> T:
             _check_no_overflow(value, out.double().numpy(), name)
         return out.to(tensor.device)  # type: ignore[no-any-return]
     dtype = np.asarray(example).dtype
+    if dtype.kind == "b":
+        return np.asarray(value, np.float64)  # type: ignore[return-value]
     if dtype.kind in "iu":
         _check_integers(value, dtype)
     with np.errstate(over="ignore"):  # refused below

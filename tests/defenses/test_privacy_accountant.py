@@ -113,6 +113,26 @@ def test_ten_records_cost_far_more_than_ten_times_epsilon_at_the_same_delta(epsi
     assert tails[0] - math.exp(found + tails[1]) == pytest.approx(DELTA, rel=1e-6)
 
 
+@pytest.mark.parametrize(("noise", "rounds", "rate"), [(5.0, 1000, 1e-3), (50.0, 1, 0.5), (5.0, 100, 1e-4)])
+def test_under_poisson_sampling_no_delta_is_too_small_for_a_bound(noise, rounds, rate):
+    """Below the resolution of a privacy loss distribution epsilon is that of Renyi divergences, not of every round."""
+    found = [epsilon_of(noise, rounds, delta, PoissonSampling(rate)) for delta in (1e-13, 1e-14, 1e-15, 1e-16, 1e-30)]
+    assert found == sorted(found)
+    assert found[2] < 30 * found[1] < 0.3 * epsilon_of(noise, rounds, 1e-15) or rate == 0.5
+    assert found[4] < epsilon_of(noise, rounds, 1e-30)
+
+
+def test_a_bound_at_a_small_delta_is_no_less_than_the_exact_loss_of_one_sampled_round():
+    """One round at noise 50 and rate 1/2: delta of the exact pair of distributions, by integration of its tail."""
+    noise, rate = 50.0, 0.5
+    epsilon = epsilon_of(noise, 1, 1e-16, PoissonSampling(rate))
+    # P = (1 - q) N(0, s) + q N(1, s) exceeds e^eps Q, Q = N(0, s), from x on: delta = P(X > x) - e^eps Q(X > x)
+    x = noise**2 * math.log((math.exp(epsilon) - 1 + rate) / rate) + 0.5
+    above, shifted = norm.sf(x / noise), norm.sf((x - 1) / noise)
+    assert (1 - rate) * above + rate * shifted - math.exp(epsilon) * above <= 1e-16
+    assert epsilon < 1.3 * 0.065
+
+
 @pytest.mark.exhaustive
 def test_calibration_under_poisson_sampling():
     sampler = PoissonSampling(0.05)

@@ -25,12 +25,14 @@ from flwr.serverapp.strategy import (
 from securefed._messages import SERVER
 from securefed._messages import Message as Inner
 from securefed.defenses import Identities, chain, clip, gaussian, secure_aggregation, skellam
+from securefed.defenses._chain import as_defense
 from securefed.errors import BudgetSpent, ConfigError
 from securefed.flower import SecureStrategy, SitePolicy, secure_mod
 from securefed.flower._sum_messages import SumRequest, base_of, content_digest, model_of
 from securefed.parties import SumTerms
 from securefed.parties._envelope import unwrap, wrap
 from securefed.parties._external import base_array
+from securefed.parties._terms import changes_updates
 from securefed.parties._update import model_digest, read_update
 from tests.combinations import each_value
 from tests.flower import ordinary_app
@@ -42,7 +44,9 @@ QUICK: dict[str, Any] = {"poll": 0.001, "patience": 0.02}
 
 
 def secured(inner: Any, defense: Any = None, **settings: Any) -> SecureStrategy:
-    return SecureStrategy(inner, defense or secure_aggregation(), **(METRICS | QUICK | settings))
+    chosen = defense or secure_aggregation()
+    weighted = {} if changes_updates(as_defense(chosen)) else {"largest_weight": 64}
+    return SecureStrategy(inner, chosen, **(METRICS | QUICK | weighted | settings))
 
 
 def run(strategy: Any, grid: LocalGrid, rounds: int = 3, timeout: float = 0.05) -> Result:

@@ -22,7 +22,7 @@ from securefed.errors import MessageRefused, RolledBackError, RoundVoid, Storage
 from securefed.parties import SumClient, SumServer, SumTerms
 from securefed.parties._envelope import unwrap, wrap
 from tests.parties.helpers import play
-from tests.parties.sums import BASE, CLIENTS, DEFENSES, UPDATES, check, given, parties, private_terms, terms_of
+from tests.parties.sums import BASE, CLIENTS, COARSE, DEFENSES, UPDATES, check, given, parties, private_terms, terms_of
 
 OTHER_BASE = {name: np.asarray(value) + 1 for name, value in BASE.items()}
 
@@ -48,7 +48,7 @@ def upload_requests(server: SumServer, members: Mapping[int, Any], mine: Mapping
 @pytest.mark.parametrize("name", ["plain", "masks", "masks, active", "masks, verified", "ckks", "noise"])
 def test_a_client_that_died_while_it_computed_answers_its_exchange_no_more(name: str, rounds: int, tmp_path) -> None:
     """The file says that the exchange is used up before the update is computed; with keys agreed ahead as well."""
-    terms = private_terms() if name == "noise" else terms_of(DEFENSES[name])
+    terms = private_terms() if name == "noise" else terms_of(DEFENSES[name], **(COARSE if name == "ckks" else {}))
     mine = {i: {"update": UPDATES[i], "base": BASE} for i in range(CLIENTS)} if name == "noise" else given()
     members, server, file = parties(terms), SumServer(terms), tmp_path / "client"
     members[0] = SumClient(terms, 0, file=file)

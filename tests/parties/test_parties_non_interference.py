@@ -35,8 +35,8 @@ DEFENSES: dict[str, Any] = {
 @cache
 def sum_terms(name: str) -> SumTerms:
     private = name == "noise"
-    metrics = () if private else ("loss",)
-    return SumTerms.like(EXAMPLE, clients=CLIENTS, defense=DEFENSES[name], bounds=1.0, metrics=metrics, base=False)
+    more: dict[str, Any] = {} if private else {"metrics": ("loss",), "largest_weight": 2**20}
+    return SumTerms.like(EXAMPLE, clients=CLIENTS, defense=DEFENSES[name], bounds=1.0, base=False, **more)
 
 
 def update_of(data: Dataset) -> dict[str, Any]:
@@ -70,7 +70,10 @@ class PartyNode(ClientNode):
         digest, more = self.terms_of_sum.digest, {}
         if self.terms_of_sum.metrics:
             more["metrics"] = {"loss": float(self.data.x.sum()) * 1e9}
-        reply = self.inner.receive(wrap(digest, message.encode()), **update_of(self.data), **more)
+        given = update_of(self.data)
+        if not self.terms_of_sum.weighted:
+            given.pop("weight", None)  # one that is given is refused, whatever it is
+        reply = self.inner.receive(wrap(digest, message.encode()), **given, **more)
         return Message.decode(unwrap(digest, reply, SERVER), claimed_sender=self.inner.party)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import dp_accounting
 import numpy as np
@@ -11,6 +12,7 @@ from dp_accounting import pld
 
 from securefed import chain
 from securefed.defenses import (
+    FixedSizeSampling,
     PoissonSampling,
     Transform,
     adaptive_clip,
@@ -19,11 +21,11 @@ from securefed.defenses import (
     poisson,
     quantise,
     secure_aggregation,
+    skellam,
 )
-from securefed.errors import (
-    BudgetSpent,
-)
+from securefed.errors import BudgetSpent, ConfigError, RoundVoid
 from securefed.parties import SumClient, SumResult, SumServer, SumTerms
+from securefed.statistics import Mean
 from tests.parties.helpers import play
 from tests.parties.sums import (
     BASE,
@@ -89,21 +91,18 @@ def test_an_adaptive_clip_learns_from_round_to_round_and_both_sides_plan_alike()
     assert norms[0] < norms[1] < norms[2]
 
 
-def test_a_weight_under_noise_is_not_summed_and_a_warning_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    """A refusal would show the server which weight a client has."""
+@pytest.mark.parametrize("weight", [500, 1, 1.0, lambda: 1.0])
+def test_a_weight_under_noise_is_refused_whatever_it_is(weight: Any) -> None:
+    """A client that refused a weight of 500 and answered with a weight of 1 would show the server which it has."""
     terms = private_terms(epsilon=1000.0)
-    mine = {i: {"update": UPDATES[i], "base": BASE, "weight": 500 if i == 1 else 1} for i in range(CLIENTS)}
-    assert play(SumServer(terms), parties(terms), mine, base=BASE).weight == CLIENTS
-    assert [record.message for record in caplog.records if "sum no weights" in record.message] == [
-        f"client 1: these terms ({terms.defense.name}) sum no weights, since under noise every client weighs the same; "
-        "the weight that is given is not used: leave it out"
-    ]
-
-
-def test_a_function_of_a_weight_is_not_summed_under_noise() -> None:
-    terms = private_terms()
-    mine = {i: {"update": UPDATES[i], "base": BASE, "weight": lambda: 500.0} for i in range(CLIENTS)}
-    assert play(SumServer(terms), parties(terms), mine, base=BASE).weight == CLIENTS
+    mine = {i: {"update": UPDATES[i], "base": BASE, "weight": weight} for i in range(CLIENTS)}
+    server, members = SumServer(terms), parties(terms)
+    with pytest.raises(ConfigError, match="every client weighs the same: leave weight out"):
+        play(server, members, mine, base=BASE)
+    replies = {i: members[i].receive(request, UPDATES[i], base=BASE) for i, request in server.outgoing.items()}
+    assert server.receive(replies) is None  # nothing was used up
+    with pytest.raises(ConfigError, match="leave largest_weight and metrics out"):
+        private_terms(largest_weight=500)
 
 
 SAMPLED_CLIENTS, RATE = 200, 0.25
@@ -147,3 +146,44 @@ def test_the_error_of_a_sum_under_an_adaptive_clip_is_in_the_units_of_the_update
     off = float(np.abs(result.mean["w"] - 200.45 * step).max())
     assert off == pytest.approx(0.45 * step, rel=0.2)
     assert off <= result.error["w"] + 6 * result.noise["w"] / CLIENTS < 0.7 * step
+
+
+NOISES = {
+    "gaussian": lambda delta: chain(clip(1.0), gaussian(4.0, delta=delta), secure_aggregation()),
+    "skellam": lambda delta: chain(clip(1.0), skellam(4.0, delta=delta), secure_aggregation()),
+}
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("delta", [1e-3, 1e-9])
+def test_a_client_counts_epsilon_at_the_delta_of_the_noise(noise: str, delta: float) -> None:
+    """A server that keeps no budget gets as many answers as the stated delta allows, and no more."""
+    terms = SumTerms.like({"w": np.zeros(4)}, clients=3, base=False, defense=NOISES[noise](delta), epsilon=3.0)
+    assert terms.epsilon_after(10) == pytest.approx(dict(terms.plan.epsilon)[10])
+    allowed = next(count for count in range(100) if terms.budget().after(count + 1) > 3.0)
+    server, members = SumServer(terms), parties(terms)
+    server._engine._budget = None
+    mine = {i: {"update": {"w": np.zeros(4)}} for i in range(3)}
+    for _ in range(allowed):
+        play(server, members, mine)
+    assert members[0].spent.epsilon == pytest.approx(terms.epsilon_after(allowed))
+    assert members[0].spent.delta == delta
+    with pytest.raises(RoundVoid, match="ledger allows no further exchange"):
+        play(server, members, mine)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "cohort", "says"),
+    [
+        (PoissonSampling(0.1), None, r"put poisson\(0.1\) behind the clip"),
+        (FixedSizeSampling(1, 30), None, "is not this federation's draw of 5 of 5 clients"),
+    ],
+)
+def test_no_plan_counts_a_draw_that_no_party_makes(sampler: Any, cohort: int | None, says: str) -> None:
+    defense = chain(clip(1.0), gaussian(1.0, sampler=sampler), secure_aggregation())
+    with pytest.raises(ConfigError, match=says):
+        SumTerms.like({"w": np.zeros(4)}, clients=CLIENTS, cohort=cohort, defense=defense)
+    with pytest.raises(ConfigError, match=says):
+        Mean(features=1, bound=1.0, rows=10).terms(clients=CLIENTS, defense=defense)
+    drawn = chain(clip(1.0), gaussian(1.0, sampler=FixedSizeSampling(3, CLIENTS)), secure_aggregation())
+    assert SumTerms.like({"w": np.zeros(4)}, clients=CLIENTS, cohort=3, defense=drawn).plan.epsilon

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from securefed.errors import (
     DataError,
     DivergenceError,
     MessageRefused,
+    PrecisionWarning,
     RoundVoid,
     StorageError,
 )
@@ -234,7 +236,7 @@ def test_rounds_that_were_given_up_count_among_the_rounds_of_the_terms() -> None
 @pytest.mark.parametrize("name", ["plain", "masks", "ckks"])
 def test_the_error_bounds_the_mean_and_total_whatever_the_weights(name: str) -> None:
     for weight in (1e-3, 1.0, 2.0**20):
-        terms = terms_of(DEFENSES[name], bounds=64.0)
+        terms = terms_of(DEFENSES[name], bounds=64.0, metrics={"loss": 8.0})
         result = play(SumServer(terms), parties(terms), given(weight=weight), base=BASE)
         for key in ("w", "b"):
             expected = np.mean([update[key] for update in UPDATES.values()], axis=0)
@@ -285,9 +287,9 @@ def test_any_real_type_is_summed_and_a_mean_that_its_type_does_not_hold_is_named
     assert SumServer.thaw(terms, server.freeze()).result is not None
     for name, value in result.like(example).items():
         expected = np.mean([np.asarray(update[name], np.float64) for update in updates], axis=0)
-        assert np.asarray(value).dtype == np.asarray(example[name]).dtype
+        assert np.asarray(value).dtype == (np.float64 if name == "flags" else np.asarray(example[name]).dtype)
         assert isinstance(result.mean[name], np.ndarray)
-        if name not in ("flags", "short", "half"):
+        if name not in ("short", "half"):
             np.testing.assert_allclose(np.asarray(value, np.float64), expected, atol=1e-6)
     for narrow in (np.zeros(2, np.int8), torch.zeros(2, dtype=torch.int8)):
         with pytest.raises(DataError, match="int8"):
@@ -361,3 +363,32 @@ def test_a_client_that_diverged_ends_the_round_though_the_server_was_frozen(froz
     with pytest.raises(DivergenceError, match="client 1: its local steps diverged"):
         server.receive(replies)
     assert server.result is None and not server.outgoing
+
+
+def test_a_result_whose_error_exceeds_it_is_said_once_a_run_and_a_lost_update_in_its_client_s_log(
+    tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The warning is given once also by a server that was started anew, and after the result is kept."""
+    example = {"w": np.zeros(2), "b": np.zeros(2)}
+    terms = SumTerms.like(example, clients=3, defense=secure_aggregation(), base=False, bounds={"w": 1e19, "b": 1.0})
+    members = parties(terms)
+    server = SumServer(terms, file=tmp_path / "server")
+
+    def mine(*entries: float) -> Any:
+        return {i: {"update": {"w": np.full(2, entry), "b": np.ones(2)}} for i, entry in enumerate(entries)}
+
+    play(server, members, mine(0.0, 0.0, 0.0))  # an exact zero is none
+    with warnings.catch_warnings(), pytest.raises(PrecisionWarning, match=r"mean or sum itself: w .at most 1.3, error"):
+        warnings.simplefilter("error")
+        play(server, members, mine(4.0, 0.0, 0.0))
+    assert server.result is not None and server.result.mean["w"] == pytest.approx(4 / 3)
+    play(server, members, mine(4.0, 0.0, 0.0))  # warnings are errors here
+    one = SumServer(terms, file=tmp_path / "server")
+    play(one, members, mine(4.0, 0.0, 0.0))
+    assert not caplog.records
+    for _ in range(2):
+        assert not play(one, members, mine(1.0, 0.0, 0.0)).mean["w"].any()  # its server cannot tell
+    assert [record.message for record in caplog.records] == [
+        "client 0: all entries of update.w are below half a step of fixed point, and are sent as zeros; make terms "
+        "with bounds near the entries"
+    ]

@@ -37,7 +37,12 @@ def main(grid: Grid, context: Context) -> None:
     while len(list(grid.get_node_ids())) < config["sites"]:
         time.sleep(0.5)
     strategy = SecureStrategy(
-        FedAvg(fraction_evaluate=0.0), secure_aggregation(), config, patience=30.0, folder=out.parent / "sums"
+        FedAvg(fraction_evaluate=0.0),
+        secure_aggregation(),
+        config,
+        largest_weight=1,
+        patience=30.0,
+        folder=out.parent / "sums",
     )
 
     def keep(server_round: int, arrays: ArrayRecord) -> None:

@@ -16,6 +16,7 @@ from securefed.defenses import secure_aggregation
 from securefed.flower import SecureStrategy, secure_mod
 
 TRAINING = 1500
+SCORES = ("loss", "accuracy")
 client = ClientApp(mods=[secure_mod])
 server = ServerApp()
 
@@ -42,10 +43,8 @@ def scores(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, floa
     model.eval()
     with torch.no_grad():
         logits = model(x)
-    return {
-        "loss": float(nn.functional.cross_entropy(logits, y)),
-        "accuracy": float((logits.argmax(1) == y).float().mean()),
-    }
+    found = nn.functional.cross_entropy(logits, y), (logits.argmax(1) == y).float().mean()
+    return dict(zip(SCORES, map(float, found), strict=True))
 
 
 @client.train()
@@ -73,7 +72,8 @@ def evaluate(message: Message, context: Context) -> Message:
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    out, log = Path(str(context.run_config["out"])), []
+    config, log = context.run_config, []
+    out = Path(str(config["out"]))
     model, (x, y) = network(), rows(slice(TRAINING, None))
 
     def tested(round: int, arrays: ArrayRecord) -> MetricRecord:
@@ -84,10 +84,10 @@ def main(grid: Grid, context: Context) -> None:
         out.write_text(json.dumps(log))
         return MetricRecord({"accuracy": log[-1]["accuracy"]})
 
-    strategy = FedAvg(fraction_evaluate=float(context.run_config["fraction-evaluate"]))
-    strategy = SecureStrategy(strategy, secure_aggregation(), context.run_config, evaluate_metrics=("loss", "accuracy"))
+    strategy = FedAvg(fraction_evaluate=float(config["fraction-evaluate"]))
+    strategy = SecureStrategy(strategy, secure_aggregation(), config, evaluate_metrics=SCORES, largest_weight=600)
     arrays = ArrayRecord(network().state_dict())
-    sites, rounds = int(context.run_config["sites"]), int(context.run_config["rounds"])
+    sites, rounds = int(config["sites"]), int(config["rounds"])
     while len(list(grid.get_node_ids())) < sites:
         time.sleep(1)
-    strategy.start(grid, arrays, rounds, float(context.run_config["timeout"]), evaluate_fn=tested)
+    strategy.start(grid, arrays, rounds, float(config["timeout"]), evaluate_fn=tested)

@@ -1,0 +1,45 @@
+"""Refuse a sum whose model is not the one that the client computed its update from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from securefed._messages import SERVER, Message
+from securefed._runtime.client import ClientNode
+from securefed._runtime.client_state import ClientNodeState, PendingUpload
+from securefed.errors import ContradictionError
+from securefed.parties._external import BASE, no_model
+
+
+class BaseCheckingNode(ClientNode):
+    """A client that refuses a request whose model is not the one that its update was computed from.
+
+    A request for the upload names a model by its digest, in its broadcast; where the terms bind none, it holds a number
+    that follows from the round (`no_model`). A refusal closes the exchange, so that a server cannot try one model after
+    the other in it to learn which one this client has; the ledger counts nothing, as nothing was contributed.
+
+    Args:
+        args: as of `ClientNode`.
+        base: returns the digest of the model of the update at hand; `None` where the terms bind none.
+        kwargs: as of `ClientNode`.
+    """
+
+    def __init__(self, *args: Any, base: Callable[[], bytes | None], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._own_base = base
+
+    def _accept(self, state: ClientNodeState, message: Message) -> PendingUpload:
+        pending = super()._accept(state, message)
+        exchange, named = pending.state.header, pending.broadcast[BASE].tobytes()
+        assert exchange is not None  # an accepted request opened an exchange
+        own = self._own_base() or no_model(exchange.round)
+        if own != named:
+            self.state = replace(state, session=None, header=None)
+            raise ContradictionError(
+                SERVER,
+                f"the round is bound to the model {named.hex()[:16]}, and this client computed its update from "
+                "another: it was given another model",
+            )
+        return pending
