@@ -271,10 +271,10 @@ def test_terms_without_a_largest_weight_take_no_weight(here: Path) -> None:
     Path("other").mkdir()
 
     def turn(client: int, *more: Any, code: int = 0) -> str:
-        return party("contribute", "other", "--terms", "alike.json", "--party", client, *more, code=code)
+        return party("contribute", "other", "--terms", "alike.json", "--party", client, *SERVER, *more, code=code)
 
     for stage in range(3):
-        shown = party("sum", "other", "--terms", "alike.json", "--state", "other.state")
+        shown = party("sum", "other", "--terms", "alike.json", "--state", "other.state", *SIGNS)
         for client in range(3):
             given = ("--update", next(Path.cwd().glob(f"update-{client}.*")))
             if stage == 2:
@@ -282,7 +282,7 @@ def test_terms_without_a_largest_weight_take_no_weight(here: Path) -> None:
                 assert "leave it out" in refused and "--largest-weight ROWS" in refused
             turn(client, *given)
     for _ in range(2):
-        shown = party("sum", "other", "--terms", "alike.json", "--state", "other.state")
+        shown = party("sum", "other", "--terms", "alike.json", "--state", "other.state", *SIGNS)
         if "complete" not in shown:
             for client in range(3):
                 turn(client)

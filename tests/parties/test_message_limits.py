@@ -45,8 +45,10 @@ def example(tensors: int, size: int) -> dict[str, Any]:
 @pytest.mark.parametrize("name", DEFENSES)
 def test_messages_are_well_below_the_limit(name: str, tensors: int, size: int) -> None:
     update, defense = example(tensors, size), DEFENSES[name]
-    terms = SumTerms.like(update, clients=CLIENTS, defense=defense, base=False, bounds=1.0, largest_weight=1.0)
+    weight = None if "noise" in name else 1.0
+    terms = SumTerms.like(update, clients=CLIENTS, defense=defense, base=False, bounds=1.0, largest_weight=weight)
     identity = name == "verified masks"
+    given = {"update": update} | ({} if weight is None else {"weight": weight})
     members: dict[int, Any] = {i: SumClient(terms, i, identity=KEYS[i] if identity else None) for i in range(CLIENTS)}
     members |= {party: SumHelper(terms) for party in terms.defense.aggregation.beside}
     server, longest, fields = SumServer(terms), {"request": 0, "reply": 0}, 0
@@ -55,7 +57,7 @@ def test_messages_are_well_below_the_limit(name: str, tensors: int, size: int) -
         while server.result is None:
             replies = {}
             for party, request in server.outgoing.items():
-                replies[party] = members[party].receive(request, **({"update": update} if party >= 0 else {}))
+                replies[party] = members[party].receive(request, **(given if party >= 0 else {}))
                 for way, data in (("request", request), ("reply", replies[party])):
                     longest[way] = max(longest[way], len(data))
                     fields = max(fields, int.from_bytes(data[50:58], "little"))

@@ -18,7 +18,7 @@ from securefed.datasets._base import Dataset
 from securefed.defenses import Identities, chain, clip, paillier, secure_aggregation, skellam
 from securefed.defenses._homomorphic import InsecurePaillier
 from securefed.parties import SumClient, SumTerms
-from securefed.parties._client import _BaseCheckingNode
+from securefed.parties._base_check import BaseCheckingNode
 from securefed.parties._envelope import unwrap, wrap
 from tests.contract import test_non_interference as battery
 from tests.contract.deviations import CLIENTS, DATA
@@ -77,7 +77,7 @@ class PartyNode(ClientNode):
         return Message.decode(unwrap(digest, reply, SERVER), claimed_sender=self.inner.party)
 
 
-class _RefusesByName(_BaseCheckingNode):
+class _RefusesByName(BaseCheckingNode):
     """The control: a client that says by name what is wrong with its update."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
