@@ -27,12 +27,11 @@ class Rounds:
             return Response(status_code=204)
         if http.method == "GET":
             return Response(self.party.outgoing[client])
-        reply = bytearray()
+        reply = b""
         async for part in http.stream():
-            if len(reply) + len(part) > self.party.terms.most_bytes:  # never holds more than the longest message
+            if len(reply := reply + part) > self.party.terms.most_bytes:  # no message is longer
                 return Response(status_code=413)
-            reply += part
-        self.replies[client] = bytes(reply)
+        self.replies[client] = reply
         return Response(status_code=202)
 
     async def run(self):

@@ -19,9 +19,8 @@ from securefed.defenses import secure_aggregation
 from securefed.parties import SumClient, SumServer, SumTerms
 
 CLIENTS, KILLED = 5, 3
-TERMS = SumTerms.like(
-    {"w": np.zeros(1000)}, clients=CLIENTS, defense=secure_aggregation(), largest_weight=200, base=False
-)
+MASKS = secure_aggregation()
+TERMS = SumTerms.like({"w": np.zeros(1000)}, clients=CLIENTS, defense=MASKS, largest_weight=200, base=False)
 CERTIFICATE = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=sum -batch"
 
 
