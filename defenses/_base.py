@@ -311,7 +311,16 @@ class Defense:
             RangeRefused: without noise, an entry beyond its planned bound.
         """
         looked_for = plan.noised or any(link.refuses_non_finite for link in self.transforms[:1])
-        plan.own.check(contribution, finite=not looked_for)
+        try:
+            plan.own.check(contribution, finite=not looked_for)
+        except DataError:
+            if has_indicator(plan):  # the server must not learn of the refusal, nor see it in the time of the reply
+                self._encode({spec.name: np.zeros(spec.shape) for spec in plan.own}, plan)
+            raise
+        return self._encode(contribution, plan)
+
+    def _encode(self, contribution: Tensors, plan: Plan) -> Tensors:
+        """Pass a contribution that was checked through all transforms."""
         inner = without_indicator(plan)
         planned, shapes = {tensor.name: tensor.shape for tensor in inner.tensors}, _shapes(contribution)
         for transform in self.transforms:

@@ -39,7 +39,7 @@ from securefed._persistence.packing import from_bytes, nest
 from securefed._tensors import Tensors
 from securefed.defenses._base import UploadContext, check_request
 from securefed.defenses._secure_aggregation import channel, consistency, verification
-from securefed.defenses._secure_aggregation.masked_uploads import residues_of, uniform_residues
+from securefed.defenses._secure_aggregation.masked_uploads import residues_of, upload_residues
 from securefed.defenses._secure_aggregation.masking_states import MaskingClient, no_bytes
 from securefed.defenses._secure_aggregation.masks import PrecomputedMasks, SignedMask, apply_masks, pair_mask, self_mask
 from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, agree, private_key, public_bytes
@@ -181,7 +181,7 @@ def client_upload(state: MaskingClient, encoded: Tensors | None) -> tuple[Maskin
     """
     assert state.stage == CONTRIBUTE
     plan = state.session.plan
-    residues = uniform_residues(plan) if encoded is None else residues_of(encoded, plan)
+    residues = upload_residues(encoded, plan)
     masks = _masks(state) if state.precomputed is None else state.precomputed.masks
     if state.precomputed is None:
         apply_masks(residues, masks)

@@ -18,7 +18,9 @@ checks the whole request for an upload by rules on public facts, and uses the ex
 it computes anything. A client without a contribution (values out of range or not finite, a failed computation, a stuck
 state) sits out: it uploads uniform residues where the defence hides uploads without noise (an extra tensor, the
 indicator, shows that the sum is void, not by whose fault), and zeros where it adds noise. Only if the defence hides
-nothing, it refuses by name. Not guaranteed: that the client's computing time reveals nothing.
+nothing, it refuses by name. A client that sits out encodes, draws and masks as much as one that contributes, and what
+it logs is written later (`late_log`), so that its reply takes as long. Not guaranteed: that the time in which the
+contribution itself is computed reveals nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from traceback import clear_frames
 from typing import Any, Final
 
 import numpy as np
@@ -45,6 +48,7 @@ from securefed._runtime.exchange_context import (
 from securefed._runtime.exchange_header import EVALUATE, TRAIN, ExchangeHeader, integers
 from securefed._runtime.exchange_plans import ExchangePlans
 from securefed._runtime.exchange_schedule import ExchangeSchedule
+from securefed._runtime.late_log import warn_later
 from securefed._runtime.ledger import Ledger, charge
 from securefed._runtime.message_schema import MessageSchema
 from securefed._runtime.privacy_checks import has_memory
@@ -175,6 +179,7 @@ class ClientNode:
             if isinstance(computed, BudgetSpent) and self._spending is not None:
                 raise computed  # public: it follows from rounds and numbers of rows
             if isinstance(computed, Exception):
+                self._encode_nothing(state)
                 self.state, body = self._without(state, computed)
                 return self._reply(message, message.stage, body)
             tentative, raw = computed
@@ -182,9 +187,12 @@ class ClientNode:
                 self.state = state = with_cost(state, self._spending, tentative)
             if trains:
                 state = replace(state, tentative=tentative, tentative_round=message.round, absent=False)
+            encoded = self._encoded_or_refusal(state, raw)
+            del raw, computed  # arrays as large as the model: their memory serves the upload
             try:
-                encoded = self._encoded(state, raw)
-                del raw, computed  # arrays as large as the model: their memory serves the upload
+                if isinstance(encoded, Exception):
+                    clear_frames(encoded.__traceback__)  # they hold arrays as large as the model, too
+                    raise encoded
                 self.state, body = self._upload(state, encoded)
                 self.absence = None
             except Exception as error:
@@ -326,6 +334,19 @@ class ClientNode:
         assert state.session is not None
         return self._defense.encode(raw, state.session.plan)
 
+    def _encoded_or_refusal(self, state: ClientNodeState, raw: Tensors) -> Tensors | Exception:
+        """Encode a contribution; return the exception where that fails."""
+        try:
+            return self._encoded(state, raw)
+        except Exception as error:
+            return error
+
+    def _encode_nothing(self, state: ClientNodeState) -> None:
+        """Take the time of encoding a contribution, where there is none and the server must not learn that."""
+        assert state.session is not None
+        if has_indicator(state.session.plan):
+            self._encoded(state, {spec.name: np.zeros(spec.shape) for spec in state.session.plan.own})
+
     def _upload(self, state: ClientNodeState, encoded: Tensors | None) -> tuple[ClientNodeState, Tensors]:
         """Upload an encoded contribution; `None` is for a client that sits out where the defence hides uploads."""
         protocol, reply = self._defense.aggregation.client_upload(state.protocol, encoded)
@@ -343,7 +364,8 @@ class ClientNode:
         if not self._plans.hide_absence:
             raise error
         if not known:  # a client that fails in the same way in every attempt is logged once
-            _LOG.warning("client %d has no contribution to exchange %d: %r", self.client, number, error)
+            log = _LOG.warning if self.simulated else warn_later
+            log("client %d has no contribution to exchange %d: %r", self.client, number, error)
         if state.trains:  # the client then replies like any other if the server claims to have counted it
             state = replace(state, tentative=state.committed, tentative_round=number, absent=True)
         if has_indicator(plan):
