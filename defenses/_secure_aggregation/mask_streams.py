@@ -80,8 +80,9 @@ class ChunkBuffers:
 
     def __init__(self, dtype: np.dtype[Any], nbytes: int) -> None:
         self._zeros = _zeros()
-        self._made = _aligned(nbytes + 15)  # `update_into` wants room for one block more than it fills
-        self._words, self._total = self._made[:nbytes].view(dtype), _aligned(nbytes).view(dtype)
+        # `update_into` wants room for one block more than it fills
+        self._made, self._first = _aligned(nbytes + 15), _aligned(nbytes + 15)
+        self._words, self._total = self._made[:nbytes].view(dtype), self._first[:nbytes].view(dtype)
         self.size = self._total.size
 
     def sum(self, streams: Sequence[tuple[Encryptor, bool]], count: int) -> Array:
@@ -95,8 +96,11 @@ class ChunkBuffers:
             The sum, valid until the next call.
         """
         zeros, words, total = self._zeros[: count * self._total.itemsize], self._words[:count], self._total[:count]
-        total[:] = 0
-        for stream, adds in streams:
+        if starts := bool(streams) and streams[0][1]:
+            streams[0][0].update_into(zeros, self._first)
+        else:
+            total[:] = 0
+        for stream, adds in streams[starts:]:
             stream.update_into(zeros, self._made)
             (np.add if adds else np.subtract)(total, words, total)
         return total
