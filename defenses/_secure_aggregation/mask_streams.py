@@ -20,6 +20,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from securefed._tensors import Array
+from securefed.errors import ConfigError
 
 LONGEST: Final = 16 * (2**32 - 2)
 """Bytes of one stream at most: the counter has 32 bits and starts at 2 (NIST SP 800-38D, sec. 5.2.1.1)."""
@@ -157,9 +158,14 @@ def forced(path: str, chunk: int = CHUNKS[0]) -> Iterator[None]:
     Args:
         path: name in `PATHS`.
         chunk: bytes made at a time: a multiple of 8, at most the longest in `CHUNKS`.
+
+    Raises:
+        ConfigError: there is no such path, or no such chunk.
     """
     global _choice  # noqa: PLW0603
-    before, _choice = _choice, Choice(PATHS[path] and path, chunk, {})
+    if path not in PATHS or chunk % 8 or not 0 < chunk <= max(CHUNKS):
+        raise ConfigError(f"no stream by {path!r} in chunks of {chunk} bytes; paths are {', '.join(PATHS)}")
+    before, _choice = _choice, Choice(path, chunk, {})
     try:
         yield
     finally:
