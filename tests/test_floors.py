@@ -11,6 +11,7 @@ FLOORS = {
     "_shape_repr": 0,
     "_messages": 0,
     "_registry": 0,
+    "_process_lock": 0,
     "_public": 0,
     "_hyperparameters": 0,
     "_lazy": 0,

@@ -278,4 +278,6 @@ def _circle(seed: bytes, members: int) -> tuple[Array, Array]:
     order = np.lexsort((labels[:, 1], labels[:, 0]))
     place = np.empty(members, np.int64)
     place[order] = np.arange(members)
+    for shared in (order, place):  # by later calls and other threads
+        shared.setflags(write=False)
     return order, place
