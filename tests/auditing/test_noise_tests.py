@@ -70,7 +70,7 @@ ODD = {
     "reused at once": (lambda x: np.repeat(x[::2], 2, axis=0), "exchanges that lie 1 apart share noise"),
     "reused later": (lambda x: np.tile(x[:50], (20, 1)), "exchanges that lie 50 apart share noise"),
     "one for all": (lambda x: np.repeat(x[:1], 1000, axis=0), "or the same in every exchange"),
-    "cut": (lambda x: np.clip(x, -2, 2), "0 entries lie beyond 2 planned deviations"),
+    "cut": (lambda x: np.clip(x, -2, 2), "0 entries lie beyond 2.02 planned deviations"),
     "uniform": (lambda x: np.sign(x) * np.random.default_rng(3).uniform(0, 3**0.5, x.shape), "entries"),
     "none in every second": (lambda x: np.where(np.arange(len(x))[:, None] % 2, x * 2**0.5, 0.01 * x), "not normal"),
 }

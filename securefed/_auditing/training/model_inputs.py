@@ -90,7 +90,6 @@ class InputLayout:
             for name, place in self.columns.items()
         }
 
-
     def unpack_guess(self, x: Tensor) -> dict[str, Tensor]:
         """Return the named inputs in rows that an attacker guesses: single whole numbers moved into their range.
 
