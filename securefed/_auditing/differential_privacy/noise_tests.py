@@ -119,7 +119,7 @@ def _shared_by_a_pair(centred: Array, risk: float) -> Iterator[str]:
 
 
 def _shared_at_a_distance(rows: Array, what: str, risk: float, bias: float = 0.0) -> Iterator[str]:
-    """Compare rows that lie k apart, all of them together for each k; `bias` is the mean by which products fall short."""
+    """Compare rows that lie k apart, all of them together for each k; products are `bias` too small on average."""
     lags = range(1, min(_LAGS, len(rows) // 2) + 1)
     if not lags:
         return
