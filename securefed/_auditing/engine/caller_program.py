@@ -29,7 +29,7 @@ def registered_modules() -> tuple[str, ...]:
     makers = [
         entry.make
         for registry in (catalogue.algorithms, catalogue.attacks, catalogue.defenses, problems)
-        for entry in registry  # type: ignore[attr-defined]  # registries of different kinds
+        for entry in registry
     ]
     modules = dict.fromkeys(filter(None, map(_module_of, makers)))
     return tuple(name for name in modules if name.partition(".")[0] not in ("securefed", "functools"))
@@ -82,7 +82,7 @@ def main_module_hidden() -> Iterator[None]:
     """Hide where the main module came from while a worker starts, so that the worker does not run it."""
     main = sys.modules[_MAIN].__dict__
     with _HIDING:
-        kept = {name: main.pop(name) for name in ("__spec__", "__file__") if name in main}
+        kept: dict[str, Any] = {name: main.pop(name) for name in ("__spec__", "__file__") if name in main}
         main["__spec__"] = None
         try:
             yield

@@ -133,7 +133,7 @@ class _WithoutMain(ForkServerProcess):
 class _WithoutMainContext(ForkServerContext):
     """The start method `forkserver` with such workers."""
 
-    Process = _WithoutMain  # type: ignore[assignment]
+    Process = _WithoutMain
 
 
 def _preloading(context: ForkServerContext) -> ForkServerContext:
