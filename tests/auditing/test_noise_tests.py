@@ -16,6 +16,7 @@ from securefed._auditing.gate.planted_noise import (
     ReusedGaussian,
     SharedDeviate,
 )
+from securefed._auditing.gate.self_check import check_noise
 from securefed.algorithms import SSI, record_level
 from securefed.defenses import (
     chain,
@@ -148,3 +149,7 @@ def test_neither_audit_flags_noise_as_planned(door, made) -> None:
 
 def test_local_noise_as_planned_is_not_flagged() -> None:
     assert not audited("audit_noise", local_gaussian(2.0)).flagged
+
+
+def test_the_self_check_judges_its_planted_noise_alike_every_time() -> None:
+    assert all(item.right for _ in range(2) for item in check_noise())

@@ -81,9 +81,9 @@ class ReusedGaussian(CentralGaussian):
 
     def release(self, total: Tensors, plan: Plan) -> dict[str, Array]:
         """Add the noise of the exchange before, in every second one."""
-        if self.kept:
-            noise = self.kept.pop()
-        else:
+        shapes = {name: value.shape for name, value in total.items()}
+        noise = self.kept.pop() if self.kept else {}
+        if {name: value.shape for name, value in noise.items()} != shapes:  # none is kept, or that of another audit
             noise = super().release({name: np.zeros_like(value) for name, value in total.items()}, plan)
             self.kept.append(noise)
         return {name: total[name] + noise[name] for name in total}
