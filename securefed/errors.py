@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 _LONGEST: Final = 2000
 """Letters of the reason for which a message is refused."""
@@ -19,7 +19,13 @@ class SecureFedError(Exception):
 
     What to do: read the message: it says what was given, what is allowed and what to write. Each kind below has its
     own advice.
+
+    Attributes:
+        result: where a run of several rounds ended early, the `Result` of the rounds before, with the last model and
+            why the run stopped; `None` where no round was complete.
     """
+
+    result: Any = None
 
 
 class ConfigError(SecureFedError, ValueError):

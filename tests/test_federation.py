@@ -198,9 +198,13 @@ def test_a_spent_budget_stops_the_run_with_its_state_saved(tmp_path) -> None:
     federation = Federation(
         DSGD(), data(), defense, options=RunOptions(budget=budget, checkpoint=path, checkpoint_every=1)
     )
-    with pytest.raises(BudgetSpent):
+    with pytest.raises(BudgetSpent) as ended:
         federation.run(1000)
     assert path.exists()
+    result = ended.value.result  # what was trained is handed over, and why it is no more
+    assert len(result.history) == len(federation.history) and result.stopped.startswith("BudgetSpent: after")
+    again = federation.run(len(federation.history))
+    assert all(np.array_equal(result.output[name], value) for name, value in again.output.items())
     done = len(federation._history)
     assert done >= 1
     assert budget.spend(done).spent <= 3.0

@@ -112,10 +112,12 @@ class Federation(Server):
             if not absent:
                 raise
             why, others = absent[0].absence, len(absent) - 1
-            raise RoundVoid(
+            named = RoundVoid(
                 f"the simulated client {absent[0].client} had no contribution because of {type(why).__name__}: {why}; "
                 f"{others} more had none. What the server saw: {error}"
-            ) from why
+            )
+            named.result = error.result
+            raise named from why
 
 
 def _check_clients(clients: Sequence[Dataset]) -> None:

@@ -72,6 +72,8 @@ def serve(
         RangeRefused: a client's values stay out of range however often the range is doubled.
         BudgetSpent: the privacy budget allows no further exchange.
         DivergenceError: the model is no longer finite.
+
+    After complete rounds the attribute `result` of an error is the result of those rounds, with the model.
     """
     check_apart(terms)  # refuses a defence whose keys each process would draw for itself
     options = (options or RunOptions()).with_defaults(checkpoint_every=1, keep_transcript=False)

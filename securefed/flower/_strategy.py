@@ -140,6 +140,8 @@ class SecureStrategy(Strategy):
 
     Attributes:
         history: what became of each phase so far: exchanges, SuperNodes in the sum, seconds, refusals.
+        stopped: why the run ended before its last round; `None` if it did not.
+        arrays: the newest model that the strategy sent, also where `start` raises; `None` before the first round.
         epsilon: the epsilon of all exchanges of training so far.
 
     Raises:
@@ -203,20 +205,34 @@ class SecureStrategy(Strategy):
     ) -> Result:
         """Run the strategy; arguments and result as of Flower's `Strategy.start`.
 
+        A run that cannot go on after a trained round, for instance because the privacy budget is spent, ends early: the
+        result holds the last model, and `stopped` says why. `evaluate_fn` is not called for the rounds that are left.
+
         Raises:
             ConfigError: SuperNodes do not accept the terms, or arguments that do not fit together.
-            BudgetSpent: the privacy budget allows no further round.
-            RangeRefused: a client's values stay out of range however often the range is doubled.
+            BudgetSpent: the privacy budget does not allow a single round.
         """
         if self._secured is None or self._secured.grid is not grid:
             self._secured = SumGrid(
                 grid, self._wanted.terms, self._weighted_by, self._run_config, self._wanted.metrics, self._poll,
                 self._patience, self.history, self._folder, self._seal,
             )  # fmt: skip
+        secured = self._secured
+        secured.begin()
+        tested = -1  # the trained rounds that the model had when it was evaluated last
+
+        def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+            nonlocal tested
+            if evaluate_fn is None or (secured.stopped is not None and secured.trained == tested):
+                return None
+            tested = secured.trained
+            return evaluate_fn(server_round, arrays)
+
         logging.getLogger("securefed.flower").info("replies are summed under %s", as_defense(self._wanted.defense).name)
         return self.strategy.start(
-            self._secured, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn
-        )
+            secured, initial_arrays, num_rounds, timeout, train_config, evaluate_config,
+            None if evaluate_fn is None else evaluate,
+        )  # fmt: skip
 
     @property
     def epsilon(self) -> float:
@@ -225,6 +241,16 @@ class SecureStrategy(Strategy):
         With a folder, those of earlier runs are included.
         """
         return 0.0 if self._secured is None else self._secured.epsilon
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the run ended before its last round; `None` if it did not."""
+        return None if self._secured is None else self._secured.stopped
+
+    @property
+    def arrays(self) -> ArrayRecord | None:
+        """The newest model that the strategy sent; `None` before the first round."""
+        return None if self._secured is None else self._secured.model
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
