@@ -22,9 +22,11 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Result, Strategy
 
+from securefed._hyperparameters import check_integer, check_limit, check_positive
 from securefed._persistence.sealing import Seal
 from securefed._tensors import Array, Ring
 from securefed.defenses._chain import Link, as_defense
+from securefed.defenses._fixed_point import check_ring
 from securefed.defenses._transform import ChainStage
 from securefed.errors import ConfigError
 from securefed.flower._sum_grid import SecureRound, SumGrid
@@ -67,6 +69,20 @@ class _Wanted:
     epsilon: float | None
     ring: Ring
     max_void: int
+
+    def check(self) -> None:
+        """Raise `ConfigError` for a number outside its domain: now, and not when the SuperNodes are there."""
+        for name, number, least in (("clients", self.clients, 1), ("rounds", self.rounds, 0)):
+            if number is not None:
+                check_integer(name, number, least)
+        check_integer("max_void", self.max_void, 1)
+        check_ring(self.ring, "SecureStrategy")
+        for name, size in (("largest_weight", self.largest_weight), ("epsilon", self.epsilon)):
+            if size is not None:
+                check_positive(name, size)
+        for bound in self.bounds.values() if isinstance(self.bounds, Mapping) else [self.bounds]:
+            if bound is not None:
+                check_positive("bounds", bound)
 
     @property
     def clips(self) -> bool:
@@ -182,6 +198,9 @@ class SecureStrategy(Strategy):
         self._wanted = _Wanted(
             defense, metrics, clients, bounds, largest_weight, _names(local), rounds, epsilon, ring, max_void
         )
+        self._wanted.check()
+        check_limit("poll", poll)
+        check_limit("patience", patience)
         self._check_metrics(inner)
         self._weighted_by = str(getattr(inner, "weighted_by_key", "num-examples"))
         self._check_weight()

@@ -120,6 +120,10 @@ class Variance(_Moments):
 
     ddof: int = 1
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_integer("ddof", self.ddof, 0)
+
     def tensors(self) -> tuple[SummedTensor, ...]:
         """Return count, sum and sum of squares."""
         square = float(self.bound) * self.bound  # infinite where ** raises; `SummedTensor` refuses it by name
@@ -150,6 +154,10 @@ class Covariance(_Moments):
     """
 
     ddof: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_integer("ddof", self.ddof, 0)
 
     def tensors(self) -> tuple[SummedTensor, ...]:
         """Return count, sum and the upper triangle of the sum of outer products."""
