@@ -52,8 +52,8 @@ class _Moments(Statistic):
         check_integer("features", self.features, 1)
         check_integer("rows", self.rows, 1)
         check_positive("bound", self.bound)
-        if isinstance(self.shift, tuple) and len(self.shift) != self.features:
-            raise ConfigError(f"shift must be one number or {self.features}; got {len(self.shift)}")
+        if np.ndim(self.shift) and np.shape(self.shift) != (self.features,):
+            raise ConfigError(f"shift must be one number or {self.features}; got {np.size(self.shift)}")
         for number in np.ravel(self.shift):
             check_number("shift", number)
 
