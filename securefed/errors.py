@@ -223,8 +223,9 @@ class SumRefused(MessageRefused):
 class RangeRefused(ProtocolError):
     """A client's values lie outside the range that the plan declares; the client sent none of them.
 
-    Clients refuse so only where uploads are in the clear; elsewhere they sit out (`ClientOut`). The federation repeats
-    the sum with a doubled range, and raises this error itself when the range was doubled as often as it may be.
+    Clients refuse so only where uploads are in the clear; elsewhere they sit out (`ClientOut`), so that the server does
+    not learn it, and the round ends with `RoundVoid`. The server repeats the sum with a doubled range, and raises this
+    error itself after the last attempt; a simulation (`Federation`) raises it under any defence.
 
     What to do: declare a larger bound, or look for the client that diverges.
     """

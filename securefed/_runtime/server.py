@@ -123,7 +123,8 @@ class Server(RoundEngine):
         Raises:
             ConfigError: `evaluate_every` where evaluation is refused, before any round.
             RoundVoid: a round could not be completed in `max_void` attempts.
-            RangeRefused: a client's values stay out of range though the bounds were doubled as often as allowed.
+            RangeRefused: a client's values stay out of range in all attempts, and the defence hides nothing, so that it
+                says so. Elsewhere it sits out, and the round ends with `RoundVoid`.
             BudgetSpent: the privacy budget allows no further exchange.
 
         After complete rounds the attribute `result` of each of these errors is the `Result` of those rounds, with the
