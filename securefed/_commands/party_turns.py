@@ -6,8 +6,7 @@ the next stage. An attempt that gives no sum is void, and the round is repeated.
 
 A turn may be taken again at any point, also after it was killed: the state and what is to be published are written to
 one file at once, and published from there. So a message that was made is never made again with other contents.
-The commands `securefed party contribute` and `securefed party sum` call `answer` and `take_turn`; `SumClient` and
-`SumServer` make the messages.
+`securefed party contribute` calls `answer`, `party sum` `take_turn`; `SumClient` and `SumServer` make the messages.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ class Contribution:
 
     Attributes:
         update: arrays by name; `None` where none is given.
-        weight: its weight in the mean, such as its number of rows; `None` where the terms name no largest weight.
+        weight: its weight in the mean, such as its number of rows; `None` where the terms have none.
         metrics: numbers that are summed beside the update, by name.
         base: the model that it was computed from; `None` without one.
     """
@@ -146,15 +145,11 @@ def answer(at: Exchange, party: int, identity: bytes | None, mine: Contribution)
 
 def _check_given(mine: Contribution, terms: SumTerms) -> None:
     if mine.update is None:
-        weight = ", and --weight (number of rows)" if terms.weighted else ""
-        raise ConfigError(f"this request asks for the contribution; give --update FILE{weight}")
+        raise ConfigError("this request asks for the contribution; give --update FILE, and --weight if it has one")
     if terms.weighted and mine.weight is None:
         raise ConfigError(f"these terms weight updates; give --weight, a number of rows up to {terms.largest_weight:g}")
     if not terms.weighted and mine.weight is not None:
-        raise ConfigError(
-            "a --weight is given, and these terms sum none: leave it out; updates are weighted where the terms are "
-            "made with `securefed party terms --largest-weight ROWS`"
-        )
+        raise ConfigError("these terms sum no --weight: leave it out, or make terms with --largest-weight ROWS")
     if terms.base and mine.base is None:
         raise ConfigError("these terms bind each round to a model; give --base, the file that you trained from")
 
@@ -168,22 +163,21 @@ def _refusal(terms: SumTerms, party: int, reply: bytes) -> list[str]:
 def _out_of_range(mine: Contribution, terms: SumTerms) -> list[str]:
     """Warn the client of its own values, in words that stay on its machine.
 
-    Where the terms sum differences from the base, bounds are not compared: by default a defence clips differences.
+    Bounds of differences from the base are not compared: by default a defence clips these.
     """
     assert mine.update is not None
     update = read_update(mine.update, terms.shapes, "the update")
     if odd := [name for name, value in update.items() if not np.isfinite(value).all()]:
         return [f"Your update holds values that are not finite in {odd[0]!r}: you sit out, and the round is repeated."]
-    weight = 1.0 if mine.weight is None else mine.weight
-    share = weight / terms.largest_weight if terms.weighted else 1.0
+    share = (mine.weight or 0.0) / terms.largest_weight if terms.weighted else 1.0
     largest = {name: np.abs(value).max(initial=0) * share for name, value in update.items()}
     if far := [tensor for tensor in terms.tensors if not terms.differences and largest[tensor.name] > tensor.bound]:
         return [
             f"Your update exceeds the bound {far[0].bound:g} of {far[0].name!r}; the round is repeated with "
             "twice that, and again until the update fits."
         ]
-    if terms.weighted and not 0 <= weight <= terms.largest_weight:
-        return [f"Your weight {weight:g} is not from 0 to {terms.largest_weight:g} (the terms'): you sit out."]
+    if not 0 <= share <= 1:
+        return [f"Your weight {mine.weight} is not from 0 to {terms.largest_weight:g} (the terms'): you sit out."]
     return []
 
 
