@@ -28,6 +28,7 @@ from securefed._auditing.engine.statistics import (
     SIGHTED,
     Interval,
     Verdict,
+    reaches_far,
 )
 from securefed._tensors import Array
 from securefed.attacks._generic import ClearRows, LowDigits, RawBits, RegressRows
@@ -49,15 +50,22 @@ Secret = Literal[
     "confirmation",
     "pooled gram",
     "pooled samples",
+    "people",
+    "counts",
+    "column means",
+    "class means",
 ]
 """Names of secrets. In an audit of registered algorithms they are `client` and `federation`: one client's and all
 clients' data, whose kind the algorithm's audit case (the settings in which it is audited) states. The others state the
 kind itself, in an audit of a user's own algorithm; `pooled` means the data of all clients together. `confirmation` is
 whether a record took part, for an adversary who knows all other rows. `statistics` (of batch normalisation) and
-`tokens` (which of them occur) are secrets of an audit of a torch loop."""
+`tokens` (which of them occur) are secrets of an audit of a torch loop. `people` are the row of one person, or the mean
+of a few, in the data of all clients together; `counts` are those of categories of 0 and 1, with their cross tables."""
 POOLED: Final[tuple[Secret, ...]] = ("pooled gram", "pooled samples")
 """The data of all clients together, which sums may give away where they hide every single client."""
-GATED: Final[tuple[Secret, ...]] = ("gram", "samples", "labels", "membership", *POOLED)
+SUMMARIES: Final[tuple[Secret, ...]] = ("labels", "counts", "column means", "class means")
+"""A client's statistics: a part of its data, so that they never say that all of its data are exposed."""
+GATED: Final[tuple[Secret, ...]] = ("gram", "samples", *SUMMARIES, "membership", "people", *POOLED)
 """Secrets that a gate (a test that fails above a limit on leakage) checks by default. Not `confirmation`: an adversary
 who guesses all of a client's data can confirm the guess against any message without noise, so that only differential
 privacy passes it."""
@@ -71,7 +79,7 @@ rows of few possible values are nearly exact by chance, and do not count."""
 
 def owner(secret: str) -> str:
     """Name whose data a secret is: `client`, `federation` or `record` (one row); `confirmation` has no owner."""
-    if secret == FEDERATION or secret in POOLED:
+    if secret in (FEDERATION, "people") or secret in POOLED:
         return FEDERATION
     if secret == "confirmation":
         return secret
@@ -138,10 +146,11 @@ class Attempt:
     def reconstructs(self) -> bool:
         """Whether the data are known to a thousandth of the guess's error, and chance is far from that.
 
-        Always false for secrets of a single row, such as membership, and for counts of labels: one right answer may be
-        luck.
+        Always false for secrets of a single row, such as membership, for single people, who are not all of the data,
+        and for a client's statistics: one right answer may be luck.
         """
-        if self.secret == "labels" or owner(self.secret) not in (CLIENT, FEDERATION) or self.leakage < RECONSTRUCTED:
+        whole = self.secret not in (*SUMMARIES, "people") and owner(self.secret) in (CLIENT, FEDERATION)
+        if not whole or self.leakage < RECONSTRUCTED:
             return False
         return self.null_leakage < RECONSTRUCTED and 1 - self.null_leakage >= _FURTHER * (1 - self.leakage)
 
@@ -340,7 +349,9 @@ class Cell:
             remarks.append(f"not tested by the strongest attack, {self.without}, which did not run")
         scattered = not self.without or not self.verdict.detectable < 1
         if self.verdict.word == INCONCLUSIVE and scattered and not self.explained < SIGHTED and self.leakage.seeds > 1:
-            remarks.append("its results, or those of chance, scatter too much for any leak to be noticed")
+            far = reaches_far(self.leakage, self.null_leakage) and self.verdict.detectable < 1
+            scatter = "its results, or those of chance, scatter too much for any leak to be noticed"
+            remarks.append("its interval reaches far above chance, so that its silence says nothing" if far else scatter)
         if self.leakage.seeds < self.asked:
             remarks.append(f"{self.leakage.seeds} of {self.asked} seeds")
             if self.leakage.seeds == 1 and self.verdict.word == INCONCLUSIVE:

@@ -41,6 +41,8 @@ from securefed._auditing.engine.seed_result import (
     finite_or_nan,
     run_costs,
 )
+from securefed._auditing.implied.implications import Source, implied_attempts
+from securefed._auditing.implied.truth import Truth
 from securefed._auditing.registered.attacker import CHANGING_SURVIVORS, DIFFERENCE, Attacker, prefix_lengths
 from securefed._auditing.registered.audit_settings import Settings
 from securefed._auditing.registered.audited_defenses import (
@@ -389,6 +391,13 @@ class SeedRun:
             judged = self.result.record(place, finding.attack, [finding.estimate], [null], judge, fits)
             if self.first:
                 self.result.keep_pictures(place, finding.attack, judged, self.prepared.image_shape)
+        self.result.attempts += implied_attempts(
+            place,
+            [Source(item.attack, item.estimate, item.null, fits(item.estimate)) for item in findings],
+            observed,
+            Target(self.case.build(), self.prepared.public),
+            Truth.of(self.prepared, TARGET, self.seed, self.settings.source().features),
+        )
         if not findings and self.first:
             where = f"{self.name}, {defense}, {observed.view}"
             reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
