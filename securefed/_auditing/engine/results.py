@@ -17,10 +17,12 @@ seeds, with intervals and a verdict. All cells together are an `audit_report.Rep
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from securefed._auditing.engine.statistics import (
+    EXPOSED_FROM,
     INCONCLUSIVE,
     NOT_DETECTED,
     PARTIAL_FROM,
@@ -116,6 +118,8 @@ class Attempt:
         part_leakage: the leakage of that column or row.
         derived: whether the attack sought another secret, from which this estimate was computed.
         open: what the messages cannot determine of the secret (`Reconstruction.open`); empty if nothing is known of it.
+        columns: by name of a column, its own leakage (`column_scores`); empty where columns are not scored.
+        null_columns: the same of the null.
     """
 
     algorithm: str
@@ -141,6 +145,8 @@ class Attempt:
     part_leakage: float = -math.inf
     derived: bool = False
     open: str = ""
+    columns: Mapping[str, float] = field(default_factory=dict)
+    null_columns: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def reconstructs(self) -> bool:
@@ -253,6 +259,7 @@ class Cell:
         open: what the messages cannot determine of the secret, where the attack explains them and nothing was found;
             the rest of the secret may be known. Empty elsewhere.
         without: name of the strongest attack on the secret, where it did not run in this view; empty if it ran.
+        columns: names of the columns that were read (`column_scores`), the best known first.
     """
 
     algorithm: str
@@ -287,6 +294,7 @@ class Cell:
     derived: bool = False
     open: str = ""
     without: str = ""
+    columns: tuple[str, ...] = ()
 
     @property
     def owner(self) -> str:
@@ -362,6 +370,8 @@ class Cell:
             remarks.append(f"{self.given_away} was reconstructed: {self.highest:.2f}")
         elif self.part:
             remarks.append(f"{self.part} was read")
+        if self.columns and self.leakage.mean < EXPOSED_FROM:
+            remarks.append(f"read column by column: {first_few(self.columns)}")
         return f" ({'; '.join(remarks)})" if remarks else ""
 
     def __str__(self) -> str:
@@ -372,6 +382,12 @@ class Cell:
         """Convert to the JSON values of a cell of `audit.json`."""
         values = asdict(self) | {"verdict": self.verdict.word, "detectable": self.verdict.detectable}
         return {key: finite_or_none(value) for key, value in values.items()}
+
+
+def first_few(names: Sequence[str], most: int = 4) -> str:
+    """List names, and count those beyond the first few."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def finite_or_none(value: Any) -> Any:

@@ -1,5 +1,8 @@
 """Work out what an estimate implies, in a fixed order, and score it like every estimate.
 
+    rows                                               ->  the means of their columns
+    the first gradient of a linear model               ->  numbers of rows by class, column means, class means, and
+                                                           people of classes that few have
     rows (up to signs)                                 ->  their Gram matrix
     an uncentred Gram matrix with columns of 0 and 1   ->  counts and cross tables of these categories
     a Gram matrix                                      ->  membership: whether a given row was among the rows
@@ -13,14 +16,21 @@ more than the Gram matrix of all of them tells.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from securefed._auditing.engine.results import Attempt, Secret
 from securefed._auditing.engine.seed_result import Place
+from securefed._auditing.implied.client_statistics import (
+    ScoredStatistic,
+    people_in_classes,
+    read_class_sums,
+    score_class_sums,
+    score_mean,
+)
 from securefed._auditing.implied.pooled_people import people_in_moments
 from securefed._auditing.implied.truth import Truth
 from securefed._messages import ClientId
@@ -29,8 +39,13 @@ from securefed.attacks._base import Reconstruction, Target, View
 from securefed.attacks._membership import membership_rates
 from securefed.attacks._membership.gram_membership import GramMembership
 from securefed.attacks.scores import leakage, relative_error
+from securefed.attacks.views import shuffled
 from securefed.errors import DataError
 
+OF_ROWS: Final = "rows/means"
+"""Name of the computation of column means from rows."""
+_LEAST: Final = -1.0
+"""Least leakage of a statistic: how much worse than the guess it is says nothing, and would scatter over the runs."""
 _CANDIDATES: Final = 100
 """Most rows on each side whose membership is scored; the AUC of a run then has a standard error of at most .04."""
 _FEWEST: Final = 3
@@ -80,7 +95,7 @@ class Implication:
 
     Attributes:
         secret: name of the secret that follows.
-        attack: name of the attack that computes it; empty for that of the source.
+        attack: name of the computation.
         compute: computes and scores it.
     """
 
@@ -145,9 +160,9 @@ def _people(gram: Array, members: Members, truth: Truth) -> Implied | None:
 
 
 ORDER: Final[tuple[Implication, ...]] = (
-    Implication("counts", "", _counts),
+    Implication("counts", "gram/counts", _counts),
     Implication("membership", GramMembership.name, _membership),
-    Implication("people", "", _people),
+    Implication("people", "gram/people", _people),
 )
 """What follows from a Gram matrix; rows are turned into one first."""
 
@@ -167,15 +182,62 @@ def implied_attempts(
         truth: the rows that scores need.
     """
     members = observed.members
+    out = [*_of_rows(place, sources, truth), *_of_gradients(place, observed, target, truth)]
     grams = [found for source in sources if (found := _as_gram(source, members, truth)) is not None]
-    out = []
     for source in sorted(grams, key=_doubt)[:1]:
         of = source.estimate.members or members
         for implication in ORDER:
             found = implication.compute(source.estimate.value, of, truth)
             if found is not None:
-                out.append(_attempt(place, source, implication, found, _chance(source, implication, found, of, truth)))
+                chance = _chance(source, implication, found, of, truth)
+                out.append(_attempt(place, implication.attack, implication.secret, found, chance, source.explained))
     return out
+
+
+def _of_rows(place: Place, sources: Sequence[Source], truth: Truth) -> Iterator[Attempt]:
+    """Score the column means of the rows that explain the messages best."""
+    rows = [one for one in sources if one.estimate.secret == "samples" and np.isfinite(one.estimate.value).all()]
+    for source in sorted(rows, key=_doubt)[:1]:
+        found = score_mean(source.estimate.value.mean(axis=0), truth)
+        null = None if source.null is None else score_mean(source.null.value.mean(axis=0), truth)
+        if found is not None:
+            yield _statistic(place, OF_ROWS, found, null, truth, source.explained)
+
+
+def _of_gradients(place: Place, observed: View, target: Target, truth: Truth) -> Iterator[Attempt]:
+    """Score what the first gradient of a linear model tells by class; the null reads shuffled rounds."""
+    members = observed.members
+    read = read_class_sums(observed, target, truth)
+    if read is None:
+        return
+    mixed = read_class_sums(shuffled(observed, np.random.default_rng([truth.seed, 2])), target, truth)
+    nulls = {} if mixed is None else {one.secret: one for one in score_class_sums(mixed, members, truth)}
+    for found in score_class_sums(read, members, truth):
+        yield _statistic(place, read.name, found, nulls.get(found.secret), truth, None)
+    people = people_in_classes(observed, target, truth)
+    if people is not None:
+        implied = Implied(people.leakage, people.chance, people.error, people.baseline, part=people.words)
+        yield _attempt(place, read.name, "people", implied, people.chance, None)
+
+
+def _statistic(
+    place: Place,
+    attack: str,
+    found: ScoredStatistic,
+    null: ScoredStatistic | None,
+    truth: Truth,
+    explained: bool | None,
+) -> Attempt:
+    """Make the attempt of a statistic, with a leakage of each column."""
+    implied = Implied(max(found.leakage, _LEAST), error=found.error, baseline=found.baseline)
+    chance = 0.0 if null is None else max(null.leakage, _LEAST)
+    made = _attempt(place, attack, found.secret, implied, chance, explained)
+    columns, nulls = found.columns, {} if null is None else null.columns
+    return replace(
+        made,
+        columns={truth.column(one): leak for one, leak in columns.items()},
+        null_columns={truth.column(one): leak for one, leak in nulls.items()},
+    )
 
 
 def _as_gram(source: Source, members: Members, truth: Truth) -> Source | None:
@@ -206,19 +268,21 @@ def _chance(source: Source, implication: Implication, found: Implied, members: M
     return 0.0 if null is None else null.leakage
 
 
-def _attempt(place: Place, source: Source, implication: Implication, found: Implied, chance: float) -> Attempt:
-    single = {"part": found.part, "part_leakage": found.leakage} if found.part else {}
-    values: Mapping[str, object] = {
+def _attempt(
+    place: Place, attack: str, secret: Secret, found: Implied, chance: float, explained: bool | None
+) -> Attempt:
+    """Make the attempt of an implied estimate, at the place of the attack that it follows from."""
+    values: dict[str, Any] = {"part": found.part, "part_leakage": found.leakage} if found.part else {}
+    return Attempt(
         **asdict(place),
-        "attack": implication.attack or source.attack,
-        "secret": implication.secret,
-        "leakage": found.leakage,
-        "null_leakage": chance,
-        "error": found.error,
-        "baseline": found.baseline,
-        "tpr": found.tpr,
-        "explained": source.explained,
-        "derived": True,
-        **single,
-    }
-    return Attempt(**values)  # type: ignore[arg-type]
+        attack=attack,
+        secret=secret,
+        leakage=found.leakage,
+        null_leakage=chance,
+        error=found.error,
+        baseline=found.baseline,
+        tpr=found.tpr,
+        explained=explained,
+        derived=True,
+        **values,
+    )

@@ -85,6 +85,7 @@ class Truth:
         """Name a column for the reader of a report."""
         return self.columns[place] if self.columns else f"column {place}"
 
+    @cached_property
     def classes(self) -> tuple[Array, Array] | None:
         """Return the labels of the target's rows and of all rows; `None` where they are no classes."""
         labels = [data.y for data in self.clients]
@@ -93,3 +94,10 @@ class Truth:
             return None
         pooled = np.concatenate(known)
         return (pooled if self.target is None else known[self.target]), pooled
+
+    def class_means(self, rows: Array, labels: Array) -> Array:
+        """Return the mean row of each declared class, (classes, features); of a class without rows that of all."""
+        out = np.tile(rows.mean(axis=0), (max(self.public.classes, 2), 1))
+        for label in np.unique(labels):
+            out[label] = rows[labels == label].mean(axis=0)
+        return out

@@ -111,7 +111,8 @@ class SeedRun:
     def __init__(self, name: str, case: Case, settings: Settings, prepared: Prepared, seed: int, first: bool) -> None:
         self.name, self.case, self.settings, self.seed, self.first = name, case, settings, seed, first
         self.prepared = prepared
-        self.result = SeedResult()
+        named = settings.source().features
+        self.result = SeedResult(names=named if len(named) == prepared.public.features else ())
         self.attacker = self._new_attacker()
         self._runs: dict[tuple[str, str], Result] = {}
         self._absence: dict[str, Attacker] = {}
@@ -396,7 +397,7 @@ class SeedRun:
             [Source(item.attack, item.estimate, item.null, fits(item.estimate)) for item in findings],
             observed,
             Target(self.case.build(), self.prepared.public),
-            Truth.of(self.prepared, TARGET, self.seed, self.settings.source().features),
+            Truth.of(self.prepared, TARGET, self.seed, self.result.names),
         )
         if not findings and self.first:
             where = f"{self.name}, {defense}, {observed.view}"
