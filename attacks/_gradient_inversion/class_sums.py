@@ -12,8 +12,9 @@ about it, the most likely sums are
 
     s = n m + diag(n) A^T (A diag(n) A^T)^+ (dW - A n m),        A = p 1^T - I.
 
-Where all rows have one class, nothing is open: their mean stands in the message. Methods with several local steps show
-the same, with errors that grow with the steps.
+Where all rows have one class, nothing is open: their mean stands in the message. If the sum of all rows is known, as
+0 of columns that were centred, nothing is open either: s_c = p_c sum_k s_k - dW_c. Methods with several local steps
+show the same, with errors that grow with the steps.
 """
 
 from __future__ import annotations
@@ -64,13 +65,14 @@ def why_not_readable(target: Target, observed: View) -> str | None:
     return None if model.bias else "Without a bias the gradient does not show the numbers of rows by class."
 
 
-def class_sums(observed: View, target: Target, prior: Array) -> ClassSums:
+def class_sums(observed: View, target: Target, prior: Array, total: Array | None = None) -> ClassSums:
     """Read the sums by class of the members' rows off the first round of a view.
 
     Args:
         observed: the view.
         target: the algorithm and the public facts.
         prior: (classes, features) what is known of the mean row of each class.
+        total: (features,) the sum of all rows where it is known.
 
     Raises:
         TranscriptError: the view shows no gradient of a linear model with a bias.
@@ -90,6 +92,8 @@ def class_sums(observed: View, target: Target, prior: Array) -> ClassSums:
     if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
         raise TranscriptError("the first gradient is not finite")
     counts = round_to_total(p * rows - bias, rows).astype(np.float64)
+    if total is not None:
+        return ClassSums(counts, np.asarray(p[:, None] * total - weight))
     known = counts[:, None] * prior
     observe = p[:, None] - np.eye(len(p))
     spread = counts[:, None] * observe.T

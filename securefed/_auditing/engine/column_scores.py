@@ -73,3 +73,9 @@ def columns_read(runs: Sequence[tuple[Leaks, Leaks]]) -> tuple[tuple[str, ...], 
     found = [place for place in np.argsort(-low, kind="stable") if low[place] > chance[place]]
     most = 2 * sum(low[place] >= EXPOSED_FROM for place in found) >= len(names)
     return tuple(names[place] for place in found), most
+
+
+def first_few(names: Sequence[str], most: int = 4) -> str:
+    """List names, and count those beyond the first few."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

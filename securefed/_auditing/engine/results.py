@@ -17,10 +17,11 @@ seeds, with intervals and a verdict. All cells together are an `audit_report.Rep
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
+from securefed._auditing.engine.column_scores import first_few
 from securefed._auditing.engine.statistics import (
     EXPOSED_FROM,
     INCONCLUSIVE,
@@ -359,7 +360,9 @@ class Cell:
         if self.verdict.word == INCONCLUSIVE and scattered and not self.explained < SIGHTED and self.leakage.seeds > 1:
             far = reaches_far(self.leakage, self.null_leakage) and self.verdict.detectable < 1
             scatter = "its results, or those of chance, scatter too much for any leak to be noticed"
-            remarks.append("its interval reaches far above chance, so that its silence says nothing" if far else scatter)
+            remarks.append(
+                "its interval reaches far above chance, so that its silence says nothing" if far else scatter
+            )
         if self.leakage.seeds < self.asked:
             remarks.append(f"{self.leakage.seeds} of {self.asked} seeds")
             if self.leakage.seeds == 1 and self.verdict.word == INCONCLUSIVE:
@@ -382,12 +385,6 @@ class Cell:
         """Convert to the JSON values of a cell of `audit.json`."""
         values = asdict(self) | {"verdict": self.verdict.word, "detectable": self.verdict.detectable}
         return {key: finite_or_none(value) for key, value in values.items()}
-
-
-def first_few(names: Sequence[str], most: int = 4) -> str:
-    """List names, and count those beyond the first few."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def finite_or_none(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Score what is read of a client's statistics: column means, numbers of rows by class, class means; and of rare classes.
+"""Score what is read of a client's statistics: column means, rows by class, class means; and of rare classes.
 
 They are secrets of every algorithm whose messages can carry them. Two computations find them: the mean of rows that an
 attack estimated, and the sums by class that stand in the first gradient of a linear model (`class_sums`), which no
@@ -19,7 +19,7 @@ import numpy as np
 
 from securefed._auditing.engine.column_scores import leaks_by_column
 from securefed._auditing.engine.results import Secret
-from securefed._auditing.implied.pooled_people import ReadPeople, score_people
+from securefed._auditing.implied.pooled_people import ReadPeople, is_centred, score_people
 from securefed._auditing.implied.truth import Truth
 from securefed._messages import ClientId
 from securefed._tensors import Array
@@ -58,8 +58,9 @@ def read_class_sums(observed: View, target: Target, truth: Truth, *, by_class: b
     if truth.classes is None or why_not_readable(target, observed) is not None:
         return None
     labels = truth.classes[1] if by_class else np.zeros(0, np.int64)
+    total = np.zeros(target.public.features) if not by_class and is_centred(truth.pooled).all() else None
     try:
-        return class_sums(observed, target, truth.class_means(truth.pooled, labels))
+        return class_sums(observed, target, truth.class_means(truth.pooled, labels), total)
     except TranscriptError:
         return None
 
@@ -103,6 +104,7 @@ def people_in_classes(observed: View, target: Target, truth: Truth) -> ReadPeopl
     """Score the people of the rarest classes of several clients together; the best read ones, or `None`.
 
     What a gradient leaves open is taken from the mean of all rows here: the mean of a rare class would be the secret.
+    Of columns that were centred over all clients it leaves nothing open.
     """
     members = observed.members
     found = read_class_sums(observed, target, truth, by_class=False) if len(members) > 1 else None
@@ -128,6 +130,4 @@ def _score(secret: Secret, estimate: Array, true: Array, guess: Array, truth: Tr
     if not baseline > _NEGLIGIBLE or not np.isfinite(estimate).all():
         return None
     error = relative_error(estimate, true)
-    return ScoredStatistic(
-        secret, leakage(error, baseline), error, baseline, leaks_by_column(estimate, true, guess)
-    )
+    return ScoredStatistic(secret, leakage(error, baseline), error, baseline, leaks_by_column(estimate, true, guess))

@@ -16,6 +16,7 @@ more than the Gram matrix of all of them tells.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
@@ -49,7 +50,7 @@ _LEAST: Final = -1.0
 _CANDIDATES: Final = 100
 """Most rows on each side whose membership is scored; the AUC of a run then has a standard error of at most .04."""
 _FEWEST: Final = 3
-"""Fewest rows on each side: the AUC of fewer is luck."""
+"""Fewest rows on each side, and fewest columns of a mean that count: what is right of fewer may be luck."""
 _NEGLIGIBLE: Final = 1e-12
 """Error of a guess below which there is nothing left to find out."""
 
@@ -211,7 +212,9 @@ def _of_gradients(place: Place, observed: View, target: Target, truth: Truth) ->
     if read is None:
         return
     mixed = read_class_sums(shuffled(observed, np.random.default_rng([truth.seed, 2])), target, truth)
-    nulls = {} if mixed is None else {one.secret: one for one in score_class_sums(mixed, members, truth)}
+    scores = [] if mixed is None else score_class_sums(mixed, members, truth)
+    # shuffled rounds may hold the same numbers of rows by class, so that these have no null but the guess
+    nulls = {one.secret: one for one in scores if one.secret != "labels"}
     for found in score_class_sums(read, members, truth):
         yield _statistic(place, read.name, found, nulls.get(found.secret), truth, None)
     people = people_in_classes(observed, target, truth)
@@ -235,6 +238,9 @@ def _statistic(
     columns, nulls = found.columns, {} if null is None else null.columns
     return replace(
         made,
+        # a mean of several columns that is right to a thousandth of the guess's error is not right by luck
+        part=f"the {found.secret}" if len(columns) >= _FEWEST else "",
+        part_leakage=found.leakage if len(columns) >= _FEWEST else -math.inf,
         columns={truth.column(one): leak for one, leak in columns.items()},
         null_columns={truth.column(one): leak for one, leak in nulls.items()},
     )

@@ -5,7 +5,7 @@ row only, G a / w is that row; on few rows it is their weighted mean. Directions
 
     a column                 a category that few rows have, or a quantity that is 0 for almost all of them
     an omitted level         of a group of categories, the rows that have none of those that stand in columns
-    a difference             of two categories of one group of which one contains the other, such as "over 60", "over 80"
+    a difference             of two categories of a group of which one contains the other, such as "over 60", "over 80"
 
 Published centring is undone: a column that takes two values, `low` without the category and `high` with it, has the
 weights (x - low) / (high - low). The attacker knows the two values, and takes the sum of every column as 0 where `low`
@@ -222,9 +222,7 @@ def _groups(two: dict[int, Array], truth: Truth) -> Iterator[tuple[str, list[int
     yield from ((name, places) for name, places in named.items() if len(places) > 1)
 
 
-def _omitted(
-    rows: Array, group: tuple[str, list[int]], two: dict[int, Array], truth: Truth
-) -> Iterator[Direction]:
+def _omitted(rows: Array, group: tuple[str, list[int]], two: dict[int, Array], truth: Truth) -> Iterator[Direction]:
     """List the rows without any category of a group of which no row has two."""
     name, places = group
     made = list(_categories(rows, {place: two[place] for place in places}, truth))
@@ -238,9 +236,7 @@ def _omitted(
     yield Direction(words, tuple(places), weights, coefficients, sums, float(weights.sum()))
 
 
-def _differences(
-    rows: Array, group: tuple[str, list[int]], two: dict[int, Array], truth: Truth
-) -> Iterator[Direction]:
+def _differences(rows: Array, group: tuple[str, list[int]], two: dict[int, Array], truth: Truth) -> Iterator[Direction]:
     """List the rows that one category of a group has and another one, which it contains, has not."""
     made = list(_categories(rows, {place: two[place] for place in group[1]}, truth))
     shared = np.array([one.weights for one in made]) @ np.array([one.weights for one in made]).T
@@ -268,11 +264,15 @@ def _column_sums(gram: Array, rows: Array) -> Array | None:
     constant = np.flatnonzero((np.ptp(rows, axis=0) == 0) & (rows[0] != 0))
     if len(constant):
         return np.asarray(gram[:, constant[0]] / rows[0, constant[0]])
-    centred = np.abs(rows.mean(axis=0)) <= _CENTRED * rows.std(axis=0) / np.sqrt(len(rows))
     known = np.zeros(rows.shape[1])
-    for place in np.flatnonzero(~centred):
+    for place in np.flatnonzero(~is_centred(rows)):
         values = np.unique(rows[:, place])
         if len(values) != 2 or values[0] != 0:
             return None
         known[place] = gram[place, place] / values[1]
     return known
+
+
+def is_centred(rows: Array) -> Array:
+    """Tell of each column whether its mean is 0, up to the error that rows held out of the centring leave."""
+    return np.asarray(np.abs(rows.mean(axis=0)) <= _CENTRED * rows.std(axis=0) / np.sqrt(len(rows)))

@@ -10,12 +10,11 @@ attacker sees; under each defence these are attacked:
     dp (noise added by server)    sum only: the sums before the noise; released: after it
     ddp (noise added by clients)  sum only: the sums with the noise in them
 
-Two further views need runs of their own: `changing survivors`, in which the target stays away in every second round, so
-that sums can be subtracted; and `active server`, whose server chooses what it broadcasts.
+Two further views need runs of their own: `changing survivors`, in which the target stays away in every second round;
+and `active server`, whose server chooses its broadcasts. What follows from the estimates is computed by `implications`.
 
-Defences without noise sum the same integers, bit for bit. So the audit makes one run whose clients only round to fixed
-point (the quantised run), and attacks it in place of the runs under each of them. The defences themselves run the first
-rounds of the first seed only, to compare their sums with it and to measure time and bytes (`_exact`).
+Defences without noise sum the same integers, bit for bit. So the audit attacks a run whose clients only round to fixed
+point (the quantised run); the defences themselves run the first rounds of the first seed only (`_exact`).
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ class SeedRun:
 
     Args:
         name: the algorithm's name in the report.
-        case: its audit case: hyper-parameters, number of rounds, split of the data, secrets and utility.
+        case: its audit case.
         settings: the settings of the whole audit.
         prepared: the seed's data: each client's rows, held-out rows and public facts.
         seed: the seed of the data split, the run and the attacks.
@@ -111,8 +110,7 @@ class SeedRun:
     def __init__(self, name: str, case: Case, settings: Settings, prepared: Prepared, seed: int, first: bool) -> None:
         self.name, self.case, self.settings, self.seed, self.first = name, case, settings, seed, first
         self.prepared = prepared
-        named = settings.source().features
-        self.result = SeedResult(names=named if len(named) == prepared.public.features else ())
+        self.result = SeedResult(names=settings.columns(prepared.public.features))
         self.attacker = self._new_attacker()
         self._runs: dict[tuple[str, str], Result] = {}
         self._absence: dict[str, Attacker] = {}
@@ -387,18 +385,14 @@ class SeedRun:
         for name, reason in refused.items():
             self.result.leave_out(place, name, reason)
         judge, fits = self._judge(observed, result), partial(explains, level=precision(observed))
+        sources = [Source(item.attack, item.estimate, item.null, fits(item.estimate)) for item in findings]
         for finding in findings:
             null = None if finding.null is None else [finding.null]
             judged = self.result.record(place, finding.attack, [finding.estimate], [null], judge, fits)
             if self.first:
                 self.result.keep_pictures(place, finding.attack, judged, self.prepared.image_shape)
-        self.result.attempts += implied_attempts(
-            place,
-            [Source(item.attack, item.estimate, item.null, fits(item.estimate)) for item in findings],
-            observed,
-            Target(self.case.build(), self.prepared.public),
-            Truth.of(self.prepared, TARGET, self.seed, self.result.names),
-        )
+        truth = Truth.of(self.prepared, TARGET, self.seed, self.result.names)
+        self.result.attempts += implied_attempts(place, sources, observed, self.attacker.target, truth)
         if not findings and self.first:
             where = f"{self.name}, {defense}, {observed.view}"
             reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())

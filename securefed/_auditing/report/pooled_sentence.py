@@ -1,4 +1,4 @@
-"""Say beside a sentence of safety about single clients what the sums tell of all clients together, and of people in them.
+"""Say what sums tell of all clients together, and of people, beside a sentence of safety about single clients.
 
 A protection that hides single clients may leave the server the sums, and these are about people too: the row of one
 person who has a rare category stands in the second moments of all. So where an algorithm is called safe or a
@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from securefed._auditing.engine.audit_result import AuditResult
-from securefed._auditing.engine.results import CLIENT, FEDERATION, Cell, first_few
+from securefed._auditing.engine.column_scores import first_few
+from securefed._auditing.engine.results import CLIENT, FEDERATION, Cell
 from securefed._auditing.engine.statistics import EXPOSED, FOUND, INCONCLUSIVE, NOT_DETECTED, PARTIAL
 from securefed._auditing.report.outcomes import Outcome, outcomes
 from securefed._auditing.report.report_words import listed, short

@@ -64,13 +64,18 @@ def strongest(cells: Iterable[Cell], *, by_owner: bool = False) -> dict[tuple[st
             exposed statistics of a client (`SUMMARIES`) then say that its data are exposed in part.
     """
     out: dict[tuple[str, str, str, str], Cell] = {}
-    for cell in cells:
+    for one in cells:
+        cell = _as_part(one) if by_owner else one
         key = (cell.algorithm, cell.defense, cell.view, cell.owner if by_owner else cell.secret)
-        if by_owner and cell.secret in SUMMARIES and cell.verdict.word == EXPOSED:
-            cell = replace(cell, verdict=replace(cell.verdict, word=PARTIAL))  # statistics are a part of the data
         if key not in out or weight(cell) > weight(out[key]):
             out[key] = cell
     return out
+
+
+def _as_part(cell: Cell) -> Cell:
+    """Return a cell as it counts for its owner: exposed statistics are a part of the data."""
+    whole = cell.secret not in SUMMARIES or cell.verdict.word != EXPOSED
+    return cell if whole else replace(cell, verdict=replace(cell.verdict, word=PARTIAL))
 
 
 def weight(cell: Cell) -> tuple[int, float]:
