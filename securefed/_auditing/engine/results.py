@@ -68,6 +68,8 @@ POOLED: Final[tuple[Secret, ...]] = ("pooled gram", "pooled samples")
 """The data of all clients together, which sums may give away where they hide every single client."""
 SUMMARIES: Final[tuple[Secret, ...]] = ("labels", "counts", "column means", "class means")
 """A client's statistics: a part of its data, so that they never say that all of its data are exposed."""
+IMPLIED: Final[tuple[Secret, ...]] = ("counts", "column means", "class means", "people")
+"""Secrets that are scored where another secret's estimate implies them, and that no attack searches for by itself."""
 GATED: Final[tuple[Secret, ...]] = ("gram", "samples", *SUMMARIES, "membership", "people", *POOLED)
 """Secrets that a gate (a test that fails above a limit on leakage) checks by default. Not `confirmation`: an adversary
 who guesses all of a client's data can confirm the guess against any message without noise, so that only differential
@@ -361,7 +363,7 @@ class Cell:
             far = reaches_far(self.leakage, self.null_leakage) and self.verdict.detectable < 1
             scatter = "its results, or those of chance, scatter too much for any leak to be noticed"
             remarks.append(
-                "its interval reaches far above chance, so that its silence says nothing" if far else scatter
+                "its interval reaches far beyond chance, so that its silence says nothing" if far else scatter
             )
         if self.leakage.seeds < self.asked:
             remarks.append(f"{self.leakage.seeds} of {self.asked} seeds")

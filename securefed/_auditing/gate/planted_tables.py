@@ -86,7 +86,8 @@ def _attempts(planted: PlantedTable, seed: int) -> Sequence[Attempt]:
         method = DSGD(problem=LogisticRegression(), learning_rate=0.1)
         run = Federation(method, data, chain(), seed=seed, public=public).run(1)
         observed = (views.sum_only if planted.pooled else views.server)(run.transcript, 0)
-        return implied_attempts(_place(planted, seed), [], observed, Target(method, public), truth)
+        sources = [Source("planted", Reconstruction("personal", np.zeros(1)), None)]
+        return implied_attempts(_place(planted, seed), sources, observed, Target(method, public), truth)
     members = frozenset(range(len(data)) if planted.pooled else {0})
     rows, rng = truth.rows(members), np.random.default_rng([seed, 21])
     gram = _off(rows.T @ rows, planted.noise, rng)

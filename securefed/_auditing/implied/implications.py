@@ -177,11 +177,13 @@ def implied_attempts(
 
     Args:
         place: where the attacks looked.
-        sources: their estimates.
+        sources: their estimates; where no attack read the view, nothing follows from it.
         observed: the view.
         target: the algorithm and the public facts.
         truth: the rows that scores need.
     """
+    if not sources:
+        return []
     members = observed.members
     out = [*_of_rows(place, sources, truth), *_of_gradients(place, observed, target, truth)]
     grams = [found for source in sources if (found := _as_gram(source, members, truth)) is not None]

@@ -85,8 +85,7 @@ TARGET: Final = 0
 ABSENCE_ROUNDS: Final = 30
 """Rounds of the runs over changing survivors: 15 without the target, at which the attack's error is below .02."""
 REAL_ROUNDS: Final = 2
-"""Rounds that a defence without noise itself runs on the first seed; all rounds cost the same, and the second begins
-with the state (keys, counts) that the first leaves."""
+"""Rounds that a defence without noise itself runs on the first seed; the second begins with the state of the first."""
 DEFAULT_SETTING: Final = "default setting"
 """Legend of the curves on the usual data, beside those on data of full width."""
 UNTRACED: Final = ("gradient_inversion/naive", "gradient_inversion/dlg", DIFFERENCE)
@@ -109,8 +108,7 @@ class SeedRun:
 
     def __init__(self, name: str, case: Case, settings: Settings, prepared: Prepared, seed: int, first: bool) -> None:
         self.name, self.case, self.settings, self.seed, self.first = name, case, settings, seed, first
-        self.prepared = prepared
-        self.result = SeedResult(names=settings.columns(prepared.public.features))
+        self.prepared, self.result = prepared, SeedResult(names=settings.columns(prepared.public.features))
         self.attacker = self._new_attacker()
         self._runs: dict[tuple[str, str], Result] = {}
         self._absence: dict[str, Attacker] = {}
@@ -208,10 +206,9 @@ class SeedRun:
     ) -> tuple[Result, RealRun | None]:
         """Return the run to attack under a defence without noise, and the run under the defence itself, if any.
 
-        Without the defence's own run, as on most seeds, that is the quantised run. On the first seed the defence runs
-        `REAL_ROUNDS` rounds; if their sums are those of the quantised run, the quantised run is attacked, since it has
-        more rounds. The defence's own run is attacked if a sum differs, or if it made all rounds, as it does with
-        `every_seed`. Time and bytes come from it where there is one (`RunFacts.real`).
+        Without the defence's own run, as on most seeds, the quantised run is attacked; so it is where their first sums
+        (`REAL_ROUNDS`) are the same. The defence's own run is attacked if a sum differs, or if it made all rounds, as
+        it does with `every_seed`. Time and bytes come from it where there is one (`RunFacts.real`).
 
         Args:
             name: the name of the defence in the report.

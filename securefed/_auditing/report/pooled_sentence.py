@@ -33,8 +33,12 @@ _SOMEBODY: Final = "the row of one person, or the mean of a few"
 
 def pooled(report: AuditResult) -> str:
     """Say what sums tell of all clients together, where single clients are called safe; empty where none are."""
-    held = {item.name: item for item in outcomes(report) if item.kind in ("safe", "held", "fixed")}
-    names = [name for name in report.algorithms if short(name) in held or _silent(report, name)]
+    found = {item.name: item for item in outcomes(report)}
+    held = {name: item for name, item in found.items() if item.kind in ("safe", "held", "fixed")}
+    left = {name for name, item in found.items() if item.kind == "open"}  # a leak is stated of these
+    names = [
+        name for name in report.algorithms if short(name) in held or (short(name) not in left and _silent(report, name))
+    ]
     if not names:
         return ""
     by_word: dict[str, list[str]] = {word: [] for word in _TITLES}

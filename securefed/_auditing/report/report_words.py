@@ -224,7 +224,7 @@ def why_inconclusive(cell: Cell) -> str:
     if cell.without:
         return f"it was not tested by the strongest attack, {cell.without}, which did not run"
     if not cell.explained < SIGHTED and cell.verdict.detectable < 1 and reaches_far(cell.leakage, cell.null_leakage):
-        return "the interval of the results reaches far above chance, so that their silence says nothing"
+        return "the interval of the results reaches far beyond chance, so that their silence says nothing"
     if not cell.explained < SIGHTED:
         return "the results, or those of chance, scatter so much that no leak would have been noticed"
     where = "" if cell.explained == 0 else f" in {1 - cell.explained:.0%} of the runs"
