@@ -11,6 +11,9 @@ facts, and 1 where it is exact; each mean over the runs has a 95 % interval. The
     membership                      whether a given row took part, for an attacker who has rows like the clients'
     confirmation                    the same, for an attacker who knows all other rows
     pooled samples, pooled gram     rows and Gram matrix of all clients together
+    column means, class means       means of one client's columns, over its rows and over those of each class
+    counts                          how many of one client's rows have each category, and each two of them together
+    people                          the row of one person, or the mean of two to four, in all clients' data together
 """
 
 from __future__ import annotations

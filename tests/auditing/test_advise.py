@@ -109,9 +109,9 @@ def test_the_advised_setting_holds_is_usable_and_is_the_best_of_those() -> None:
     )
     told = sentences([leaky, opened], opened, None, 0.1, 0.9, 512)[0]
     assert told.endswith(
-        "That is one client's: the sums give all clients' data together away (a leak of 1.00). People stand in the sums: "
-        "the server reads the row of one person (stage_d) (a leak of 1.00). Whether a given row was among all clients' "
-        "rows is told with a leak of 0.10."
+        "That is one client's: the sums give all clients' data together away (a leak of 1.00). People stand in the "
+        "sums: the server reads the row of one person (stage_d) (a leak of 1.00). Whether a given row was among all "
+        "clients' rows is told with a leak of 0.10."
     )
     assert promised[1].startswith("The utility is 0.925 on average (standard deviation of single runs 0.021), ")
     assert sentences([leaky, useless], None, None, 0.1, 0.9, 512)[1].startswith("No cohort of up to 512 clients")
