@@ -87,7 +87,7 @@ def score_class_sums(found: ClassSums, members: Members, truth: Truth) -> list[S
     counts, all_counts = (np.bincount(labels, minlength=classes).astype(float) for labels in (own, pooled))
     guess = all_counts * (len(own) / len(pooled))
     baseline = relative_error(guess, counts)
-    out = []
+    out: list[ScoredStatistic | None] = []
     if baseline > _NEGLIGIBLE:
         error = relative_error(found.counts * truth.share(members), counts)
         out.append(ScoredStatistic("labels", leakage(error, baseline), error, baseline))

@@ -190,10 +190,10 @@ def implied_attempts(
     for source in sorted(grams, key=_doubt)[:1]:
         of = source.estimate.members or members
         for implication in ORDER:
-            found = implication.compute(source.estimate.value, of, truth)
-            if found is not None:
-                chance = _chance(source, implication, found, of, truth)
-                out.append(_attempt(place, implication.attack, implication.secret, found, chance, source.explained))
+            follows = implication.compute(source.estimate.value, of, truth)
+            if follows is not None:
+                chance = _chance(source, implication, follows, of, truth)
+                out.append(_attempt(place, implication.attack, implication.secret, follows, chance, source.explained))
     return out
 
 
@@ -216,7 +216,7 @@ def _of_gradients(place: Place, observed: View, target: Target, truth: Truth) ->
     mixed = read_class_sums(shuffled(observed, np.random.default_rng([truth.seed, 2])), target, truth)
     scores = [] if mixed is None else score_class_sums(mixed, members, truth)
     # shuffled rounds may hold the same numbers of rows by class, so that these have no null but the guess
-    nulls = {one.secret: one for one in scores if one.secret != "labels"}
+    nulls: dict[Secret, ScoredStatistic] = {one.secret: one for one in scores if one.secret != "labels"}
     for found in score_class_sums(read, members, truth):
         yield _statistic(place, read.name, found, nulls.get(found.secret), truth, None)
     people = people_in_classes(observed, target, truth)

@@ -152,7 +152,7 @@ def _row_columns(value: Array, pooled: Array, matched: Array, truth: Array, gues
     if len(truth) > _MOST_REMATCHED or len(value) > _MOST_REMATCHED or not (scale > 0).any():
         return {}
     scale = np.where(scale > 0, scale, 1.0)
-    unique = np.column_stack([occurs_once(truth[:, j], pooled[:, j]) for j in range(truth.shape[1])]).all(axis=0)
+    unique = np.array([occurs_once(truth[:, j], pooled[:, j]).all() for j in range(truth.shape[1])])
     if not unique.any():
         return {}
     leaks = leaks_by_column(match(value / scale, truth / scale), truth / scale, guess / scale)
