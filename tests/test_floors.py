@@ -15,7 +15,6 @@ FLOORS = {
     "_public": 0,
     "_hyperparameters": 0,
     "_lazy": 0,
-    "_process_lock": 0,
     "_extras": 0,
     "_persistence": 0,
     "_sampling": 0,
