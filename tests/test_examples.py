@@ -134,7 +134,13 @@ def test_estimators_are_averaged_to_the_same_weights() -> None:
 def view(update: Any, *, hidden: bool = True) -> tuple[list[tuple[Any, ...]], tuple[int, ...]]:
     """What the server sees of client 0 over HTTP in one attempt at a sum, and who is in the sum."""
     terms = SumTerms.like(
-        GOOD, clients=CLIENTS, defense=secure_aggregation() if hidden else None, base=False, bounds=2.0, max_void=1
+        GOOD,
+        clients=CLIENTS,
+        defense=secure_aggregation() if hidden else None,
+        base=False,
+        bounds=2.0,
+        max_void=1,
+        largest_weight=10,
     )
     module = load("http/parties_http")
     rounds = module.Rounds(SumServer(terms), {number: f"token {number}" for number in range(CLIENTS)}, patience=60)
