@@ -59,6 +59,19 @@ def check_positive(name: str, value: Any) -> None:
     check_number(name, value, positive=True)
 
 
+def check_limit(name: str, value: Any, *, least: float | None = None) -> None:
+    """Raise `ConfigError` unless `value` is a number that limits something: positive, and infinite for no limit.
+
+    Args:
+        name: name of the setting.
+        value: what was given.
+        least: smallest value allowed; by default it must be greater than 0.
+    """
+    if isinstance(value, float | np.floating) and value == math.inf:
+        return
+    check_number(name, value, -math.inf if least is None else least, positive=least is None)
+
+
 def check_choice(name: str, value: Any, allowed: tuple[Any, ...]) -> None:
     """Raise `ConfigError` unless `value` is one of `allowed`."""
     if value not in allowed:

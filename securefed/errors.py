@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 _LONGEST: Final = 2000
 """Letters of the reason for which a message is refused."""
@@ -19,7 +19,13 @@ class SecureFedError(Exception):
 
     What to do: read the message: it says what was given, what is allowed and what to write. Each kind below has its
     own advice.
+
+    Attributes:
+        result: where a run of several rounds ended early, the `Result` of the rounds before, with the last model and
+            why the run stopped; `None` where no round was complete.
     """
+
+    result: Any = None
 
 
 class ConfigError(SecureFedError, ValueError):
@@ -217,8 +223,9 @@ class SumRefused(MessageRefused):
 class RangeRefused(ProtocolError):
     """A client's values lie outside the range that the plan declares; the client sent none of them.
 
-    Clients refuse so only where uploads are in the clear; elsewhere they sit out (`ClientOut`). The federation repeats
-    the sum with a doubled range, and raises this error itself when the range was doubled as often as it may be.
+    Clients refuse so only where uploads are in the clear; elsewhere they sit out (`ClientOut`), so that the server does
+    not learn it, and the round ends with `RoundVoid`. The server repeats the sum with a doubled range, and raises this
+    error itself after the last attempt; a simulation (`Federation`) raises it under any defence.
 
     What to do: declare a larger bound, or look for the client that diverges.
     """

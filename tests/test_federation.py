@@ -26,6 +26,7 @@ from securefed.errors import (
     ConfigError,
     DataError,
     DivergenceError,
+    RangeRefused,
     RoundVoid,
     StorageError,
 )
@@ -135,9 +136,22 @@ def test_a_client_that_sat_out_of_eight_exchanges_declines_all_others() -> None:
             return Layout(tuple(replace(spec, bound=spec.bound / 2**40) for spec in super().layout(public)))
 
     federation = Federation(Narrow(rank=2), data(), chain(secure_aggregation()), options=RunOptions(max_void=20))
-    with pytest.raises(RoundVoid, match="takes no further part"):
+    with pytest.raises(RangeRefused, match=r"RangeRefused: 'product' reaches .* takes no further part"):
         federation.run(1)
     assert {node.state.out for node in federation.nodes.values()} == {8}
+
+
+@pytest.mark.parametrize("defense", [Quantise(), secure_aggregation()])
+def test_values_far_beyond_a_bound_end_a_simulated_run_by_name(defense: Any) -> None:
+    """Under masks the server sees that clients sat out, and the simulation knows why."""
+
+    class Narrow(SSI):
+        def layout(self, public: Public) -> Layout:
+            return Layout(tuple(replace(spec, bound=spec.bound / 2**40) for spec in super().layout(public)))
+
+    with pytest.raises(RangeRefused, match=r"'product' reaches .* What the server saw: round 0: void 8 times") as ended:
+        Federation(Narrow(rank=2), data(), chain(defense)).run(1)
+    assert ended.value.result is None  # no round was complete
 
 
 def test_a_round_that_cannot_complete_is_named_and_leaves_the_state_alone(tmp_path) -> None:
@@ -198,9 +212,13 @@ def test_a_spent_budget_stops_the_run_with_its_state_saved(tmp_path) -> None:
     federation = Federation(
         DSGD(), data(), defense, options=RunOptions(budget=budget, checkpoint=path, checkpoint_every=1)
     )
-    with pytest.raises(BudgetSpent):
+    with pytest.raises(BudgetSpent) as ended:
         federation.run(1000)
     assert path.exists()
+    result = ended.value.result  # what was trained is handed over, and why it is no more
+    assert len(result.history) == len(federation.history) and result.stopped.startswith("BudgetSpent: after")
+    again = federation.run(len(federation.history))
+    assert all(np.array_equal(result.output[name], value) for name, value in again.output.items())
     done = len(federation._history)
     assert done >= 1
     assert budget.spend(done).spent <= 3.0

@@ -1,14 +1,8 @@
 """Simulating a cohort: together, one by one, and by pfl-research, in one run: `python -m benchmarks cohort`.
 
 50 clients of 60 rows of MNIST's shape, 2NN (199,210 parameters, float32), FedAvg, T = 5 local steps, all 60 rows or 12
-of them a step. Once in CPU time, once on the wall with all cores, where clients one by one get one thread for their
-products, or all, whichever is faster. pfl-research (0.6), in CPU time on the one thread that it is fastest on, is
-installed from the package registry into `.venv-pfl`, beside the project, and runs `benchmarks/peers/pfl_fedavg.py`.
-
-What bounds the cohort is its products, which are timed alone as well: at 60 rows a step no arrangement of the same
-products is more than about 5 times as fast as one by one in CPU time, and 5 times on the wall takes both cores. The
-ways take turns, and still a run differs from the next by a tenth: of six runs, at 60 rows a step the cohort was 4.2,
-4.7, 4.7, 4.9, 5.1, 5.6 times as fast on the wall, at 12 rows 4.1, 4.5, 5.2, 5.3, 5.3, 5.3 times.
+of them a step, in CPU time on one thread. pfl-research (0.6), which is fastest on one thread too, is installed from the
+package registry into `.venv-pfl`, beside the project, and runs `benchmarks/peers/pfl_fedavg.py`.
 
 Then whole federations in processes of their own: seconds on the wall with all cores, and how far memory grows beyond
 the data. MNIST comes from the folder that SECUREFED_DATA names; without it, rows of the same shape are drawn.
@@ -26,18 +20,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from benchmarks.rows import Row, row, timed, write
+from benchmarks.rows import Row, row, write
 from securefed._public import Public
 from securefed._runtime.federation import Federation
 from securefed._runtime.run_options import RunOptions
 from securefed.algorithms._optimization import FedAvg
-from securefed.algorithms._optimization.parallel import threads
 from securefed.datasets._base import Dataset
 from securefed.datasets._dataset_files import DATA_VARIABLE
 from securefed.datasets._loaders import load
@@ -45,8 +37,7 @@ from securefed.problems import problems
 
 ROOT = Path(__file__).parents[2]
 CLIENTS, ROWS, FEATURES, STEPS, BATCH = 50, 60, 784, 5, 12
-RUNS, TURNS = 5, 3
-FASTER, SECONDS = 5.0, 60.0
+RUNS, SECONDS = 5, 60.0
 
 
 def main() -> None:
@@ -62,7 +53,7 @@ def main() -> None:
 
 
 def _cohort(python: Path, batch: int | None) -> list[Row]:
-    """A round of the cohort's contributions three ways."""
+    """A round of the cohort's contributions: together, one by one, and the peer's."""
     rng = np.random.default_rng(0)
     data = [Dataset(rng.random((ROWS, FEATURES)), np.append(rng.integers(0, 10, ROWS - 1), 9)) for _ in range(CLIENTS)]
     method = FedAvg(problem=problems.make("2nn"), learning_rate=0.01, local_steps=STEPS, batch_size=batch)
@@ -80,12 +71,8 @@ def _cohort(python: Path, batch: int | None) -> list[Row]:
     def cohort() -> None:
         method.contribute_together(states, broadcast, streams())
 
-    together = _cpu(cohort)
     with one_thread():
-        products = _cpu(_products(batch or ROWS))
-        one_by_one = median(_cpu(alone))
-    on_the_wall, on_one, on_all = _in_turns(cohort, one_thread()(alone), alone)
-    beside = min(median(on_one), median(on_all))
+        together, one_by_one = _cpu(cohort), median(_cpu(alone))
     command = [
         python,
         ROOT / "benchmarks" / "peers" / "pfl_fedavg.py",
@@ -98,16 +85,7 @@ def _cohort(python: Path, batch: int | None) -> list[Row]:
     ours = median(together)
     return [
         row(
-            "cohort's contributions, wall", f"{setting}, {threads()} cores", on_the_wall, "s",
-            peer=beside, peer_name="one by one",
-            target=f">= {FASTER:g} times", met=beside >= FASTER * median(on_the_wall),
-        ),
-        row(
             "cohort's contributions, CPU", setting, together, "s", peer=one_by_one, peer_name="one by one",
-        ),
-        row(
-            "the cohort's matrix products alone, CPU", setting, products, "s",
-            peer=one_by_one, peer_name="one by one",
         ),
         row(
             "FedAvg round, simulated, CPU", setting, together, "s", peer=peer, peer_name="pfl-research 0.6",
@@ -126,39 +104,6 @@ def one_thread() -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(before)
-
-
-def _products(batch: int) -> Callable[[], None]:
-    """The products that a cohort's steps come to, of arrays of the same shapes: no cohort can be faster than these.
-
-    As `algorithms.optimization.factored_cohort` arranges them: the input weight is multiplied once for everybody, its
-    gradients are never formed, and what the earlier steps added comes in through the rows' kernels.
-    """
-    rng = np.random.default_rng(0)
-
-    def drawn(*shape: int) -> np.ndarray[Any, Any]:
-        return rng.random(shape, dtype=np.float32)
-
-    hidden, classes, stacks = 200, 10, 1 if batch == ROWS else STEPS
-    rows, first = [drawn(CLIENTS, batch, FEATURES) for _ in range(stacks)], drawn(FEATURES, hidden)
-    second, third = drawn(CLIENTS, hidden, hidden), drawn(CLIENTS, hidden, classes)
-    active, slope, last = drawn(CLIENTS, batch, hidden), drawn(CLIENTS, batch, hidden), drawn(CLIENTS, batch, classes)
-    together = np.concatenate(rows, axis=1), drawn(CLIENTS, stacks * batch, hidden)
-
-    def run() -> None:
-        for step in range(STEPS):
-            own = rows[step % stacks]
-            if step < stacks:
-                _ = own.reshape(-1, FEATURES) @ first
-                kernels = [own @ earlier.swapaxes(1, 2) for earlier in rows[: step + 1]]
-            for kernel in kernels if step else ():
-                _ = kernel @ slope
-            _ = active @ second, active @ third  # forward
-            _ = last @ third.swapaxes(1, 2), active.swapaxes(1, 2) @ last  # backward, and the weights' gradients
-            _ = slope @ second.swapaxes(1, 2), active.swapaxes(1, 2) @ slope
-        _ = together[1].swapaxes(1, 2) @ together[0]
-
-    return run
 
 
 def _mnist() -> Row:
@@ -215,15 +160,6 @@ def _data(source: str) -> tuple[Dataset, str]:
 def _peak() -> float:
     """Largest resident memory so far, MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def _in_turns(*calls: Callable[[], object]) -> list[list[float]]:
-    """Wall seconds of `TURNS` times `RUNS` calls of each, in turns: none has the machine's better minute to itself."""
-    found: list[list[float]] = [[] for _ in calls]
-    for _ in range(TURNS):
-        for call, seconds in zip(calls, found, strict=True):
-            seconds.extend(timed(call, RUNS))
-    return found
 
 
 def _cpu(call: Callable[[], object]) -> list[float]:

@@ -6,9 +6,9 @@ functions and primitives, complete graph, same threshold.
 Ours and Flower's take turns and medians are compared, so that no stretch of the machine's time favours one; Flower's
 server, a minute or two a run, has one turn between ours. Parts can be run alone, and each keeps the rows of the others:
 
-    python -m benchmarks.peers.secure_aggregation [server] [server-dropouts] [client] [stream] [primitives]
+    python -m benchmarks.peers.secure_aggregation [server] [server-dropouts] [client] [primitives]
 
-`stream` has no Flower in it: a client beside its own mask stream, on each path by which streams can be made.
+A client beside its own mask stream is measured by `benchmarks.peers.upload_path`.
 """
 
 from __future__ import annotations
@@ -35,20 +35,12 @@ from securefed.defenses._base import Defense
 from securefed.defenses._chain import chain
 from securefed.defenses._fixed_point import Quantise
 from securefed.defenses._secure_aggregation import Identities, secure_aggregation
-from securefed.defenses._secure_aggregation.mask_streams import (
-    CHUNKS,
-    PATHS,
-    choice,
-    forced,
-    mask_stream,
-    measure,
-)
+from securefed.defenses._secure_aggregation.mask_streams import mask_stream
 from securefed.defenses._secure_aggregation.masks import SignedMask, apply_masks
-from securefed.defenses._secure_aggregation.session import masking_of
 from securefed.defenses._secure_aggregation.shamir import FIELD
 
 ROOT = Path(__file__).parents[2]
-REPEATS, STREAM_TURNS = 3, 11
+REPEATS = 3
 PEER = "Flower SecAgg 1.41.0"
 DEFENSE = chain(secure_aggregation())
 Measured = dict[str, float]
@@ -96,7 +88,6 @@ def main(arguments: Sequence[str] = ()) -> None:
         "server": lambda: _round(64, 100_000, 0),
         "server-dropouts": lambda: _round(64, 100_000, 6),
         "client": _large_client,
-        "stream": _beside_its_stream,
         "primitives": lambda: [_shamir(), *_mask_generator()],
     }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -170,50 +161,6 @@ def _large_client() -> list[Row]:
             out.append(_row("upload", setting, [r["upload"] / 1e6 for r in measured], "B/entry", 2.7, None))
     setup = sum(runs[0][0][stage] for stage in ("keys", "shares"))
     return [*out, _row("keys and shares sent", "N=100", [setup / 1000], "kB", 10, None)]
-
-
-def _beside_its_stream() -> list[Row]:
-    """All that a client computes in a round, beside the words of its masks, made and not added, in the same turns."""
-    clients, entries, out = 100, 1_000_000, []
-    complete, sparse = ("complete", DEFENSE, 48, 1.6), [(s.split(", ")[2], d, lost, 2.0) for s, d, lost, _ in LARGE[1:]]
-    for path in PATHS:
-        for graph, defense, lost, most in (complete, *sparse):
-            degree = masking_of(defense.plan(_layout(entries), clients)).degree or clients - 1
-            with forced(path, _chunk(path)):
-                turns = [
-                    (_exchange(clients, entries, lost, defense)["client"], _stream_alone(degree + 1, entries * 4))
-                    for _ in range(STREAM_TURNS + 1)
-                ][1:]
-            ours, stream = map(list, zip(*turns, strict=True))
-            times = median(mine / alone for mine, alone in turns)
-            out.append(
-                row(
-                    "client CPU beside its stream", f"N={clients}, d={entries:.0e}, {graph}, {path}", ours, "ms",
-                    peer=median(stream), peer_name="its own mask stream, made only",
-                    target=f"<= {most:g} times the peer", met=times <= most,
-                )
-            )  # fmt: skip
-    return out
-
-
-def _chunk(path: str) -> int:
-    """The chunk that this processor makes fastest by a path."""
-    speeds = measure()
-    return max(CHUNKS, key=lambda chunk: speeds[path, chunk])
-
-
-def _stream_alone(masks: int, nbytes: int) -> float:
-    """CPU milliseconds to start so many streams and to make `nbytes` of each."""
-    chunk = choice().chunk
-    zeros, buffer = memoryview(bytes(chunk)), bytearray(chunk + 15)
-    secret = [secrets.token_bytes(32) for _ in range(masks)]
-
-    def make() -> None:
-        for stream in map(mask_stream, secret):
-            for start in range(0, nbytes, chunk):
-                stream.update_into(zeros[: nbytes - start], buffer)
-
-    return _seconds(make)[1] * 1e3
 
 
 def _shamir() -> Row:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+from benchmarks.peers.exchange import _forget
 from benchmarks.rows import Row, row, write
 from securefed._messages import SERVER, Message, PartyId, Transcript
 from securefed._persistence.packing import unnest
@@ -28,6 +29,7 @@ from securefed._tensors import Layout, TensorSpec
 from securefed.defenses._base import INDICATOR, Defense, Session, UploadContext, without_indicator
 from securefed.defenses._chain import chain
 from securefed.defenses._secure_aggregation import SecureAggregation, secure_aggregation
+from securefed.defenses._secure_aggregation.mask_streams import CHUNKS, PATHS, forced, measure
 from securefed.defenses._secure_aggregation.masks import SignedMask, apply_masks
 from securefed.defenses._secure_aggregation.mersenne import dot
 from securefed.defenses._secure_aggregation.verification import FULL
@@ -35,11 +37,13 @@ from securefed.defenses._secure_aggregation.verification import FULL
 RUNS, PEERS, ENTRIES = 9, 34, 1_000_000
 CLIENTS, MEMORY_ENTRIES = 100, 100_000
 SPARSE = {"graph": "sparse", "adversarial": 0.1, "dropouts": 0.3}
+STREAM_TURNS, STREAM_CHUNK = 21, 1 << 17
 
 
 def main() -> None:
     """Measure and write `results/upload_path.json`."""
-    rows = [_masks(), *_verification(), *_critical_path({}), *_critical_path(SPARSE), _memory()]
+    beside = [row for path in PATHS for options in ({}, SPARSE) for row in _beside_its_stream(path, options)]
+    rows = [_masks(), *beside, *_verification(), *_critical_path({}), *_critical_path(SPARSE), _memory()]
     path = write("upload_path", rows)
     for r in rows:
         beside = f"  peer {r.peer:10.4g}  ratio {r.ratio:6.2f}" if r.peer is not None and r.ratio is not None else ""
@@ -104,14 +108,65 @@ def _critical_path(options: Mapping[str, Any]) -> Iterator[Row]:
     )  # fmt: skip
 
 
-def _until_upload(protocol: SecureAggregation, session: Session) -> tuple[Any, Message]:
-    """Client 0 where it waits for its upload, and the request."""
+def _beside_its_stream(path: str, options: Mapping[str, Any]) -> Iterator[Row]:
+    """All that a client computes until its upload, beside the words of its masks, made and not added; in turns.
+
+    Args:
+        path: how both make their streams; ours in the chunks that are fastest here.
+        options: of the defence.
+    """
+    defense = _defense(options)
+    plan, protocol = defense.plan(_layout(ENTRIES), CLIENTS), defense.aggregation
+    assert isinstance(protocol, SecureAggregation)
+    assert plan.masking is not None
+    session = Session(secrets.token_hex(16), 0, tuple(range(CLIENTS)), plan)
+    before: list[tuple[Any, Message]] = []
+    waiting, request = _until_upload(protocol, session, before)
+    value = {"w": np.random.default_rng(0).uniform(-1, 1, ENTRIES)}
+    kept = []  # uploads stay in memory until they are sent
+
+    def client() -> None:
+        _forget()
+        for state, earlier in before:
+            protocol.client_step(state, earlier, None)
+        accepted = protocol.client_accept(waiting, request, UploadContext(b"", b""))
+        kept.append(protocol.client_upload(accepted, defense.encode(value, plan))[1])
+
+    masks = (plan.masking.degree or CLIENTS - 1) + 1
+    zeros, buffer = memoryview(bytes(STREAM_CHUNK)), bytearray(STREAM_CHUNK + 15)
+
+    def stream() -> None:
+        for seed in [secrets.token_bytes(32) for _ in range(masks)]:
+            made = PATHS[path](seed)
+            for start in range(0, 4 * ENTRIES, STREAM_CHUNK):
+                made.update_into(zeros[: 4 * ENTRIES - start], buffer)
+
+    speeds = measure()
+    with forced(path, max(CHUNKS, key=lambda chunk: speeds[path, chunk])):
+        client()
+        stream()
+        ours, alone = zip(*((_ms(client), _ms(stream)) for _ in range(STREAM_TURNS)), strict=True)
+    times, most = median(mine / its for mine, its in zip(ours, alone, strict=True)), 2.0 if options else 1.6
+    graph = f"k={plan.masking.degree}" if plan.masking.degree else "complete"
+    yield row(
+        "client CPU until its upload", f"N={CLIENTS}, d={ENTRIES:.0e}, {graph}, {path}", ours, "ms",
+        peer=median(alone), peer_name="its own mask stream, made only", target=f"<= {most:g} times the peer",
+        met=times <= most,
+    )  # fmt: skip
+
+
+def _until_upload(
+    protocol: SecureAggregation, session: Session, before: list[tuple[Any, Message]] | None = None
+) -> tuple[Any, Message]:
+    """Client 0 where it waits for its upload, and the request; `before` takes its earlier states and requests."""
     clients = {client: protocol.client_open(session, client) for client in session.cohort}
     state, stage, outgoing = protocol.server_open(session)
     while stage != protocol.upload:
         replies: dict[PartyId, Message] = {}
         for client, body in outgoing.items():
             request = Message(session.run, 0, stage, SERVER, client, body)
+            if client == 0 and before is not None:
+                before.append((clients[client], request))
             clients[client], reply = protocol.client_step(clients[client], request, None)
             replies[client] = Message(session.run, 0, stage, client, SERVER, reply)
         step = protocol.server_step(state, replies)

@@ -32,6 +32,7 @@ from typing import Final, Literal
 import numpy as np
 from scipy.special import log_ndtr
 
+from securefed._hyperparameters import check_integer, check_number, check_positive
 from securefed._public import require
 
 DELTA: Final = 1e-5
@@ -63,7 +64,7 @@ class PoissonSampling:
     rate: float
 
     def __post_init__(self) -> None:
-        require(0 < self.rate <= 1, f"the rate of Poisson sampling must lie in (0, 1]; got {self.rate}")
+        check_number("the rate of Poisson sampling", self.rate, most=1, positive=True)
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ class FixedSizeSampling:
     clients: int
 
     def __post_init__(self) -> None:
-        require(1 <= self.cohort <= self.clients, f"a cohort has 1 to {self.clients} clients; got {self.cohort}")
+        check_integer("clients", self.clients, 1)
+        check_integer("cohort", self.cohort, 1, self.clients, note="(the number of clients)")
 
 
 Sampler = Literal["full"] | PoissonSampling | FixedSizeSampling
@@ -109,9 +111,9 @@ def epsilon_of(noise_multiplier: float, rounds: int, delta: float = DELTA, sampl
     Raises:
         ConfigError: a parameter outside its domain.
     """
-    require(noise_multiplier > 0 and math.isfinite(noise_multiplier), f"noise must be positive: {noise_multiplier}")
-    require(rounds >= 0, f"rounds cannot be negative: {rounds}")
-    require(0 < delta < 1, f"delta lies between 0 and 1, not {delta}")
+    check_positive("noise_multiplier", noise_multiplier)
+    check_integer("rounds", rounds, 0)
+    check_number("delta", delta, below=1, positive=True)
     require(
         sampler == "full" or isinstance(sampler, PoissonSampling | FixedSizeSampling),
         f"the sampler is 'full', PoissonSampling(q) or FixedSizeSampling(m, n), not {sampler!r}",
@@ -145,8 +147,8 @@ def calibrate(epsilon: float, delta: float, rounds: int, sampler: Sampler = "ful
     Raises:
         ConfigError: a parameter outside its domain.
     """
-    require(epsilon > 0 and math.isfinite(epsilon), f"epsilon must be positive and finite, not {epsilon}")
-    require(rounds >= 1, f"at least one round, not {rounds}")
+    check_positive("epsilon", epsilon)
+    check_integer("rounds", rounds, 1)
     full = _least(lambda multiplier: epsilon_of(multiplier, rounds, delta) <= epsilon, 1e-9)
     if sampler == "full":
         return full

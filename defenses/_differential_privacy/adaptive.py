@@ -24,12 +24,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from securefed._hyperparameters import check_number, check_positive
 from securefed._messages import ClippingNoiseRecord
 from securefed._tensors import Array, Layout, Tensors
 from securefed.defenses._differential_privacy.clip import clipped, finite, norm_of
 from securefed.defenses._plan import Plan, PrivacyPlan, TensorPlan
 from securefed.defenses._transform import AdaptiveTransform, ChainStage
-from securefed.errors import ConfigError, PlanError
+from securefed.errors import PlanError
 
 BELOW = "clip.below"
 """Name of the tensor of bits that is added to a contribution."""
@@ -71,12 +72,9 @@ class AdaptiveClip(AdaptiveTransform):
 
     def __post_init__(self) -> None:
         for name, value in (("quantile", self.quantile), ("share", self.share)):
-            if not 0 < value < 1:
-                raise ConfigError(f"{self.name}: {name} lies between 0 and 1, not {value}")
-        if not _SMALLEST <= self.initial <= _LARGEST:
-            raise ConfigError(f"{self.name}: initial must lie in {_SMALLEST:g}..{_LARGEST:g}, not {self.initial}")
-        if not 0 < self.rate < math.inf:
-            raise ConfigError(f"{self.name}: rate must be positive and finite, not {self.rate}")
+            check_number(f"{self.name}: {name}", value, below=1, positive=True)
+        check_number(f"{self.name}: initial", self.initial, _SMALLEST, most=_LARGEST)
+        check_positive(f"{self.name}: rate", self.rate)
 
     def __str__(self) -> str:
         rate = f", rate={self.rate:g}" if self.rate != _RATE else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from securefed._hyperparameters import check_integer, check_limit
 from securefed._persistence.packing import local
 from securefed.defenses._differential_privacy.accountant import DELTA, Sampler, epsilon_of
 from securefed.defenses._differential_privacy.privacy_loss import PrivacyLoss
@@ -45,10 +46,8 @@ class Budget:
     loss: PrivacyLoss | None = local(default=None)
 
     def __post_init__(self) -> None:
-        if not self.epsilon > 0:
-            raise ConfigError(f"a budget must be positive, not {self.epsilon}")
-        if self.exchanges < 0:
-            raise ConfigError(f"a number of exchanges cannot be negative: {self.exchanges}")
+        check_limit("epsilon", self.epsilon)
+        check_integer("exchanges", self.exchanges, 0)
         epsilon_of(self.noise_multiplier, 0, self.delta, self.sampler)  # checks their domains
         if self.loss is not None and self.sampler != "full":
             raise ConfigError("distributed noise is accounted with full participation only, not with a sampler")
@@ -71,8 +70,7 @@ class Budget:
             BudgetSpent: the exchanges would exceed `epsilon`; nothing is spent.
             ConfigError: `exchanges` is negative.
         """
-        if exchanges < 0:
-            raise ConfigError(f"a number of exchanges cannot be negative: {exchanges}")
+        check_integer("exchanges", exchanges, 0)
         after = replace(self, exchanges=self.exchanges + exchanges)
         if after.spent > self.epsilon:
             raise BudgetSpent(

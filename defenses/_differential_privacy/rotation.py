@@ -76,7 +76,7 @@ def _signs(count: int, entries: int, exchange: tuple[str, int] | None, stage: in
     """Derive the signs; remembered, as all clients of a simulation share them."""
     context = ("no exchange",) if exchange is None else exchange
     words = public_words(-(-count // 64), "securefed rotation 1", *context, entries, stage)
-    return np.asarray(1.0 - 2.0 * np.unpackbits(words.view(np.uint8), count=count))
+    return _shared(1.0 - 2.0 * np.unpackbits(words.view(np.uint8), count=count))
 
 
 def largest_power_of_two(entries: int) -> int:
@@ -114,4 +114,10 @@ def _factor(bits: int) -> Array:
     matrix = np.ones((1, 1))
     for _ in range(bits):
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-    return np.asarray(matrix / math.sqrt(1 << bits))
+    return _shared(matrix / math.sqrt(1 << bits))
+
+
+def _shared(array: Array) -> Array:
+    """Forbid writing into an array that later calls and other threads are given too."""
+    array.setflags(write=False)
+    return array

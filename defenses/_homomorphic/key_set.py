@@ -153,6 +153,8 @@ def insecure_deal(threshold: int, holders: int, *, clients: int | None = None, b
 
 def check_threshold(threshold: int, holders: int) -> None:
     """Raise `ConfigError` unless 2 <= t <= N <= 64 and 2 t > N, so that two sets of t holders have one in common."""
+    check_integer("threshold", threshold, 2, note="(t of N holders)")
+    check_integer("holders", holders, 2, note="(N)")
     if not 2 <= threshold <= holders <= 64:
         raise ConfigError(f"a threshold t of N holders fits 2 <= t <= N <= 64, not t = {threshold}, N = {holders}")
     if 2 * threshold <= holders:
@@ -168,6 +170,7 @@ def _deal(kind: type[K], threshold: int, holders: int, clients: int | None, bits
     if clients is not None:
         check_integer("clients", clients, holders, note="(the number of share holders, who are clients)")
     least = 256 if kind is InsecureKeySet else 2048
+    check_integer("bits", bits, least, note="(of threshold keys)")
     if bits % 64 or bits < least:
         raise ConfigError(f"threshold keys have a multiple of 64 bits and at least {least}, not {bits}")
     p, q = safe_prime(bits // 2), safe_prime(bits // 2)

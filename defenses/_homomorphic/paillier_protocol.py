@@ -21,6 +21,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from securefed._hyperparameters import check_integer
 from securefed._messages import KEY_HOLDER, SERVER, Aggregate, ClientId, Message, PartyId
 from securefed._tensors import Array, Tensors
 from securefed.defenses._base import Outgoing, Plan, Session, UploadContext, check_request
@@ -83,7 +84,8 @@ class Paillier(KeyHolderAggregation[EncryptingClient]):
     least_bits: ClassVar[int] = 2048
 
     def __post_init__(self) -> None:
-        if self.bits < self.least_bits or self.bits % 64:
+        check_integer(f"{self.name}: bits", self.bits, self.least_bits)
+        if self.bits % 64:
             raise ConfigError(
                 f"{self.name}: bits must be a multiple of 64 and at least {self.least_bits}; got {self.bits}"
             )

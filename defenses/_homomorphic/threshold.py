@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from securefed._hyperparameters import check_integer
 from securefed._messages import Aggregate, ClientId, Message, PartyId
 from securefed._persistence.packing import from_bytes, local
 from securefed._tensors import Array, Tensors
@@ -125,6 +126,10 @@ class ThresholdPaillier(Aggregation):
     hides: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        check_integer(f"{self.name}: bits", self.bits, 64)
+        for name in ("threshold", "holders", "clients"):
+            if (value := getattr(self, name)) is not None:
+                check_integer(f"{self.name}: {name}", value, 2)
         check_randomness(self.name, self.bits, self.randomness)
         if self.keys is not None:
             self._check_keys(self.keys)

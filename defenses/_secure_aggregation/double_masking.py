@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
+from securefed._hyperparameters import check_integer
 from securefed._messages import REFUSAL, Aggregate, ClientId, Message, PartyId
 from securefed._tensors import Array, Tensors
 from securefed.defenses._base import Aggregation, Outgoing, Plan, Session, UploadContext
@@ -135,12 +136,10 @@ class SecureAggregation(Aggregation):
     hides: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.threshold is not None and type(self.threshold) is not int:
-            raise ConfigError(f"threshold must be an integer number of clients; got {self.threshold!r}")
-        if type(self.survivor_change) is not int or self.survivor_change < 1:
-            raise ConfigError(
-                f"survivor_change must be an integer number of clients from 1; got {self.survivor_change!r}"
-            )
+        if self.threshold is not None:
+            check_integer("threshold", self.threshold, 1, note="(a number of clients)")
+        check_integer("survivor_change", self.survivor_change, 1, note="(a number of clients)")
+        check_integer("security", self.security, 1, note="(bits)")
         for name in ("pipelined", "verify"):
             if type(getattr(self, name)) is not bool:
                 raise ConfigError(f"{name} must be True or False; got {getattr(self, name)!r}")

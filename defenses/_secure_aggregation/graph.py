@@ -53,9 +53,10 @@ from typing import Final
 
 import numpy as np
 
+from securefed._hyperparameters import check_number
 from securefed._tensors import Array
 from securefed.defenses._secure_aggregation.primitives import key_stream
-from securefed.errors import ConfigError, PlanError
+from securefed.errors import PlanError
 
 SECURITY: Final = 40
 """-log2 of the probability of exposure. An attacker gets one try a round, online, so that no computing power helps it:
@@ -135,8 +136,7 @@ def shares_of(clients: int, adversarial: float, dropouts: float) -> tuple[int, i
         ConfigError: a share outside [0, 1).
     """
     for name, share in (("adversarial", adversarial), ("dropouts", dropouts)):
-        if not 0 <= share < 1:
-            raise ConfigError(f"`{name}` is a share of the clients from 0 to below 1, not {share}")
+        check_number(f"{name}, a share of the clients,", share, 0, below=1)
     # Rounded first, so that 0.1 of 30 clients are 3, not 4: the product is 3.0000000000000004.
     corrupt, lost = (math.ceil(round(share * clients, 9)) for share in (adversarial, dropouts))
     return corrupt, lost
@@ -278,4 +278,6 @@ def _circle(seed: bytes, members: int) -> tuple[Array, Array]:
     order = np.lexsort((labels[:, 1], labels[:, 0]))
     place = np.empty(members, np.int64)
     place[order] = np.arange(members)
+    for shared in (order, place):  # by later calls and other threads
+        shared.setflags(write=False)
     return order, place

@@ -20,6 +20,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from securefed._tensors import Array
+from securefed.errors import ConfigError
 
 LONGEST: Final = 16 * (2**32 - 2)
 """Bytes of one stream at most: the counter has 32 bits and starts at 2 (NIST SP 800-38D, sec. 5.2.1.1)."""
@@ -80,8 +81,9 @@ class ChunkBuffers:
 
     def __init__(self, dtype: np.dtype[Any], nbytes: int) -> None:
         self._zeros = _zeros()
-        self._made = _aligned(nbytes + 15)  # `update_into` wants room for one block more than it fills
-        self._words, self._total = self._made[:nbytes].view(dtype), _aligned(nbytes).view(dtype)
+        # `update_into` wants room for one block more than it fills
+        self._made, self._first = _aligned(nbytes + 15), _aligned(nbytes + 15)
+        self._words, self._total = self._made[:nbytes].view(dtype), self._first[:nbytes].view(dtype)
         self.size = self._total.size
 
     def sum(self, streams: Sequence[tuple[Encryptor, bool]], count: int) -> Array:
@@ -95,8 +97,11 @@ class ChunkBuffers:
             The sum, valid until the next call.
         """
         zeros, words, total = self._zeros[: count * self._total.itemsize], self._words[:count], self._total[:count]
-        total[:] = 0
-        for stream, adds in streams:
+        if starts := bool(streams) and streams[0][1]:
+            streams[0][0].update_into(zeros, self._first)
+        else:
+            total[:] = 0
+        for stream, adds in streams[starts:]:
             stream.update_into(zeros, self._made)
             (np.add if adds else np.subtract)(total, words, total)
         return total
@@ -153,9 +158,14 @@ def forced(path: str, chunk: int = CHUNKS[0]) -> Iterator[None]:
     Args:
         path: name in `PATHS`.
         chunk: bytes made at a time: a multiple of 8, at most the longest in `CHUNKS`.
+
+    Raises:
+        ConfigError: there is no such path, or no such chunk.
     """
     global _choice  # noqa: PLW0603
-    before, _choice = _choice, Choice(PATHS[path] and path, chunk, {})
+    if path not in PATHS or chunk % 8 or not 0 < chunk <= max(CHUNKS):
+        raise ConfigError(f"no stream by {path!r} in chunks of {chunk} bytes; paths are {', '.join(PATHS)}")
+    before, _choice = _choice, Choice(path, chunk, {})
     try:
         yield
     finally:

@@ -25,7 +25,7 @@ from securefed.defenses._secure_aggregation.session import MASKED, wire_shape
 from securefed.errors import DataError, RangeRefused
 
 _PART: Final = 1 << 15
-"""Entries checked at a time; 256 kB, which stay in a core's second-level cache."""
+"""Entries converted at a time; 256 kB, which stay in a core's second-level cache."""
 
 
 def check_upload(reply: Message, plan: Plan) -> None:
@@ -77,21 +77,24 @@ def residues_of(encoded: Tensors, plan: Plan) -> list[Array]:
             raise DataError(
                 f"encoded {tensor.name!r} is {value.dtype} of shape {value.shape}, not int64 {tensor.shape}"
             )
-        _check_range(value.reshape(-1), tensor, plan.clients)
-        residues = to_ring(value.reshape(-1), tensor.ring)
-        out.append(residues.copy() if np.shares_memory(residues, encoded[tensor.name]) else residues)
+        out.append(_residues(value.reshape(-1), tensor, plan.clients))
     return out
 
 
-def _check_range(flat: Array, tensor: TensorPlan, clients: int) -> None:
-    """Raise `RangeRefused` unless all entries fit the ring; a part at a time, so that it is read once from memory."""
+def _residues(flat: Array, tensor: TensorPlan, clients: int) -> Array:
+    """Check that all entries fit the ring, and convert them; a part at a time, which is read once from memory."""
     least, most = -(2 ** (tensor.ring - 1)), 2 ** (tensor.ring - 1) - 1
-    if lanes(tensor.ring) > 1:  # a sum beyond its ring would spill into the next lane, so each client has its share
+    whole = lanes(tensor.ring) == 1
+    if not whole:  # a sum beyond its ring would spill into the next lane, so each client has its share
         least, most = -(most // clients), most // clients
+    out = np.empty(flat.size if whole else 0, wire_dtype(tensor.ring))
     for start in range(0, flat.size, _PART):
         part = flat[start : start + _PART]
         if not least <= part.min() <= part.max() <= most:
             raise RangeRefused(f"encoded {tensor.name!r} does not fit a ring of {tensor.ring} bits")
+        if whole:
+            np.copyto(out[start : start + _PART], part.view(np.uint64), casting="unsafe")  # the low bits, as `to_ring`
+    return out if whole else to_ring(flat, tensor.ring)
 
 
 def uniform_residues(plan: Plan) -> list[Array]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from inspect import signature
@@ -35,7 +35,7 @@ from securefed.datasets._loaded_dataset import LoadedDataset
 from securefed.datasets._loaders import load
 from securefed.datasets._named_partitions import partitioned
 from securefed.datasets._row_tables import standardised
-from securefed.errors import ConfigError
+from securefed.errors import ConfigError, SecureFedError
 
 T = TypeVar("T")
 _DATA_STREAM = 0xDA7A
@@ -220,6 +220,7 @@ def execute(
     seal: Seal | None = None,
     reveal: bool | None = None,
     progress: Progress | None = None,
+    unfinished: Callable[[FinishedRun], None] | None = None,
 ) -> FinishedRun:
     """Execute a run; it resumes from the file `checkpoint` if there is one, encrypted where there is a `seal`.
 
@@ -229,13 +230,22 @@ def execute(
         seal: encrypts that file.
         reveal: as for `federation`.
         progress: called after every round.
+        unfinished: called with the complete rounds where an error ends the run after them; the error is then raised.
     """
     made, test = _setup(run, checkpoint, seal, reveal)
     start = time.perf_counter()
-    result = made.run(run.rounds, evaluate_every=run.evaluate_every, progress=progress)
-    utility = getattr(made.algorithm, "utility", None)
-    score = float(utility(result.output, test)) if utility is not None and test is not None else None
-    return FinishedRun(run, result, score, time.perf_counter() - start)
+
+    def finished(result: Result) -> FinishedRun:
+        utility = getattr(made.algorithm, "utility", None)
+        score = float(utility(result.output, test)) if utility is not None and test is not None else None
+        return FinishedRun(run, result, score, time.perf_counter() - start)
+
+    try:
+        return finished(made.run(run.rounds, evaluate_every=run.evaluate_every, progress=progress))
+    except SecureFedError as error:
+        if unfinished is not None and error.result is not None:
+            unfinished(finished(error.result))
+        raise
 
 
 def _setup(

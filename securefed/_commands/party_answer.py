@@ -111,15 +111,11 @@ def answer(at: Exchange, party: int, keys: Keys, mine: Contribution) -> list[str
 
 def _check_given(mine: Contribution, terms: SumTerms) -> None:
     if mine.update is None:
-        weight = ", and --weight (number of rows)" if terms.weighted else ""
-        raise ConfigError(f"this request asks for the contribution; give --update FILE{weight}")
+        raise ConfigError("this request asks for the contribution; give --update FILE, and --weight if it has one")
     if terms.weighted and mine.weight is None:
         raise ConfigError(f"these terms weight updates; give --weight, a number of rows up to {terms.largest_weight:g}")
     if not terms.weighted and mine.weight is not None:
-        raise ConfigError(
-            "a --weight is given, and these terms sum none: leave it out; updates are weighted where the terms are "
-            "made with `securefed party terms --largest-weight ROWS`"
-        )
+        raise ConfigError("these terms sum no --weight: leave it out, or make terms with --largest-weight ROWS")
     if terms.base and mine.base is None:
         raise ConfigError("these terms bind each round to a model; give --base, the file that you trained from")
 

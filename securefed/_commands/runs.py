@@ -109,7 +109,7 @@ def run(
     """Run one algorithm on real data, in the clear or under a defence.
 
     Exit codes: 0 done; 1 not run, because the plan promises less than the file requires; 2 bad input, or a run that
-    could not be completed.
+    could not be completed: the rounds before are then in the folder of --out.
     """
     seal = _seal(seal_key_file, seal_anchor, checkpoint)
     from securefed._commands import named_run as running  # noqa: PLC0415 - heavy, and not needed for --help
@@ -124,6 +124,15 @@ def run(
             algorithm, own, defense, defending, data, clients, cohort, partition, held_out, rounds, evaluate_every,
             seed, owner_column, label_column, standardise,
         )  # fmt: skip
+
+    def keep(rounds: running.FinishedRun) -> None:
+        done = len(rounds.result.history)
+        if out is None:
+            errors.print(f"{done} rounds were complete; give --out FOLDER to keep their model where a run ends early")
+            return
+        rounds.save(out)
+        errors.print(f"{done} rounds were complete; their model is in {escape(str(out))}")
+
     with progress(what.algorithm, errors, silent=as_json) as step:
         ran = running.execute(
             what,
@@ -131,6 +140,7 @@ def run(
             seal=seal,
             reveal=reveal or None,
             progress=lambda entry: step(entry.round + 1, what.rounds, running.line(entry)),
+            unfinished=keep,
         )
     if out is not None:
         ran.save(out)

@@ -29,7 +29,7 @@ from securefed.algorithms._validation import check_object, check_packable
 from securefed.datasets._base import Dataset
 from securefed.defenses._base import Helper
 from securefed.defenses._chain import Link
-from securefed.errors import DataError, RoundVoid
+from securefed.errors import DataError, RangeRefused, RoundVoid
 
 
 class Federation(Server):
@@ -102,20 +102,23 @@ class Federation(Server):
         """Run as `Server.run` does, and say why a round stays void: the simulated clients know.
 
         Raises:
+            RangeRefused: a client's values stay out of range, under any defence: a simulation knows it.
             RoundVoid: as of `Server.run`; its cause is the error for which the first client without a contribution had
                 none. A server over a network does not learn it.
         """
         try:
             return super().run(rounds, evaluate_every=evaluate_every, progress=progress)
-        except RoundVoid as error:
+        except (RoundVoid, RangeRefused) as error:
             absent = [node for node in self.nodes.values() if node.absence is not None]
             if not absent:
                 raise
             why, others = absent[0].absence, len(absent) - 1
-            raise RoundVoid(
+            named = (RangeRefused if isinstance(why, RangeRefused) else RoundVoid)(
                 f"the simulated client {absent[0].client} had no contribution because of {type(why).__name__}: {why}; "
                 f"{others} more had none. What the server saw: {error}"
-            ) from why
+            )
+            named.result = error.result
+            raise named from why
 
 
 def _check_clients(clients: Sequence[Dataset]) -> None:

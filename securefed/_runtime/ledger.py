@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from securefed._hyperparameters import check_choice, check_integer, check_number
+from securefed._hyperparameters import check_choice, check_integer, check_limit, check_number
 from securefed._messages import SERVER
 from securefed._persistence import container
 from securefed._persistence.file_errors import storage_errors
@@ -71,8 +71,8 @@ class Limits:
     def __post_init__(self) -> None:
         if self.exchanges is not None:
             check_integer("exchanges", self.exchanges, 0, note="(or None)")
-        if self.epsilon is not None and not self.epsilon > 0:
-            raise ConfigError(f"epsilon must be positive, or None; got {self.epsilon!r}")
+        if self.epsilon is not None:
+            check_limit("epsilon", self.epsilon)
         check_number("delta", self.delta, below=1, positive=True)
         check_choice("unit", self.unit, ("client", "record"))
 

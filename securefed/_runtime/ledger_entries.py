@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from securefed._hyperparameters import check_integer, check_number
+from securefed._hyperparameters import check_integer, check_limit, check_number
 from securefed._messages import SERVER
 from securefed._runtime.privacy_cost import PrivacyCost, epsilon_of_all
 from securefed.defenses._base import Unit
@@ -41,8 +41,7 @@ class DataUsage:
 
     def __post_init__(self) -> None:
         check_integer("exchanges", self.exchanges, 0)
-        if not self.epsilon >= 0:
-            raise ConfigError(f"epsilon must be at least 0; got {self.epsilon!r}")
+        check_limit("epsilon", self.epsilon, least=0)
         check_number("delta", self.delta, 0, below=1)
 
 

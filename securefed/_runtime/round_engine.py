@@ -231,7 +231,8 @@ class RoundEngine:
 
         Raises:
             RoundVoid: it was the last attempt.
-            RangeRefused: the range was doubled as often as it may be.
+            RangeRefused: it was the last attempt, and a client refused by name because of its range; or the range was
+                doubled as often as it may be.
         """
         self._prepared = exchange.prepared
         kind, doubled = pending.kind, isinstance(error, ClientOut | RangeRefused)
@@ -247,8 +248,12 @@ class RoundEngine:
             # bounds the clients that were out would be out of the next attempt too.
             self._double(kind, error)
         if len(pending.void) >= self._options.max_void:
-            number, last = len(self._history), pending.void[-1]
-            raise RoundVoid(f"round {number}: void {len(pending.void)} times, last because {last}")
+            said = f"round {len(self._history)}: void {len(pending.void)} times, last because {pending.void[-1]}"
+            if isinstance(error, RangeRefused):  # in the clear, where a client says so
+                raise RangeRefused(f"{said}; declare larger bounds, or look for the client that diverges") from error
+            if pending.was_out:
+                said += "; a client sat out of an attempt: its own log says why, such as values beyond a bound"
+            raise RoundVoid(said)
 
     def combine(self, summed: ExchangeResult) -> None:
         """Make the algorithm's server step from a training sum.

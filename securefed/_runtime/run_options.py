@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from securefed._hyperparameters import check_integer
+from securefed._hyperparameters import check_integer, check_limit
 from securefed._persistence.sealing import Seal
 from securefed._runtime.client_sampling import Schedule
 from securefed._runtime.exchange_schedule import MAX_VOID
 from securefed.defenses._differential_privacy import Budget
-from securefed.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,7 @@ class RunOptions:
         if self.checkpoint_every is not None:
             check_integer("checkpoint_every", self.checkpoint_every, 1)
         check_integer("max_void", self.max_void, 1)
-        if not self.timeout > 0:
-            raise ConfigError(f"timeout must be a positive number of seconds; got {self.timeout}")
+        check_limit("timeout", self.timeout)
 
     def with_defaults(self, *, checkpoint_every: int, keep_transcript: bool) -> RunOptions:
         """Fill in the options that were left open.

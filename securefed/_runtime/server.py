@@ -39,7 +39,7 @@ from securefed._shape_repr import ShapeRepr
 from securefed._tensors import Tensors
 from securefed._transports.base import Transport
 from securefed.defenses._base import Plan
-from securefed.errors import ConfigError
+from securefed.errors import ConfigError, SecureFedError
 
 Progress = Callable[[RoundHistory], None]
 """Function that is called with each completed round."""
@@ -55,7 +55,7 @@ class Result(ShapeRepr):
         history: one entry a round.
         plan: the defence's plan of the last training round.
         transcript: what the server has; with `RunOptions(keep_transcript=False)` no messages, only the output.
-        stopped: why the algorithm stopped before the last round, or `None`.
+        stopped: why the run stopped before the last round (the algorithm's reason, or the error), or `None`.
         uncommitted: clients that did not confirm the last outcome, so that their personal result may be a round old.
     """
 
@@ -123,8 +123,12 @@ class Server(RoundEngine):
         Raises:
             ConfigError: `evaluate_every` where evaluation is refused, before any round.
             RoundVoid: a round could not be completed in `max_void` attempts.
-            RangeRefused: a client's values stay out of range though the bounds were doubled as often as allowed.
+            RangeRefused: a client's values stay out of range in all attempts, and the defence hides nothing, so that it
+                says so. Elsewhere it sits out, and the round ends with `RoundVoid`.
             BudgetSpent: the privacy budget allows no further exchange.
+
+        After complete rounds the attribute `result` of each of these errors is the `Result` of those rounds, with the
+        model. After any other exception, such as one of `progress`, `run(len(server.history))` returns it.
         """
         check_integer("rounds", rounds, 0)
         check_integer("evaluate_every", evaluate_every, 0, note="(0: never)")
@@ -148,6 +152,10 @@ class Server(RoundEngine):
                     self._save(self._checkpoint)
                 if progress is not None:
                     progress(entry)
+        except SecureFedError as error:
+            if self._history:
+                error.result = self._rounds_so_far(f"{type(error).__name__}: {error}")
+            raise
         finally:
             if self._checkpoint is not None:
                 # A resumed run skips one number, the next, which `_result` uses for COMMIT.
@@ -254,10 +262,20 @@ class Server(RoundEngine):
 
     def _result(self, stopped: str | None) -> Result:
         """Tell all clients how the last sum that counted them ended, so that they commit, and collect the result."""
-        broadcast = self.algorithm.broadcast(self._server)
         counted = sorted(self._counted.exchanges)
-        confirmed = self._ask(COMMIT, counted, broadcast)
-        uncommitted = tuple(client for client in counted if client not in confirmed)
+        confirmed = self._ask(COMMIT, counted, self.algorithm.broadcast(self._server))
+        return self._rounds_so_far(stopped, tuple(client for client in counted if client not in confirmed))
+
+    def _rounds_so_far(self, stopped: str | None, uncommitted: tuple[ClientId, ...] | None = None) -> Result:
+        """Collect the result of the complete rounds, without a message.
+
+        Args:
+            stopped: why the run stopped early; `None` if it did not.
+            uncommitted: clients that were not told the last outcome; by default all that a sum counted.
+        """
+        if uncommitted is None:
+            uncommitted = tuple(sorted(self._counted.exchanges))
+        broadcast = self.algorithm.broadcast(self._server)
         self.transcript.output = broadcast
         personal = {client: value for client, node in self.nodes.items() if (value := node.personal()) is not None}
         return Result(broadcast, personal, tuple(self._history), self.plan, self.transcript, stopped, uncommitted)

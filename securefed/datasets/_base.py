@@ -103,15 +103,16 @@ class Dataset(ShapeRepr):
             )
         if not np.issubdtype(self.y.dtype, np.integer):
             raise DataError(
-                "this algorithm needs class labels, the data has real responses (float labels); write "
-                "Dataset(x, y.astype(int))"
+                "this algorithm needs class labels, the data has real responses (float labels); where each value is a "
+                f"class write Dataset(x, {_classes_of(self.y)})"
             )
         return self.y
 
     def responses(self) -> Array:
         """Return the (rows, ...) real responses; raise `DataError` where the data has none."""
         if self.y is None or not np.issubdtype(self.y.dtype, np.floating):
-            raise DataError("this algorithm needs real responses, the data has none; write Dataset(x, y.astype(float))")
+            remedy = "y one real number a row" if self.y is None else "y.astype(float)"
+            raise DataError(f"this algorithm needs real responses, the data has none; write Dataset(x, {remedy})")
         return self.y
 
     def single(self) -> Dataset:
@@ -135,13 +136,29 @@ def _labels_given(y: Array) -> str:
     return f"labels of type {y.dtype}"
 
 
+def _classes_of(y: Array) -> str:
+    """Return an expression that turns responses into classes without making two of them one, for the error."""
+    column = "y" if y.ndim == 1 else "y[:, 0]" if y.shape[1:] == (1,) else ""
+    if column and bool(np.all((y == np.rint(y)) & (y >= 0) & (y < 2**31))):
+        return f"{column}.astype(int)"
+    if column:
+        return f"numpy.unique({column}, return_inverse=True)[1]"
+    return "numpy.unique(y.reshape(len(y), -1), axis=0, return_inverse=True)[1].ravel()"
+
+
 def _labels_remedy(y: Array) -> str:
-    """Return an expression that turns such labels into integers from 0, for the error."""
+    """Return an expression that turns such labels into one integer a row, from 0, for the error."""
+    numbers = y.dtype == bool or bool(np.issubdtype(y.dtype, np.integer))
+    if y.ndim == 2 and y.shape[1] > 1:
+        one_hot = numbers and bool(np.all((y == 0) | (y == 1)) and np.all(y.sum(axis=1) == 1))
+        # else each row is a class of its own kind, such as a set of marks
+        return "y.argmax(axis=1)" if one_hot else "numpy.unique(y, axis=0, return_inverse=True)[1].ravel()"
+    if y.ndim > 2:
+        return "numpy.unique(y.reshape(len(y), -1), axis=0, return_inverse=True)[1].ravel()"
+    column = "y" if y.ndim == 1 else "y[:, 0]"
     if y.dtype == bool:
-        return "y.astype(int)"
-    if y.ndim == 2 and np.issubdtype(y.dtype, np.integer):
-        return "y.argmax(axis=1)"
-    return "numpy.unique(y, return_inverse=True)[1]"
+        return f"{column}.astype(int)"
+    return column if numbers and y.min() >= 0 else f"numpy.unique({column}, return_inverse=True)[1]"
 
 
 def _as_slice(index: Array) -> Array | slice:

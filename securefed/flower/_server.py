@@ -69,9 +69,12 @@ def serve(
         VersionRefused: a SuperNode speaks another version of the protocol.
         TooFewSurvivors: too few enrolled in time.
         RoundVoid: a round could not be completed; the checkpoint holds all rounds before it.
-        RangeRefused: a client's values stay out of range however often the range is doubled.
+        RangeRefused: a client's values stay out of range in all attempts, where the defence hides nothing. Elsewhere
+            the client sits out, and the round ends with `RoundVoid`.
         BudgetSpent: the privacy budget allows no further exchange.
         DivergenceError: the model is no longer finite.
+
+    After complete rounds the attribute `result` of an error is the result of those rounds, with the model.
     """
     check_apart(terms)  # refuses a defence whose keys each process would draw for itself
     options = (options or RunOptions()).with_defaults(checkpoint_every=1, keep_transcript=False)

@@ -22,9 +22,11 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Result, Strategy
 
+from securefed._hyperparameters import check_integer, check_limit, check_positive
 from securefed._persistence.sealing import Seal
 from securefed._tensors import Array, Ring
 from securefed.defenses._chain import Link, as_defense
+from securefed.defenses._fixed_point import check_ring
 from securefed.defenses._transform import ChainStage
 from securefed.errors import ConfigError
 from securefed.flower._sum_grid import SecureRound, SumGrid
@@ -67,6 +69,20 @@ class _Wanted:
     epsilon: float | None
     ring: Ring
     max_void: int
+
+    def check(self) -> None:
+        """Raise `ConfigError` for a number outside its domain: now, and not when the SuperNodes are there."""
+        for name, number, least in (("clients", self.clients, 1), ("rounds", self.rounds, 0)):
+            if number is not None:
+                check_integer(name, number, least)
+        check_integer("max_void", self.max_void, 1)
+        check_ring(self.ring, "SecureStrategy")
+        for name, size in (("largest_weight", self.largest_weight), ("epsilon", self.epsilon)):
+            if size is not None:
+                check_positive(name, size)
+        for bound in self.bounds.values() if isinstance(self.bounds, Mapping) else [self.bounds]:
+            if bound is not None:
+                check_positive("bounds", bound)
 
     @property
     def clips(self) -> bool:
@@ -140,6 +156,8 @@ class SecureStrategy(Strategy):
 
     Attributes:
         history: what became of each phase so far: exchanges, SuperNodes in the sum, seconds, refusals.
+        stopped: why the run ended before its last round; `None` if it did not.
+        arrays: the newest model that the strategy sent, also where `start` raises; `None` before the first round.
         epsilon: the epsilon of all exchanges of training so far.
 
     Raises:
@@ -180,6 +198,9 @@ class SecureStrategy(Strategy):
         self._wanted = _Wanted(
             defense, metrics, clients, bounds, largest_weight, _names(local), rounds, epsilon, ring, max_void
         )
+        self._wanted.check()
+        check_limit("poll", poll)
+        check_limit("patience", patience)
         self._check_metrics(inner)
         self._weighted_by = str(getattr(inner, "weighted_by_key", "num-examples"))
         self._check_weight()
@@ -203,20 +224,34 @@ class SecureStrategy(Strategy):
     ) -> Result:
         """Run the strategy; arguments and result as of Flower's `Strategy.start`.
 
+        A run that cannot go on after a trained round, for instance because the privacy budget is spent, ends early: the
+        result holds the last model, and `stopped` says why. `evaluate_fn` is not called for the rounds that are left.
+
         Raises:
             ConfigError: SuperNodes do not accept the terms, or arguments that do not fit together.
-            BudgetSpent: the privacy budget allows no further round.
-            RangeRefused: a client's values stay out of range however often the range is doubled.
+            BudgetSpent: the privacy budget does not allow a single round.
         """
         if self._secured is None or self._secured.grid is not grid:
             self._secured = SumGrid(
                 grid, self._wanted.terms, self._weighted_by, self._run_config, self._wanted.metrics, self._poll,
                 self._patience, self.history, self._folder, self._seal,
             )  # fmt: skip
+        secured = self._secured
+        secured.begin()
+        tested = -1  # the trained rounds that the model had when it was evaluated last
+
+        def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+            nonlocal tested
+            if evaluate_fn is None or (secured.stopped is not None and secured.trained == tested):
+                return None
+            tested = secured.trained
+            return evaluate_fn(server_round, arrays)
+
         logging.getLogger("securefed.flower").info("replies are summed under %s", as_defense(self._wanted.defense).name)
         return self.strategy.start(
-            self._secured, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn
-        )
+            secured, initial_arrays, num_rounds, timeout, train_config, evaluate_config,
+            None if evaluate_fn is None else evaluate,
+        )  # fmt: skip
 
     @property
     def epsilon(self) -> float:
@@ -225,6 +260,16 @@ class SecureStrategy(Strategy):
         With a folder, those of earlier runs are included.
         """
         return 0.0 if self._secured is None else self._secured.epsilon
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the run ended before its last round; `None` if it did not."""
+        return None if self._secured is None else self._secured.stopped
+
+    @property
+    def arrays(self) -> ArrayRecord | None:
+        """The newest model that the strategy sent; `None` before the first round."""
+        return None if self._secured is None else self._secured.model
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -23,7 +23,15 @@ from flwr.serverapp import Grid
 from securefed._persistence.sealing import Seal
 from securefed._tensors import Array as NumPyArray
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
-from securefed.errors import ConfigError, MalformedError, RoundVoid, VersionRefused
+from securefed.errors import (
+    ConfigError,
+    DataError,
+    MalformedError,
+    RangeRefused,
+    RoundVoid,
+    SecureFedError,
+    VersionRefused,
+)
 from securefed.flower._grid import replies
 from securefed.flower._kept_sums import kept_sum
 from securefed.flower._roster import Roster
@@ -90,6 +98,10 @@ class SumGrid(Grid):
         rounds: what became of each phase so far.
         folder: where the terms and the state of each phase's sum are kept; `None` to keep them in memory.
         seal: encrypts the states.
+        trained: rounds of training that gave a sum since the strategy was started.
+        stopped: why the run ended after trained rounds; `None` while it goes on. Each phase is then empty at once, so
+            that the strategy comes to its end and returns the model that it has.
+        model: the newest model that the strategy sent.
     """
 
     grid: Grid
@@ -102,6 +114,10 @@ class SumGrid(Grid):
     rounds: list[SecureRound]
     folder: Path | None = None
     seal: Seal | None = None
+    trained: int = field(default=0, init=False)
+    stopped: str | None = field(default=None, init=False)
+    model: ArrayRecord | None = field(default=None, init=False)
+    _connected: list[int] = field(default_factory=list)  # the most SuperNodes that the strategy has seen
     _sums: dict[str, SumServer] = field(default_factory=dict)  # by phase
     _terms: dict[str, bytes] = field(default_factory=dict)  # by phase, as they stand in requests
     _roster: Roster | None = None  # which SuperNode is which client, for all phases
@@ -122,8 +138,16 @@ class SumGrid(Grid):
         return self.grid.create_message(*args, **kwargs)
 
     def get_node_ids(self) -> Iterable[int]:
-        """Return the ids of the connected SuperNodes."""
-        return self.grid.get_node_ids()
+        """Return the ids of the connected SuperNodes; once the run is stopped those of before, so that none waits."""
+        if self.stopped is not None:
+            return self._connected
+        now = list(self.grid.get_node_ids())
+        self._connected = max(now, self._connected, key=len)
+        return now
+
+    def begin(self) -> None:
+        """Count trained rounds anew: the strategy is started."""
+        self.trained, self.stopped = 0, None
 
     def get_nodes(self) -> Iterable[Any]:
         """Return the connected SuperNodes."""
@@ -140,18 +164,32 @@ class SumGrid(Grid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Run all stages of a sum; return one reply, the mean, or no reply where the round was void.
 
+        An error after a trained round ends the run (`stopped`) instead of being raised, which would lose the model.
+
         Args:
             messages: the strategy's messages, of one type and with one content.
             timeout: seconds to wait for the updates.
 
         Raises:
             ConfigError: messages that differ from each other, or that most SuperNodes do not accept.
-            BudgetSpent: the privacy budget allows no further round.
-            RangeRefused: a client's values stay out of range however often the range is doubled.
+            BudgetSpent: the privacy budget allows no round.
         """
         given = list(messages)
-        if not given:
+        if not given or self.stopped is not None:
             return []
+        if given[0].content.array_records:
+            self.model = next(iter(given[0].content.array_records.values()))
+        try:
+            return self._phase(given, timeout)
+        except SecureFedError as error:
+            if not self.trained:
+                raise
+            self.stopped = f"{type(error).__name__}: {error}"
+            _LOG.error("the run ends after %d trained rounds, with their model: %s", self.trained, self.stopped)
+            return []
+
+    def _phase(self, given: list[Message], timeout: float | None) -> list[Message]:
+        """Run the sum of a phase; errors as of `send_and_receive`, at any round."""
         phase, digest = phase_of(given[0]), self._common_digest(given)
         record, model = model_of(given[0], phase)
         begun, before = time.monotonic(), self._exchanges
@@ -160,16 +198,17 @@ class SumGrid(Grid):
         result: SumResult | None = None
         void: tuple[str, ...] = ()
         cohort = self._cohort([message.metadata.dst_node_id for message in given], given[0], server.terms)
+        server.open(base, cohort=cohort)
         try:
-            server.open(base, cohort=cohort)
             result = self._run(server, given[0], phase, timeout)
             void = result.void
-        except RoundVoid as error:
+        except (RoundVoid, RangeRefused, DataError) as error:  # the last: weights that sum to zero
             void = (str(error),)
             _LOG.warning("%s, round void, nothing was learned and the model stays as it is: %s", phase, error)
         self._note(phase, before, begun, result, void)
         if result is None or not result.weight > 0:
             return []
+        self.trained += phase == TRAIN
         return [self._mean(result, given[0], record, base)]
 
     def _common_digest(self, messages: list[Message]) -> bytes:

@@ -195,7 +195,8 @@ class SumServer:
             RoundVoid: the round was void `terms.max_void` times and is given up. Open the next one, with the clients
                 that are there; a round given up counts among `terms.rounds`.
             DataError: the survivors' weights sum to zero, so that there is no mean; the round is given up.
-            RangeRefused: a client's values stay out of range however often the range is doubled.
+            RangeRefused: a client's values stay out of range in all attempts, in the clear. Elsewhere
+                the client sits out, and the round ends with `RoundVoid`.
             DivergenceError: a client's values are not finite, and the defence hides nothing.
             BudgetSpent: the round has to be repeated, and the privacy budget does not allow it.
 

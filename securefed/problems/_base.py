@@ -207,7 +207,7 @@ def check_classes(public: Public) -> None:
     require(
         public.classes >= 2,
         f"a classifier needs at least 2 classes, the data declares {public.classes}; labels are integers from 0: "
-        "write Dataset(x, y.astype(int)) where they are floats",
+        "write Dataset(x, numpy.unique(y.ravel(), return_inverse=True)[1]) where they are floats",
     )
 
 

@@ -105,7 +105,7 @@ class LogisticRegression(LinearProblem):
         require(
             public.classes >= 1,
             "logistic regression separates labels 0 and 1, and the data declares no classes; write "
-            "Dataset(x, y.astype(int)) where labels are floats",
+            "Dataset(x, numpy.unique(y.ravel(), return_inverse=True)[1]) where labels are floats",
         )
         require(
             public.classes <= 2,

@@ -2,7 +2,8 @@
 
 Gradient methods (securefed.algorithms) exchange parameters as arrays by name and ask a problem for gradients at given
 parameters. So the module here is only a function of its parameters (`torch.func.functional_call`): one instance, the
-stand-in, is built and kept, and each call puts other parameters in its place. `TorchProblem` computes the gradients.
+stand-in, is built and kept, and each call puts other parameters in its place, one thread at a time. `TorchProblem`
+computes the gradients.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ class _Moments(Statistic):
         check_integer("features", self.features, 1)
         check_integer("rows", self.rows, 1)
         check_positive("bound", self.bound)
-        if isinstance(self.shift, tuple) and len(self.shift) != self.features:
-            raise ConfigError(f"shift must be one number or {self.features}; got {len(self.shift)}")
+        if np.ndim(self.shift) and np.shape(self.shift) != (self.features,):
+            raise ConfigError(f"shift must be one number or {self.features}; got {np.size(self.shift)}")
         for number in np.ravel(self.shift):
             check_number("shift", number)
 
@@ -120,6 +120,10 @@ class Variance(_Moments):
 
     ddof: int = 1
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_integer("ddof", self.ddof, 0)
+
     def tensors(self) -> tuple[SummedTensor, ...]:
         """Return count, sum and sum of squares."""
         square = float(self.bound) * self.bound  # infinite where ** raises; `SummedTensor` refuses it by name
@@ -150,6 +154,10 @@ class Covariance(_Moments):
     """
 
     ddof: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_integer("ddof", self.ddof, 0)
 
     def tensors(self) -> tuple[SummedTensor, ...]:
         """Return count, sum and the upper triangle of the sum of outer products."""

@@ -43,7 +43,9 @@ class Histogram(Statistic):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        numbers = all(isinstance(e, int | float | np.number) and type(e) is not bool for e in self.edges)
+        numbers = isinstance(self.edges, list | tuple | np.ndarray) and all(
+            isinstance(e, int | float | np.number) and type(e) is not bool for e in self.edges
+        )
         if not numbers or len(self.edges) < 2 or not all(a < b for a, b in pairwise(self.edges)):
             raise ConfigError(f"edges must be at least two ascending numbers; got {self.edges!r}")
         check_integer("features", self.features, 1)

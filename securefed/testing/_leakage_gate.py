@@ -12,6 +12,9 @@ facts, and 1 where it is exact; each mean over the runs has a 95 % interval. The
     confirmation                    the same, for an attacker who knows all other rows
     pooled samples, pooled gram     rows and Gram matrix of all clients together
     client, federation              of a report of `securefed.audit`: one client's, and all clients' data
+    column means, class means       means of one client's columns, over its rows and over those of each class
+    counts                          how many of one client's rows have each category, and each two of them together
+    people                          the row of one person, or the mean of two to four, in all clients' data together
 """
 
 from __future__ import annotations

@@ -103,7 +103,16 @@ def test_the_advised_setting_holds_is_usable_and_is_the_best_of_those() -> None:
     assert "place of" not in sentences([absent, SETTING], SETTING, None, 0.1, 0.9, 512)[0]
     noised = replace(SETTING, epsilon=8.0, delta=1e-5, utility=0.925, utility_deviation=0.0214)
     promised = sentences([leaky, noised], noised, None, 0.1, 0.9, 512)
-    assert promised[0].endswith("epsilon 8 (delta 1e-05) holds against the server.")
+    assert "epsilon 8 (delta 1e-05) holds against the server. That is one client's; what the sums" in promised[0]
+    opened = replace(
+        SETTING, pooled_leak=1.0, people_leak=1.0, people="the row of one person (stage_d)", member_leak=0.1
+    )
+    told = sentences([leaky, opened], opened, None, 0.1, 0.9, 512)[0]
+    assert told.endswith(
+        "That is one client's: the sums give all clients' data together away (a leak of 1.00). People stand in the "
+        "sums: the server reads the row of one person (stage_d) (a leak of 1.00). Whether a given row was among all "
+        "clients' rows is told with a leak of 0.10."
+    )
     assert promised[1].startswith("The utility is 0.925 on average (standard deviation of single runs 0.021), ")
     assert sentences([leaky, useless], None, None, 0.1, 0.9, 512)[1].startswith("No cohort of up to 512 clients")
     assert sentences([leaky, useless], None, None, 0.1, 0.9, 0)[1].endswith("were not simulated.")

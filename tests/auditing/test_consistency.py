@@ -154,7 +154,7 @@ def test_a_small_leak_in_sums_does_not_make_messages_safe_whose_attack_failed() 
     assert outcomes(with_sums(worked))[0].kind == "safe"
     assert Said.of(worked).decision == (
         "Without protection, the server can compute a part of a client's data. The leak is no more than the accepted "
-        "one."
+        "one. What the sums tell of all clients' data together was not attacked."
     )
 
 

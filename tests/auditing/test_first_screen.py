@@ -78,7 +78,7 @@ def test_the_decision_agrees_with_the_actions() -> None:
     assert decision(OPEN) == (
         "Without protection, the server can compute a client's data in SSI, DSGD and FedPG and a part of them in FAPS. "
         "With protection no more than the accepted leak is left in FAPS and SSI; they still leak in DSGD; it is not "
-        "known for FedPG."
+        "known for FedPG. What the sums tell of all clients' data together was not attacked in FAPS and SSI."
     )
     said = [action.what for action in actions(OPEN)]
     assert said == [
@@ -93,17 +93,26 @@ def test_the_decision_agrees_with_the_actions() -> None:
 
 def test_a_protection_that_holds_only_while_clients_stay_is_advised_with_that_condition() -> None:
     fixed = report(*(c for c in SMALL.of("pca/ssi") if c.defense != "dp"))
-    assert decision(fixed).endswith("while the same clients take part in every round.")
+    assert decision(fixed).endswith(
+        "while the same clients take part in every round. That is about single clients: the sums give all clients' "
+        "data together away."
+    )
     first = actions(fixed)[0]
     assert first.what == "Use secure aggregation for SSI and keep the same clients in every round."
-    assert first.why == "No leak above 0.06 is left that these attacks see (accepted: 0.1), at 1.5 times the bytes."
+    assert first.why == (
+        "No leak above 0.06 of one client's data is left that these attacks see (accepted: 0.1), at 1.5 times the "
+        "bytes."
+    )
     leaking = [replace(c, leakage=replace(c.leakage, high=0.3)) if c.view == "sum only" else c for c in fixed.cells]
     assert actions(report(*leaking))[0].what == "Treat the messages of SSI like the data themselves."
 
 
 def test_no_protection_is_advised_against_nothing_and_none_is_called_safe() -> None:
     quiet = report(cell("pca/ssi", "plain", "server", 0.0), cell("pca/ssi", "paillier", "sum only", 0.0))
-    assert decision(quiet) == "No attack here learnt a client's data even from unprotected messages."
+    assert decision(quiet) == (
+        "No attack here learnt a client's data even from unprotected messages. What the sums tell of all clients' data "
+        "together was not attacked."
+    )
     assert "Other attacks may find more." in actions(quiet)[0].why
     stuck = report(cell("pca/ssi", "plain", "server", 0.0, explained=0.0))
     assert decision(stuck) == (
@@ -291,7 +300,10 @@ def test_an_audit_that_tells_secrets_apart_says_which_of_them_leak() -> None:
         ("Secure aggregation", "the server, which reads only sums"): [[], ["partly exposed: samples"], []],
     }
     hidden = report(*(replace(c, verdict=Verdict(NOT_DETECTED, 0.1)) for c in made.cells))
-    assert decision(hidden) == "No attack here learnt a client's data even from unprotected messages."
+    assert decision(hidden) == (
+        "No attack here learnt a client's data even from unprotected messages. Of all clients' data together no leak "
+        "was found."
+    )
 
 
 def test_a_protection_under_which_a_known_leak_was_not_looked_for_is_not_advised() -> None:

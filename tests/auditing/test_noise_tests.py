@@ -16,6 +16,7 @@ from securefed._auditing.gate.planted_noise import (
     ReusedGaussian,
     SharedDeviate,
 )
+from securefed._auditing.gate.self_check import check_noise
 from securefed.algorithms import SSI, record_level
 from securefed.defenses import (
     chain,
@@ -70,7 +71,7 @@ ODD = {
     "reused at once": (lambda x: np.repeat(x[::2], 2, axis=0), "exchanges that lie 1 apart share noise"),
     "reused later": (lambda x: np.tile(x[:50], (20, 1)), "exchanges that lie 50 apart share noise"),
     "one for all": (lambda x: np.repeat(x[:1], 1000, axis=0), "or the same in every exchange"),
-    "cut": (lambda x: np.clip(x, -2, 2), "0 entries lie beyond 2 planned deviations"),
+    "cut": (lambda x: np.clip(x, -2, 2), "0 entries lie beyond 2.02 planned deviations"),
     "uniform": (lambda x: np.sign(x) * np.random.default_rng(3).uniform(0, 3**0.5, x.shape), "entries"),
     "none in every second": (lambda x: np.where(np.arange(len(x))[:, None] % 2, x * 2**0.5, 0.01 * x), "not normal"),
 }
@@ -148,3 +149,7 @@ def test_neither_audit_flags_noise_as_planned(door, made) -> None:
 
 def test_local_noise_as_planned_is_not_flagged() -> None:
     assert not audited("audit_noise", local_gaussian(2.0)).flagged
+
+
+def test_the_self_check_judges_its_planted_noise_alike_every_time() -> None:
+    assert all(item.right for _ in range(2) for item in check_noise())

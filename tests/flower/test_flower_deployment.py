@@ -33,7 +33,8 @@ def train(message, context):
 def main(grid, context):
     while len(list(grid.get_node_ids())) < 3:
         time.sleep(0.5)
-    strategy = SecureStrategy(FedAvg(fraction_evaluate=0.0), secure_aggregation(), context.run_config)
+    inner = FedAvg(fraction_evaluate=0.0)
+    strategy = SecureStrategy(inner, secure_aggregation(), context.run_config, largest_weight=1000)
     result = strategy.start(grid, ArrayRecord({"w": Array(np.zeros(4, np.float32))}), 2, 200.0)
     found = {"w": result.arrays["w"].numpy().tolist(), "exchanges": [r.exchanges for r in strategy.history],
              "survivors": [len(r.survivors) for r in strategy.history]}

@@ -91,7 +91,8 @@ def sum_terms(name: str) -> SumTerms:
     metrics = [] if name == "noise" else ["loss"]
     base = base_of(model(0.0), metrics, bytes(32))
     bounds = {key: 1.0 for key in base if key != CONTENT} | {CONTENT: DIGEST_ENTRY}
-    return SumTerms.like(base, clients=CLIENTS, defense=DEFENSES[name], bounds=bounds)
+    weight = None if name == "noise" else 2**20
+    return SumTerms.like(base, clients=CLIENTS, defense=DEFENSES[name], bounds=bounds, largest_weight=weight)
 
 
 def bound_to(terms: SumTerms, content: RecordDict) -> np.ndarray:

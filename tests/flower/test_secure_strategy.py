@@ -26,7 +26,7 @@ from securefed._messages import SERVER
 from securefed._messages import Message as Inner
 from securefed.defenses import Identities, chain, clip, gaussian, secure_aggregation, skellam
 from securefed.defenses._chain import as_defense
-from securefed.errors import BudgetSpent, ConfigError
+from securefed.errors import BudgetSpent, ConfigError, StorageError
 from securefed.flower import SecureStrategy, SitePolicy, secure_mod
 from securefed.flower._sum_messages import SumRequest, base_of, content_digest, model_of
 from securefed.parties import SumTerms
@@ -330,8 +330,79 @@ def test_under_noise_the_clients_clip_the_difference_and_the_budget_ends_the_run
     assert 0 < np.linalg.norm(result.arrays["w"].numpy()) < 1.5  # one clipped step from zero, and a little noise
     assert result.arrays["seen"].numpy() == 0  # stays with the clients
     strong = chain(clip(1.0), skellam(1.0), secure_aggregation())
-    with pytest.raises(BudgetSpent):
-        run(secured(inner, strong, epsilon=8.0, **settings), ordinary_app.grid(secure_mod), rounds=30)
+    spending = secured(inner, strong, epsilon=8.0, **settings)
+    lasting = run(spending, ordinary_app.grid(secure_mod), rounds=30)
+    done = len([entry for entry in spending.history if entry.survivors])
+    assert 1 < done < 30 and spending.epsilon <= 8.0
+    assert spending.stopped is not None and spending.stopped.startswith("BudgetSpent: after")
+    assert sorted(lasting.train_metrics_clientapp) == list(range(1, done + 1))
+    assert np.linalg.norm(lasting.arrays["w"].numpy()) > 0  # what was trained is handed over; it began at zero
+    with pytest.raises(BudgetSpent):  # a start that trains nothing has nothing to hand over
+        run(spending, spending._secured.grid, rounds=3)
+    assert spending.arrays is not None
+
+
+def test_a_run_that_ends_early_hands_over_its_model_whatever_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The strategy is not asked to wait for SuperNodes that are gone, and the same model is not tested again."""
+    strategy, grid, tested = secured(FedAvg(min_available_nodes=CLIENTS)), ordinary_app.grid(secure_mod), []
+
+    def test(number: int, arrays: Any) -> Any:
+        tested.append(number)
+        if number == 2:
+            monkeypatch.setattr(strategy._secured._sums["train"], "open", Refusing())
+
+    class Refusing:
+        def __call__(self, *args: Any, **more: Any) -> Any:
+            grid.nodes.clear()
+            raise StorageError("the disk is full")
+
+    random.seed(5)
+    result = strategy.start(grid, initial(), 6, 0.05, evaluate_fn=test)
+    assert strategy.stopped == "StorageError: the disk is full"
+    assert tested == [0, 1, 2] and sorted(result.train_metrics_clientapp) == [1, 2]
+    assert [entry.phase for entry in strategy.history] == ["train", "evaluate"] * 2
+    agree(result, run(FedAvg(), ordinary_app.grid(), rounds=2))
+
+
+def test_weights_that_sum_to_zero_void_their_round_alone() -> None:
+    def train(message: Any, context: Any) -> Any:
+        reply = ordinary_app.train(message, context)
+        if next(iter(message.content.config_records.values()))["server-round"] == 2:
+            reply.content["metrics"]["num-examples"] = 0
+        return reply
+
+    strategy = secured(FedAvg(fraction_evaluate=0.0), max_void=1)
+    result = run(strategy, ordinary_app.grid(secure_mod, train=train), rounds=3)
+    assert [bool(entry.survivors) for entry in strategy.history] == [True, False, True]
+    assert "there is no mean" in strategy.history[1].void[0]
+    assert sorted(result.train_metrics_clientapp) == [1, 3] and strategy.stopped is None
+
+
+@pytest.mark.parametrize(
+    ("defense", "largest", "says"),
+    [
+        (secure_aggregation(), None, "weighted by 'num-examples'.* give SecureStrategy largest_weight=1000"),
+        (
+            chain(clip(1.0), skellam(1.0), secure_aggregation()),
+            64,
+            "weighs the same; leave largest_weight",
+        ),
+    ],
+)
+def test_the_largest_weight_is_declared_where_updates_are_weighted(defense: Any, largest: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        SecureStrategy(FedAvg(fraction_evaluate=0.0), defense, largest_weight=largest)
+
+
+def test_a_site_with_more_examples_than_the_terms_allow_refuses_by_name() -> None:
+    """Before anything is trained: sitting out would use up the exchanges that a site may sit out."""
+    grid = ordinary_app.grid(secure_mod(SitePolicy(largest_weight=60)))
+    with pytest.raises(ConfigError, match=r"weigh up to 60, and the terms allow 32; give .* largest_weight=60 or"):
+        run(secured(FedAvg(), largest_weight=32), grid)
+    run(secured(FedAvg(), largest_weight=60), ordinary_app.grid(secure_mod(SitePolicy(largest_weight=60))), rounds=1)
+    for wrong in ("60", 0, float("nan"), True):
+        with pytest.raises(ConfigError, match="largest_weight must be a positive, finite number"):
+            SitePolicy(largest_weight=wrong)
 
 
 def test_central_noise_is_added_by_the_server_alone() -> None:

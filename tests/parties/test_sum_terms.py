@@ -31,6 +31,8 @@ from securefed.errors import (
     MalformedError,
     MessageRefused,
     PlanError,
+    RangeRefused,
+    RoundVoid,
     TermsDiffer,
     VersionRefused,
 )
@@ -357,3 +359,16 @@ def test_a_sum_in_the_clear_has_to_be_written_out() -> None:
         SumTerms.like(BASE, clients=3)  # type: ignore[call-arg]
     in_the_clear = SumTerms.like(BASE, clients=3, defense=None)
     assert "every contribution in the clear" in str(in_the_clear.plan)
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_values_far_beyond_a_bound_end_the_round_by_name_as_far_as_the_server_may_know(hidden: bool) -> None:
+    """In the clear a client says so; where uploads are hidden the server learns that some client sat out."""
+    defense = secure_aggregation() if hidden else chain(quantise())
+    terms = SumTerms.like({"w": np.zeros(2)}, clients=3, defense=defense, base=False, bounds=1.0)
+    error, says = (RoundVoid, "a client sat out of an attempt: its own log says why") if hidden else (
+        RangeRefused, "void 8 times, .* declare larger bounds, or look for the client that diverges"
+    )  # fmt: skip
+    mine = {i: {"update": {"w": np.full(2, 1e12 if i == 1 else 0.5)}} for i in range(3)}
+    with pytest.raises(error, match=says):
+        play(SumServer(terms), parties(terms), mine)

@@ -77,6 +77,12 @@ class Setting(_Values):
         smallest_rows: training rows of the smallest client; 0 where all have as many.
         smallest_leak: mean leakage of the strongest attack over the runs that attacked a client of so few rows.
         smallest_runs: number of these runs.
+        pooled_leak: mean leakage of the strongest attack on all clients' data together, from the same sums; NaN where
+            none applied.
+        people_leak: mean leakage of the row of one person, or of the mean of a few, in these sums, over the runs in
+            which few people share a category; NaN where there are none.
+        people: the people who were read best, in words; empty where there are none.
+        member_leak: mean leakage of whether a given row was among all clients' rows; NaN where that was not tested.
     """
 
     algorithm: str
@@ -103,6 +109,10 @@ class Setting(_Values):
     smallest_rows: int = 0
     smallest_leak: float = math.nan
     smallest_runs: int = 0
+    pooled_leak: float = math.nan
+    people_leak: float = math.nan
+    people: str = ""
+    member_leak: float = math.nan
 
 
 MEASURED: Final = tuple(field.name for field in fields(Setting) if field.type == "float")

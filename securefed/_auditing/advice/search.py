@@ -30,6 +30,7 @@ from securefed._auditing.advice.trials import Trial, Trials
 from securefed._auditing.cases import Prepared, case
 from securefed._auditing.cases.data_splits import HELD_OUT, dealt_rows
 from securefed._auditing.cases.own_setup import OwnSetup, owners_of
+from securefed._auditing.engine.results import FEDERATION
 from securefed._auditing.engine.worker_processes import run_all
 from securefed._auditing.gate.leakage_limits import require_limit
 from securefed._auditing.registered.audited_defenses import distributed_multiplier
@@ -260,6 +261,7 @@ class _Search:
         usable = keeps(utility, clear, question.keep) and not trial.failure
         cohort = None if usable or candidate.epsilon is None else self._usable_from(candidate, norm)
         (smallest_leak, smallest_runs), smallest = trial.of_smallest, prepared.smallest
+        pooled = trial.pooled
         upper, detectable = trial.upper(len(self.listed)), trial.detectable(len(self.listed))
         return Setting(
             algorithm=case.name,
@@ -286,6 +288,10 @@ class _Search:
             smallest_rows=smallest,
             smallest_leak=smallest_leak,
             smallest_runs=smallest_runs,
+            pooled_leak=pooled.mean(FEDERATION),
+            people_leak=pooled.mean("people"),
+            people=pooled.people,
+            member_leak=pooled.mean("membership"),
         )
 
     def _usable_from(self, candidate: Candidate, norm: float) -> CohortUtility | None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -28,8 +28,11 @@ from securefed._auditing.advice.candidates import Candidate
 from securefed._auditing.cases import Case, Prepared
 from securefed._auditing.cases.own_setup import OwnSetup
 from securefed._auditing.engine.explained_messages import explains, precision
-from securefed._auditing.engine.results import CLIENT
+from securefed._auditing.engine.results import CLIENT, FEDERATION, SUMMARIES
+from securefed._auditing.engine.seed_result import Place
 from securefed._auditing.engine.statistics import PARTIAL_FROM, POWER, RECONSTRUCTED, SIGHTED
+from securefed._auditing.implied.implications import Source, implied_attempts
+from securefed._auditing.implied.truth import Truth
 from securefed._auditing.registered.attacker import WEAKER_FITS, Attacker
 from securefed._auditing.registered.audited_defenses import PLAIN, clipping_norm, distributed
 from securefed._auditing.registered.scoring import assess
@@ -54,6 +57,30 @@ _HOPELESS: Final = 2
 """Seeds after which a setting that leaks more than is acceptable in every one of them is not tried again."""
 
 
+@dataclass
+class Pooled:
+    """Leakages of what the server's sums tell of all members together, over the seeds of a setting.
+
+    Attributes:
+        leaks: by secret (`federation`, `people`, `membership`) and attack, one leakage for each seed that has it.
+        people: the people who were read best in any seed, in words; empty where there are none.
+    """
+
+    leaks: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    people: str = ""
+    _best: float = -math.inf
+
+    def add(self, secret: str, attack: str, leak: float, part: str = "") -> None:
+        """Add an attack's leakage in one seed, and the words for the people of `part`."""
+        self.leaks.setdefault(secret, {}).setdefault(attack, []).append(leak if math.isfinite(leak) else 0.0)
+        if part and leak > self._best:
+            self.people, self._best = part, leak
+
+    def mean(self, secret: str) -> float:
+        """Return the mean leakage of the strongest attack; NaN where none applied."""
+        return max((_mean(values) for values in self.leaks.get(secret, {}).values()), default=math.nan)
+
+
 @dataclass(frozen=True)
 class Trial:
     """Leakage and utility of a setting over seeds.
@@ -68,6 +95,7 @@ class Trial:
         failure: why the setting could not run; empty if it ran.
         asked: number of seeds that were to run.
         smallest: by seed, whether the attacked client was smaller than others and none was smaller.
+        pooled: what the same views tell of all members together.
     """
 
     leaks: dict[str, tuple[float, ...]]
@@ -76,6 +104,7 @@ class Trial:
     failure: str = ""
     asked: int = 0
     smallest: tuple[bool, ...] = ()
+    pooled: Pooled = field(default_factory=Pooled)
 
     @property
     def of_smallest(self) -> tuple[float, int]:
@@ -248,13 +277,14 @@ class Trials:
         explained: dict[str, list[float]] = {}
         utilities: list[float] = []
         small: list[bool] = []
+        pooled = Pooled()
         try:
             for done, seed in enumerate(seeds, 1):
                 result = self._result(candidate, seed)
                 utilities.append(self._utility(result, candidate, seed))
                 prepared = self.prepare(candidate, seed)
                 small.append(prepared.public.rows[TARGET] == prepared.smallest)
-                for name, leak, fits in self._attacked(candidate, result, seed):
+                for name, leak, fits in self._attacked(candidate, result, seed, pooled):
                     leaks.setdefault(name, []).append(leak if math.isfinite(leak) else 0.0)
                     if fits is not None:
                         explained.setdefault(name, []).append(float(fits))
@@ -264,7 +294,7 @@ class Trials:
             return Trial({}, {}, tuple(utilities), str(error), len(seeds))
         complete = {name: tuple(values) for name, values in leaks.items()}
         shares = {name: float(np.mean(values)) for name, values in explained.items()}
-        return Trial(complete, shares, tuple(utilities), asked=len(seeds), smallest=tuple(small))
+        return Trial(complete, shares, tuple(utilities), asked=len(seeds), smallest=tuple(small), pooled=pooled)
 
     def _result(self, candidate: Candidate, seed: int) -> Result:
         if candidate.defense == PLAIN:
@@ -285,18 +315,35 @@ class Trials:
     def _utility(self, result: Result, candidate: Candidate, seed: int) -> float:
         return float(self.case.utility(result.output, self.prepare(candidate, seed).test))
 
-    def _attacked(self, candidate: Candidate, result: Result, seed: int) -> list[tuple[str, float, bool | None]]:
-        """Attack the server's view; return attack, leakage of one client's secret, and whether it explains."""
+    def _attacked(
+        self, candidate: Candidate, result: Result, seed: int, pooled: Pooled
+    ) -> list[tuple[str, float, bool | None]]:
+        """Attack the server's view; return attack, leakage of one client's secret, and whether it explains.
+
+        What the view tells of all members together is added to `pooled`. Statistics of the client count like its other
+        secrets where no noise is in the sums, whose scatter would hide that they say nothing.
+        """
         prepared = self.prepare(candidate, seed)
         observed = self._view(candidate, result)
         target = Target(self.case.build(), prepared.public)
         attacker = Attacker(self._attacks, self.case.secrets, target, seed, nulls=False)  # no runs on shuffled views
-        level, out = precision(observed), []
+        level, out, sources = precision(observed), [], []
         for finding in attacker.attack(observed)[0]:
+            fits = explains(finding.estimate, level)
+            sources.append(Source(finding.attack, finding.estimate, None, fits))
             for judged in assess(prepared, observed, finding.estimate, result, TARGET):
+                leak = leakage(judged.error, judged.baseline)
                 if judged.secret == CLIENT:
-                    leak = leakage(judged.error, judged.baseline)
-                    out.append((finding.attack, leak, explains(finding.estimate, level)))
+                    out.append((finding.attack, leak, fits))
+                else:
+                    pooled.add(FEDERATION, finding.attack, leak)
+        truth = Truth.of(prepared, TARGET, seed, self.source.features)
+        place = Place(self.case.name, candidate.defense, observed.view, seed, TARGET)
+        for implied in implied_attempts(place, sources, observed, target, truth):
+            if implied.secret in ("people", "membership") and len(observed.members) > 1:
+                pooled.add(implied.secret, implied.attack, implied.leakage, implied.part)
+            elif implied.secret in SUMMARIES and candidate.epsilon is None:
+                out.append((f"{implied.attack}, {implied.secret}", implied.leakage, implied.explained))
         return out
 
     def _view(self, candidate: Candidate, result: Result) -> View:

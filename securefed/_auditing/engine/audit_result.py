@@ -65,11 +65,17 @@ class AuditResult:
 
     @property
     def worst(self) -> Cell:
-        """The cell of highest mean leakage, `confirmation` aside; raises `ConfigError` where no attack ran."""
+        """The cell of highest mean leakage to three digits, of equal ones that which follows from no other.
+
+        `confirmation` is left aside.
+
+        Raises:
+            ConfigError: no attack ran.
+        """
         cells = [cell for cell in self.cells if cell.secret != "confirmation"]
         if not cells:
             raise ConfigError(f"no attack applied to {', '.join(self.algorithms)}: {'; '.join(self.skipped)}")
-        return max(cells, key=lambda cell: cell.leakage.mean)
+        return max(cells, key=lambda cell: (round(cell.leakage.mean, 3), not cell.derived))
 
     def of(self, algorithm: str) -> tuple[Cell, ...]:
         """Select the cells of one algorithm."""

@@ -13,11 +13,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 
+from securefed._auditing.engine.column_scores import columns_read
 from securefed._auditing.engine.explained_messages import fall_back_on_guess
 from securefed._auditing.engine.results import FEDERATION, NOT_COVERED, Attempt, Cell, RunFacts, owner
-from securefed._auditing.engine.statistics import EXPOSED_FROM, FOUND, RECONSTRUCTED, SIGHTED, interval, verdict
+from securefed._auditing.engine.statistics import (
+    EXPOSED,
+    EXPOSED_FROM,
+    FOUND,
+    PARTIAL,
+    RECONSTRUCTED,
+    SIGHTED,
+    interval,
+    verdict,
+)
 
 
 def gather(
@@ -77,6 +88,9 @@ def _cell(
         epsilon = runs[0].epsilon if first.view in covered[first.defense] else NOT_COVERED
     real = [run for run in runs if run.real]
     judged = verdict(leak, null, explained=explained, highest=reconstruction)
+    columns, most = columns_read([(a.columns, a.null_columns) for a in group])
+    if columns and judged.word not in FOUND:
+        judged = replace(judged, word=EXPOSED if most else PARTIAL)  # the word follows the columns that are known best
     left_open = next((a.open for a in group if a.open), "")
     if judged.word in FOUND or not explained >= SIGHTED:
         left_open = ""
@@ -112,6 +126,7 @@ def _cell(
         reconstructed=bool(whole),
         derived=all(a.derived for a in group),
         open=left_open,
+        columns=columns,
     )
 
 

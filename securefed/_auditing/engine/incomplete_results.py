@@ -121,7 +121,7 @@ def _missing_of(
     for view in dict.fromkeys([*(a.view for a in attempts), *(gap.view for gap in gaps if gap.view)]):
         ran: dict[str, set[int]] = {}  # by attack, the seeds in which it ran on this view
         for attempt in attempts:
-            if attempt.view == view:
+            if attempt.view == view and not attempt.derived:  # what follows from an estimate has no gap of its own
                 ran.setdefault(attempt.attack, set()).add(attempt.seed)
         yield from _missing_in_view((*place, view), seeds, completed, ran, [gap for gap in gaps if gap.view == view])
 

@@ -17,10 +17,13 @@ seeds, with intervals and a verdict. All cells together are an `audit_report.Rep
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
+from securefed._auditing.engine.column_scores import first_few
 from securefed._auditing.engine.statistics import (
+    EXPOSED_FROM,
     INCONCLUSIVE,
     NOT_DETECTED,
     PARTIAL_FROM,
@@ -28,6 +31,7 @@ from securefed._auditing.engine.statistics import (
     SIGHTED,
     Interval,
     Verdict,
+    reaches_far,
 )
 from securefed._tensors import Array
 from securefed.attacks._generic import ClearRows, LowDigits, RawBits, RegressRows
@@ -49,15 +53,24 @@ Secret = Literal[
     "confirmation",
     "pooled gram",
     "pooled samples",
+    "people",
+    "counts",
+    "column means",
+    "class means",
 ]
 """Names of secrets. In an audit of registered algorithms they are `client` and `federation`: one client's and all
 clients' data, whose kind the algorithm's audit case (the settings in which it is audited) states. The others state the
 kind itself, in an audit of a user's own algorithm; `pooled` means the data of all clients together. `confirmation` is
 whether a record took part, for an adversary who knows all other rows. `statistics` (of batch normalisation) and
-`tokens` (which of them occur) are secrets of an audit of a torch loop."""
+`tokens` (which of them occur) are secrets of an audit of a torch loop. `people` are the row of one person, or the mean
+of a few, in the data of all clients together; `counts` are those of categories of 0 and 1, with their cross tables."""
 POOLED: Final[tuple[Secret, ...]] = ("pooled gram", "pooled samples")
 """The data of all clients together, which sums may give away where they hide every single client."""
-GATED: Final[tuple[Secret, ...]] = ("gram", "samples", "labels", "membership", *POOLED)
+SUMMARIES: Final[tuple[Secret, ...]] = ("labels", "counts", "column means", "class means")
+"""A client's statistics: a part of its data, so that they never say that all of its data are exposed."""
+IMPLIED: Final[tuple[Secret, ...]] = ("counts", "column means", "class means", "people")
+"""Secrets that are scored where another secret's estimate implies them, and that no attack searches for by itself."""
+GATED: Final[tuple[Secret, ...]] = ("gram", "samples", *SUMMARIES, "membership", "people", *POOLED)
 """Secrets that a gate (a test that fails above a limit on leakage) checks by default. Not `confirmation`: an adversary
 who guesses all of a client's data can confirm the guess against any message without noise, so that only differential
 privacy passes it."""
@@ -71,7 +84,7 @@ rows of few possible values are nearly exact by chance, and do not count."""
 
 def owner(secret: str) -> str:
     """Name whose data a secret is: `client`, `federation` or `record` (one row); `confirmation` has no owner."""
-    if secret == FEDERATION or secret in POOLED:
+    if secret in (FEDERATION, "people") or secret in POOLED:
         return FEDERATION
     if secret == "confirmation":
         return secret
@@ -108,6 +121,8 @@ class Attempt:
         part_leakage: the leakage of that column or row.
         derived: whether the attack sought another secret, from which this estimate was computed.
         open: what the messages cannot determine of the secret (`Reconstruction.open`); empty if nothing is known of it.
+        columns: by name of a column, its own leakage (`column_scores`); empty where columns are not scored.
+        null_columns: the same of the null.
     """
 
     algorithm: str
@@ -133,15 +148,18 @@ class Attempt:
     part_leakage: float = -math.inf
     derived: bool = False
     open: str = ""
+    columns: Mapping[str, float] = field(default_factory=dict)
+    null_columns: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def reconstructs(self) -> bool:
         """Whether the data are known to a thousandth of the guess's error, and chance is far from that.
 
-        Always false for secrets of a single row, such as membership, and for counts of labels: one right answer may be
-        luck.
+        Always false for secrets of a single row, such as membership, for single people, who are not all of the data,
+        and for a client's statistics: one right answer may be luck.
         """
-        if self.secret == "labels" or owner(self.secret) not in (CLIENT, FEDERATION) or self.leakage < RECONSTRUCTED:
+        whole = self.secret not in (*SUMMARIES, "people") and owner(self.secret) in (CLIENT, FEDERATION)
+        if not whole or self.leakage < RECONSTRUCTED:
             return False
         return self.null_leakage < RECONSTRUCTED and 1 - self.null_leakage >= _FURTHER * (1 - self.leakage)
 
@@ -244,6 +262,7 @@ class Cell:
         open: what the messages cannot determine of the secret, where the attack explains them and nothing was found;
             the rest of the secret may be known. Empty elsewhere.
         without: name of the strongest attack on the secret, where it did not run in this view; empty if it ran.
+        columns: names of the columns that were read (`column_scores`), the best known first.
     """
 
     algorithm: str
@@ -278,6 +297,7 @@ class Cell:
     derived: bool = False
     open: str = ""
     without: str = ""
+    columns: tuple[str, ...] = ()
 
     @property
     def owner(self) -> str:
@@ -340,7 +360,11 @@ class Cell:
             remarks.append(f"not tested by the strongest attack, {self.without}, which did not run")
         scattered = not self.without or not self.verdict.detectable < 1
         if self.verdict.word == INCONCLUSIVE and scattered and not self.explained < SIGHTED and self.leakage.seeds > 1:
-            remarks.append("its results, or those of chance, scatter too much for any leak to be noticed")
+            far = reaches_far(self.leakage, self.null_leakage) and self.verdict.detectable < 1
+            scatter = "its results, or those of chance, scatter too much for any leak to be noticed"
+            remarks.append(
+                "its interval reaches far beyond chance, so that its silence says nothing" if far else scatter
+            )
         if self.leakage.seeds < self.asked:
             remarks.append(f"{self.leakage.seeds} of {self.asked} seeds")
             if self.leakage.seeds == 1 and self.verdict.word == INCONCLUSIVE:
@@ -351,6 +375,8 @@ class Cell:
             remarks.append(f"{self.given_away} was reconstructed: {self.highest:.2f}")
         elif self.part:
             remarks.append(f"{self.part} was read")
+        if self.columns and self.leakage.mean < EXPOSED_FROM:
+            remarks.append(f"read column by column: {first_few(self.columns)}")
         return f" ({'; '.join(remarks)})" if remarks else ""
 
     def __str__(self) -> str:

@@ -8,7 +8,7 @@ null, which is the same attack on messages that say nothing. A gap is something 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -21,8 +21,8 @@ from securefed.attacks._base import Reconstruction
 from securefed.attacks._membership import membership_rates
 from securefed.attacks.scores import leakage, relative_error
 
-_GUESS: Final = (0.0, None)
-"""Leakage of the guess without messages; nobody asks whether a guess explains them."""
+_GUESS: Final[tuple[float, bool | None, Mapping[int, float]]] = (0.0, None, {})
+"""Leakage of the guess without messages; nobody asks whether a guess explains them, and its columns are 0 too."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ class Judgement:
         estimate: the estimate of it, of the same shape; the guess if `failed`.
         part: the column or row that the estimate knows best, such as "column 3"; empty where none was scored.
         part_leakage: the leakage of that column or row.
+        columns: by place of a column, its own leakage; empty where columns are not scored.
     """
 
     secret: Secret
@@ -68,9 +69,17 @@ class Judgement:
     estimate: Array
     part: str = ""
     part_leakage: float = -math.inf
+    columns: Mapping[int, float] = field(default_factory=dict)
 
 
-def judge_estimate(secret: Secret, estimate: Array, truth: Array, guess: Array, baseline: float) -> Judgement:
+def judge_estimate(
+    secret: Secret,
+    estimate: Array,
+    truth: Array,
+    guess: Array,
+    baseline: float,
+    by_column: Callable[[Array, Array, Array], Mapping[int, float]] | None = None,
+) -> Judgement:
     """Compare an estimate with the truth; the guess replaces an estimate that is not finite.
 
     Args:
@@ -79,10 +88,12 @@ def judge_estimate(secret: Secret, estimate: Array, truth: Array, guess: Array, 
         truth: the secret, of the same shape.
         guess: the guess without messages, of the same shape.
         baseline: relative error of the guess.
+        by_column: scores each column, from estimate, truth and guess; left out where columns are not scored.
     """
     if not np.isfinite(estimate).all():
         return Judgement(secret, baseline, baseline, True, truth, np.asarray(guess))
-    return Judgement(secret, relative_error(estimate, truth), baseline, False, truth, estimate)
+    columns = {} if by_column is None else by_column(estimate, truth, guess)
+    return Judgement(secret, relative_error(estimate, truth), baseline, False, truth, estimate, columns=columns)
 
 
 def stated_explained(estimate: Reconstruction) -> bool | None:
@@ -169,6 +180,7 @@ class SeedResult:
         traces: errors of the attacks on the first rounds.
         tradeoffs: leakage and utility at several epsilons.
         gaps: what was to run and did not, for the gate.
+        names: the names of the columns; empty where they have none.
     """
 
     attempts: list[Attempt] = field(default_factory=list)
@@ -178,6 +190,7 @@ class SeedResult:
     traces: list[Trace] = field(default_factory=list)
     tradeoffs: list[Tradeoff] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
+    names: tuple[str, ...] = ()
 
     def leave_out(self, place: Place, attack: str, reason: str) -> None:
         """Note that an attack did not run, and why."""
@@ -214,7 +227,7 @@ class SeedResult:
             for judged in judge(estimate):
                 # of each null, the leakage of the estimate with this number for this secret
                 known = (chance.get((index, judged.secret), _GUESS) for chance in chances)
-                null_leakage, null_explained = max(known, key=lambda pair: pair[0], default=_GUESS)
+                null_leakage, null_explained, columns = max(known, key=lambda one: one[0], default=_GUESS)
                 self.attempts.append(
                     Attempt(
                         **asdict(place),
@@ -235,10 +248,16 @@ class SeedResult:
                         part_leakage=judged.part_leakage,
                         derived=index > 0,
                         open="; ".join(estimate.open),
+                        columns=self._named(judged.columns),
+                        null_columns=self._named(columns),
                     )
                 )
                 judgements.append(judged)
         return judgements
+
+    def _named(self, columns: Mapping[int, float]) -> dict[str, float]:
+        """Return leakages of columns by name."""
+        return {self.names[place] if self.names else f"column {place}": leak for place, leak in columns.items()}
 
     def keep_pictures(
         self, place: Place, attack: str, judged: Sequence[Judgement], image_shape: tuple[int, int] | None
@@ -303,10 +322,10 @@ def gap_sentences(results: Sequence[SeedResult], runs: int, word: str) -> tuple[
 
 def _leaks_by_secret(
     estimates: Sequence[Reconstruction], judge: Judge, explains: Callable[[Reconstruction], bool | None]
-) -> dict[tuple[int, str], tuple[float, bool | None]]:
-    """Map (number of the estimate, secret) to its leakage and whether it explains the messages."""
+) -> dict[tuple[int, str], tuple[float, bool | None, Mapping[int, float]]]:
+    """Map (number of the estimate, secret) to its leakage, whether it explains the messages, and its columns' leaks."""
     return {
-        (index, judged.secret): (leakage(judged.error, judged.baseline), explains(estimate))
+        (index, judged.secret): (leakage(judged.error, judged.baseline), explains(estimate), judged.columns)
         for index, estimate in enumerate(estimates)
         for judged in judge(estimate)
     }

@@ -31,6 +31,10 @@ guess's error."""
 SIGHTED: Final = 0.8
 """Share of the runs whose messages an attack must explain for its silence to mean anything. An estimate explains the
 messages if those that it predicts differ from the observed ones by rounding and noise only."""
+FAR: Final = 0.25
+"""How far above chance the interval of a silent attack may reach: a quarter of the way from a guess to the data. It
+trades words of silence against leaks that they hide. An AUC of .53 [.35, .68] reaches .36 above a coin, and says
+nothing; at .5 it would pass as silence, at .125 half of all silent membership tests of ten runs would say nothing."""
 ENOUGH: Final = 10
 """Seeds from which the bootstrap interval is wide enough (measured, see `verdict`)."""
 POWER: Final = 0.8416  # the normal quantile of 8 in 10
@@ -103,9 +107,10 @@ def verdict(leakage: Interval, null: Interval, *, explained: float = math.nan, h
     - `exposed`: low >= .9 and low > null.high.
     - `partial`: not exposed, and low > threshold over two seeds or more; or one run was reconstructed: `highest` is at
       least .999 (leakage is 1 - error / error of the guess) and at least null.high.
-    - `inconclusive`: neither, which says nothing for one of three reasons: fewer than 8 in 10 runs are explained, so
-      that the search failed in the others; no mean leakage would have been noticed (`detectable` >= 1); or there is one
-      seed only and its leakage lies above the threshold, which may be chance.
+    - `inconclusive`: neither, which says nothing for one of four reasons: fewer than 8 in 10 runs are explained, so
+      that the search failed in the others; no mean leakage would have been noticed (`detectable` >= 1); the interval
+      reaches far above chance (`reaches_far`); or there is one seed only and its leakage lies above the threshold,
+      which may be chance.
     - `not detected`: none of these.
 
     `detectable` = threshold + (mean - low) + .84 deviation / sqrt(seeds). The summand mean - low lifts the interval
@@ -133,7 +138,16 @@ def verdict(leakage: Interval, null: Interval, *, explained: float = math.nan, h
     found = low > threshold
     if (found and leakage.seeds > 1) or highest >= max(RECONSTRUCTED, high):
         return Verdict(PARTIAL, detectable)
-    return Verdict(INCONCLUSIVE if found or explained < SIGHTED or detectable >= 1 else NOT_DETECTED, detectable)
+    blind = explained < SIGHTED or detectable >= 1 or reaches_far(leakage, null)
+    return Verdict(INCONCLUSIVE if found or blind else NOT_DETECTED, detectable)
+
+
+def reaches_far(leakage: Interval, null: Interval) -> bool:
+    """Whether an interval reaches so far above chance that silence would hide a leak: by more than `FAR`.
+
+    Chance is the guess without messages, of leakage 0, or the mean of the null where that is better.
+    """
+    return leakage.high > max(null.mean, 0.0) + FAR
 
 
 def widened(values: Interval) -> float:

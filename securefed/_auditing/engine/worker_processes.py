@@ -17,20 +17,20 @@ from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pickle import PicklingError
 from typing import Any, TypeVar
 
 from threadpoolctl import threadpool_limits
 
-from securefed._auditing.engine.caller_program import (
-    main_module_hidden,
-    needs_main_module,
-    registered_modules,
-    why_no_workers,
-)
+from securefed._auditing.engine.caller_program import MAIN, main_is_importable, main_module_hidden, needed_modules
 
 Task = TypeVar("Task")
 Outcome = TypeVar("Outcome")
 _LOG = logging.getLogger("securefed.audit")
+_NO_MAIN = (
+    "they need classes of the main program, which other processes cannot import; put the classes into a module, or "
+    'save the program as a file whose calls stand under `if __name__ == "__main__":`'
+)
 _PRELOADED = ["securefed._auditing.registered.seed_run", "sklearn.datasets"]
 """Modules that the fork server imports; they import nearly all that a task needs."""
 
@@ -72,12 +72,17 @@ def _run_in_workers(
     tasks: list[Task], workers: int, work: Callable[[Task], Outcome], finished: Callable[[Task, Outcome], None]
 ) -> list[Task]:
     """Run tasks in processes; return those that are left for this one."""
-    modules = registered_modules()
-    reason = why_no_workers(tasks, work, modules)
+    reason, modules = "", tuple[str, ...]()
+    try:
+        modules = needed_modules(tasks, work)
+    except (PicklingError, AttributeError, TypeError) as error:
+        reason = f"a setting cannot be sent to another process ({error})"
+    whole = MAIN in modules
+    if whole and not main_is_importable():
+        reason = _NO_MAIN
     if reason:
         _LOG.warning("all parts run in this process, one after the other: %s", reason)
         return tasks
-    whole = needs_main_module(tasks, work, modules)
     context = _preloading(multiprocessing.get_context("forkserver") if whole else _WithoutMainContext())
     imported = () if whole else modules
     left: list[Task] = []
@@ -137,7 +142,7 @@ class _WithoutMain(ForkServerProcess):
 class _WithoutMainContext(ForkServerContext):
     """The start method `forkserver` with such workers."""
 
-    Process = _WithoutMain  # type: ignore[assignment]
+    Process = _WithoutMain
 
 
 def _preloading(context: ForkServerContext) -> ForkServerContext:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from securefed._auditing.engine.audit_report import Report
-from securefed._auditing.engine.results import CLIENT, FEDERATION, POOLED, SECRETS, Cell, Secret
+from securefed._auditing.engine.results import CLIENT, FEDERATION, IMPLIED, POOLED, SECRETS, Cell, Secret
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE, seeds_for, upper
 from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
 from securefed._auditing.report.report_words import why_inconclusive
@@ -202,7 +202,10 @@ def blind(report: Report, limit: float, views: Sequence[str], secrets: Sequence[
     return out + [
         f"{_place(cell)}: {_seen(cell.verdict.detectable)} would have been seen{_seeds_needed(cell, limit)}"
         for cell in cells
-        if cell.verdict.word not in FOUND and not cell.verdict.detectable <= limit and not _covered(cell, cells, limit)
+        if cell.secret not in IMPLIED
+        and cell.verdict.word not in FOUND
+        and not cell.verdict.detectable <= limit
+        and not _covered(cell, cells, limit)
     ]
 
 
@@ -216,8 +219,10 @@ def unsearched(report: Report, view: str, secret: Secret) -> str | None:
 
     Only an attack whose estimate was scored for this very secret has searched for it. Pooled secrets, the data of all
     clients together, are asked of sums only. Counts of labels are a secret only where labels are classes that the
-    clients hold in different shares.
+    clients hold in different shares. What follows from other secrets is not searched for by itself.
     """
+    if secret in IMPLIED:
+        return None
     if (secret == "labels" and not has_label_counts(report)) or (secret in POOLED and view != SUM_ONLY):
         return None
     cells = [c for c in report.cells if c.view == view and c.secret == secret and c.searches]

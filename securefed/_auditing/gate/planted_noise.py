@@ -74,16 +74,19 @@ class CutGaussian(ChangedGaussian):
 
 
 @dataclass(frozen=True)
-class ReusedGaussian(ChangedGaussian):
+class ReusedGaussian(CentralGaussian):
     """Noise of which every draw serves two exchanges, so that their difference has none."""
 
-    kept: list[Array] = field(default_factory=list, compare=False, repr=False)
+    kept: list[dict[str, Array]] = field(default_factory=list, compare=False, repr=False)
 
-    def changed(self, noise: Array, deviation: float) -> Array:
-        if self.kept:
-            return self.kept.pop()
-        self.kept.append(noise)
-        return noise
+    def release(self, total: Tensors, plan: Plan) -> dict[str, Array]:
+        """Add the noise of the exchange before, in every second one."""
+        shapes = {name: value.shape for name, value in total.items()}
+        noise = self.kept.pop() if self.kept else {}
+        if {name: value.shape for name, value in noise.items()} != shapes:  # none is kept, or that of another audit
+            noise = super().release({name: np.zeros_like(value) for name, value in total.items()}, plan)
+            self.kept.append(noise)
+        return {name: total[name] + noise[name] for name in total}
 
 
 PLANTED_NOISE: Final = (

@@ -3,7 +3,8 @@
 The command line calls `self_check`. A planted function is a client function whose leak is known. It goes through the
 same run, views, attacks, statistics and verdicts as every audit of a user's own algorithm. A gap is something that was
 to run and did not: an attack, a seed, an algorithm. The gate decides whether an audit passes a limit on leakage; with a
-gap it must not pass. The functions are in `planted_leaks`; planted gaps go through the gate of registered algorithms,
+gap it must not pass. The functions are in `planted_leaks`, and tables whose exposed secrets imply others in
+`planted_tables`; planted gaps go through the gate of registered algorithms,
 and planted noise through the audit of noise.
 """
 
@@ -23,6 +24,7 @@ from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE
 from securefed._auditing.gate.leakage_limits import leaks, reasons
 from securefed._auditing.gate.planted_leaks import BOUND, PLANTED, Planted, advance, clients, labelled
 from securefed._auditing.gate.planted_noise import PLANTED_NOISE, audited
+from securefed._auditing.gate.planted_tables import PLANTED_TABLES, check_table
 from securefed._auditing.own.own_audit import audit_algorithm
 from securefed.attacks._generic import FitRows
 from securefed.errors import DataError
@@ -59,7 +61,7 @@ def self_check() -> tuple[Checked, ...]:
 
     All but the noise is deterministic; noise of the planned size is flagged in less than 3 of 10^6 checks.
     """
-    return (*map(check, PLANTED), *check_gaps(), *check_noise())
+    return (*map(check, PLANTED), *check_tables(), *check_gaps(), *check_noise())
 
 
 def failures(checked: Iterable[Checked]) -> list[str]:
@@ -119,6 +121,11 @@ def _is_silent(report: Report) -> tuple[bool, str]:
 
 def _verdict(cell: Cell) -> str:
     return f"{cell.secret} {cell.verdict.word}, {cell.leakage.mean:.2f} by {cell.attack}"
+
+
+def check_tables() -> tuple[Checked, ...]:
+    """Compute what follows from exposed secrets of planted tables, single people among it."""
+    return tuple(Checked(planted.name, None, *check_table(planted)) for planted in PLANTED_TABLES)
 
 
 def check_noise() -> tuple[Checked, ...]:

@@ -26,12 +26,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import zip_longest
 from typing import Final
 
 import numpy as np
 
 from securefed._auditing.engine.results import Secret
 from securefed._auditing.engine.seed_result import Place, SeedResult, stated_explained
+from securefed._auditing.implied.implications import Source
 from securefed._auditing.own.client_secrets import SecretData
 from securefed._tensors import Array
 from securefed.attacks._base import Reconstruction, View
@@ -61,7 +63,7 @@ _SHOWN: Final[tuple[Secret, ...]] = ("samples", "gram", "pooled samples", "poole
 
 
 class GenericAttacks:
-    """All generic attacks on one view.
+    """All generic attacks on one view; `sources` are their estimates, from which others follow.
 
     Args:
         secret: the data to recover, the guess of them, and the score.
@@ -84,6 +86,7 @@ class GenericAttacks:
         self._secret, self._place, self._result, self._fit = secret, place, result, fit
         self._replay_of = replay_of
         self.replay = replay_of(observed)
+        self.sources = list[Source]()
         # first the shuffled rounds; `add_null_of_other_rows` appends messages of other rows
         self._nulls = [replay_of(shuffled(observed, np.random.default_rng([secret.seed, 2])))]
         self._moments_known = False  # the probe ran, and its moments explain the messages
@@ -222,6 +225,9 @@ class GenericAttacks:
         took = clock().now() - began
         chances = [_or_none(run, _given_time(null, took)) for null in (self._nulls if nulls is None else nulls)]
         judged = self._result.record(self._place, name, estimates, chances, self._secret.judge)
+        first = (chances[0] if chances else None) or []
+        for estimate, null in zip_longest(estimates, first[: len(estimates)]):
+            self.sources.append(Source(name, estimate, null, stated_explained(estimate)))
         if self._secret.seed == 0:
             self._result.keep_pictures(self._place, name, [item for item in judged if item.secret in _SHOWN], None)
         return stated_explained(estimates[0]) is not False

@@ -23,6 +23,8 @@ import numpy as np
 
 from securefed._auditing.engine.results import RunFacts, Secret
 from securefed._auditing.engine.seed_result import Place, SeedResult, run_costs
+from securefed._auditing.implied.implications import Source, implied_attempts
+from securefed._auditing.implied.truth import Truth
 from securefed._auditing.own.client_secrets import SecretData
 from securefed._auditing.own.function_algorithm import FunctionAlgorithm
 from securefed._auditing.own.generic_attacks import GenericAttacks
@@ -37,6 +39,7 @@ from securefed.attacks._base import Target, View
 from securefed.attacks._generic import FitRows, RawBits, Replay, TimeBudget
 from securefed.attacks._membership import ConfirmationAttack, ShadowMembership
 from securefed.attacks._membership.likelihood_ratio import CandidateRecord, MembershipAttack
+from securefed.attacks.scores import rows_not_held
 from securefed.datasets._base import Dataset
 from securefed.errors import DataError, RoundVoid, SecureFedError
 
@@ -195,6 +198,19 @@ class OwnSeedRun:
             attacks.regress()
         except SecureFedError as refusal:
             attacks.skip("what is left", str(refusal))
+        self._implied(secret.target, observed, attacks.sources, place)
+
+    def _implied(self, target: int | None, observed: View, sources: Sequence[Source], place: Place) -> None:
+        """Record what follows from the attacks' estimates: membership and statistics of one client, people of all."""
+        population, members = self.options.population, observed.members
+        others = [data.x for client, data in enumerate(self.data) if client not in members]
+        given = others if population is None else [np.asarray(population, np.float64)]
+        outside = np.concatenate([self.data[0].x[:0], *given])
+        held = [self.data[client].x for client in members]
+        truth = Truth(self.data, target, rows_not_held(outside, held), self.public, self.seed)
+        found = implied_attempts(place, sources, observed, Target(self.method, self.public), truth)
+        # the people of a sum are all clients'; membership is asked of one client
+        self.result.attempts += [item for item in found if (item.secret == "people") == (target is None)]
 
     def _replay(self, secret: SecretData, budget: TimeBudget, observed: View) -> Replay:
         """Make the map from hypothetical rows of the members to the observed messages; attackers know the labels."""

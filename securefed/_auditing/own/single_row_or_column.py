@@ -37,7 +37,7 @@ def best_part(estimate: Array, truth: Array, guess: Array, pool: Array) -> tuple
     Returns:
         The leakage, and "column J" or "row I"; (-inf, "") where no part has enough values that count.
     """
-    unique = np.column_stack([_occurs_once(truth[:, j], pool[:, j]) for j in range(truth.shape[1])])
+    unique = np.column_stack([occurs_once(truth[:, j], pool[:, j]) for j in range(truth.shape[1])])
     guess_error = np.square(guess - truth) * unique
     order = np.argsort(truth, axis=0)
     # in each column, the k-th smallest estimated value goes to the row of the k-th smallest true value
@@ -51,7 +51,7 @@ def best_part(estimate: Array, truth: Array, guess: Array, pool: Array) -> tuple
     return best
 
 
-def _occurs_once(values: Array, pool: Array) -> Array:
+def occurs_once(values: Array, pool: Array) -> Array:
     """Tell of each value whether the pool holds it once only."""
     known, times = np.unique(pool, return_counts=True)
     return np.asarray(times[np.searchsorted(known, values)] == 1)

@@ -64,7 +64,8 @@ class Attacker:
         self, chosen: Sequence[str | Attack], secrets: Sequence[str], target: Target, seed: int, *, nulls: bool = True
     ) -> None:
         self._chosen = [attacks.make(attack) if isinstance(attack, str) else attack for attack in chosen]
-        self._secrets, self._target, self._seed, self._with_nulls = tuple(secrets), target, seed, nulls
+        self.target = target
+        self._secrets, self._seed, self._with_nulls = tuple(secrets), seed, nulls
         self._findings: dict[tuple[str, bytes], Finding] = {}
         self._nulls: dict[tuple[str, bool, frozenset[Members]], Reconstruction | None] = {}
 
@@ -76,7 +77,7 @@ class Attacker:
         """
         findings, refused = [], {}
         for attack in self._applicable(observed):
-            reason = attack.applies(self._target, observed)
+            reason = attack.applies(self.target, observed)
             if reason is None:
                 try:
                     findings.append(self._once(attack, observed))
@@ -108,7 +109,7 @@ class Attacker:
                 yield attack.name, estimates
 
     def _on_prefix(self, attack: Attack, part: View) -> Reconstruction | None:
-        if attack.applies(self._target, part) is not None:
+        if attack.applies(self.target, part) is not None:
             return None
         if (known := self._findings.get((attack.name, _digest(part)))) is not None:  # all rounds were attacked before
             return known.estimate
@@ -133,7 +134,7 @@ class Attacker:
         return self._findings[key]
 
     def _run(self, attack: Attack, observed: View) -> Reconstruction:
-        return attack.run(observed, self._target, np.random.default_rng([self._seed, 1]))
+        return attack.run(observed, self.target, np.random.default_rng([self._seed, 1]))
 
     def _null(self, attack: Attack, observed: View) -> Reconstruction | None:
         """Attack a shuffled view: once for each set of clients in a sum, and apart for sums with noise.
@@ -145,7 +146,7 @@ class Attacker:
         if key not in self._nulls:
             shuffled = views.shuffled(observed, np.random.default_rng([self._seed, 2]))
             try:
-                applies = attack.applies(self._target, shuffled) is None
+                applies = attack.applies(self.target, shuffled) is None
                 self._nulls[key] = self._run(attack, shuffled) if applies else None
             except TranscriptError:
                 self._nulls[key] = None

@@ -75,6 +75,11 @@ class Settings:
         """
         return tuple(range(self.clients))[self.survivor_change if round % 2 else 0 :]
 
+    def columns(self, count: int) -> tuple[str, ...]:
+        """Return the names of the data's columns; none where a run has another number of columns than the data."""
+        names = self.source().features
+        return names if len(names) == count else ()
+
     def source(self) -> LoadedDataset:
         """Load the data, once in a process."""
         return _loaded(self.data, self.own.owner, self.label)

@@ -12,13 +12,16 @@ There is one scorer for each kind of secret: Gram matrix, rows, personal model, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 
 from securefed._auditing.cases import Prepared
+from securefed._auditing.engine.column_scores import gram_leaks_by_column, leaks_by_column
 from securefed._auditing.engine.results import CLIENT, FEDERATION
 from securefed._auditing.engine.seed_result import Judgement, judge_estimate
+from securefed._auditing.own.single_row_or_column import occurs_once
 from securefed._messages import ClientId
 from securefed._tensors import Array, Tensors
 from securefed.attacks._base import Reconstruction, View
@@ -31,6 +34,8 @@ from securefed.attacks.scores import (
     subspace_baseline,
 )
 
+_MOST_REMATCHED = 200
+"""Rows up to which columns are scored, since rows are then matched once more."""
 _MOST_SCORED = 2000
 """True rows that are matched with those of an estimate: an assignment of 4,000 to 4,000 takes seconds, and an audit
 makes dozens of them."""
@@ -87,7 +92,8 @@ def _gram(
     pooled, own = everyone.T @ everyone, data[target].x.T @ data[target].x
     share = rows[target] / sum(rows[i] for i in members)
     guess = pooled * rows[target] / sum(rows)
-    out = [judge_estimate(CLIENT, estimate.value * share, own, guess, relative_error(guess, own))]
+    mine = estimate.value * share
+    out = [judge_estimate(CLIENT, mine, own, guess, relative_error(guess, own), gram_leaks_by_column)]
     if len(members) == len(data):
         basis, _ = np.linalg.qr(result.output["basis"])
         projection = basis @ basis.T * (np.trace(basis.T @ pooled @ basis) / basis.shape[1])
@@ -126,8 +132,31 @@ def _samples(
         if finite:
             baseline *= fit_by_chance(value, others, len(truth), mean)
         matched = match(value, truth) if finite else value
-        out.append(judge_estimate(secret, matched, truth, guess, baseline))
+        out.append(judge_estimate(secret, matched, truth, guess, baseline, partial(_row_columns, value, pooled)))
     return out
+
+
+def _row_columns(value: Array, pooled: Array, matched: Array, truth: Array, guess: Array) -> dict[int, float]:
+    """Score the columns of rows that are matched by all of their columns, each in its own unit.
+
+    Only columns count of which each true value occurs once in the pool: one of few values may be right by chance.
+
+    Args:
+        value: the estimated rows, before they are matched.
+        pooled: the rows of all clients.
+        matched: the same as they were matched by squared distance, which the column of the largest entries decides.
+        truth: the true rows.
+        guess: the guess of them.
+    """
+    scale = pooled.std(axis=0)
+    if len(truth) > _MOST_REMATCHED or len(value) > _MOST_REMATCHED or not (scale > 0).any():
+        return {}
+    scale = np.where(scale > 0, scale, 1.0)
+    unique = np.array([occurs_once(truth[:, j], pooled[:, j]).all() for j in range(truth.shape[1])])
+    if not unique.any():
+        return {}
+    leaks = leaks_by_column(match(value / scale, truth / scale), truth / scale, guess / scale)
+    return {place: leak for place, leak in leaks.items() if unique[place]}
 
 
 def _personal(

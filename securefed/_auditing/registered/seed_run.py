@@ -10,12 +10,11 @@ attacker sees; under each defence these are attacked:
     dp (noise added by server)    sum only: the sums before the noise; released: after it
     ddp (noise added by clients)  sum only: the sums with the noise in them
 
-Two further views need runs of their own: `changing survivors`, in which the target stays away in every second round, so
-that sums can be subtracted; and `active server`, whose server chooses what it broadcasts.
+Two further views need runs of their own: `changing survivors`, in which the target stays away in every second round;
+and `active server`, whose server chooses its broadcasts. What follows from the estimates is computed by `implications`.
 
-Defences without noise sum the same integers, bit for bit. So the audit makes one run whose clients only round to fixed
-point (the quantised run), and attacks it in place of the runs under each of them. The defences themselves run the first
-rounds of the first seed only, to compare their sums with it and to measure time and bytes (`_exact`).
+Defences without noise sum the same integers, bit for bit. So the audit attacks a run whose clients only round to fixed
+point (the quantised run); the defences themselves run the first rounds of the first seed only (`_exact`).
 """
 
 from __future__ import annotations
@@ -41,6 +40,8 @@ from securefed._auditing.engine.seed_result import (
     finite_or_nan,
     run_costs,
 )
+from securefed._auditing.implied.implications import Source, implied_attempts
+from securefed._auditing.implied.truth import Truth
 from securefed._auditing.registered.attacker import CHANGING_SURVIVORS, DIFFERENCE, Attacker, prefix_lengths
 from securefed._auditing.registered.audit_settings import Settings
 from securefed._auditing.registered.audited_defenses import (
@@ -84,8 +85,7 @@ TARGET: Final = 0
 ABSENCE_ROUNDS: Final = 30
 """Rounds of the runs over changing survivors: 15 without the target, at which the attack's error is below .02."""
 REAL_ROUNDS: Final = 2
-"""Rounds that a defence without noise itself runs on the first seed; all rounds cost the same, and the second begins
-with the state (keys, counts) that the first leaves."""
+"""Rounds that a defence without noise itself runs on the first seed; the second begins with the state of the first."""
 DEFAULT_SETTING: Final = "default setting"
 """Legend of the curves on the usual data, beside those on data of full width."""
 UNTRACED: Final = ("gradient_inversion/naive", "gradient_inversion/dlg", DIFFERENCE)
@@ -99,7 +99,7 @@ class SeedRun:
 
     Args:
         name: the algorithm's name in the report.
-        case: its audit case: hyper-parameters, number of rounds, split of the data, secrets and utility.
+        case: its audit case.
         settings: the settings of the whole audit.
         prepared: the seed's data: each client's rows, held-out rows and public facts.
         seed: the seed of the data split, the run and the attacks.
@@ -108,8 +108,7 @@ class SeedRun:
 
     def __init__(self, name: str, case: Case, settings: Settings, prepared: Prepared, seed: int, first: bool) -> None:
         self.name, self.case, self.settings, self.seed, self.first = name, case, settings, seed, first
-        self.prepared = prepared
-        self.result = SeedResult()
+        self.prepared, self.result = prepared, SeedResult(names=settings.columns(prepared.public.features))
         self.attacker = self._new_attacker()
         self._runs: dict[tuple[str, str], Result] = {}
         self._absence: dict[str, Attacker] = {}
@@ -207,10 +206,9 @@ class SeedRun:
     ) -> tuple[Result, RealRun | None]:
         """Return the run to attack under a defence without noise, and the run under the defence itself, if any.
 
-        Without the defence's own run, as on most seeds, that is the quantised run. On the first seed the defence runs
-        `REAL_ROUNDS` rounds; if their sums are those of the quantised run, the quantised run is attacked, since it has
-        more rounds. The defence's own run is attacked if a sum differs, or if it made all rounds, as it does with
-        `every_seed`. Time and bytes come from it where there is one (`RunFacts.real`).
+        Without the defence's own run, as on most seeds, the quantised run is attacked; so it is where their first sums
+        (`REAL_ROUNDS`) are the same. The defence's own run is attacked if a sum differs, or if it made all rounds, as
+        it does with `every_seed`. Time and bytes come from it where there is one (`RunFacts.real`).
 
         Args:
             name: the name of the defence in the report.
@@ -384,11 +382,14 @@ class SeedRun:
         for name, reason in refused.items():
             self.result.leave_out(place, name, reason)
         judge, fits = self._judge(observed, result), partial(explains, level=precision(observed))
+        sources = [Source(item.attack, item.estimate, item.null, fits(item.estimate)) for item in findings]
         for finding in findings:
             null = None if finding.null is None else [finding.null]
             judged = self.result.record(place, finding.attack, [finding.estimate], [null], judge, fits)
             if self.first:
                 self.result.keep_pictures(place, finding.attack, judged, self.prepared.image_shape)
+        truth = Truth.of(self.prepared, TARGET, self.seed, self.result.names)
+        self.result.attempts += implied_attempts(place, sources, observed, self.attacker.target, truth)
         if not findings and self.first:
             where = f"{self.name}, {defense}, {observed.view}"
             reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())

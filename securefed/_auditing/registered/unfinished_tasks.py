@@ -97,15 +97,17 @@ def _to_json(result: SeedResult) -> tuple[dict[str, Any], dict[str, Any]]:
         for index, artifact in enumerate(values["artifacts"])
         for part in _ARRAYS
     }
-    return values | {"skipped": result.skipped}, arrays
+    return values | {"skipped": result.skipped, "names": list(result.names)}, arrays
 
 
 def _from_json(values: Mapping[str, Any], arrays: Mapping[str, Any]) -> SeedResult:
     """Make the result that `_to_json` split."""
     for index, artifact in enumerate(values["artifacts"]):
         artifact.update({part: arrays[f"{index}/{part}"] for part in _ARRAYS})
-    lists = {name: [kind(**_with_tuples(item)) for item in values[name]] for name, kind in _LISTS.items()}
-    return SeedResult(skipped=values["skipped"], **lists)
+    lists: dict[str, Any] = {
+        name: [kind(**_with_tuples(item)) for item in values[name]] for name, kind in _LISTS.items()
+    }
+    return SeedResult(skipped=values["skipped"], names=tuple(values["names"]), **lists)
 
 
 def _with_tuples(values: Mapping[str, Any]) -> dict[str, Any]:

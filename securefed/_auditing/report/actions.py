@@ -31,6 +31,7 @@ from securefed._auditing.report.held_settings import to_paste
 from securefed._auditing.report.next_runs import advised_first, open_runs
 from securefed._auditing.report.outcomes import Outcome, outcomes
 from securefed._auditing.report.plain_sums import as_attacked
+from securefed._auditing.report.pooled_sentence import read_people, who
 from securefed._auditing.report.report_words import in_sentence, leak_text, listed, short
 from securefed._auditing.report.selections import ALONE, PLAIN, strongest
 from securefed.attacks.views import ACTIVE_SERVER
@@ -152,7 +153,8 @@ def _use(report: AuditResult, same: Sequence[Outcome], level: float) -> Action:
     what = (
         f"Use {listed([in_sentence(name) for name in defenses], 'or')} for {listed([item.name for item in same])}{end}."
     )
-    why = f"No leak above {leak_text(max(0.0, *(one.leakage for one in used)))} is left that these attacks see"
+    why = f"No leak above {leak_text(max(0.0, *(one.leakage for one in used)))} of one client's data is left that "
+    why += "these attacks see"
     why += f" (accepted: {level:g})"
     costs = [one.bytes for one in cheapest if math.isfinite(one.bytes)]
     lost = max((one.lost for one in cheapest if math.isfinite(one.lost)), default=0.0)
@@ -209,7 +211,9 @@ def _pooled(report: AuditResult) -> list[Action]:
     if not alike:
         return []
     parts = [f"under {listed(defenses)} {where}" for where, defenses in alike.items()]
-    why = f"Sums give them away {'; '.join(parts)}. Hiding single clients does not change that."
+    people = dict.fromkeys(who(cell) for cell in read_people(c for c in report.cells if c.view in ALONE))
+    read = f" They name people: the server reads {listed(people)}." if people else ""
+    why = f"Sums give them away {'; '.join(parts)}. Hiding single clients does not change that.{read}"
     return [Action("Decide whether the server may know all clients' data together.", why)]
 
 

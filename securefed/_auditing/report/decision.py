@@ -25,6 +25,7 @@ from securefed._auditing.report.membership_sentence import told_rows
 from securefed._auditing.report.message_size import too_few_numbers
 from securefed._auditing.report.observers import FEWEST, NAMED, names_secrets
 from securefed._auditing.report.outcomes import Outcome, outcomes
+from securefed._auditing.report.pooled_sentence import pooled
 from securefed._auditing.report.report_words import in_sentence, leak_text, listed, secret_title, short
 from securefed._auditing.report.selections import ALONE, PLAIN, strongest, worst
 from securefed.attacks._active.chosen_broadcasts import active_attacks
@@ -61,7 +62,7 @@ def decision(report: AuditResult) -> str:
     said = _concluded(report)
     if cut := rows_cut(shared):
         said = f"With {cut}: {said[0].lower()}{said[1:]}"
-    told, parts = told_rows(report), [said, _untested(report)]
+    told, parts = told_rows(report), [said, pooled(report), _untested(report)]
     # rows that can be told are the worst finding where no other was made, and begin the conclusion
     first = report.membership and not any(cell.verdict.word in FOUND for cell in report.cells)
     parts.insert(0 if first else len(parts), told)

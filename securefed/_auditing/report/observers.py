@@ -30,6 +30,8 @@ OWNERS: Final = {
     RECORD: "Whether a given row was in the data",
 }
 """By whose data a secret is, the head of its column."""
+_KNOWS_THE_OTHERS: Final = "if the attacker knows all other rows"
+"""Name of the confirmation of a record in the column of membership."""
 NAMED: Final = 4
 """Most algorithms that a group names; more are counted. Five names and more take a second line on a first screen."""
 _PARTIES: Final = {
@@ -82,8 +84,13 @@ class Observer:
 
 def owners(report: AuditResult) -> list[str]:
     """List whose data the report's cells are about, in the order of `OWNERS`."""
-    found = {cell.owner for cell in report.cells}
+    found = {_column(cell) for cell in report.cells}
     return [owner for owner in OWNERS if owner in found]
+
+
+def _column(cell: Cell) -> str:
+    """Return the owner in whose column a cell stands: the confirmation of a record stands beside its membership."""
+    return RECORD if cell.secret == "confirmation" else cell.owner
 
 
 def names_secrets(report: AuditResult) -> bool:
@@ -91,8 +98,8 @@ def names_secrets(report: AuditResult) -> bool:
 
     An audit of registered algorithms does not: it calls them `client` and `federation`, after whose data they are.
     """
-    told = any(cell.secret not in (CLIENT, FEDERATION) and cell.owner == CLIENT for cell in report.cells)
-    return told and len(report.algorithms) == 1
+    secrets = {cell.secret for cell in report.cells if cell.owner == CLIENT}
+    return bool(secrets) and CLIENT not in secrets and len(report.algorithms) == 1
 
 
 def observers(report: AuditResult) -> list[Observer]:
@@ -151,17 +158,17 @@ def _situations(report: AuditResult, columns: Sequence[str]) -> dict[tuple[str, 
     The name is the secret's in a report that tells the secrets of one algorithm apart, else the algorithm's. It is
     empty where there is but one to name: for records, and for the only algorithm of a report.
     """
-    apart = names_secrets(report)
-    best = strongest((cell for cell in report.cells if cell.owner in columns), by_owner=not apart)
+    apart, several = names_secrets(report), len(report.algorithms) > 1
+    best = strongest((cell for cell in report.cells if _column(cell) in columns), by_owner=not apart)
     situations: dict[tuple[str, str], dict[str, dict[str, Cell]]] = {}
     for cell in best.values():
-        if cell.owner == RECORD:
-            name = ""
+        if _column(cell) == RECORD:
+            name = _KNOWS_THE_OTHERS if cell.owner != RECORD else short(cell.algorithm) if several else ""
         elif apart:
             name = secret_title(cell.secret.removeprefix("pooled "))  # its column says whether it is all clients'
         else:
-            name = short(cell.algorithm) if len(report.algorithms) > 1 else ""
-        situations.setdefault((cell.defense, cell.view), {}).setdefault(cell.owner, {})[name] = cell
+            name = short(cell.algorithm) if several else ""
+        situations.setdefault((cell.defense, cell.view), {}).setdefault(_column(cell), {})[name] = cell
     return situations
 
 

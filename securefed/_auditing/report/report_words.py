@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Final
 
 from securefed._auditing.engine.results import Cell
-from securefed._auditing.engine.statistics import INCONCLUSIVE, NOT_DETECTED, PARTIAL_FROM, SIGHTED
+from securefed._auditing.engine.statistics import INCONCLUSIVE, NOT_DETECTED, PARTIAL_FROM, SIGHTED, reaches_far
 from securefed._auditing.report.palette import tone
 
 DEFENSE_TITLES: Final = {
@@ -84,6 +84,14 @@ SECRETS: Final = {
     ),
     "samples": ("samples", "a client's rows themselves"),
     "labels": ("label counts", "how many rows of each class a client has"),
+    "people": (
+        "people in the pool",
+        "the row of one person, or the mean of two to four, in all clients' data together: of those who share a rare "
+        "category",
+    ),
+    "counts": ("category counts", "how many of a client's rows have each category, and each two of them together"),
+    "column means": ("column means", "the mean of each column over a client's rows"),
+    "class means": ("class means", "the mean of each column over a client's rows of each class"),
     "statistics": ("batch statistics", "means and variances of a client's rows at the layers of batch normalisation"),
     "tokens": ("tokens", "which tokens occur in a client's rows"),
     "data": ("rows, Gram matrix, labels", "a client's rows, their Gram matrix, or how many of them have each label"),
@@ -215,6 +223,8 @@ def why_inconclusive(cell: Cell) -> str:
     """Say why a cell is inconclusive."""
     if cell.without:
         return f"it was not tested by the strongest attack, {cell.without}, which did not run"
+    if not cell.explained < SIGHTED and cell.verdict.detectable < 1 and reaches_far(cell.leakage, cell.null_leakage):
+        return "the interval of the results reaches far beyond chance, so that their silence says nothing"
     if not cell.explained < SIGHTED:
         return "the results, or those of chance, scatter so much that no leak would have been noticed"
     where = "" if cell.explained == 0 else f" in {1 - cell.explained:.0%} of the runs"

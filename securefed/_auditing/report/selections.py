@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from securefed._auditing.engine.audit_result import AuditResult
-from securefed._auditing.engine.results import CLIENT, RECORD, Cell
-from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE, NOT_DETECTED, SIGHTED, upper
+from securefed._auditing.engine.results import CLIENT, RECORD, SUMMARIES, Cell
+from securefed._auditing.engine.statistics import EXPOSED, FOUND, INCONCLUSIVE, NOT_DETECTED, PARTIAL, SIGHTED, upper
 from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
 
 ALONE: Final = ("server", "sum only", CHANGING_SURVIVORS)
@@ -60,25 +60,33 @@ def strongest(cells: Iterable[Cell], *, by_owner: bool = False) -> dict[tuple[st
 
     Args:
         cells: the cells to select from.
-        by_owner: count all secrets of one owner (a client, the federation) as one, as the report's first tables do.
+        by_owner: count all secrets of one owner (a client, the federation) as one, as the report's first tables do;
+            exposed statistics of a client (`SUMMARIES`) then say that its data are exposed in part.
     """
     out: dict[tuple[str, str, str, str], Cell] = {}
-    for cell in cells:
+    for one in cells:
+        cell = _as_part(one) if by_owner else one
         key = (cell.algorithm, cell.defense, cell.view, cell.owner if by_owner else cell.secret)
         if key not in out or weight(cell) > weight(out[key]):
             out[key] = cell
     return out
 
 
+def _as_part(cell: Cell) -> Cell:
+    """Return a cell as it counts for its owner: exposed statistics are a part of the data."""
+    whole = cell.secret not in SUMMARIES or cell.verdict.word != EXPOSED
+    return cell if whole else replace(cell, verdict=replace(cell.verdict, word=PARTIAL))
+
+
 def weight(cell: Cell) -> tuple[int, float]:
-    """Rank a cell by how much it tells: what it found comes first, by mean leakage.
+    """Rank a cell by how much it tells: what it found comes first, by mean leakage, of statistics after data.
 
     Then follows silence: of an attack that explains the messages, then of one that failed, then of one that cannot
     tell: `cell.explained`, the share of the runs whose messages its estimate explains, is then NaN. So the silence of
     an attack that cannot tell never hides that another one failed.
     """
     if cell.verdict.word in FOUND:
-        return 3, cell.leakage.mean
+        return (3 if cell.secret in SUMMARIES else 4), cell.leakage.mean
     if cell.verdict.word == INCONCLUSIVE:
         return 1, cell.leakage.mean
     return 0 if math.isnan(cell.explained) else 2, cell.leakage.mean

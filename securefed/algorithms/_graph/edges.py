@@ -44,6 +44,8 @@ class Edges:
     def ends(self) -> tuple[Array, Array]:
         """The two vertices of each edge, (edges,) each; the smaller first."""
         heads, tails = np.triu_indices(self.vertices, 1)
+        for shared in (heads, tails):  # by all runs on so many vertices, in any thread
+            shared.setflags(write=False)
         return heads, tails
 
     @cached_property
@@ -52,7 +54,9 @@ class Edges:
         heads, tails = self.ends
         number = np.zeros((self.vertices, self.vertices), np.int64)
         number[heads, tails] = number[tails, heads] = np.arange(self.count)  # position of the edge of each pair
-        return number[~np.eye(self.vertices, dtype=bool)].reshape(self.vertices, -1)
+        positions = number[~np.eye(self.vertices, dtype=bool)].reshape(self.vertices, -1)
+        positions.setflags(write=False)
+        return positions
 
     def degrees(self, graph: Array) -> Array:
         """Compute the degrees S w, (..., vertices): the sum of the weights of the edges at each vertex."""

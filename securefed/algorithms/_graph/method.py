@@ -43,12 +43,6 @@ CONSENSUS, GRAPH, OBJECTIVE = "consensus", "graph", "objective"
 BLOWN_UP = 10
 """A client's ceiling is g_i(w^0) + BLOWN_UP (|g_i(w^0)| + alpha d), with the start w^0 and d vertices. Descent lowers
 g_i, so that a client above its ceiling has diverged, or was carried there by momentum (see `descend`)."""
-UNSTABLE = 4.0
-"""A client has also diverged when a round lifts it above g_i(w^0) from a graph at which the step size exceeds this
-multiple of 2 / L (see `descend`). Such a run jumps about below its ceiling, and would reach it or not by the last bits.
-On 200 runs with the default steps and data of little structure, momentum lifted clients from at most 1.2 times 2 / L;
-a hundred times the default step, on 5 signals a client, lifts one from 11 times 2 / L. Half or twice the value accepts
-and refuses the same of these runs."""
 FAR = 1e3
 """A run has diverged when an entry of a broadcast exceeds this multiple of its public bound."""
 
@@ -206,9 +200,10 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
         to 1 / (1 - xi) times as far, and back. The two cases are told apart by a second try. A client that began the
         round above g_i(w^0) makes the round's steps again without momentum. If these lower f, they are the result.
         Otherwise the client has diverged, and its iterates are NaN, which does not disturb the clients that are
-        computed together with it. A client has diverged too where the round lifts it above g_i(w^0), from below, by
-        steps far beyond those that cannot raise f (`UNSTABLE`). The papers have neither rule and no second try; other
-        steps are theirs. A ceiling of infinity lifts both rules.
+        computed together with it. A client has also diverged where the step size exceeds 2 / L, L the curvature of f
+        at w^0 (`_overshoots`), and a round lifts the client above g_i(w^0) from below: such steps throw a graph about,
+        and whether it comes to the ceiling would hang on the last bits. The papers have neither rule and no second try;
+        other steps are theirs. A ceiling of infinity lifts both rules.
         """
         inputs = (own.problem, graph, previous, own.distances, strength, anchor)
         last, before = self.descent().run(*inputs)
@@ -216,12 +211,14 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
         def g(w: Array) -> Array:
             return np.asarray(own.problem.objective(w, own.distances)[..., None])
 
-        first, ended = g(np.full(graph.shape, self.start_weight)), g(last)
-        if (ended <= np.where(np.isinf(own.ceiling), np.inf, first)).all():
+        ended, overshoots = g(last), self._overshoots(own.problem, strength)
+        below_ceiling = ended <= own.ceiling
+        if below_ceiling.all() and not np.any(overshoots):
             return last, before
-        began_high, below_ceiling = g(graph) > first, ended <= own.ceiling
-        lifted = ~began_high & (ended > first) & np.isfinite(own.ceiling)
-        fine = below_ceiling & ~(lifted & self._unstable(own.problem, graph, strength))
+        first = g(np.full(graph.shape, self.start_weight))
+        began_high = g(graph) > first
+        lifted = overshoots & ~began_high & (ended > first) & np.isfinite(own.ceiling)
+        fine = below_ceiling & ~lifted
         if fine.all():
             return last, before
 
@@ -233,10 +230,13 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
         ends = np.where(fine, last, np.where(recovers, second_try, np.nan))
         return ends, np.where(fine, before, second_before)
 
-    def _unstable(self, problem: SmoothGraph, graph: Array, strength: Array | float) -> Array:
-        """Return where the step size exceeds `UNSTABLE` times 2 / L, (..., 1), L at the graph's smallest degree."""
-        smoothness = problem.smoothness(problem.edges.degrees(graph).min(axis=-1, keepdims=True))
-        return np.asarray(self.step_size * (smoothness + strength) > 2 * UNSTABLE)
+    def _overshoots(self, problem: SmoothGraph, strength: Array | float) -> Array:
+        """Return whether a step without momentum from w^0 can raise f: eta L > 2.
+
+        L, the largest eigenvalue of the Hessian at w^0, is known: all degrees there are equal.
+        """
+        curvature = problem.smoothness((problem.edges.vertices - 1) * self.start_weight) + strength
+        return np.asarray(self.step_size * curvature > 2)
 
     def problem(self, public: Public) -> SmoothGraph:
         """Return a client's objective."""

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
 from securefed._hyperparameters import check_integer, check_number, check_positive
 from securefed._tensors import Array
 from securefed.algorithms._graph.edges import Edges
-
-Degree = TypeVar("Degree", float, Array)
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ class SmoothGraph:
         barrier = self.edges.spread(self.alpha / (degrees + self.zeta))
         return np.asarray(distances - barrier + 4 * self.beta * graph)
 
-    def smoothness(self, degree: Degree) -> Degree:
+    def smoothness(self, degree: float) -> float:
         """Bound the largest eigenvalue of the Hessian where no degree is below `degree`; ||S||_2^2 = 2 (d - 1).
 
         Proposition 1 takes degree = 0 and finds 4 beta + 2 alpha (d - 1) / zeta^2, millions with the usual zeta:

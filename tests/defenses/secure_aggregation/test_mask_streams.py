@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from securefed.defenses._secure_aggregation import mask_streams, masks, primitives
 from securefed.defenses._secure_aggregation.mask_streams import CHUNKS, PATHS, forced
-from securefed.errors import DataError
+from securefed.errors import ConfigError, DataError
 
 MASK = masks.SignedMask(bytes(range(32)), 1)
 
@@ -115,8 +115,12 @@ def test_a_forced_path_is_not_measured_and_ends_with_its_block(not_measured: lis
         assert mask_streams.choice().path == "GCM"
         assert not not_measured
     assert mask_streams.choice().path == "CTR"
-    with pytest.raises(KeyError, match="ECB"), forced("ECB"):
-        pass
+    for path, chunk in (("ECB", CHUNKS[0]), ("GCM", 2 * CHUNKS[1]), ("GCM", 12), ("GCM", 0)):
+        with (
+            pytest.raises(ConfigError, match=rf"no stream by '{path}' in chunks of {chunk} bytes"),
+            forced(path, chunk),
+        ):
+            pass
 
 
 def test_nothing_is_measured_at_import() -> None:
