@@ -48,7 +48,7 @@ from securefed._runtime.exchange_context import (
 from securefed._runtime.exchange_header import EVALUATE, TRAIN, ExchangeHeader, integers
 from securefed._runtime.exchange_plans import ExchangePlans
 from securefed._runtime.exchange_schedule import ExchangeSchedule
-from securefed._runtime.late_log import warn_later
+from securefed._runtime.late_log import log_absence
 from securefed._runtime.ledger import Ledger, charge
 from securefed._runtime.message_schema import MessageSchema
 from securefed._runtime.privacy_checks import has_memory
@@ -193,6 +193,7 @@ class ClientNode:
                 if isinstance(encoded, Exception):
                     clear_frames(encoded.__traceback__)  # they hold arrays as large as the model, too
                     raise encoded
+                log_absence(self.client, None, None, message.round, now=self.simulated)
                 self.state, body = self._upload(state, encoded)
                 self.absence = None
             except Exception as error:
@@ -360,12 +361,10 @@ class ClientNode:
         """Upload for a client without a contribution, or raise `error` if the defence hides nothing."""
         assert state.session is not None
         number, plan = state.session.round, state.session.plan
-        known, self.absence = repr(self.absence) == repr(error), error
+        before, self.absence = self.absence, error
         if not self._plans.hide_absence:
             raise error
-        if not known:  # a client that fails in the same way in every attempt is logged once
-            log = _LOG.warning if self.simulated else warn_later
-            log("client %d has no contribution to exchange %d: %r", self.client, number, error)
+        log_absence(self.client, before, error, number, now=self.simulated)
         if state.trains:  # the client then replies like any other if the server claims to have counted it
             state = replace(state, tentative=state.committed, tentative_round=number, absent=True)
         if has_indicator(plan):
