@@ -29,6 +29,7 @@ from securefed.defenses._plan import (
     Plan,
     TensorPlan,
     Unit,
+    checked_plan,
     has_indicator,
     indicator_of,
     plan_digest,
@@ -288,10 +289,10 @@ class Defense:
         numbers = self.start(layout) if learned is None else learned
         plan = Plan(self.name, clients, tensors, wanted_rings={s.name: s.ring for s in layout}, learned=numbers)
         for transform in self.transforms:
-            plan = _checked(transform, transform.plan(plan))
+            plan = checked_plan(transform, transform.plan(plan))
         if self.aggregation.hides and not plan.noised:
             plan = with_indicator(plan)
-        plan = _checked(self.aggregation, self.aggregation.plan(plan))
+        plan = checked_plan(self.aggregation, self.aggregation.plan(plan))
         if plan.privacy is not None and plan.privacy.noise_survivors > plan.threshold:
             raise PlanError(
                 f"the clients' noise is sized for {plan.privacy.noise_survivors} survivors, and {self.aggregation} "
@@ -313,9 +314,8 @@ class Defense:
         looked_for = plan.noised or any(link.refuses_non_finite for link in self.transforms[:1])
         try:
             plan.own.check(contribution, finite=not looked_for)
-        except DataError:
-            if has_indicator(plan):  # the server must not learn of the refusal, nor see it in the time of the reply
-                self._encode({spec.name: np.zeros(spec.shape) for spec in plan.own}, plan)
+        except DataError:  # the server must not see it in the time of the reply
+            self._encode({spec.name: np.zeros(spec.shape) for spec in plan.own}, plan)
             raise
         return self._encode(contribution, plan)
 
@@ -329,9 +329,8 @@ class Defense:
             last = transform is self.transforms[-1]
             if not before.items() <= shapes.items() <= planned.items() or (last and shapes != planned):
                 raise PlanError(
-                    f"{transform}: `encode` returned tensors of shapes {shapes}, the plan says {planned}; return the "
-                    "planned names and shapes, or let its `plan` state what it adds (in `Plan.tensors`, "
-                    "`Plan.wanted_rings` and `Plan.added`)"
+                    f"{transform}: `encode` returned shapes {shapes}, the plan says {planned}; return those, or let its "
+                    "`plan` state what it adds (in `Plan.tensors`, `Plan.wanted_rings` and `Plan.added`)"
                 )
         if (indicator := indicator_of(plan)) is not None:
             dtype = np.int64 if self.aggregation.exact else np.float64
@@ -379,16 +378,6 @@ defenses: Registry[Defense] = Registry("defense", built_in="securefed._catalogue
 
 def _shapes(tensors: Tensors) -> dict[str, tuple[int, ...]]:
     return {name: np.shape(value) for name, value in tensors.items()}
-
-
-def _checked(link: Transform | Aggregation, plan: object) -> Plan:
-    """Return what a link's `plan` returned; `PlanError` where a third party's link returned no plan."""
-    if not isinstance(plan, Plan):
-        raise PlanError(
-            f"{link}: `plan` returned {type(plan).__name__}; it must return a Plan, for instance the given one, "
-            "`return plan`, or `return dataclasses.replace(plan, ...)`"
-        )
-    return plan
 
 
 def check_request(request: Message, session: Session, client: ClientId, stage: str, expected: str) -> None:

@@ -19,8 +19,7 @@ from securefed._tensors import Array, Tensors
 from securefed.defenses._base import Plan, TensorPlan
 from securefed.defenses._fixed_point import lanes, to_ring, wire_dtype, wire_size
 from securefed.defenses._secure_aggregation import channel, verification
-from securefed.defenses._secure_aggregation.masks import SignedMask, apply_masks
-from securefed.defenses._secure_aggregation.primitives import KEY_BYTES
+from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, key_stream
 from securefed.defenses._secure_aggregation.session import MASKED, wire_shape
 from securefed.errors import DataError, RangeRefused
 
@@ -98,12 +97,15 @@ def _residues(flat: Array, tensor: TensorPlan, clients: int) -> Array:
 
 
 def uniform_residues(plan: Plan) -> list[Array]:
-    """Draw the integers of a client that sits out: streams under a fresh key from the operating system.
+    """Draw the integers of a client that sits out: a stream under a fresh key from the operating system.
 
     A sum with them is uniform, and reveals nothing of its other terms. Flat arrays in the plan's order, as they travel.
     """
-    drawn = [np.zeros(wire_size(t.size, t.ring), wire_dtype(t.ring)) for t in plan.tensors]
-    apply_masks(drawn, [SignedMask(secrets.token_bytes(KEY_BYTES), 1)])
+    stream, drawn = key_stream(secrets.token_bytes(KEY_BYTES)), []
+    for tensor in plan.tensors:
+        dtype = wire_dtype(tensor.ring)
+        zeros = bytes(dtype.itemsize * wire_size(tensor.size, tensor.ring))
+        drawn.append(np.frombuffer(bytearray(stream.update(zeros)), dtype))
     return drawn
 
 
