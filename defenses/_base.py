@@ -329,8 +329,8 @@ class Defense:
             last = transform is self.transforms[-1]
             if not before.items() <= shapes.items() <= planned.items() or (last and shapes != planned):
                 raise PlanError(
-                    f"{transform}: `encode` returned shapes {shapes}, the plan says {planned}; return those, or let its "
-                    "`plan` state what it adds (in `Plan.tensors`, `Plan.wanted_rings` and `Plan.added`)"
+                    f"{transform}: `encode` returned shapes {shapes}, the plan says {planned}; return those, or let "
+                    "its `plan` state what it adds (`Plan.tensors`, `Plan.wanted_rings` and `Plan.added`)"
                 )
         if (indicator := indicator_of(plan)) is not None:
             dtype = np.int64 if self.aggregation.exact else np.float64
