@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from securefed._shape_repr import ShapeRepr
-from securefed._tensors import Array, real_array
+from securefed._tensors import Array
+from securefed.datasets._tables.frames import one_column, real_features
 from securefed.errors import DataError
 
 
@@ -21,6 +22,7 @@ class Dataset(ShapeRepr):
 
     Attributes:
         x: (rows, features) float64, or float32 where it is given so: half the memory, for problems that compute in it.
+            A data frame of pandas, Polars or Arrow may be given, whose columns are numbers or truth values.
         y: (rows,) int64 class labels from 0, or (rows, ...) float64 responses, or `None` where the task has none.
 
     Raises:
@@ -41,7 +43,7 @@ class Dataset(ShapeRepr):
         if self.x is None:
             raise DataError("data must be a (rows, features) matrix; got None. Write Dataset(x), or Dataset(x, y).")
         try:
-            given = real_array(self.x, "data")
+            given = real_features(self.x)
         except DataError as error:
             if isinstance(error.__cause__, ValueError):  # NumPy makes no array of them
                 got = "got rows of different lengths. Give every row the same number of features."
@@ -65,7 +67,7 @@ class Dataset(ShapeRepr):
 
     def _check_labels(self, given: Array) -> None:
         """Check labels (integers) or responses (floats), and keep them as an array; raise `DataError` for others."""
-        y = np.asarray(given)
+        y = one_column(given, "y")
         if not y.shape or len(y) != len(self.x):
             raise DataError(f"y must hold one label or response for each of {len(self.x)} rows; got shape {y.shape}")
         if np.issubdtype(y.dtype, np.floating):

@@ -1,0 +1,115 @@
+"""Keep what a table was read as: the part of each column, and one line that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from securefed._shape_repr import ShapeRepr
+from securefed._tensors import Array
+from securefed.datasets._tables.columns import Column
+from securefed.datasets._tables.roles import Classes, alike, merged, remarks
+from securefed.datasets._tables.table import Table
+
+_SHOWN: Final = 6
+"""Columns and classes that the line names; of more, it says how many there are."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Reading(ShapeRepr):
+    """What a table was read as.
+
+    Attributes:
+        table: all columns as they were read, those that are no features among them.
+        owner: name of the column of owners, empty without one.
+        label: name of the column of labels, empty without one.
+        features: names of the columns of features.
+        left_out: by name, why a column is neither feature, label nor owner.
+        line: all of this in one line.
+    """
+
+    table: Table
+    owner: str
+    label: str
+    features: tuple[str, ...]
+    left_out: Mapping[str, str]
+    line: str
+
+
+def line(
+    table: Table, features: tuple[Column, ...], left_out: Mapping[str, str], *, owner: Array | None = None,
+    owner_column: str = "", label: Classes | None = None, label_column: str = "", columns: int = 0,
+) -> str:  # fmt: skip
+    """Say in one line what a table was read as.
+
+    Args:
+        table: the table.
+        features: its columns of features.
+        left_out: by name, why a column is left out.
+        owner: (rows,) owners.
+        owner_column: name of their column.
+        label: the labels.
+        label_column: name of their column.
+        columns: number of features, where they have no columns of their own (an archive's `x`).
+    """
+    parts = [f"{_count(table.rows, 'row')}"]
+    if owner is not None:
+        counts = np.unique(owner, return_counts=True)[1]
+        sizes = f"{counts.min()} to {counts.max()} rows" if len(set(counts)) > 1 else _count(int(counts[0]), "row")
+        parts.append(f"{_count(len(counts), 'owner')} by {owner_column!r} ({sizes} each)")
+    if label is not None:
+        parts.append(f"label {label_column!r} ({_labels(label)})")
+    parts.append(f"{_count(columns or len(features), 'feature')}{_features(features)}")
+    if left_out:
+        parts.append("left out: " + ", ".join(f"{name!r} ({why})" for name, why in left_out.items()))
+    parts += remarks(features)
+    for name, values in ((owner_column, owner), (label_column, label and np.array(label.names, object))):
+        if name and values is not None:
+            parts += _spellings(table.column(name), values)
+    return f"{Path(table.source).name}: {'; '.join(parts)}" + (f"; {table.form}" if table.form else "")
+
+
+def _spellings(column: Column, values: Array) -> list[str]:
+    """Say which owners or classes were one name in two spellings, or may be."""
+    out = []
+    if count := merged(column):
+        out.append(f"{column.name!r} had {_count(count, 'spelling')} more, which differed in blanks alone")
+    if pair := alike(values.astype(str)):
+        out.append(f"{column.name!r} holds {pair}, which count as two")
+    return out
+
+
+def _labels(label: Classes) -> str:
+    """Say what labels are."""
+    if not label.names:
+        return "real responses"
+    count = len(label.names)
+    words = "1 class" if count == 1 else f"{count} classes"
+    if label.names == tuple(range(count)):
+        return words
+    shown = [f"{number} = {_name(name)}" for number, name in enumerate(label.names[:_SHOWN])]
+    return f"{words}: {', '.join(shown)}" + (", ..." if count > _SHOWN else "")
+
+
+def _name(value: Any) -> str:
+    return value if isinstance(value, str) else str(value)
+
+
+def _features(features: tuple[Column, ...]) -> str:
+    """Name the first features with their types, and count those of each type."""
+    if not features:
+        return ""
+    shown = [f"{column.name!r} {column.kind}" for column in features[:_SHOWN]]
+    if (more := features[_SHOWN:]) == ():
+        return f": {', '.join(shown)}"
+    kinds = sorted({column.kind for column in more})
+    counts = [f"{sum(column.kind == kind for column in more)} {kind}" for kind in kinds]
+    return f": {', '.join(shown)}, and {', '.join(counts)}"
+
+
+def _count(count: int, word: str) -> str:
+    return f"{count} {word}" + ("" if count == 1 else "s")
