@@ -20,16 +20,21 @@ from rich.markup import escape
 from securefed._commands.base import (
     DATA_HELP,
     EXIT_LEAK,
+    Decimal,
+    Encoding,
     LabelColumn,
     Names,
     OwnerColumn,
     Rounds,
+    Separator,
     Settings,
     Standardise,
     app,
     numbers,
     parse_settings,
+    read_first,
     split,
+    table_format,
 )
 from securefed._commands.display import console, errors
 from securefed._commands.progress import progress
@@ -80,6 +85,9 @@ def audit(
     standardise: Standardise = False,
     owner_column: OwnerColumn = "",
     label_column: LabelColumn = "",
+    encoding: Encoding = "",
+    separator: Separator = "",
+    decimal: Decimal = "",
     seeds: Annotated[int, typer.Option(help="Runs of each cell; 10 or more for a report to rely on.")] = 10,
     epsilon: Annotated[float, typer.Option(help="Epsilon of the DP defence, for all rounds together.")] = 8.0,
     delta: Annotated[float, typer.Option(help="Delta of the DP defence, for all rounds together.")] = 1e-5,
@@ -121,6 +129,8 @@ def audit(
     """Attack every algorithm under every defence and report how much of a client's data the messages leak."""
     if check_itself:
         return _self_check()
+    form = table_format(encoding, separator, decimal)
+    read_first(data, owner_column, label_column, form)
     if fail_above is not None:
         from securefed._auditing.gate.leakage_limits import require_limit  # noqa: PLC0415 - heavy, and not needed for --help
 
@@ -157,6 +167,7 @@ def audit(
             membership=membership,
             active=active,
             workers=workers,
+            **form.given(),
         )
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=1))

@@ -12,7 +12,7 @@ import numpy as np
 
 from securefed._shape_repr import ShapeRepr
 from securefed._tensors import Array
-from securefed.datasets._tables.frames import one_column, real_features
+from securefed.datasets._tables.frames import is_frame, one_column, real_features
 from securefed.errors import DataError
 
 
@@ -45,6 +45,8 @@ class Dataset(ShapeRepr):
         try:
             given = real_features(self.x)
         except DataError as error:
+            if is_frame(self.x):  # its columns are named
+                raise
             if isinstance(error.__cause__, ValueError):  # NumPy makes no array of them
                 got = "got rows of different lengths. Give every row the same number of features."
             else:
@@ -67,7 +69,7 @@ class Dataset(ShapeRepr):
 
     def _check_labels(self, given: Array) -> None:
         """Check labels (integers) or responses (floats), and keep them as an array; raise `DataError` for others."""
-        y = one_column(given, "y")
+        y = np.asarray(one_column(given, "y"))
         if not y.shape or len(y) != len(self.x):
             raise DataError(f"y must hold one label or response for each of {len(self.x)} rows; got shape {y.shape}")
         if np.issubdtype(y.dtype, np.floating):

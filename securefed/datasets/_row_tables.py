@@ -37,7 +37,7 @@ SUFFIXES = (".npz", ".csv", ".csv.gz", ".parquet")
 """Endings of the files that can be read."""
 _ADVICE: Final = (
     "; write categories as 0 and 1, fill empty cells or drop their rows, leave out names and dates, and name the "
-    "columns of labels and owners (--label-column, --owner-column)"
+    "columns of labels and owners (--label-column, --owner-column; label=, owner= in Python)"
 )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from securefed._tensors import Array, real_array
-from securefed.datasets._tables.columns import EXACT, TypedColumn, clean, typed
+from securefed.datasets._tables.columns import EXACT, Column, TypedColumn, clean, typed
 from securefed.datasets._tables.roles import refuse_keys, refuse_row_numbers
 from securefed.datasets._tables.table import Table
 from securefed.errors import DataError
@@ -84,23 +84,22 @@ def real_features(value: Any) -> Array:
     return real_rows(value, "data")
 
 
-def one_column(value: Any, where: str) -> Array:
-    """Return labels or targets as an array: a series, a frame of one column, or what NumPy makes an array of.
+def one_column(value: Any, where: str) -> Any:
+    """Return labels or targets: the values of a series or of a frame of one column, and any other value as it is.
 
     Raises:
-        DataError: a frame of several columns, or a value is missing.
+        DataError: a frame of several columns, or texts of which some are missing (numbers that are become NaN).
     """
     if is_frame(value):
         table = table_of(value, where)
         if len(table.columns) > 1:
             raise DataError(f"{where} must be one column; got {len(table.columns)}: {', '.join(table.names)}")
-        column = table.columns[0]
+        column: Column = table.columns[0]
     elif _is_series(value):
         column = typed(where, str(getattr(value, "dtype", "object")), _values(value))
     else:
-        return np.asarray(value)
-    assert isinstance(column, TypedColumn)
-    if column.kind == "real":  # NaN among targets is refused or left out where rows are checked
+        return value
+    if column.kind == "real" or (column.missing.any() and column.kind not in ("text", "other")):
         return column.real()
     if column.missing.any():
         raise DataError(f"{where} has no value in {column.missing.sum()} rows (first: row {column.missing.argmax()})")

@@ -67,9 +67,10 @@ def line(
     if left_out:
         parts.append("left out: " + ", ".join(f"{name!r} ({why})" for name, why in left_out.items()))
     parts += remarks(features)
-    for name, values in ((owner_column, owner), (label_column, label and np.array(label.names, object))):
-        if name and values is not None:
-            parts += _spellings(table.column(name), values)
+    if owner is not None:
+        parts += _spellings(table.column(owner_column), owner)
+    if label is not None and label_column in table.names:
+        parts += _spellings(table.column(label_column), np.array(label.names))
     return f"{Path(table.source).name}: {'; '.join(parts)}" + (f"; {table.form}" if table.form else "")
 
 

@@ -89,7 +89,7 @@ def refuse_row_numbers(table: Table) -> None:
             name = column.name or f"column {place}"
             raise DataError(
                 f"{table.source}: {name!r} has no name of its own, as row numbers have that were written with a table; "
-                f"drop it, such as by frame.drop(columns={column.name!r}), or name it"
+                f"{_dropped(column.name)}, or name it"
             )
 
 
@@ -97,9 +97,14 @@ def refuse_keys(table: Table) -> None:
     """Raise `DataError` where a frame that is given as features holds a column of keys."""
     if keys := [column.name for column in table.columns if is_key(column)]:
         raise DataError(
-            f"{table.source}: column {keys[0]!r} is a key, with another whole number in each row, and no feature; drop "
-            f"it, such as by frame.drop(columns={keys[0]!r}), or rename it"
+            f"{table.source}: column {keys[0]!r} is a key, with another whole number in each row, and no feature; "
+            f"{_dropped(keys[0])}, or rename it"
         )
+
+
+def _dropped(name: str) -> str:
+    """Write how a column is dropped from a frame."""
+    return f"drop it, by frame.drop(columns={name!r}) in pandas or frame.drop({name!r}) in Polars"
 
 
 def complete(table: Table, column: Column) -> Column:

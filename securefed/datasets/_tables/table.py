@@ -106,7 +106,9 @@ class Table(ShapeRepr):
             if column.kind in ("text", "other") or (not missing and column.missing.any())
         ]
         if refused:
-            raise DataError(f"{self.source}: {_COLUMNS} hold other cells: {', '.join(refused)}{advice}")
+            raise DataError(
+                f"{self.source}: columns must be numbers, and these hold other cells: {', '.join(refused)}{advice}"
+            )
         if beyond := [(c.name, c.inexact()) for c in self.columns if c.inexact() is not None]:
             raise DataError(
                 f"{self.source}: column {beyond[0][0]!r} holds {beyond[0][1]}, which float64 does not tell from its "
@@ -121,6 +123,3 @@ class Table(ShapeRepr):
             return np.fromiter(map(value, column.texts), np.float64, self.rows)
         except ValueError as error:
             raise DataError(f"{self.source}: column {column.name!r}: {error}") from error
-
-
-_COLUMNS = "features must be numbers, and these columns"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Final, TypedDict
+from typing import Final, TypedDict, cast
 
 from securefed.errors import ConfigError
 
@@ -67,13 +67,14 @@ class TableFormat:
                     f"{self.encoding!r}"
                 ) from error
 
-    def given(self) -> dict[str, str]:
+    def given(self) -> TableOptions:
         """Return what was named, by the names of the fields."""
-        return {field.name: value for field in fields(self) if (value := getattr(self, field.name))}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return cast("TableOptions", {name: value for name, value in values.items() if value})
 
     def command_options(self) -> list[str]:
         """Return what was named, as options of a command line."""
-        return [_option(name, value) for name, value in self.given().items()]
+        return [_option(name, value) for name, value in cast("dict[str, str]", self.given()).items()]
 
 
 def remedy(**values: str) -> str:
