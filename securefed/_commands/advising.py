@@ -90,7 +90,7 @@ def advise(
     if algorithm is None:
         raise ConfigError("advise needs the name of an algorithm (see `securefed list`), or --questions")
     form = table_format(encoding, separator, decimal)
-    read_first(data, owner_column, label_column, form)
+    read_first(data, owner_column, label_column, form, quiet=as_json)
     if workers != 1:
         from securefed._auditing.engine.worker_processes import warm_up  # noqa: PLC0415 - not needed for --help
 

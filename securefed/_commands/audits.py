@@ -130,7 +130,7 @@ def audit(
     if check_itself:
         return _self_check()
     form = table_format(encoding, separator, decimal)
-    read_first(data, owner_column, label_column, form)
+    read_first(data, owner_column, label_column, form, quiet=as_json)
     if fail_above is not None:
         from securefed._auditing.gate.leakage_limits import require_limit  # noqa: PLC0415 - heavy, and not needed for --help
 

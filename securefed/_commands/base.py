@@ -110,12 +110,22 @@ Decimal = Annotated[str, typer.Option(help="Decimal mark of a .csv file where it
 Names = Annotated[str | None, typer.Option(help="Comma-separated names; all by default (see `securefed list`).")]
 
 
-def read_first(data: str, owner: str, label: str, form: TableFormat) -> None:
-    """Read a user's file before heavy parts are imported, so that a refusal comes at once; say what it was read as."""
+def read_first(data: str, owner: str, label: str, form: TableFormat, *, quiet: bool = False) -> None:
+    """Read a user's file before heavy parts are imported, so that a refusal comes at once; say what it was read as.
+
+    Args:
+        data: name of a data set, or path of a file.
+        owner: name of the column of owners.
+        label: name of the column of labels.
+        form: how a .csv file is written.
+        quiet: whether to say nothing.
+    """
     from securefed.datasets._loaders import LOADERS, load_once  # noqa: PLC0415 - not needed for --help
 
     if data not in LOADERS:
-        errors.print(escape(load_once(data, owner, label, form).summary), highlight=False, soft_wrap=True)
+        source = load_once(data, owner, label, form)
+        if not quiet:
+            errors.print(escape(source.summary), highlight=False, soft_wrap=True)
 
 
 def table_format(encoding: str, separator: str, decimal: str) -> TableFormat:

@@ -121,7 +121,8 @@ def run(
     """
     seal = _seal(seal_key_file, seal_anchor, checkpoint)
     if not algorithm.endswith(".toml"):
-        read_first(data, owner_column, label_column, table_format(encoding, separator, decimal))
+        form = table_format(encoding, separator, decimal)
+        read_first(data, owner_column, label_column, form, quiet=as_json)
     from securefed._commands import named_run as running  # noqa: PLC0415 - heavy, and not needed for --help
 
     if algorithm.endswith(".toml"):

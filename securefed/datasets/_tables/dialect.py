@@ -174,7 +174,7 @@ def _odd_line(source: str, number: int, cells: list[str], header: list[str], sep
     word = separator_word(separator)
     other = "" if named else "; if the cells have another separator, name it with --separator (separator= in Python)"
     return (
-        f"{source}: line {number} has {len(cells)} cells between {word}, and the header has {len(header)} "
+        f"{source}: line {number} has {len(cells)} {'cell' if len(cells) == 1 else 'cells'} between {word}, and the header has {len(header)} "
         f"({_names(header)}); mend the line (a cell that holds a separator stands in quotes){other}"
     )
 
