@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
+from rich.markup import escape
 
+from securefed._commands.display import errors
 from securefed._persistence.file_errors import storage_errors
 from securefed._persistence.sealing import make_key
 from securefed._tensors import Array
@@ -200,14 +202,16 @@ def _read_safetensors(data: bytes) -> dict[str, Any]:
 
 
 def _read_table(path: Path, form: TableFormat | None) -> dict[str, Any]:
-    """Read the columns of a table by their names; a single row gives scalars."""
+    """Read the columns of a table by their names, and say what was read; a single row gives scalars."""
     from securefed.datasets._tables.frames import read_parquet  # noqa: PLC0415 - only for files of these kinds
+    from securefed.datasets._tables.reading import line  # noqa: PLC0415
     from securefed.datasets._tables.text_tables import read_csv  # noqa: PLC0415
 
     table = read_parquet(path) if path.suffix == ".parquet" else read_csv(path, form)
     if "" in table.names:
         raise DataError(f"{path}: column {table.names.index('') + 1} has no name; the first line must name each column")
     columns = table.matrix(advice=_ADVICE).T
+    errors.print(escape(line(table, table.columns, {}, of="column")), highlight=False, soft_wrap=True)
     return {name: column[0] if len(column) == 1 else column for name, column in zip(table.names, columns, strict=True)}
 
 

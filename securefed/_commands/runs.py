@@ -172,6 +172,8 @@ def _from_file(
             "there"
         )
     what, required = read_run(path)
+    form = table_format(what.encoding, what.separator, what.decimal)
+    read_first(what.data, what.owner_column, what.label_column, form, quiet=quiet)
     made = federation(what, reveal=reveal)
     if not quiet:
         show_plan(made.defense, made.plan)

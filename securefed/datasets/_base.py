@@ -7,6 +7,7 @@ is made, so that algorithms need none.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from securefed._shape_repr import ShapeRepr
 from securefed._tensors import Array
 from securefed.datasets._tables.frames import is_frame, one_column, real_features
 from securefed.errors import DataError
+
+MOST_CLASSES: Final = 10**6
+"""Labels from this number on are codes, such as 73211009 of SNOMED: a class for each number below would be declared."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -76,7 +80,7 @@ class Dataset(ShapeRepr):
             y = np.ascontiguousarray(y, dtype=np.float64)
             if not np.isfinite(y).all():
                 raise DataError("responses must be finite; y holds NaN or infinity. Drop those rows.")
-        elif not np.issubdtype(y.dtype, np.integer) or y.ndim != 1 or y.min() < 0:
+        elif not np.issubdtype(y.dtype, np.integer) or y.ndim != 1 or y.min() < 0 or y.max() >= MOST_CLASSES:
             raise DataError(
                 f"labels must be one integer a row, from 0; got {_labels_given(y)}; encode classes as 0, 1, ...: "
                 f"write Dataset(x, {_labels_remedy(y)})"
@@ -135,7 +139,9 @@ class Dataset(ShapeRepr):
 def _labels_given(y: Array) -> str:
     """Return what is wrong with labels, for the error."""
     if np.issubdtype(y.dtype, np.integer):
-        return f"shape {y.shape}" if y.ndim != 1 else f"the label {y.min()}"
+        if y.ndim != 1:
+            return f"shape {y.shape}"
+        return f"the label {y.min()}" if y.min() < 0 else f"the label {y.max()}, which would declare as many classes"
     return f"labels of type {y.dtype}"
 
 
@@ -143,6 +149,8 @@ def _labels_remedy(y: Array) -> str:
     """Return an expression that turns such labels into integers from 0, for the error."""
     if y.dtype == bool:
         return "y.astype(int)"
+    if y.ndim == 2 and y.shape[1] == 1 and np.issubdtype(y.dtype, np.integer):
+        return "y.ravel()"
     if y.ndim == 2 and np.issubdtype(y.dtype, np.integer):
         return "y.argmax(axis=1)"
     return "numpy.unique(y, return_inverse=True)[1]"

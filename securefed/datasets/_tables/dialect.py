@@ -171,10 +171,10 @@ def _named(text: str, source: str, separator: str) -> str:
 
 def _odd_line(source: str, number: int, cells: list[str], header: list[str], separator: str, *, named: bool) -> str:
     """Say which line has another number of cells than the header."""
-    word = separator_word(separator)
+    word, count = separator_word(separator), "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
     other = "" if named else "; if the cells have another separator, name it with --separator (separator= in Python)"
     return (
-        f"{source}: line {number} has {len(cells)} {'cell' if len(cells) == 1 else 'cells'} between {word}, and the header has {len(header)} "
+        f"{source}: line {number} has {count} between {word}, and the header has {len(header)} "
         f"({_names(header)}); mend the line (a cell that holds a separator stands in quotes){other}"
     )
 

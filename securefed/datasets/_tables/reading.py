@@ -43,6 +43,7 @@ class Reading(ShapeRepr):
 def line(
     table: Table, features: tuple[Column, ...], left_out: Mapping[str, str], *, owner: Array | None = None,
     owner_column: str = "", label: Classes | None = None, label_column: str = "", columns: int = 0,
+    of: str = "feature",
 ) -> str:  # fmt: skip
     """Say in one line what a table was read as.
 
@@ -55,6 +56,7 @@ def line(
         label: the labels.
         label_column: name of their column.
         columns: number of features, where they have no columns of their own (an archive's `x`).
+        of: what the columns of features are called.
     """
     parts = [f"{_count(table.rows, 'row')}"]
     if owner is not None:
@@ -63,7 +65,7 @@ def line(
         parts.append(f"{_count(len(counts), 'owner')} by {owner_column!r} ({sizes} each)")
     if label is not None:
         parts.append(f"label {label_column!r} ({_labels(label)})")
-    parts.append(f"{_count(columns or len(features), 'feature')}{_features(features)}")
+    parts.append(f"{_count(columns or len(features), of)}{_features(features)}")
     if left_out:
         parts.append("left out: " + ", ".join(f"{name!r} ({why})" for name, why in left_out.items()))
     parts += remarks(features)

@@ -60,7 +60,7 @@ class TableFormat:
             raise ConfigError(f"the decimal mark must be '.' or ','; got {self.decimal!r}")
         if self.encoding:
             try:
-                b"".decode(self.encoding)
+                b"aaaa".decode(self.encoding, "ignore")  # of no bytes, every name is an encoding
             except (LookupError, UnicodeError) as error:
                 raise ConfigError(
                     f"the encoding must be one that Python knows, such as utf-8, cp1252, latin-1 or utf-16; got "
