@@ -203,15 +203,13 @@ def _read_safetensors(data: bytes) -> dict[str, Any]:
 
 def _read_table(path: Path, form: TableFormat | None) -> dict[str, Any]:
     """Read the columns of a table by their names, and say what was read; a single row gives scalars."""
-    from securefed.datasets._tables.frames import read_parquet  # noqa: PLC0415 - only for files of these kinds
-    from securefed.datasets._tables.reading import line  # noqa: PLC0415
-    from securefed.datasets._tables.text_tables import read_csv  # noqa: PLC0415
+    from securefed.datasets._tables.files import read_file  # noqa: PLC0415 - only for files of these kinds
 
-    table = read_parquet(path) if path.suffix == ".parquet" else read_csv(path, form)
+    table = read_file(path, form if path.name.lower().endswith((".csv", ".csv.gz")) else None)
     if "" in table.names:
         raise DataError(f"{path}: column {table.names.index('') + 1} has no name; the first line must name each column")
     columns = table.matrix(advice=_ADVICE).T
-    errors.print(escape(line(table, table.columns, {}, of="column")), highlight=False, soft_wrap=True)
+    errors.print(escape(table.summary), highlight=False, soft_wrap=True)
     return {name: column[0] if len(column) == 1 else column for name, column in zip(table.names, columns, strict=True)}
 
 

@@ -15,6 +15,7 @@ from securefed.datasets._intrusion import iot23, ton_iot, unsw_nb15
 from securefed.datasets._loaded_dataset import LoadedDataset
 from securefed.datasets._row_tables import SUFFIXES, read_frame, read_rows, with_owner
 from securefed.datasets._signals import abide, esr, esr_five, uci_har
+from securefed.datasets._tables.files import check_no_form
 from securefed.datasets._tables.frames import is_frame
 from securefed.datasets._tables.table_format import TableFormat
 from securefed.errors import ConfigError, DataError, UnknownNameError
@@ -75,9 +76,8 @@ def load(
     """
     form = TableFormat(encoding, separator, decimal)
     if is_frame(name):
+        check_no_form("a data frame", form)
         source = read_frame(name, owner, label)
-        if form.given():
-            raise ConfigError(f"{', '.join(form.given())} are of text tables; leave them out for a data frame")
     else:
         source = _read(str(name), owner, label, form)
     _LOG.info(source.summary)
@@ -102,11 +102,10 @@ def _read(name: str, owner: str, label: str, form: TableFormat) -> LoadedDataset
     if name in LOADERS:
         if label:
             raise ConfigError(f"the data set {name} has its own labels; got the column {label!r}. Leave it out.")
-        if form.given():
-            raise ConfigError(f"{', '.join(form.given())} are of text tables; leave them out for {name}")
+        check_no_form(name, form)
         source = LOADERS[name]()
         return with_owner(source, owner) if owner else source
-    if name.endswith(SUFFIXES):
+    if name.lower().endswith(SUFFIXES):
         return read_rows(Path(name), owner, label, form)
     if Path(name).suffix:
         raise DataError(

@@ -19,22 +19,22 @@ from securefed.datasets._base import Dataset
 from securefed.datasets._formats import read_npz
 from securefed.datasets._loaded_dataset import LoadedDataset
 from securefed.datasets._tables.columns import Column, Kind, TypedColumn, typed
-from securefed.datasets._tables.frames import read_parquet, table_of
+from securefed.datasets._tables.files import TABLES, check_no_form, read_file
+from securefed.datasets._tables.frames import table_of
 from securefed.datasets._tables.reading import Reading, line
 from securefed.datasets._tables.roles import Classes, classes, complete, features_of, owners
 from securefed.datasets._tables.table import Table
 from securefed.datasets._tables.table_format import TableFormat
-from securefed.datasets._tables.text_tables import read_csv
 from securefed.datasets.scaling import z_score
-from securefed.errors import ConfigError, DataError
+from securefed.errors import DataError
 
 _LOG = logging.getLogger(__name__)
 LABELS = ("y", "label")
 """Names of the column of labels where the user names none; the first that the table has."""
 _FEW_CLASSES, _ROWS_OF_A_CLASS = 20, 20
 """More labels than the former, with fewer rows of each than the latter, look like a quantity."""
-SUFFIXES = (".npz", ".csv", ".csv.gz", ".parquet")
-"""Endings of the files that can be read."""
+SUFFIXES = (".npz", *TABLES)
+"""Endings of the files that can be read, in lower case."""
 _ADVICE: Final = (
     "; write categories as 0 and 1, fill empty cells or drop their rows, leave out names and dates, and name the "
     "columns of labels and owners (--label-column, --owner-column; label=, owner= in Python)"
@@ -63,16 +63,10 @@ def read_rows(path: Path, owner: str = "", label: str = "", form: TableFormat | 
             in the column of a feature, or has rows without label or owner.
         ConfigError: a form is named for a file that is no text.
     """
-    form = form or TableFormat()
-    if not path.name.endswith((".csv", ".csv.gz")) and form.given():
-        raise ConfigError(
-            f"{', '.join(form.given())} are of text tables, and {path} is none; leave out "
-            f"{' '.join(form.command_options())}"
-        )
-    if path.suffix == ".npz":
+    if path.name.lower().endswith(".npz"):
+        check_no_form(path, form or TableFormat())
         return _from_archive(path, owner, label)
-    table = read_parquet(path) if path.suffix == ".parquet" else read_csv(path, form, texts=[owner])
-    return from_table(table, owner, label)
+    return from_table(read_file(path, form, texts=[owner]), owner, label)
 
 
 def read_frame(frame: Any, owner: str = "", label: str = "") -> LoadedDataset:

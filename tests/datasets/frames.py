@@ -115,9 +115,15 @@ class ArrowLike:
         raise NotImplementedError("it loses one of two columns of one name")
 
 
+def _pandas_type(values: Sequence[Any]) -> str:
+    """Return pandas' type for values with gaps; its own choice turns integers beside gaps into floats."""
+    kinds = {type(value) for value in values if value is not None}
+    return {int: "Int64", float: "Float64", bool: "boolean"}.get(kinds.pop(), "object")
+
+
 def _pandas(columns: Columns) -> Any:
     pandas = import_module("pandas")
-    made = [pandas.Series(list(values), dtype=object).convert_dtypes() for _, values in columns]
+    made = [pandas.Series(pandas.array(list(values), dtype=_pandas_type(values))) for _, values in columns]
     frame = pandas.concat(made, axis=1)
     frame.columns = [name for name, _ in columns]
     return frame

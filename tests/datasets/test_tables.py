@@ -20,10 +20,11 @@ from securefed import audit
 from securefed._auditing.advice.search import advise
 from securefed._commands.cli import app
 from securefed._commands.party_files import read_arrays
-from securefed.datasets import load
+from securefed.datasets import load, read_table
 from securefed.datasets._loaders import load_once
 from securefed.datasets._tables.table_format import TableFormat
 from securefed.errors import ConfigError, DataError, UnknownNameError
+from securefed.statistics import Mean
 
 RUNNER = CliRunner()
 NOTHING = "no_such_algorithm"
@@ -280,7 +281,7 @@ def test_the_rows_labels_and_owners_are_those_of_the_table(tmp_path: Path, name:
 
 
 @pytest.mark.parametrize("name", [name for name, bad in TABLES.items() if bad.owners is None and not bad.said])
-def test_an_update_of_a_party_is_read_by_the_same_reader(tmp_path: Path, name: str) -> None:
+def test_an_update_of_a_party_and_rows_of_a_statistic_are_read_by_the_same_reader(tmp_path: Path, name: str) -> None:
     bad = TABLES[name]
     path = written(tmp_path, bad)
     form = TableFormat()
@@ -290,8 +291,11 @@ def test_an_update_of_a_party_is_read_by_the_same_reader(tmp_path: Path, name: s
         form = TableFormat() if bad.mended else TableFormat(**remedy(str(refused.value)))
     if bad.mended:
         written(tmp_path, bad, mended=True)
-    columns = [column for column in read_arrays(path, form).items() if column[0] != "y"]
-    np.testing.assert_array_equal(np.column_stack([values for _, values in columns]), bad.rows)
+    columns = {name: values for name, values in read_arrays(path, form).items() if name != "y"}
+    np.testing.assert_array_equal(np.column_stack(list(columns.values())), bad.rows)
+    table = read_table(path, **form.given()).select(columns)
+    mean = Mean(features=len(columns), bound=100.0).simulate([table])
+    np.testing.assert_allclose(mean.value, np.mean(bad.rows, axis=0))
 
 
 def test_party_commands_take_the_options_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -13,10 +13,7 @@ from securefed._shape_repr import ShapeRepr
 from securefed._tensors import Array
 from securefed.datasets._tables.columns import Column
 from securefed.datasets._tables.roles import Classes, alike, merged, remarks
-from securefed.datasets._tables.table import Table
-
-_SHOWN: Final = 6
-"""Columns and classes that the line names; of more, it says how many there are."""
+from securefed.datasets._tables.table import SHOWN, Table, counted, named
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -43,7 +40,6 @@ class Reading(ShapeRepr):
 def line(
     table: Table, features: tuple[Column, ...], left_out: Mapping[str, str], *, owner: Array | None = None,
     owner_column: str = "", label: Classes | None = None, label_column: str = "", columns: int = 0,
-    of: str = "feature",
 ) -> str:  # fmt: skip
     """Say in one line what a table was read as.
 
@@ -56,16 +52,15 @@ def line(
         label: the labels.
         label_column: name of their column.
         columns: number of features, where they have no columns of their own (an archive's `x`).
-        of: what the columns of features are called.
     """
-    parts = [f"{_count(table.rows, 'row')}"]
+    parts = [counted(table.rows, "row")]
     if owner is not None:
         counts = np.unique(owner, return_counts=True)[1]
-        sizes = f"{counts.min()} to {counts.max()} rows" if len(set(counts)) > 1 else _count(int(counts[0]), "row")
-        parts.append(f"{_count(len(counts), 'owner')} by {owner_column!r} ({sizes} each)")
+        sizes = f"{counts.min()} to {counts.max()} rows" if len(set(counts)) > 1 else counted(int(counts[0]), "row")
+        parts.append(f"{counted(len(counts), 'owner')} by {owner_column!r} ({sizes} each)")
     if label is not None:
         parts.append(f"label {label_column!r} ({_labels(label)})")
-    parts.append(f"{_count(columns or len(features), of)}{_features(features)}")
+    parts.append(counted(columns or len(features), "feature") + named(features))
     if left_out:
         parts.append("left out: " + ", ".join(f"{name!r} ({why})" for name, why in left_out.items()))
     parts += remarks(features)
@@ -80,7 +75,7 @@ def _spellings(column: Column, values: Array) -> list[str]:
     """Say which owners or classes were one name in two spellings, or may be."""
     out = []
     if count := merged(column):
-        out.append(f"{column.name!r} had {_count(count, 'spelling')} more, which differed in blanks alone")
+        out.append(f"{column.name!r} had {counted(count, 'spelling')} more, which differed in blanks alone")
     if pair := alike(values.astype(str)):
         out.append(f"{column.name!r} holds {pair}, which count as two")
     return out
@@ -94,25 +89,9 @@ def _labels(label: Classes) -> str:
     words = "1 class" if count == 1 else f"{count} classes"
     if label.names == tuple(range(count)):
         return words
-    shown = [f"{number} = {_name(name)}" for number, name in enumerate(label.names[:_SHOWN])]
-    return f"{words}: {', '.join(shown)}" + (", ..." if count > _SHOWN else "")
+    shown = [f"{number} = {_name(name)}" for number, name in enumerate(label.names[:SHOWN])]
+    return f"{words}: {', '.join(shown)}" + (", ..." if count > SHOWN else "")
 
 
 def _name(value: Any) -> str:
     return value if isinstance(value, str) else str(value)
-
-
-def _features(features: tuple[Column, ...]) -> str:
-    """Name the first features with their types, and count those of each type."""
-    if not features:
-        return ""
-    shown = [f"{column.name!r} {column.kind}" for column in features[:_SHOWN]]
-    if (more := features[_SHOWN:]) == ():
-        return f": {', '.join(shown)}"
-    kinds = sorted({column.kind for column in more})
-    counts = [f"{sum(column.kind == kind for column in more)} {kind}" for kind in kinds]
-    return f": {', '.join(shown)}, and {', '.join(counts)}"
-
-
-def _count(count: int, word: str) -> str:
-    return f"{count} {word}" + ("" if count == 1 else "s")

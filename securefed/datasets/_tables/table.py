@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -13,6 +15,9 @@ from securefed._shape_repr import ShapeRepr
 from securefed._tensors import Array
 from securefed.datasets._tables.columns import Column
 from securefed.errors import DataError
+
+SHOWN: Final = 6
+"""Columns and classes that a line names; of more, it says how many there are."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -52,6 +57,12 @@ class Table(ShapeRepr):
     def names(self) -> tuple[str, ...]:
         """Names of the columns."""
         return tuple(column.name for column in self.columns)
+
+    @property
+    def summary(self) -> str:
+        """Say in one line what was read: rows, columns and their types."""
+        said = [counted(self.rows, "row"), counted(len(self.columns), "column") + named(self.columns)]
+        return f"{Path(self.source).name}: {'; '.join([*said, *filter(None, [self.form])])}"
 
     def column(self, name: str) -> Column:
         """Return a column; raise `DataError` where the table lacks it."""
@@ -123,3 +134,18 @@ class Table(ShapeRepr):
             return np.fromiter(map(value, column.texts), np.float64, self.rows)
         except ValueError as error:
             raise DataError(f"{self.source}: column {column.name!r}: {error}") from error
+
+
+def named(columns: Sequence[Column]) -> str:
+    """Name the first columns with their types, behind a colon, and count those of each type beyond."""
+    if not columns:
+        return ""
+    shown = [f"{column.name!r} {column.kind}" for column in columns[:SHOWN]]
+    kinds = [column.kind for column in columns[SHOWN:]]
+    more = [f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds))]
+    return f": {', '.join(shown)}" + (f", and {', '.join(more)}" if more else "")
+
+
+def counted(count: int, word: str) -> str:
+    """Write a number of things."""
+    return f"{count} {word}" + ("" if count == 1 else "s")
