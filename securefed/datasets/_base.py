@@ -13,7 +13,7 @@ import numpy as np
 
 from securefed._shape_repr import ShapeRepr
 from securefed._tensors import Array
-from securefed.datasets._tables.frames import is_frame, one_column, real_features
+from securefed.datasets._tables.frames import is_frame, one_column, real_rows
 from securefed.errors import DataError
 
 MOST_CLASSES: Final = 10**6
@@ -47,7 +47,7 @@ class Dataset(ShapeRepr):
         if self.x is None:
             raise DataError("data must be a (rows, features) matrix; got None. Write Dataset(x), or Dataset(x, y).")
         try:
-            given = real_features(self.x)
+            given = real_rows(self.x, "data", features=True)
         except DataError as error:
             if is_frame(self.x):  # its columns are named
                 raise

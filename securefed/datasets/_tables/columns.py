@@ -37,7 +37,8 @@ _TRUTH: Final = {"true": True, "false": False}
 
 def clean(text: str) -> str:
     """Return a text without blanks at its ends, each letter in one form."""
-    return unicodedata.normalize("NFC", text.strip())
+    stripped = text.strip()
+    return stripped if stripped.isascii() else unicodedata.normalize("NFC", stripped)
 
 
 class Column(ABC):

@@ -34,13 +34,11 @@ class Cells:
     Attributes:
         header: the cells of the first line.
         lines: the cells of every other line that is not empty.
-        numbers: the numbers of `lines` in the file, for errors.
         separator: the character between two cells.
     """
 
     header: list[str]
     lines: list[list[str]]
-    numbers: list[int]
     separator: str
 
 
@@ -62,8 +60,9 @@ def split_cells(text: str, source: str, separator: str = "") -> Cells:
     skipped = 0
     if (declared := _DECLARED.match(text)) is not None:
         text, skipped, separator = text[declared.end() :], 1, separator or declared[1]
-    found = _named(text, source, separator) if separator else _separator(text, source, skipped)
-    records = list(_records(text, source, found, skipped))
+    given = _Text(text, source, skipped, _QUOTE_AFTER_BLANKS.search(text) is not None)
+    found = _named(given, separator) if separator else _separator(given)
+    records = list(_records(given, found))
     if len(records) < 2:
         raise DataError(_EMPTY.format(source))
     (_, header), width = records[0], len(records[0][1])
@@ -72,22 +71,36 @@ def split_cells(text: str, source: str, separator: str = "") -> Cells:
     for number, cells in rows:
         if len(cells) != width:
             raise DataError(_odd_line(source, number, cells, header, found, named=bool(separator)))
-    return Cells(header, [cells for _, cells in rows], [number for number, _ in rows], found)
+    return Cells(header, [cells for _, cells in rows], found)
 
 
-def _records(text: str, source: str, separator: str, skipped: int = 0) -> Iterator[tuple[int, list[str]]]:
+@dataclass(frozen=True)
+class _Text:
+    """The text of a table.
+
+    Attributes:
+        text: the text from its header on.
+        source: the table's name, for errors.
+        skipped: number of lines above the header.
+        quotes_after_blanks: whether blanks stand between a separator and a quote. Only then are blanks skipped as the
+            cells are split: else it could no longer be said that blanks had told two owners apart.
+    """
+
+    text: str
+    source: str
+    skipped: int
+    quotes_after_blanks: bool
+
+
+def _records(given: _Text, separator: str) -> Iterator[tuple[int, list[str]]]:
     """Yield (number of the line, cells) of each record up to the last one that is not empty."""
-    # Blanks before a quote are skipped only where there are some: they would be lost from cells without quotes, and
-    # whether blanks told two owners apart could no longer be said.
-    reader = csv.reader(
-        io.StringIO(text, newline=""), delimiter=separator, strict=True,
-        skipinitialspace=_QUOTE_AFTER_BLANKS.search(text) is not None,
-    )  # fmt: skip
+    lines = io.StringIO(given.text, newline="")
+    reader = csv.reader(lines, delimiter=separator, strict=True, skipinitialspace=given.quotes_after_blanks)
     empty: list[tuple[int, list[str]]] = []
-    started, before = False, skipped
+    started, before = False, given.skipped
     try:
         for cells in reader:
-            number, before = before + 1, reader.line_num + skipped
+            number, before = before + 1, reader.line_num + given.skipped
             if not cells:
                 empty += [(number, cells)] * started
                 continue
@@ -96,8 +109,8 @@ def _records(text: str, source: str, separator: str, skipped: int = 0) -> Iterat
             empty, started = [], True
     except csv.Error as error:
         raise DataError(
-            f"{source}: the cells of line {before + 1} cannot be read ({error}); a cell that holds a quote stands in "
-            "quotes, with each of its own quotes written twice"
+            f"{given.source}: the cells of line {before + 1} cannot be read ({error}); a cell that holds a quote "
+            "stands in quotes, with each of its own quotes written twice"
         ) from error
 
 
@@ -115,55 +128,53 @@ class _Split:
         return self.share == 1 and len(self.header) > 1
 
 
-def _try(text: str, source: str, separator: str) -> _Split:
+def _try(given: _Text, separator: str) -> _Split:
     """Split the first lines by a separator."""
     records: list[list[str]] = []
     try:
-        records += (cells for _, cells in islice(_records(text, source, separator), _SAMPLE) if cells)
+        records += (cells for _, cells in islice(_records(given, separator), _SAMPLE) if cells)
     except DataError:  # a quote without an end: the line is named when the table is read by this separator
         return _Split(separator, records[0] if records else [], 0.0)
     if not records:
-        raise DataError(_EMPTY.format(source))
+        raise DataError(_EMPTY.format(given.source))
     header, lines = records[0], records[1:]
     share = sum(len(cells) == len(header) for cells in lines) / len(lines) if lines else 1.0
     return _Split(separator, header, share)
 
 
-def _separator(text: str, source: str, skipped: int) -> str:
+def _separator(given: _Text) -> str:
     """Return the one separator that splits all lines alike.
 
     Raises:
         DataError: none does, or several do.
     """
-    tried = [_try(text, source, separator) for separator in SEPARATORS]
+    tried = [_try(given, separator) for separator in SEPARATORS]
     whole = [one for one in tried if one.whole]
     if len(whole) > 1:
         readings = " or ".join(
             f"{separator_word(one.separator)} ({len(one.header)} columns: {_names(one.header)})" for one in whole
         )
         choices = " or ".join(remedy(separator=one.separator) for one in whole)
-        raise DataError(f"{source} can be separated by {readings}; write {choices}")
+        raise DataError(f"{given.source} can be separated by {readings}; write {choices}")
     best = max(tried, key=lambda one: (one.whole, len(one.header) > 1, one.share))
     if len(best.header) > 1 or all(one.share == 1 for one in tried):
         return best.separator  # where lines differ in length, the first of them is named when the table is read
     odd = next(one for one in tried if one.share < 1)  # the header has one cell, and this separator splits a line
-    number, cells = next(
-        (number, cells) for number, cells in _records(text, source, odd.separator, skipped) if len(cells) > 1
-    )
+    number, cells = next((number, cells) for number, cells in _records(given, odd.separator) if len(cells) > 1)
     raise DataError(
-        f"{source}: line {number} has {len(cells)} cells between {separator_word(odd.separator)}, and the header has "
-        f"one ({_names(odd.header)}); name every column, or, where its numbers have decimal commas, write "
+        f"{given.source}: line {number} has {len(cells)} cells between {separator_word(odd.separator)}, and the header "
+        f"has one ({_names(odd.header)}); name every column, or, where its numbers have decimal commas, write "
         f"{remedy(separator=';', decimal=',')}"
     )
 
 
-def _named(text: str, source: str, separator: str) -> str:
+def _named(given: _Text, separator: str) -> str:
     """Return the separator that was named; raise `DataError` where it splits no line, and another one splits all."""
-    if len(_try(text, source, separator).header) == 1:
+    if len(_try(given, separator).header) == 1:
         for other in SEPARATORS:
-            if (split := _try(text, source, other)).whole:
+            if (split := _try(given, other)).whole:
                 raise DataError(
-                    f"{source} has one cell a line between {separator_word(separator)}, and {len(split.header)} "
+                    f"{given.source} has one cell a line between {separator_word(separator)}, and {len(split.header)} "
                     f"between {separator_word(other)}; write {remedy(separator=other)}"
                 )
     return separator

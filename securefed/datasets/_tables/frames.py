@@ -49,12 +49,13 @@ def read_parquet(path: Path) -> Table:
         raise DataError(f"cannot read {path} as a parquet file: {error}") from error
 
 
-def real_rows(value: Any, where: str) -> Array:
+def real_rows(value: Any, where: str, *, features: bool = False) -> Array:
     """Return rows as an array of real numbers; a frame's columns of floats, integers and truth values are such.
 
     Args:
         value: an array, nested lists, a torch tensor, a `Table`, or a data frame of pandas, Polars or Arrow.
         where: what it is, for errors.
+        features: whether the columns are features, which keys are not.
 
     Raises:
         DataError: columns that hold something else (a frame's by name, with their types), a column of row numbers, or
@@ -63,6 +64,8 @@ def real_rows(value: Any, where: str) -> Array:
     if is_frame(value) or isinstance(value, Table):
         table = value if isinstance(value, Table) else table_of(value, where)
         refuse_row_numbers(table)
+        if features:
+            refuse_keys(table)
         return table.matrix(missing=True, advice="; give columns of numbers alone, such as frame[['age', 'dose']]")
     if isinstance(value, np.ndarray) and value.dtype == object and value.ndim == 2:  # columns of a frame
         columns = tuple(typed(str(at), "object", column) for at, column in enumerate(value.T))
@@ -75,13 +78,6 @@ def real_rows(value: Any, where: str) -> Array:
             "leave that column out"
         )
     return array
-
-
-def real_features(value: Any) -> Array:
-    """Return the rows of a data set as `real_rows` does; a frame's keys are refused too, which are no features."""
-    if is_frame(value):
-        refuse_keys(table_of(value, "data"))
-    return real_rows(value, "data")
 
 
 def one_column(value: Any, where: str) -> Any:

@@ -18,13 +18,12 @@ from securefed.errors import DataError
 _UNNAMED: Final = re.compile(r"(Unnamed: \d+(_level_\d+)?|__index_level_\d+__)?")
 """Names of columns without one, as pandas writes and reads the index of a frame."""
 _WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-_KEY_WORDS: Final = frozenset({
-    "id", "ids", "uid", "pid", "uuid", "guid", "mrn", "ssn", "key", "index", "idx", "nr", "no", "num", "number",
-    "rownames", "rowid", "patientid", "subjectid", "caseid",
-})  # fmt: skip
+_KEY_WORDS: Final = frozenset("id ids uid pid uuid guid mrn ssn patientid subjectid caseid".split())  # noqa: SIM905
 """Words in the names of keys; a column is one where it also holds another whole number in each row."""
+_NUMBER_WORDS: Final = frozenset("key index idx nr no num number rownames rowid".split())  # noqa: SIM905
+"""Words in the names of keys and of counts; such a column is a key where it counts the rows, or over `_MANY` rows."""
 _MANY: Final = 20
-"""Rows from which on whole numbers that are all distinct are remarked on, whatever the name of their column."""
+"""Rows from which on whole numbers that are all distinct look like a key."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -68,14 +67,17 @@ def features_of(table: Table, taken: tuple[str, ...]) -> tuple[tuple[Column, ...
 def is_key(column: Column) -> bool:
     """Tell whether a column is a key: named like one, and another whole number in each row."""
     words = {word.lower() for word in _WORDS.findall(column.name)} | {column.name.lower()}
-    return bool(words & _KEY_WORDS) and len(column.values) > 1 and _all_distinct(column)
+    if not words & (_KEY_WORDS | _NUMBER_WORDS) or column.rows < 2 or not _all_distinct(column):
+        return False
+    counts_rows = column.values.tolist() in ([*range(column.rows)], [*range(1, column.rows + 1)])
+    return bool(words & _KEY_WORDS) or column.rows >= _MANY or counts_rows
 
 
 def remarks(features: tuple[Column, ...]) -> list[str]:
     """Name the features that may be keys, for the line on what was read."""
     found = []
     for column in features:
-        if len(column.values) >= _MANY and _all_distinct(column):
+        if column.rows >= _MANY and _all_distinct(column):
             found.append(f"{column.name!r} holds another whole number in each row")
         elif column.kind == "integer" and "id" in {word.lower() for word in _WORDS.findall(column.name)}:
             found.append(f"{column.name!r} is named like an identifier")

@@ -54,7 +54,7 @@ def read_zeek(path: Path) -> Table:
     text, _ = decoded(read_bytes(path), str(path))
     names: list[str] = []
     lines: list[tuple[int, Sequence[str]]] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if line.startswith("#fields"):
             names = line.split()[1:]
         elif line.strip() and not line.startswith("#"):
