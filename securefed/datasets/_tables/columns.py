@@ -28,8 +28,12 @@ EXACT: Final = 2**53
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _REAL: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?inf(inity)?", re.IGNORECASE)
 _REAL_COMMA: Final = re.compile(_REAL.pattern.replace(r"\.", ","), re.IGNORECASE)
-_NO_NUMBER: Final = frozenset({"", "na", "nan", "n/a", "#n/a", "<na>", "null", "none"})
-"""Texts, in lower case, that stand for a missing number."""
+NO_NUMBER: Final = frozenset(
+    form
+    for text in ("", "na", "nan", "NaN", "n/a", "#n/a", "<na>", "null", "none")
+    for form in (text, text.upper(), text.capitalize())
+)
+"""Texts that stand for a missing number."""
 _NO_TEXT: Final = frozenset({"", "NA", "NaN", "nan", "N/A", "#N/A", "<NA>", "NULL", "null"})
 """Texts that stand for a missing value of another kind; "none" and "na" in lower case are names that people use."""
 _TRUTH: Final = {"true": True, "false": False}
@@ -195,12 +199,13 @@ class TextColumn(Column):
     @cached_property
     def texts(self) -> Sequence[str]:
         """The cells without blanks at their ends."""
-        return tuple(map(clean, self._cells))
+        stripped = tuple(map(str.strip, self._cells))
+        return stripped if "".join(stripped).isascii() else tuple(map(clean, stripped))
 
     @cached_property
     def _present(self) -> list[str]:
         """The cells that stand for a number, if the column is one of numbers."""
-        return [text for text in self.texts if text.lower() not in _NO_NUMBER]
+        return [text for text in self.texts if text not in NO_NUMBER]
 
     @cached_property
     def kind(self) -> Kind:
@@ -218,7 +223,7 @@ class TextColumn(Column):
         """Whether a cell stands for no value."""
         if self.kind == "text":
             return np.array([text in _NO_TEXT for text in self.texts])
-        return np.array([text.lower() in _NO_NUMBER for text in self.texts])
+        return np.array([text in NO_NUMBER for text in self.texts])
 
     @cached_property
     def values(self) -> Array:
@@ -229,8 +234,10 @@ class TextColumn(Column):
             return integers([0 if gone else int(text) for text, gone in zip(self.texts, self.missing, strict=True)])
         if self.kind == "boolean":
             return np.array([_TRUTH.get(text.lower(), False) for text in self.texts])
-        numbers = (text.replace(",", ".") if self._decimal == "," else text for text in self.texts)
-        return np.array([0.0 if gone else float(text) for text, gone in zip(numbers, self.missing, strict=True)])
+        numbers = ("0" if text in NO_NUMBER else text for text in self.texts)
+        if self._decimal == ",":
+            numbers = (text.replace(",", ".") for text in numbers)
+        return np.fromiter(map(float, numbers), np.float64, len(self.texts))
 
 
 def typed(name: str, dtype: str, values: Any) -> TypedColumn:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from securefed.datasets._tables.columns import NO_NUMBER
 from securefed.datasets._tables.table_format import remedy
 from securefed.errors import DataError
 
@@ -75,7 +76,8 @@ def _first(columns: Sequence[tuple[str, Sequence[str]]], mark: str, texts: froze
 
 
 def _is_gap(cell: str) -> bool:
-    return cell.strip().lower() in ("", "na", "nan", "n/a", "#n/a", "<na>", "null", "none", "inf", "-inf")
+    text = cell.strip()
+    return text in NO_NUMBER or text.lower().lstrip("+-") in ("inf", "infinity")
 
 
 def _doubt(source: str, found: _Marked, mark: str) -> str:
