@@ -73,11 +73,9 @@ def _encoding(data: bytes, source: str, encoding: str) -> str:
     """Return the encoding of a byte-order mark, which a named one must not contradict; else the named one, or UTF-8."""
     marked = next((name for mark, name in _MARKS if data.startswith(mark)), "")
     named = codecs.lookup(encoding).name if encoding else ""
-    if marked and named and not (named.startswith(marked[:6].rstrip("-s")) or marked.startswith(named)):
-        raise DataError(
-            f"{source} starts with the byte-order mark of {marked.removesuffix('-sig')}; leave out the encoding "
-            f"{encoding!r}"
-        )
+    family = marked.removesuffix("-sig")
+    if family and named and not named.startswith(family):
+        raise DataError(f"{source} starts with the byte-order mark of {family}; leave out the encoding {encoding!r}")
     return marked or named or "utf-8"
 
 
