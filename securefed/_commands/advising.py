@@ -19,14 +19,19 @@ from rich.markup import escape
 
 from securefed._commands.base import (
     DATA_HELP,
+    Decimal,
+    Encoding,
     LabelColumn,
     OwnerColumn,
     Rounds,
     RowsPerClient,
+    Separator,
     Settings,
     Standardise,
     app,
     parse_settings,
+    read_first,
+    table_format,
 )
 from securefed._commands.display import console, errors, plain_table, say
 from securefed._commands.progress import progress
@@ -64,6 +69,9 @@ def advise(
     standardise: Standardise = False,
     owner_column: OwnerColumn = "",
     label_column: LabelColumn = "",
+    encoding: Encoding = "",
+    separator: Separator = "",
+    decimal: Decimal = "",
     colluding: Annotated[int, typer.Option(help="Clients that tell the server all they know.")] = 0,
     keep: Annotated[float, typer.Option(help="Share of the utility in the clear that a usable setting keeps.")] = 0.9,
     seeds: Annotated[int, typer.Option(help="Runs of each setting; 10 or more for an advice to rely on.")] = 10,
@@ -81,6 +89,8 @@ def advise(
         return
     if algorithm is None:
         raise ConfigError("advise needs the name of an algorithm (see `securefed list`), or --questions")
+    form = table_format(encoding, separator, decimal)
+    read_first(data, owner_column, label_column, form, quiet=as_json)
     if workers != 1:
         from securefed._auditing.engine.worker_processes import warm_up  # noqa: PLC0415 - not needed for --help
 
@@ -105,6 +115,7 @@ def advise(
             fineness=fineness,
             workers=workers,
             progress=step,
+            **form.given(),
         )
     _write(found, out)
     if as_json:

@@ -20,16 +20,21 @@ from rich.markup import escape
 from securefed._commands.base import (
     DATA_HELP,
     EXIT_LEAK,
+    Decimal,
+    Encoding,
     LabelColumn,
     Names,
     OwnerColumn,
     Rounds,
+    Separator,
     Settings,
     Standardise,
     app,
     numbers,
     parse_settings,
+    read_first,
     split,
+    table_format,
 )
 from securefed._commands.display import console, errors
 from securefed._commands.progress import progress
@@ -82,6 +87,9 @@ def audit(
     standardise: Standardise = False,
     owner_column: OwnerColumn = "",
     label_column: LabelColumn = "",
+    encoding: Encoding = "",
+    separator: Separator = "",
+    decimal: Decimal = "",
     seeds: Annotated[int, typer.Option(help="Runs of each cell; 10 or more for a report to rely on.")] = 10,
     epsilon: Annotated[float, typer.Option(help="Epsilon of the DP defence, for all rounds together.")] = 8.0,
     delta: Annotated[float, typer.Option(help="Delta of the DP defence, for all rounds together.")] = 1e-5,
@@ -133,6 +141,8 @@ def audit(
         return _self_check()
     judged = split(views) or (), split(secrets) or ()
     _check_gate(fail_above, *judged)
+    form = table_format(encoding, separator, decimal)
+    read_first(data, owner_column, label_column, form, quiet=as_json)
     check_installed("the audit's page", "jinja2", "PIL")  # before minutes of attacks
     if workers != 1:
         from securefed._auditing.engine.worker_processes import warm_up  # noqa: PLC0415 - not needed for --help
@@ -165,6 +175,7 @@ def audit(
             membership=membership,
             active=active,
             workers=workers,
+            **form.given(),
         )
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=1))

@@ -25,6 +25,7 @@ import numpy as np
 from securefed._hyperparameters import check_choice
 from securefed._messages import ClientId
 from securefed._tensors import Array, real_array
+from securefed.datasets._tables.frames import one_column, real_rows
 from securefed.defenses._base import Plan
 from securefed.defenses._chain import Link, as_defense
 from securefed.errors import ConfigError, DataError
@@ -35,7 +36,7 @@ from securefed.parties._summed_tensor import SummedTensor
 from securefed.parties._terms import SumTerms
 
 Rows = Any
-"""One party's rows: an array (rows, features), or what `np.asarray` turns into one."""
+"""One party's rows: an array (rows, features), what `np.asarray` turns into one, or a data frame of numbers."""
 
 Outliers = Literal["refuse", "omit"]
 _ROUNDING: Final = 1e-9
@@ -183,18 +184,19 @@ class Statistic(ABC):
         no part, and the server does not learn which party that was. A plain call raises instead.
 
         Args:
-            x: rows, (rows, features).
+            x: rows, (rows, features); of a data frame (pandas, Polars, Arrow) all columns must be numbers.
             y: targets, (rows,), for statistics that have them.
 
         Raises:
-            DataError: another number of columns, or more rows than declared; where `outliers` is "refuse", also a row
-                that is not finite or beyond the declared bounds.
+            DataError: another number of columns, columns that hold no numbers (by name, with their types), or more
+                rows than declared; where `outliers` is "refuse", also a row that is not finite or beyond the declared
+                bounds.
         """
         if isinstance(x, tuple) and y is None:
             raise DataError("x is a pair, as `simulate` takes it; here rows and targets are two: summand(x, y)")
-        rows = np.atleast_1d(np.asarray(real_array(x, "x"), np.float64))
+        rows = np.atleast_1d(np.asarray(real_rows(x, "x"), np.float64))
         rows = rows[:, None] if rows.ndim == 1 else rows
-        target = None if y is None else np.asarray(real_array(y, "y"), np.float64)
+        target = None if y is None else np.asarray(real_array(one_column(y, "y"), "y"), np.float64)
         self._check(rows, target)
         kept = self._kept(rows, target)
         units, own = self._units(), self._summand(rows[kept], None if target is None else target[kept])

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import numpy as np
 
@@ -35,8 +35,9 @@ from securefed._auditing.engine.worker_processes import run_all
 from securefed._auditing.gate.leakage_limits import require_limit
 from securefed._auditing.registered.audited_defenses import distributed_multiplier
 from securefed._hyperparameters import check_choice, check_integer, check_number
-from securefed.datasets._loaders import load
+from securefed.datasets._loaders import load_once
 from securefed.datasets._row_tables import scaling_warning
+from securefed.datasets._tables.table_format import TableFormat, TableOptions
 from securefed.errors import SecureFedError
 
 _LOG = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ def advise(
     cohorts: Sequence[int] = COHORTS,
     workers: int | None = 1,
     progress: Progress | None = None,
+    **table: Unpack[TableOptions],
 ) -> Advice:
     """Search defences and their parameters for those that keep a leak acceptable, and say what each costs.
 
@@ -102,6 +104,7 @@ def advise(
         cohorts: numbers of clients at which the utility under noise is simulated.
         workers: processes that try settings; `None` for one on each core. They are those of `securefed.audit`.
         progress: called after every setting.
+        **table: `encoding`, `separator` and `decimal` of a `.csv` file, where it cannot be told how it is written.
 
     Returns:
         The settings that were tried, the one to use if there is one, and two sentences.
@@ -115,7 +118,8 @@ def advise(
     check_number("keep", keep, 0, most=1)
     check_integer("seeds", seeds, 2)
     check_choice("fineness", fineness, (1, 2))
-    source = load(data, owner=owner_column, label=label_column)
+    form = TableFormat(**table)
+    source = load_once(data, owner_column, label_column, form)
     if not standardise and (text := scaling_warning(source.data)):
         _LOG.warning(text)
     count = clients if clients is not None else owners_of(source, owner_column) if owner_column else 8
@@ -127,8 +131,8 @@ def advise(
     if workers is not None:
         check_integer("workers", workers, 1)
     question = _Question(
-        algorithm, data, owner_column, label_column, own, delta, count, colluding, fineness, seeds, acceptable, keep,
-        tuple(cohorts),
+        algorithm, data, owner_column, label_column, form, own, delta, count, colluding, fineness, seeds, acceptable,
+        keep, tuple(cohorts),
     )  # fmt: skip
     tried, (records, none) = _try_all(question, workers or os.cpu_count() or 1, progress)
     advised = _best(tried)
@@ -156,6 +160,7 @@ class _Question:
     data: str
     owner_column: str
     label_column: str
+    form: TableFormat
     own: OwnSetup
     delta: float
     clients: int
@@ -168,7 +173,7 @@ class _Question:
 
     def search(self) -> _Search:
         """Read the data, and list the candidates."""
-        source = load(self.data, owner=self.owner_column, label=self.label_column)
+        source = load_once(self.data, self.owner_column, self.label_column, self.form)
         trials = Trials(self.own.apply(case(self.algorithm)), self.own, source, self.delta)
         return _Search(trials, self, listing(trials, self.clients, self.colluding, self.fineness))
 
@@ -232,7 +237,7 @@ class _Search:
         self._trials, self._question, self.listed = trials, question, listed
         self._seeds = range(question.seeds)
         asked = question.data, question.owner_column, question.label_column, question.own.standardise
-        self._options = data_options(*asked)  # names the data in the commands to paste
+        self._options = data_options(*asked, question.form)  # names the data in the commands to paste
 
     def records(self) -> _Records:
         """Price noise that hides single rows."""

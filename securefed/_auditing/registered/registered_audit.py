@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from securefed import _catalogue as catalogue
 from securefed._auditing.cases import case, defaults, every, require_clients
@@ -31,8 +31,9 @@ from securefed._auditing.registered.client_step_audit import audit_client_step
 from securefed._auditing.registered.registered_subject import RegisteredSubject, measured_clips
 from securefed._auditing.registered.unfinished_tasks import Unfinished
 from securefed._auditing.report.round_curves import curves_of
-from securefed.datasets._loaders import load
+from securefed.datasets._loaders import load_once
 from securefed.datasets._row_tables import scaling_warning
+from securefed.datasets._tables.table_format import TableFormat, TableOptions
 from securefed.errors import ConfigError, DataError
 
 CLIENTS: Final = 8
@@ -68,6 +69,7 @@ def audit(
     workers: int | None = None,
     progress: Progress | None = None,
     keep: Path | str | None = None,
+    **table: Unpack[TableOptions],
 ) -> Report:
     """Attack every named algorithm under every named defence.
 
@@ -110,6 +112,7 @@ def audit(
             in this process.
         progress: called before the first task and after every one.
         keep: folder for the results so far; the same audit, started again after an interruption, continues from them.
+        **table: `encoding`, `separator` and `decimal` of a `.csv` file, where it cannot be told how it is written.
 
     Returns:
         The report; `save` writes `audit.json` and `audit.html`.
@@ -124,7 +127,8 @@ def audit(
     sizes = (
         (rows_per_client,) if rows_per_client is None or isinstance(rows_per_client, int) else tuple(rows_per_client)
     )
-    source = load(data, owner=owner_column, label=label_column)
+    form = TableFormat(**table)
+    source = load_once(data, owner_column, label_column, form)
     count = clients
     if count is None:
         count = owners_of(source, owner_column) if owner_column else CLIENTS
@@ -142,7 +146,7 @@ def audit(
     curve = tuple(sorted(set(epsilons)))
     common = Settings(
         data, count, under, with_attacks, epsilon, delta, noise={}, epsilons=curve, every_seed=every_seed,
-        survivor_change=survivor_change, active=active, own=own, label=label_column,
+        survivor_change=survivor_change, active=active, own=own, label=label_column, form=form,
     )  # fmt: skip
     subjects, unfit = _fitting(
         _subjects(algorithms, common, sizes), named=bool(algorithms) and list(algorithms or ()) != [ALL]
