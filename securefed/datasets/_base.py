@@ -168,7 +168,7 @@ def _labels_remedy(y: Array) -> str:
     column = "y" if y.ndim == 1 else "y[:, 0]"
     if y.dtype == bool:
         return f"{column}.astype(int)"
-    fits = numbers and 0 <= y.min() and y.max() < MOST_CLASSES
+    fits = numbers and y.min() >= 0 and y.max() < MOST_CLASSES
     return column if fits else f"numpy.unique({column}, return_inverse=True)[1]"
 
 

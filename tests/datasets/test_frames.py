@@ -118,6 +118,6 @@ def test_codes_are_no_labels_of_a_data_set() -> None:
     with pytest.raises(DataError, match=r"73211009.*numpy.unique\(y, return_inverse=True\)\[1\]"):
         Dataset(np.eye(2), np.array([73211009, 38341003]))
     assert Dataset(np.eye(2), np.unique([73211009, 38341003], return_inverse=True)[1]).classes == 2
-    with pytest.raises(DataError, match=r"shape \(2, 1\).*y.ravel\(\)"):
+    with pytest.raises(DataError, match=r"shape \(2, 1\).*y\[:, 0\]"):
         Dataset(np.eye(2), np.array([[1], [0]]))
-    assert Dataset(np.eye(2), np.array([[1], [0]]).ravel()).labels().tolist() == [1, 0]
+    assert Dataset(np.eye(2), np.array([[1], [0]])[:, 0]).labels().tolist() == [1, 0]
