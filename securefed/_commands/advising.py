@@ -19,6 +19,8 @@ from rich.markup import escape
 
 from securefed._commands.base import (
     DATA_HELP,
+    EXIT_LEAK,
+    FailOnAlerts,
     LabelColumn,
     OwnerColumn,
     Rounds,
@@ -28,7 +30,7 @@ from securefed._commands.base import (
     app,
     parse_settings,
 )
-from securefed._commands.display import console, errors, plain_table, say
+from securefed._commands.display import console, errors, plain_table, refuse_alerts, say, show_alerts
 from securefed._commands.progress import progress
 from securefed._persistence.file_errors import storage_errors
 from securefed.errors import ConfigError
@@ -71,14 +73,15 @@ def advise(
     workers: Annotated[int | None, typer.Option(help="Number of processes; one for each core by default.")] = None,
     out: Annotated[Path | None, typer.Option(help="File for the advice as JSON, with the figures for a plot.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the advice as JSON instead of the table.")] = False,
+    fail_on_alerts: FailOnAlerts = False,
     questions: Annotated[bool, typer.Option("--questions", help="Print the choice of a defence by questions.")] = False,
-) -> None:
+) -> int:
     """Find defences and settings that keep a leak acceptable on your data, and what each costs."""
     if questions:
         from securefed._auditing.advice.decision_tree import outline  # noqa: PLC0415 - not needed for --help
 
         say(*(line.replace("**", "") for line in outline()))
-        return
+        return 0
     if algorithm is None:
         raise ConfigError("advise needs the name of an algorithm (see `securefed list`), or --questions")
     if workers != 1:
@@ -111,6 +114,7 @@ def advise(
         typer.echo(json.dumps(found.to_json(), indent=1, allow_nan=False))
     else:
         show_advice(found, seeds)
+    return EXIT_LEAK if fail_on_alerts and refuse_alerts(found.alerts) else 0
 
 
 def _write(found: Advice, out: Path | None) -> None:
@@ -131,6 +135,7 @@ def show_advice(found: Advice, seeds: int) -> None:
     from securefed._auditing.advice import advised_words as words  # noqa: PLC0415 - heavy, and not needed for --help
     from securefed._auditing.engine.statistics import ENOUGH  # noqa: PLC0415
 
+    show_alerts(found.alerts)
     console.print(f"[bold]What to do about {escape(found.algorithm)} on {escape(found.data)}[/]", highlight=False)
     for number, one in enumerate(words.answers(found), 1):
         say(f"\n{number}. {one.words}", *([f"\n{one.paste}"] if one.paste else []))

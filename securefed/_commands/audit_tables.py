@@ -40,7 +40,7 @@ from securefed._auditing.report.report_words import (
 )
 from securefed._auditing.report.selections import strongest
 from securefed._auditing.report.sureness import lying, runs_sentence, some_fewer
-from securefed._commands.display import console, plain_table, say
+from securefed._commands.display import console, plain_table, say, show_alerts
 
 _LONGEST_REASON = 200
 """Largest number of characters of a reason; `audit.json` holds the whole text."""
@@ -55,8 +55,7 @@ def show_audit(report: AuditResult) -> None:
     # What an attack found in exact sums counts for unprotected messages too, which a server can add: such cells are
     # added where single messages told less, and named below (`added`). The report on disk keeps what was measured.
     report = with_sums(report)
-    for warning in report.settings[AUDIT].get("warnings", ()):
-        console.print(f"[bold yellow]warning[/]: {escape(warning)}", soft_wrap=True, highlight=False)
+    show_alerts(report.alerts)
     for name in report.algorithms:
         if sizes := report.settings[name].get("sizes"):
             head = f"[bold]{escape(short(name))}[/]: {escape(head_text(sizes))}"

@@ -20,6 +20,7 @@ from rich.markup import escape
 from securefed._commands.base import (
     DATA_HELP,
     EXIT_LEAK,
+    FailOnAlerts,
     LabelColumn,
     Names,
     OwnerColumn,
@@ -31,7 +32,7 @@ from securefed._commands.base import (
     parse_settings,
     split,
 )
-from securefed._commands.display import console, errors
+from securefed._commands.display import console, errors, refuse_alerts
 from securefed._commands.progress import progress
 from securefed._extras import check_installed
 
@@ -97,6 +98,7 @@ def audit(
             "did not run on every seed."
         ),
     ] = None,
+    fail_on_alerts: FailOnAlerts = False,
     every_seed: Annotated[
         bool, typer.Option("--every-seed", help="Run secure aggregation and Paillier themselves on every seed.")
     ] = False,
@@ -165,7 +167,8 @@ def audit(
 
         show_audit(report)
         console.print(f"\nReport: [bold]{escape(str(out / 'audit.html'))}[/] (data: {escape(str(out / 'audit.json'))})")
-    return _gate(report, fail_above)
+    code = _gate(report, fail_above)
+    return EXIT_LEAK if fail_on_alerts and refuse_alerts(report.alerts) else code
 
 
 @app.command(

@@ -285,16 +285,6 @@ def test_arguments_out_of_range_are_refused_before_anything_runs() -> None:
             advise("dsgd", **wrong)
 
 
-def test_columns_that_are_not_scaled_are_said_to_be_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    x = np.random.default_rng(0).uniform(0, 1, (120, 3)) * [1.0, 1.0, 1000.0]
-    np.savez(tmp_path / "rows.npz", x=x, y=np.arange(120) % 2)
-    for standardise in (True, False):
-        assert not caplog.text
-        with pytest.raises(ConfigError, match="colluding"):  # before anything runs
-            advise("dsgd", data=str(tmp_path / "rows.npz"), standardise=standardise, colluding=7)
-    assert "the features are not scaled" in caplog.text and "--standardise" in caplog.text
-
-
 def test_audit_and_advice_clip_and_add_noise_in_one_way(rows: Path) -> None:
     """Of the same clients, rows and rounds the audit clips to the norm that the search calls 1."""
     given = {"rows_per_client": 2, "rounds": 3}

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, Self
 
+from securefed._auditing.alerts.alert import Alert
 from securefed._auditing.engine.results import finite_or_none
 from securefed.errors import DataError
 
@@ -170,6 +171,7 @@ class Advice(_Values):
         keep: share of the utility in the clear that a usable setting keeps.
         records: noise that hides single rows of a client, strongest promise first; empty where none was tried.
         records_note: why none was tried, in a sentence; empty otherwise.
+        alerts: what the data themselves open, found before anything ran.
     """
 
     algorithm: str
@@ -183,6 +185,11 @@ class Advice(_Values):
     keep: float = 0.9
     records: tuple[RecordSetting, ...] = ()
     records_note: str = ""
+    alerts: tuple[Alert, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to JSON values; each alert says whether it is personal data."""
+        return super().to_json() | {"alerts": [alert.to_json() for alert in self.alerts]}
 
     @property
     def record(self) -> RecordSetting | None:
@@ -220,6 +227,7 @@ class Advice(_Values):
             "advised": None if values["advised"] is None else Setting.from_json(values["advised"]),
             "sentences": tuple(values["sentences"]),
             "records": tuple(map(RecordSetting.from_json, values.get("records", ()))),
+            "alerts": tuple(map(Alert.from_json, values.get("alerts", ()))),
         }
         return replace(made, **parts)
 

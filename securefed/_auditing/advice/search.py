@@ -10,7 +10,6 @@ anew from the question (`_Question`), which holds names and numbers only.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +25,7 @@ from securefed._auditing.advice.candidates import Candidate, candidates, data_op
 from securefed._auditing.advice.cohorts import COHORTS, CohortUtility, keeps, simulate, usable_from
 from securefed._auditing.advice.record_privacy import record_settings
 from securefed._auditing.advice.trials import Trial, Trials
+from securefed._auditing.alerts import alerts, facts_of
 from securefed._auditing.cases import Prepared, case
 from securefed._auditing.cases.data_splits import HELD_OUT, dealt_rows
 from securefed._auditing.cases.own_setup import OwnSetup, owners_of
@@ -34,10 +34,8 @@ from securefed._auditing.gate.leakage_limits import require_limit
 from securefed._auditing.registered.audited_defenses import distributed_multiplier
 from securefed._hyperparameters import check_choice, check_integer, check_number
 from securefed.datasets._loaders import load
-from securefed.datasets._row_tables import scaling_warning
 from securefed.errors import SecureFedError
 
-_LOG = logging.getLogger(__name__)
 KEEP: Final = 0.9
 """Share of the utility in the clear that a usable setting keeps; the user may name another."""
 COHORT_SEEDS: Final = 10
@@ -115,12 +113,12 @@ def advise(
     check_integer("seeds", seeds, 2)
     check_choice("fineness", fineness, (1, 2))
     source = load(data, owner=owner_column, label=label_column)
-    if not standardise and (text := scaling_warning(source.data)):
-        _LOG.warning(text)
     count = clients if clients is not None else owners_of(source, owner_column) if owner_column else 8
     check_integer("clients", count, 3)
     if rows_per_client is None and not owner_column:
         rows_per_client = dealt_rows(data, source, count)
+    parties = [] if owner_column or rows_per_client is None else [rows_per_client] * count
+    facts = facts_of(source, owner=owner_column, label=label_column, parties=parties, standardised=standardise)
     own = OwnSetup(rows_per_client, rounds, tuple((settings or {}).items()), standardise, owner_column)
     check_integer("colluding", colluding, 0, count - 2)
     if workers is not None:
@@ -136,7 +134,9 @@ def advise(
     if colluding:
         view += f", less the contributions of {colluding} clients that collude with it"
     said = sentences(tried, advised, needed, acceptable, keep, max(cohorts, default=0))
-    return Advice(algorithm, data, acceptable, view, tuple(tried), advised, said, needed, keep, records, none)
+    return Advice(
+        algorithm, data, acceptable, view, tuple(tried), advised, said, needed, keep, records, none, alerts(facts)
+    )
 
 
 def listing(trials: Trials, clients: int, colluding: int = 0, fineness: int = 1) -> tuple[Candidate, ...]:

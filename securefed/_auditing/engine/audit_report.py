@@ -53,7 +53,7 @@ class Report(AuditResult):
     """A whole audit, which prints as a table and is saved as JSON and as a page."""
 
     def __str__(self) -> str:
-        lines = []
+        lines = [f"alert: {alert}" for alert in self.alerts]
         for name in self.algorithms:
             seeds, rounds = self.settings[AUDIT]["seeds"], self.settings[name]["rounds"]
             scale = "1 = exact, 0 = nothing, below 0 worse than a guess"
@@ -77,6 +77,7 @@ class Report(AuditResult):
             "environment": dict(self.environment),
             "settings": {name: dict(values) for name, values in self.settings.items()},
             "seconds": self.seconds,
+            "alerts": [alert.to_json() for alert in self.alerts],
             "cells": [cell.to_json() for cell in self.cells],
             "runs": [{key: finite_or_none(value) for key, value in asdict(fact).items()} for fact in self.facts],
             "missing": [asdict(item) for item in self.missing],

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from securefed._auditing.alerts.alert import Alert
 from securefed._auditing.engine.incomplete_results import Missing
 from securefed._auditing.engine.results import Artifact, Cell, RunFacts
 from securefed.errors import ConfigError
@@ -39,6 +40,7 @@ class AuditResult:
         skipped: what was not run, and why.
         missing: what was asked for and did not run, or ran for some seeds only.
         assumptions: what the attackers are given.
+        alerts: what the data themselves open, found before any attack.
         seconds: wall-clock time of the audit.
         artifacts: secrets and estimates for pictures; they are in the page, and not in the JSON.
     """
@@ -55,6 +57,7 @@ class AuditResult:
     skipped: tuple[str, ...] = ()
     missing: tuple[Missing, ...] = ()
     assumptions: tuple[str, ...] = ()
+    alerts: tuple[Alert, ...] = ()
     seconds: float = 0.0
     artifacts: tuple[Artifact, ...] = ()
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from securefed._auditing.alerts import Alert, alerts, facts_of_clients
 from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_report
 from securefed._auditing.engine.seed_result import SeedResult, gap_sentences
 from securefed._auditing.own.active_attempts import attack_actively
@@ -113,6 +114,7 @@ def audit_algorithm(
         {"data": "the caller's rows", "clients": subject.clients, "seeds": seeds, "acceptable": ACCEPTABLE},
         skipped=(*(reason for result in results for reason in result.skipped), *gap_sentences(results, seeds, "seeds")),
         assumptions=subject.assumptions(),
+        alerts=subject.alerts,
         seconds=time.perf_counter() - began,
     )
 
@@ -133,6 +135,7 @@ class OwnSubject:
         labelled: whether the clients have labels.
         label_counts: whether counts of labels were a secret in some run.
         name: the name of the algorithm; known once a seed has run.
+        alerts: what the rows of the first seed themselves open.
     """
 
     algorithm: Any
@@ -146,6 +149,7 @@ class OwnSubject:
     labelled: bool = False
     label_counts: bool = False
     name: str = ""
+    alerts: tuple[Alert, ...] = ()
     # of an instance: every client's first message, made before the first run, to name failures and to notice an
     # instance that changes itself and could not be replayed
     _rehearsal: Rehearsal | None = None
@@ -170,6 +174,8 @@ class OwnSubject:
         """Run one seed in the clear and attack its views; each gets an equal part of the seconds that are left."""
         data = _datasets(self.draw(seed))
         self.clients, self.labelled = len(data), self.labelled or data[0].y is not None
+        if seed == 0:
+            self.alerts = alerts(facts_of_clients(data))
         method: Any = self.algorithm
         if self.function is None:
             if self._rehearsal is None:

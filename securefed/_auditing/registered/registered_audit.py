@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from securefed import _catalogue as catalogue
+from securefed._auditing.alerts import alerts, facts_of
 from securefed._auditing.cases import case, defaults, every, require_clients
 from securefed._auditing.cases.data_splits import dealt_rows
 from securefed._auditing.cases.own_setup import OwnSetup, owners_of
@@ -32,7 +33,6 @@ from securefed._auditing.registered.registered_subject import RegisteredSubject,
 from securefed._auditing.registered.unfinished_tasks import Unfinished
 from securefed._auditing.report.round_curves import curves_of
 from securefed.datasets._loaders import load
-from securefed.datasets._row_tables import scaling_warning
 from securefed.errors import ConfigError, DataError
 
 CLIENTS: Final = 8
@@ -129,6 +129,9 @@ def audit(
         count = owners_of(source, owner_column) if owner_column else CLIENTS
     if sizes == (None,) and not owner_column and count > 0:
         sizes = (dealt_rows(data, source, count),)
+    held = [size for size in sizes if size is not None]
+    parties = [min(held)] * count if held and not owner_column else []
+    found = alerts(facts_of(source, owner=owner_column, label=label_column, parties=parties, standardised=standardise))
     own = OwnSetup(
         sizes[0] if len(sizes) == 1 else None, rounds, tuple((settings or {}).items()), standardise, owner_column
     )
@@ -155,7 +158,6 @@ def audit(
     unfinished = Unfinished(Path(keep), common) if keep is not None else None
     results: list[SeedResult] = _run(tasks, processes, _audit_seed, progress, unfinished=unfinished)
     rows, unplayed = _membership(tasks, processes, progress) if membership else ([], [])
-    warnings = [text] if not standardise and (text := scaling_warning(source.data)) else []
     missing = [
         Missing(subject.name, defense, "", "", 0, seeds, reason)
         for subject in subjects
@@ -169,7 +171,7 @@ def audit(
         subjects,
         results,
         [name for name in DEFENSES if name in under],
-        shared | {"acceptable": acceptable} | ({"warnings": warnings} if warnings else {}),
+        shared | {"acceptable": acceptable},
         covered=COVERED,
         unfit=unfit,
         command=audit_command(common, algorithms, seeds, clients, sizes, acceptable, membership=membership),
@@ -178,6 +180,7 @@ def audit(
         membership=tuple(rows),
         missing=(*missing, *_missing_membership(unplayed, seeds)),
         skipped=tuple(dict.fromkeys(skipped)),
+        alerts=found,
         seconds=time.perf_counter() - start,
     )
     ran = all(result.facts for result in results)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from markupsafe import Markup
 
+from securefed._auditing.alerts import about_people
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 from securefed._auditing.engine.results import Cell
 from securefed._auditing.report.algorithm_section import section
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _FOLDER = files("securefed._auditing.report")
+_MOST_ALERTS: Final = 5
+"""Alerts on the data that stand open at the top; the others are folded, so that the conclusion is not far below."""
 
 
 def template_page(template: str, styles: Sequence[str], **values: object) -> str:
@@ -88,7 +91,9 @@ def render(report: AuditResult) -> str:
         matrices=matrices(report),
         counts=COUNTS,
         sizes=sizes(report),
-        warnings=shared.get("warnings", ()),
+        alerts=report.alerts,
+        about_people=about_people(report.alerts),
+        most_alerts=_MOST_ALERTS,
         sections=[section(report, name) for name in algorithms],
         tones=list(TONES.items()),
         cores=report.environment["cores"],
