@@ -19,7 +19,7 @@ from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 from securefed._auditing.engine.results import CLIENT, FEDERATION, Cell
 from securefed._auditing.engine.statistics import ENOUGH, EXPOSED, NOT_DETECTED, PARTIAL
 from securefed._auditing.report.actions import actions
-from securefed._auditing.report.algorithm_section import noise_sentence
+from securefed._auditing.report.algorithm_section import noise_sentence, utility_sentence
 from securefed._auditing.report.comparison import GREW, LOST, QUIET, SHRANK, Compared
 from securefed._auditing.report.decision import decision
 from securefed._auditing.report.membership_sentence import ADVERSARIES, by_noise, membership
@@ -73,6 +73,8 @@ def show_audit(report: AuditResult) -> None:
             console.print(f"{escape(where)}: {cell.leakage.mean:.2f} is no finding: {text}", soft_wrap=True)
     if len(report.algorithms) == 1 and (noise := noise_sentence(report, report.algorithms[0])):
         say(noise)
+    if len(report.algorithms) == 1 and (floor := utility_sentence(report, report.algorithms[0])):
+        say(floor)
     for cell in added(report):
         where = f"{short(cell.algorithm)}, {short_defense(cell.defense)}, {cell.view}"
         say(f"{where}: {cell.note}")

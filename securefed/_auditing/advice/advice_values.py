@@ -67,7 +67,8 @@ class Setting(_Values):
         utility_clear: the same without a defence, at the same sizes.
         bytes_up: bytes that one client sends in one round.
         seconds_per_round: wall-clock time of one round of the whole federation in one process.
-        usable: whether the setting keeps enough of `utility_clear` (`Advice.keep`).
+        usable: whether the setting is shown to keep enough of what `utility_clear` exceeds its floor by
+            (`Advice.keep`).
         usable_from: smallest simulated cohort at which the defence keeps enough utility; `None` where none did, or
             where nothing was simulated.
         note: what else the reader must know, in a sentence; empty if nothing.
@@ -78,6 +79,11 @@ class Setting(_Values):
         smallest_rows: training rows of the smallest client; 0 where all have as many.
         smallest_leak: mean leakage of the strongest attack over the runs that attacked a client of so few rows.
         smallest_runs: number of these runs.
+        floor: mean of the best score that needs no federation; NaN where none is known.
+        floor_name: what reaches the floor, in words.
+        model: whether the runs in the clear are shown to exceed the floor; true where none is known.
+        share: share of `utility_clear` - `floor` that the setting keeps; NaN without a model.
+        share_low: lower bound on that share at 95 %, of paired runs; NaN without a model.
     """
 
     algorithm: str
@@ -104,6 +110,11 @@ class Setting(_Values):
     smallest_rows: int = 0
     smallest_leak: float = math.nan
     smallest_runs: int = 0
+    floor: float = math.nan
+    floor_name: str = ""
+    model: bool = True
+    share: float = math.nan
+    share_low: float = math.nan
 
 
 MEASURED: Final = tuple(field.name for field in fields(Setting) if field.type == "float")
@@ -128,11 +139,14 @@ class RecordSetting(_Values):
         utility_clear: the same of the user's algorithm without a defence, at the same sizes.
         bytes_up: bytes that one client sends in one round.
         seconds_per_round: wall-clock time of one round of the whole federation in one process.
-        usable: whether the setting keeps enough of `utility_clear` (`Advice.keep`).
+        usable: as of a `Setting`.
         note: what epsilon does not cover, in a sentence.
         utility_deviation: standard deviation of the utility of a single run; NaN where fewer than two ran.
         changes: what the command sets otherwise than the user did, and why, in a sentence; empty if nothing.
         smallest_rows: training rows of the smallest client; 0 where all have as many.
+        floor: as of a `Setting`.
+        share: as of a `Setting`.
+        share_low: as of a `Setting`.
     """
 
     algorithm: str
@@ -151,6 +165,9 @@ class RecordSetting(_Values):
     utility_deviation: float = math.nan
     changes: str = ""
     smallest_rows: int = 0
+    floor: float = math.nan
+    share: float = math.nan
+    share_low: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -168,10 +185,11 @@ class Advice(_Values):
         sentences: two sentences: what to do, and what it costs.
         clients_needed: where `advised` is `None`, the smallest simulated cohort from which on a setting holds and is
             usable; `None` where none of those simulated is large enough.
-        keep: share of the utility in the clear that a usable setting keeps.
+        keep: share of what the utility in the clear exceeds its floor by that a usable setting keeps.
         records: noise that hides single rows of a client, strongest promise first; empty where none was tried.
         records_note: why none was tried, in a sentence; empty otherwise.
         alerts: what the data themselves open, found before anything ran.
+        measure: what the utility measures, such as "accuracy".
     """
 
     algorithm: str
@@ -186,6 +204,7 @@ class Advice(_Values):
     records: tuple[RecordSetting, ...] = ()
     records_note: str = ""
     alerts: tuple[Alert, ...] = ()
+    measure: str = "utility"
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values; each alert says whether it is personal data."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from securefed._auditing.advice.advice_values import Advice, RecordSetting, Setting
+from securefed._auditing.engine.kept_utility import Kept, floor_sentence
 from securefed._auditing.engine.statistics import PARTIAL_FROM
 
 ALL, NONE, FAILED, UNKNOWN = "all", "none", "failed", "n/a"
@@ -108,7 +109,8 @@ def sentences(
     best = max(holding, key=lambda one: one.utility)
     first = (
         f"With {best.clients} clients {len(holding)} of {len(tried)} settings keep the leak at {acceptable:g} or less, "
-        f"but none keeps {keep:.0%} of the utility: the best, {best.defense}, has {best.utility:.3f}{_scatter(best)} "
+        f"but none is shown to keep {keep:.0%} of {_what_is_kept(best)}: the best, {best.defense}, has "
+        f"{best.utility:.3f}{_scatter(best)} "
         f"where messages in the clear reach {best.utility_clear:.3f}."
     )
     if needed is not None:
@@ -117,6 +119,33 @@ def sentences(
     if not largest:
         return first, "Larger cohorts, in which noise costs less, were not simulated."
     return first, f"No cohort of up to {largest} clients that was simulated makes one usable."
+
+
+def no_model_sentences(first: Setting, measure: str) -> tuple[str, str]:
+    """Say that there is no model to protect, where runs in the clear do not exceed the floor of their utility.
+
+    Args:
+        first: the setting without a defence, with its floor.
+        measure: what the utility measures.
+    """
+    return (
+        floor_sentence(measure, first.utility_clear, Kept(first.floor, first.floor_name, model=False)),
+        "So no setting is advised: do not train for this. More rows, more rounds or other settings may give a model "
+        "that is worth protecting; then ask again.",
+    )
+
+
+def _what_is_kept(one: Setting | RecordSetting) -> str:
+    """Say of what a usable setting keeps its share."""
+    return "the utility" if math.isnan(one.floor) else f"what the model adds to its floor of {one.floor:.3f}"
+
+
+def _kept(one: Setting | RecordSetting) -> str:
+    """Say what share of the utility above its floor is kept; empty where no floor is known."""
+    if math.isnan(one.share):
+        return ""
+    low = f" (at least {max(one.share_low, 0.0):.0%})" if math.isfinite(one.share_low) else ""
+    return f", {one.share:.0%}{low} of {_what_is_kept(one)}"
 
 
 def nearest_sentence(advice: Advice) -> str:
@@ -128,13 +157,13 @@ def nearest_sentence(advice: Advice) -> str:
     said += f"a leak of up to {one.leak_upper:.2f} is not excluded"
     if not one.detectable <= advice.acceptable:
         said += f", and {_missed(one)}"
-    said += f"; its utility is {one.utility:.3f}{_scatter(one)}, {one.utility_clear:.3f} in the clear."
+    said += f"; its utility is {one.utility:.3f}{_scatter(one)}, {one.utility_clear:.3f} in the clear{_kept(one)}."
     larger = [s for s in advice.tried if s.usable_from is not None and s.epsilon is not None]
     if larger and not any(s.holds for s in advice.tried):
         first = min(larger, key=lambda s: (s.usable_from or 0, s.epsilon or 0.0, s.rounds))
         said += (
             f" From {first.usable_from} clients on, noise of epsilon {first.epsilon:g} in {first.rounds} "
-            f"round{'s' * (first.rounds != 1)} keeps {advice.keep:.0%} of the utility{_simulation(first)}; "
+            f"round{'s' * (first.rounds != 1)} keeps {advice.keep:.0%} of {_what_is_kept(first)}{_simulation(first)}; "
             "its leak there was not measured."
         )
     return said
@@ -167,7 +196,8 @@ def record_sentence(advice: Advice) -> str:
         return (
             "If it is enough to hide each single row (a patient) and not a whole client: use "
             f"{one.algorithm} with epsilon {one.epsilon:g} (delta {one.delta:g}) for a row. Its utility is "
-            f"{one.utility:.3f}{_scatter(one)}, {kept} in the clear. An attacker who knows all other rows and sees "
+            f"{one.utility:.3f}{_scatter(one)}, {kept} in the clear{_kept(one)}. An attacker who knows all "
+            "other rows and sees "
             "every message then tells whether a row was there in at most "
             f"{_of_100(one.guess)} of 100 cases; a coin is right in 50. What a client's rows "
             "have in common is not hidden. The table of single rows has the other epsilons."
@@ -177,9 +207,9 @@ def record_sentence(advice: Advice) -> str:
     best = max(advice.records, key=lambda one: one.utility)
     tried = ", ".join(f"{one.epsilon:g}" for one in advice.records)
     return (
-        f"Noise that hides single rows, at epsilon {tried} for a row, does not keep {advice.keep:.0%} of the utility "
-        f"either: the best has {best.utility:.3f}, {best.utility_clear:.3f} in the clear. More rows a client, or fewer "
-        "rounds and local steps, need less noise."
+        f"Noise that hides single rows, at epsilon {tried} for a row, does not keep {advice.keep:.0%} of "
+        f"{_what_is_kept(best)} either: the best has {best.utility:.3f}, {best.utility_clear:.3f} in the clear. More "
+        "rows a client, or fewer rounds and local steps, need less noise."
     )
 
 
@@ -207,6 +237,8 @@ def answers(advice: Advice) -> list[AdvisedAnswer]:
     Of equal ones that of higher utility comes first. Then follow why no setting is advised, where none is, and the
     setting that comes nearest.
     """
+    if not any(one.model for one in advice.tried if not math.isnan(one.utility)) and advice.advised is None:
+        return [AdvisedAnswer(" ".join(advice.sentences), None)]  # no model: nothing is nearest to a good setting
     main = AdvisedAnswer(" ".join((*advice.sentences, smallest_sentence(advice.advised))).strip(), advice.advised)
     hidden = advice.record  # noise that hides single rows
     parts = record_sentence(advice), smallest_sentence(hidden), hidden.changes if hidden else ""
@@ -287,6 +319,7 @@ def _costs(advised: Setting, tried: Sequence[Setting]) -> str:
     lost = advised.utility_clear - advised.utility
     utility = f"The utility is {advised.utility:.3f}{_scatter(advised)}"
     utility += f", {lost:.3f} less than in the clear" if round(lost, 3) > 0 else ", no less than in the clear"
+    utility += _kept(advised)
     plain = tried[0]
     times = f" ({advised.bytes_up / plain.bytes_up:.1f} times)" if plain.bytes_up > 0 else ""
     return (

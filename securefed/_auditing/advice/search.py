@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from securefed._auditing.advice.advice_values import LEAST_ACCEPTABLE, MEASURED, Advice, RecordSetting, Setting
-from securefed._auditing.advice.advised_words import sentences
+from securefed._auditing.advice.advised_words import no_model_sentences, sentences
 from securefed._auditing.advice.candidates import Candidate, candidates, data_options, paste
 from securefed._auditing.advice.cohorts import COHORTS, CohortUtility, keeps, simulate, usable_from
 from securefed._auditing.advice.record_privacy import record_settings
@@ -29,6 +29,7 @@ from securefed._auditing.alerts import alerts, facts_of
 from securefed._auditing.cases import Prepared, case
 from securefed._auditing.cases.data_splits import HELD_OUT, dealt_rows
 from securefed._auditing.cases.own_setup import OwnSetup, owners_of
+from securefed._auditing.engine.kept_utility import kept
 from securefed._auditing.engine.worker_processes import run_all
 from securefed._auditing.gate.leakage_limits import require_limit
 from securefed._auditing.registered.audited_defenses import distributed_multiplier
@@ -98,7 +99,7 @@ def advise(
         cohorts: numbers of clients at which the utility under noise is simulated.
         workers: processes that try settings; `None` for one on each core. A script that asks for more than one calls
             this under `if __name__ == "__main__":`, as everything that starts processes.
-        progress: called after every setting.
+        progress: called before the first setting and after every one.
 
     Returns:
         The settings that were tried, the one to use if there is one, and two sentences.
@@ -127,6 +128,7 @@ def advise(
         algorithm, data, owner_column, label_column, own, delta, count, colluding, fineness, seeds, acceptable, keep,
         tuple(cohorts),
     )  # fmt: skip
+    found, measure = alerts(facts), _search_of(question).measure
     tried, (records, none) = _try_all(question, workers or os.cpu_count() or 1, progress)
     advised = _best(tried)
     needed = None if advised is not None else _needed(tried)
@@ -134,9 +136,11 @@ def advise(
     if colluding:
         view += f", less the contributions of {colluding} clients that collude with it"
     said = sentences(tried, advised, needed, acceptable, keep, max(cohorts, default=0))
-    return Advice(
-        algorithm, data, acceptable, view, tuple(tried), advised, said, needed, keep, records, none, alerts(facts)
-    )
+    if advised is None and needed is None and not any(one.model for one in tried if math.isfinite(one.utility)):
+        nothing = no_model_sentences(tried[0], measure)
+        said = nothing if any(one.holds for one in tried) else (said[0], nothing[0])
+    shared = algorithm, data, acceptable, view, tuple(tried), advised, said, needed
+    return Advice(*shared, keep, records, none, found, measure)
 
 
 def listing(trials: Trials, clients: int, colluding: int = 0, fineness: int = 1) -> tuple[Candidate, ...]:
@@ -193,13 +197,13 @@ def _try(task: tuple[_Question, int]) -> Setting | _Records:
 
 
 def _try_all(question: _Question, workers: int, progress: Progress | None) -> tuple[list[Setting], _Records]:
-    """Try every candidate, and the settings that hide single rows; these first, since they take longest.
+    """Try every candidate, the simplest first, and then the settings that hide single rows, which take longest.
 
     Returns:
         The candidates' settings in the order of the list, and the others.
     """
     count = len(_search_of(question).listed)
-    tasks = [(question, number) for number in (_RECORDS, *range(count))]
+    tasks = [(question, number) for number in (*range(count), _RECORDS)]
     found: dict[int, Setting] = {}
     records: list[_Records] = []
 
@@ -212,6 +216,8 @@ def _try_all(question: _Question, workers: int, progress: Progress | None) -> tu
         if progress is not None:
             progress(len(found) + len(records), len(tasks), words)
 
+    if progress is not None:
+        progress(0, len(tasks), "the first setting runs")
     run_all(tasks, workers, _try, finished)
     _built.clear()
     return [found[number] for number in range(count)], records[0]
@@ -232,6 +238,11 @@ class _Search:
         asked = question.data, question.owner_column, question.label_column, question.own.standardise
         self._options = data_options(*asked)  # names the data in the commands to paste
 
+    @property
+    def measure(self) -> str:
+        """What the utility measures."""
+        return self._trials.case.utility_name
+
     def records(self) -> _Records:
         """Price noise that hides single rows."""
         question = self._question
@@ -245,7 +256,8 @@ class _Search:
             prepared = trials.prepare(candidate, 0)
             norm = trials.norm(candidate) if candidate.epsilon is not None else case.clip
             trial = trials.run(candidate, self._seeds, question.acceptable)
-            clear = trials.clear_utility(candidate, case.rounds, self._seeds)
+            in_the_clear = trials.clear_utilities(candidate, case.rounds, self._seeds)
+            beside = kept(trial.utilities, in_the_clear, trials.floors(candidate, self._seeds))
             upload, seconds = trials.cost(candidate) if not trial.failure else (math.nan, math.nan)
         except SecureFedError as error:
             return _unmeasured(case.name, candidate, str(error))
@@ -256,8 +268,11 @@ class _Search:
                 candidate.clients, candidate.threshold, candidate.colluding,
             )  # fmt: skip
         utility = float(np.mean(trial.utilities)) if trial.utilities else math.nan
-        usable = keeps(utility, clear, question.keep) and not trial.failure
-        cohort = None if usable or candidate.epsilon is None else self._usable_from(candidate, norm)
+        clear = float(np.mean(in_the_clear))
+        known = not math.isnan(beside.floor)
+        enough = beside.keeps(question.keep) if known else keeps(utility, clear, question.keep)
+        usable = enough and not trial.failure
+        cohort = None if usable or candidate.epsilon is None or not beside.model else self._usable_from(candidate, norm)
         (smallest_leak, smallest_runs), smallest = trial.of_smallest, prepared.smallest
         upper, detectable = trial.upper(len(self.listed)), trial.detectable(len(self.listed))
         return Setting(
@@ -285,6 +300,11 @@ class _Search:
             smallest_rows=smallest,
             smallest_leak=smallest_leak,
             smallest_runs=smallest_runs,
+            floor=beside.floor,
+            floor_name=beside.name,
+            model=beside.model,
+            share=beside.share,
+            share_low=beside.low,
         )
 
     def _usable_from(self, candidate: Candidate, norm: float) -> CohortUtility | None:

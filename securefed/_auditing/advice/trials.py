@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from securefed import _catalogue as catalogue
 from securefed._auditing.advice.candidates import Candidate
 from securefed._auditing.cases import Case, Prepared
 from securefed._auditing.cases.own_setup import OwnSetup
+from securefed._auditing.cases.utility_floors import floors, for_these_classes
 from securefed._auditing.engine.explained_messages import explains, precision
 from securefed._auditing.engine.results import CLIENT
 from securefed._auditing.engine.statistics import PARTIAL_FROM, POWER, RECONSTRUCTED, SIGHTED
@@ -152,10 +153,11 @@ class Trials:
     """
 
     def __init__(self, case: Case, own: OwnSetup, source: LoadedDataset, delta: float) -> None:
-        self.case, self.own, self.source, self.delta = case, own, source, delta
+        self.case, self.own, self.source, self.delta = for_these_classes(case, source.data), own, source, delta
         # left out: attacks that pose the same problem as another one, and solve it less often
         self._attacks = [name for name in catalogue.attacks.names if name not in WEAKER_FITS]
         self._clear: dict[tuple[int, int | None, int, int], Result] = {}
+        self._floors: dict[tuple[int, int | None, int], Mapping[str, float]] = {}
 
     def of(self, case: Case) -> Trials:
         """Return trials of another algorithm on the same data."""
@@ -211,8 +213,8 @@ class Trials:
         masking = secure_aggregation(threshold=candidate.threshold)
         return chain(masking) if candidate.ring is None else chain(rounding, masking)
 
-    def clear_utility(self, candidate: Candidate, rounds: int, seeds: Sequence[int]) -> float:
-        """Return the mean utility over seeds without a defence, with the clients and rows of a setting.
+    def clear_utilities(self, candidate: Candidate, rounds: int, seeds: Sequence[int]) -> list[float]:
+        """Return the utilities without a defence, one a seed, with the clients and rows of a setting.
 
         Args:
             candidate: the setting.
@@ -220,7 +222,15 @@ class Trials:
             seeds: the seeds of the runs.
         """
         plain = replace(candidate, rounds=rounds)
-        return float(np.mean([self._utility(self._in_the_clear(plain, s), plain, s) for s in seeds]))
+        return [self._utility(self._in_the_clear(plain, s), plain, s) for s in seeds]
+
+    def floors(self, candidate: Candidate, seeds: Sequence[int]) -> list[Mapping[str, float]]:
+        """Return the floors of the utility, by their names, one mapping a seed, with the rows of a setting."""
+        for seed in seeds:
+            if (candidate.clients, candidate.rows, seed) not in self._floors:
+                sized, prepared = self.sized(candidate.rows), self.prepare(candidate, seed)
+                self._floors[candidate.clients, candidate.rows, seed] = floors(sized, prepared, seed)
+        return [self._floors[candidate.clients, candidate.rows, seed] for seed in seeds]
 
     def cost(self, candidate: Candidate) -> tuple[float, float]:
         """Measure, in two rounds of the defence itself, bytes that a client sends in a round and seconds of a round."""

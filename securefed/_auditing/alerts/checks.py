@@ -147,8 +147,12 @@ def _classes(classes: Any, label: str, fewest: int) -> Iterator[_Found]:
 
 def is_minority(counts: Any) -> bool:
     """Return whether the smallest of some classes is a minority, by the number of rows of each."""
-    least, rows = int(np.min(counts)), int(np.sum(counts))
-    return least < MINORITY_ROWS or least < rows * min(MINORITY_SHARE, 0.5 / len(counts))
+    return int(np.min(counts)) < MINORITY_ROWS or imbalanced(counts)
+
+
+def imbalanced(counts: Any) -> bool:
+    """Return whether the smallest of some classes has so small a share of the rows that accuracy says little."""
+    return len(counts) > 1 and int(np.min(counts)) < int(np.sum(counts)) * min(MINORITY_SHARE, 0.5 / len(counts))
 
 
 def _grouped(found: Sequence[_Found]) -> Iterator[Alert]:

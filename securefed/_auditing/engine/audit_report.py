@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 from securefed._auditing.engine.audit_result import AUDIT, FORMAT, AuditResult, rows_cut
 from securefed._auditing.engine.gathering import gather
 from securefed._auditing.engine.incomplete_results import missing
+from securefed._auditing.engine.kept_utility import utilities
 from securefed._auditing.engine.results import finite_or_none
 from securefed._auditing.engine.seed_result import SeedResult
 from securefed._persistence.file_errors import storage_errors
@@ -78,6 +79,7 @@ class Report(AuditResult):
             "settings": {name: dict(values) for name, values in self.settings.items()},
             "seconds": self.seconds,
             "alerts": [alert.to_json() for alert in self.alerts],
+            "utilities": {name: finite_or_none(asdict(found)) for name, found in self.utilities.items()},
             "cells": [cell.to_json() for cell in self.cells],
             "runs": [{key: finite_or_none(value) for key, value in asdict(fact).items()} for fact in self.facts],
             "missing": [asdict(item) for item in self.missing],
@@ -138,6 +140,7 @@ def make_report(
         cells=tuple(gather(attempts, facts, covered, shared["seeds"])),
         facts=tuple(facts),
         artifacts=tuple(artifact for result in results for artifact in result.artifacts),
+        utilities=utilities(names, facts, [one for result in results for one in result.floors]),
         missing=missing(names, defenses, shared["seeds"], attempts, gaps, unfit) + more.pop("missing", ()),
         **more,
     )

@@ -6,11 +6,12 @@ An audit returns them as a `Report` (`audit_report`), which can also be printed 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from securefed._auditing.alerts.alert import Alert
 from securefed._auditing.engine.incomplete_results import Missing
+from securefed._auditing.engine.kept_utility import AlgorithmUtility
 from securefed._auditing.engine.results import Artifact, Cell, RunFacts
 from securefed.errors import ConfigError
 
@@ -41,6 +42,7 @@ class AuditResult:
         missing: what was asked for and did not run, or ran for some seeds only.
         assumptions: what the attackers are given.
         alerts: what the data themselves open, found before any attack.
+        utilities: by algorithm, what of its utility above the floor each defence keeps (`kept_utility`).
         seconds: wall-clock time of the audit.
         artifacts: secrets and estimates for pictures; they are in the page, and not in the JSON.
     """
@@ -58,6 +60,7 @@ class AuditResult:
     missing: tuple[Missing, ...] = ()
     assumptions: tuple[str, ...] = ()
     alerts: tuple[Alert, ...] = ()
+    utilities: Mapping[str, AlgorithmUtility] = field(default_factory=dict)
     seconds: float = 0.0
     artifacts: tuple[Artifact, ...] = ()
 

@@ -8,7 +8,7 @@ null, which is the same attack on messages that say nothing. A gap is something 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -157,6 +157,21 @@ class Tradeoff:
     utility: float
 
 
+@dataclass(frozen=True)
+class SeedFloors:
+    """Floors of the utility of one algorithm on the data of one seed.
+
+    Attributes:
+        algorithm: its name.
+        seed: the seed of the run.
+        floors: by what reaches it, in words, a score that needs no federation (`cases.utility_floors`).
+    """
+
+    algorithm: str
+    seed: int
+    floors: Mapping[str, float]
+
+
 @dataclass
 class SeedResult:
     """All results of one seed of one algorithm.
@@ -169,6 +184,7 @@ class SeedResult:
         traces: errors of the attacks on the first rounds.
         tradeoffs: leakage and utility at several epsilons.
         gaps: what was to run and did not, for the gate.
+        floors: floors of the utility.
     """
 
     attempts: list[Attempt] = field(default_factory=list)
@@ -178,6 +194,7 @@ class SeedResult:
     traces: list[Trace] = field(default_factory=list)
     tradeoffs: list[Tradeoff] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
+    floors: list[SeedFloors] = field(default_factory=list)
 
     def leave_out(self, place: Place, attack: str, reason: str) -> None:
         """Note that an attack did not run, and why."""
