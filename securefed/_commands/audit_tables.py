@@ -40,6 +40,7 @@ from securefed._auditing.report.report_words import (
 )
 from securefed._auditing.report.selections import strongest
 from securefed._auditing.report.sureness import lying, runs_sentence, some_fewer
+from securefed._auditing.report.smallest_client import smallest_lines, with_smallest
 from securefed._commands.display import console, plain_table, say, show_alerts
 
 _LONGEST_REASON = 200
@@ -90,8 +91,11 @@ def show_audit(report: AuditResult) -> None:
     if report.membership:
         console.print()
         _show_membership(report)
-    console.print(f"\n[bold]{escape(decision(report))}[/]", soft_wrap=True, highlight=False)
-    _show_next(report)
+    if lines := smallest_lines(report):
+        say("", " ".join(lines))
+    told = with_smallest(report)
+    console.print(f"\n[bold]{escape(decision(told))}[/]", soft_wrap=True, highlight=False)
+    _show_next(told)
 
 
 def _leak_table(

@@ -271,8 +271,11 @@ def _gate(report: Report, limit: float | None) -> int:
         return 0
     from securefed._auditing.gate.leakage_limits import reasons  # noqa: PLC0415 - heavy, and not needed for --help
 
+    from securefed._auditing.report.smallest_client import with_smallest  # noqa: PLC0415 - likewise
+
     above = f"above {limit:g}"
-    return _refuse((above if r.kind == "above" else r.kind, r.where, r.said) for r in reasons(report, limit))
+    found = reasons(with_smallest(report), limit)
+    return _refuse((above if r.kind == "above" else r.kind, r.where, r.said) for r in found)
 
 
 def _refuse(reasons: Iterable[tuple[str, str, str]]) -> int:

@@ -25,6 +25,21 @@ there only if clients were cut for lack of time."""
 
 
 @dataclass(frozen=True)
+class SmallestClient:
+    """One attack on one secret of the client with fewest rows, over all runs.
+
+    Attributes:
+        least: fewest rows that it had in a run.
+        most: most rows that it had in a run; owners drawn anew for every run differ.
+        cell: the results.
+    """
+
+    least: int
+    most: int
+    cell: Cell
+
+
+@dataclass(frozen=True)
 class AuditResult:
     """What an audit measured, with what it ran.
 
@@ -42,6 +57,7 @@ class AuditResult:
         missing: what was asked for and did not run, or ran for some seeds only.
         assumptions: what the attackers are given.
         alerts: what the data themselves open, found before any attack.
+        smallest: the cells of the client with fewest rows, over all runs; empty where clients have about as many.
         utilities: by algorithm, what of its utility above the floor each defence keeps (`kept_utility`).
         seconds: wall-clock time of the audit.
         artifacts: secrets and estimates for pictures; they are in the page, and not in the JSON.
@@ -60,6 +76,7 @@ class AuditResult:
     missing: tuple[Missing, ...] = ()
     assumptions: tuple[str, ...] = ()
     alerts: tuple[Alert, ...] = ()
+    smallest: tuple[SmallestClient, ...] = ()
     utilities: Mapping[str, AlgorithmUtility] = field(default_factory=dict)
     seconds: float = 0.0
     artifacts: tuple[Artifact, ...] = ()

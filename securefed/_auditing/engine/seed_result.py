@@ -172,6 +172,17 @@ class SeedFloors:
     floors: Mapping[str, float]
 
 
+@dataclass(frozen=True)
+class SmallestAttempt(Attempt):
+    """One attack on the smallest client of one run.
+
+    Attributes:
+        rows: number of its rows.
+    """
+
+    rows: int = 0
+
+
 @dataclass
 class SeedResult:
     """All results of one seed of one algorithm.
@@ -185,6 +196,7 @@ class SeedResult:
         tradeoffs: leakage and utility at several epsilons.
         gaps: what was to run and did not, for the gate.
         floors: floors of the utility.
+        smallest: attacks on the client with fewest rows, where clients differ in their rows.
     """
 
     attempts: list[Attempt] = field(default_factory=list)
@@ -195,6 +207,7 @@ class SeedResult:
     tradeoffs: list[Tradeoff] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     floors: list[SeedFloors] = field(default_factory=list)
+    smallest: list[SmallestAttempt] = field(default_factory=list)
 
     def leave_out(self, place: Place, attack: str, reason: str) -> None:
         """Note that an attack did not run, and why."""

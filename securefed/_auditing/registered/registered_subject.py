@@ -27,6 +27,7 @@ from securefed._auditing.registered.audited_defenses import (
     noise_words,
 )
 from securefed._auditing.registered.seed_run import SeedRun
+from securefed._auditing.registered.smallest_client import attack_smallest
 from securefed._runtime.federation import Federation
 from securefed.defenses._chain import chain
 from securefed.errors import SecureFedError
@@ -97,6 +98,7 @@ class RegisteredSubject:
         """
         case, prepared = self.case, self.prepare(seed)
         result = SeedRun(self.name, case, self.settings, prepared, seed, first=seed == 0).run()
+        result.smallest += attack_smallest(self.name, case, self.settings, prepared, seed, result)
         result.floors.append(SeedFloors(self.name, seed, floors(case, prepared, seed)))
         return result
 

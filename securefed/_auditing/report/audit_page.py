@@ -37,6 +37,7 @@ from securefed._auditing.report.report_words import (
     style,
     times,
 )
+from securefed._auditing.report.smallest_client import smallest_lines, with_smallest
 from securefed._extras import needed_for
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ def render(report: AuditResult) -> str:
         "report.html.j2",
         ["report.css"],
         title=f"{shared['data']}, {shared['clients']} clients",
-        first=first_screen(report),
+        first=first_screen(with_smallest(report)),
+        smallest=smallest_lines(report),
         matrices=matrices(report),
         counts=COUNTS,
         sizes=sizes(report),
