@@ -39,8 +39,8 @@ from securefed._auditing.report.report_words import (
     short_defense,
 )
 from securefed._auditing.report.selections import strongest
-from securefed._auditing.report.sureness import lying, runs_sentence, some_fewer
 from securefed._auditing.report.smallest_client import smallest_lines, with_smallest
+from securefed._auditing.report.sureness import lying, runs_sentence, some_fewer
 from securefed._commands.display import console, plain_table, say, show_alerts
 
 _LONGEST_REASON = 200

@@ -270,7 +270,6 @@ def _gate(report: Report, limit: float | None) -> int:
     if limit is None:
         return 0
     from securefed._auditing.gate.leakage_limits import reasons  # noqa: PLC0415 - heavy, and not needed for --help
-
     from securefed._auditing.report.smallest_client import with_smallest  # noqa: PLC0415 - likewise
 
     above = f"above {limit:g}"

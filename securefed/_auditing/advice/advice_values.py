@@ -61,7 +61,8 @@ class Setting(_Values):
             intervals, 95 % for all settings of the search together.
         detectable: smallest mean leak that at least one attack would most likely have noticed; it says nothing of leaks
             that these attacks cannot find. NaN where that is not known.
-        holds: whether `leak_upper` and `detectable` are at most the acceptable leak.
+        holds: whether `leak_upper` and `detectable` are at most the acceptable leak, and the same figures of the
+            smallest client too.
         epsilon: promise of differential privacy for one client over all rounds against the server; `None` without.
         utility: mean score of the final model on held-out rows; higher is better.
         utility_clear: the same without a defence, at the same sizes.
@@ -77,8 +78,9 @@ class Setting(_Values):
         simulated: on what data the cohort `usable_from` was simulated, and the utilities that it reached, in words;
             empty where that is `None`.
         smallest_rows: training rows of the smallest client; 0 where all have as many.
-        smallest_leak: mean leakage of the strongest attack over the runs that attacked a client of so few rows.
+        smallest_leak: mean leakage of the strongest attack on the client of fewest rows, over all runs.
         smallest_runs: number of these runs.
+        smallest_upper: as `leak_upper`, of that client; NaN where all have about as many rows.
         floor: mean of the best score that needs no federation; NaN where none is known.
         floor_name: what reaches the floor, in words.
         model: whether the runs in the clear are shown to exceed the floor; true where none is known.
@@ -110,6 +112,7 @@ class Setting(_Values):
     smallest_rows: int = 0
     smallest_leak: float = math.nan
     smallest_runs: int = 0
+    smallest_upper: float = math.nan
     floor: float = math.nan
     floor_name: str = ""
     model: bool = True

@@ -267,13 +267,16 @@ def smallest_sentence(one: Setting | RecordSetting | None) -> str:
         )
     promise = f" Epsilon {one.epsilon:g} holds for it as for every client." if one.epsilon is not None else ""
     if not one.smallest_runs or math.isnan(one.smallest_leak):
-        return f"The smallest client ({rows}) was not attacked in a run of its own.{promise}"
+        return f"No attack applied to the smallest client ({rows}), so that nothing is known of its leak.{promise}"
     times = "1 run" if one.smallest_runs == 1 else f"{one.smallest_runs} runs"
     leak = leak_words(replace(one, leak=one.smallest_leak))[0]
     if leak == FAILED:
         said = f"On the smallest client ({rows}, {times}) the attacks failed, so that nothing is known of its leak."
         return f"{said}{promise}"
-    return f"Of the smallest client ({rows}, {times}) a leak of {leak} was measured.{promise}"
+    bound = (
+        "" if math.isnan(one.smallest_upper) else f", {min(one.smallest_upper, 1.0):.2f} at most with 95 % confidence"
+    )
+    return f"Of the smallest client ({rows}, {times}) a leak of {leak} was measured{bound}.{promise}"
 
 
 def _of_100(chance: float) -> int:

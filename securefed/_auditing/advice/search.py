@@ -33,6 +33,7 @@ from securefed._auditing.engine.kept_utility import kept
 from securefed._auditing.engine.worker_processes import run_all
 from securefed._auditing.gate.leakage_limits import require_limit
 from securefed._auditing.registered.audited_defenses import distributed_multiplier
+from securefed._auditing.registered.smallest_client import smallest_client
 from securefed._hyperparameters import check_choice, check_integer, check_number
 from securefed.datasets._loaders import load
 from securefed.errors import SecureFedError
@@ -273,8 +274,12 @@ class _Search:
         enough = beside.keeps(question.keep) if known else keeps(utility, clear, question.keep)
         usable = enough and not trial.failure
         cohort = None if usable or candidate.epsilon is None or not beside.model else self._usable_from(candidate, norm)
-        (smallest_leak, smallest_runs), smallest = trial.of_smallest, prepared.smallest
         upper, detectable = trial.upper(len(self.listed)), trial.detectable(len(self.listed))
+        small, few = trial.of_smallest, smallest_client(prepared.public.rows) is not None
+        small_upper = small.upper(len(self.listed)) if few else math.nan
+        held = upper <= question.acceptable and detectable <= question.acceptable
+        if few:
+            held &= small_upper <= question.acceptable and small.detectable(len(self.listed)) <= question.acceptable
         return Setting(
             algorithm=case.name,
             defense=candidate.words(norm),
@@ -285,7 +290,7 @@ class _Search:
             leak=trial.mean,
             leak_upper=upper,
             detectable=detectable,
-            holds=upper <= question.acceptable and detectable <= question.acceptable,
+            holds=held,
             epsilon=candidate.epsilon,
             utility=utility,
             utility_clear=clear,
@@ -297,9 +302,10 @@ class _Search:
             delta=None if candidate.epsilon is None else trials.delta,
             utility_deviation=float(np.std(trial.utilities, ddof=1)) if len(trial.utilities) > 1 else math.nan,
             simulated="" if cohort is None else _simulated(cohort, prepared, candidate),
-            smallest_rows=smallest,
-            smallest_leak=smallest_leak,
-            smallest_runs=smallest_runs,
+            smallest_rows=prepared.smallest if few else 0,
+            smallest_leak=small.mean,
+            smallest_runs=max(map(len, small.leaks.values()), default=0),
+            smallest_upper=small_upper,
             floor=beside.floor,
             floor_name=beside.name,
             model=beside.model,

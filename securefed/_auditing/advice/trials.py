@@ -17,8 +17,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 from scipy.special import stdtrit
@@ -34,6 +34,8 @@ from securefed._auditing.engine.statistics import PARTIAL_FROM, POWER, RECONSTRU
 from securefed._auditing.registered.attacker import WEAKER_FITS, Attacker
 from securefed._auditing.registered.audited_defenses import PLAIN, clipping_norm, distributed
 from securefed._auditing.registered.scoring import assess
+from securefed._auditing.registered.smallest_client import smallest_client
+from securefed._messages import ClientId
 from securefed._runtime.federation import Federation
 from securefed._runtime.server import Result
 from securefed.attacks import views
@@ -68,7 +70,9 @@ class Trial:
         utilities: the utilities of the final models, one a seed.
         failure: why the setting could not run; empty if it ran.
         asked: number of seeds that were to run.
-        smallest: by seed, whether the attacked client was smaller than others and none was smaller.
+        smallest: by attack and seed, leakage of the client with fewest rows, attacked in every run; empty where all
+            clients have about as many.
+        smallest_explained: as `explained`, of these attacks.
     """
 
     leaks: dict[str, tuple[float, ...]]
@@ -76,14 +80,13 @@ class Trial:
     utilities: tuple[float, ...]
     failure: str = ""
     asked: int = 0
-    smallest: tuple[bool, ...] = ()
+    smallest: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    smallest_explained: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def of_smallest(self) -> tuple[float, int]:
-        """Mean leakage of the worst attack over the runs that attacked the smallest client, and their number."""
-        runs = [number for number, small in enumerate(self.smallest) if small]
-        complete = [values for values in self.leaks.values() if len(values) == len(self.smallest)]
-        return max((_mean([one[run] for run in runs]) for one in complete if runs), default=math.nan), len(runs)
+    def of_smallest(self) -> Trial:
+        """The same trial of the smallest client."""
+        return replace(self, leaks=dict(self.smallest), explained=dict(self.smallest_explained))
 
     @property
     def mean(self) -> float:
@@ -139,6 +142,35 @@ def _width(values: Sequence[float], settings: int) -> float:
 def _noise(values: Sequence[float]) -> float:
     """Return the scatter of a mean that its power has to allow for: .84 standard errors."""
     return POWER * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+
+
+_Scored = tuple[str, float, bool | None]
+"""An attack, the leakage that it reached, and whether its estimate explains the messages; `None` if it cannot tell."""
+
+
+@dataclass
+class _Leaks:
+    """Leakages of one client, collected run by run.
+
+    Attributes:
+        leaks: by attack, one a run; 0 for an estimate too large for a float.
+        explained: by attack, whether it explained the messages, one a run where it can tell.
+    """
+
+    leaks: dict[str, list[float]] = field(default_factory=dict)
+    explained: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, scored: Sequence[_Scored]) -> None:
+        """Add the attacks of one run."""
+        for name, leak, fits in scored:
+            self.leaks.setdefault(name, []).append(leak if math.isfinite(leak) else 0.0)
+            if fits is not None:
+                self.explained.setdefault(name, []).append(float(fits))
+
+    def by_attack(self) -> tuple[dict[str, tuple[float, ...]], dict[str, float]]:
+        """Return leakages, and shares of explained runs."""
+        complete = {name: tuple(values) for name, values in self.leaks.items()}
+        return complete, {name: float(np.mean(values)) for name, values in self.explained.items()}
 
 
 class Trials:
@@ -254,27 +286,24 @@ class Trials:
         Returns:
             Leakages and utilities; a run that is refused or diverges ends the trial, which says why.
         """
-        leaks: dict[str, list[float]] = {}
-        explained: dict[str, list[float]] = {}
+        found, smallest = _Leaks(), _Leaks()
         utilities: list[float] = []
-        small: list[bool] = []
         try:
             for done, seed in enumerate(seeds, 1):
                 result = self._result(candidate, seed)
                 utilities.append(self._utility(result, candidate, seed))
-                prepared = self.prepare(candidate, seed)
-                small.append(prepared.public.rows[TARGET] == prepared.smallest)
-                for name, leak, fits in self._attacked(candidate, result, seed):
-                    leaks.setdefault(name, []).append(leak if math.isfinite(leak) else 0.0)
-                    if fits is not None:
-                        explained.setdefault(name, []).append(float(fits))
-                if done == _HOPELESS and any(min(values) > acceptable for values in leaks.values()):
+                attacked = self._attacked(candidate, result, seed, TARGET)
+                found.add(attacked)
+                small = smallest_client(self.prepare(candidate, seed).public.rows)
+                if small is not None:
+                    smallest.add(attacked if small == TARGET else self._attacked(candidate, result, seed, small))
+                if done == _HOPELESS and any(min(values) > acceptable for values in found.leaks.values()):
                     break
         except SecureFedError as error:
             return Trial({}, {}, tuple(utilities), str(error), len(seeds))
-        complete = {name: tuple(values) for name, values in leaks.items()}
-        shares = {name: float(np.mean(values)) for name, values in explained.items()}
-        return Trial(complete, shares, tuple(utilities), asked=len(seeds), smallest=tuple(small))
+        small_leaks, small_shares = smallest.by_attack()
+        leaks, shares = found.by_attack()
+        return Trial(leaks, shares, tuple(utilities), "", len(seeds), small_leaks, small_shares)
 
     def _result(self, candidate: Candidate, seed: int) -> Result:
         if candidate.defense == PLAIN:
@@ -295,29 +324,29 @@ class Trials:
     def _utility(self, result: Result, candidate: Candidate, seed: int) -> float:
         return float(self.case.utility(result.output, self.prepare(candidate, seed).test))
 
-    def _attacked(self, candidate: Candidate, result: Result, seed: int) -> list[tuple[str, float, bool | None]]:
-        """Attack the server's view; return attack, leakage of one client's secret, and whether it explains."""
+    def _attacked(self, candidate: Candidate, result: Result, seed: int, client: ClientId) -> list[_Scored]:
+        """Attack what the server sees of a client; return attack, leakage of its secret, and whether it explains."""
         prepared = self.prepare(candidate, seed)
-        observed = self._view(candidate, result)
+        observed = self._view(candidate, result, client)
         target = Target(self.case.build(), prepared.public)
         attacker = Attacker(self._attacks, self.case.secrets, target, seed, nulls=False)  # no runs on shuffled views
         level, out = precision(observed), []
         for finding in attacker.attack(observed)[0]:
-            for judged in assess(prepared, observed, finding.estimate, result, TARGET):
+            for judged in assess(prepared, observed, finding.estimate, result, client):
                 if judged.secret == CLIENT:
                     leak = leakage(judged.error, judged.baseline)
                     out.append((finding.attack, leak, explains(finding.estimate, level)))
         return out
 
-    def _view(self, candidate: Candidate, result: Result) -> View:
-        """Return what the server sees: the target's own messages, or the smallest sum that holds them.
+    def _view(self, candidate: Candidate, result: Result, client: ClientId) -> View:
+        """Return what the server sees of a client: its own messages, or the smallest sum that holds them.
 
-        The smallest sum that the server can see is of `candidate.members` honest clients, the target among them. Runs
+        The smallest sum that the server can see is of `candidate.members` honest clients, this one among them. Runs
         sum over all clients; the contributions of the others are subtracted, as if these colluded.
         """
         if candidate.defense == PLAIN:
-            return views.server(result.transcript, TARGET)
-        others: Any = range(candidate.members, candidate.clients)
+            return views.server(result.transcript, client)
+        others = [one for one in range(candidate.clients) if one != client][candidate.members - 1 :]
         if not others:
-            return views.sum_only(result.transcript, TARGET)
-        return views.collusion(result.transcript, TARGET, others)
+            return views.sum_only(result.transcript, client)
+        return views.collusion(result.transcript, client, others)

@@ -14,6 +14,7 @@ from typing import Final
 from securefed._auditing.engine.audit_result import AuditResult
 from securefed._auditing.engine.results import CLIENT
 from securefed._auditing.engine.statistics import EXPOSED, INCONCLUSIVE, NOT_DETECTED, PARTIAL
+from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
 from securefed._auditing.report.report_words import in_sentence, listed, short
 from securefed._auditing.report.selections import PLAIN, worst
 
@@ -42,14 +43,20 @@ def smallest_lines(report: AuditResult) -> list[str]:
     runs = max(one.cell.leakage.seeds for one in report.smallest)
     lines = [f"The smallest client ({rows}) was attacked in every run ({runs})."]
     for defense in dict.fromkeys(one.cell.defense for one in report.smallest):
-        found = {name: worst(alone, name, defense, CLIENT) for name in alone.algorithms}
-        words = {short(name): cell.verdict.word for name, cell in found.items() if cell is not None}
-        parts = [
-            said.format(names=listed([name for name, one in words.items() if one == word]))
-            for word, said in _WORDS.items()
-            if word in words.values()
-        ]
         where = "Without protection" if defense == PLAIN else f"Under {in_sentence(defense)}"
-        if parts:
-            lines.append(f"{where}: {'; '.join(parts)}.")
+        for changing in (False, True):
+            cells = tuple(cell for cell in alone.cells if (cell.view == CHANGING_SURVIVORS) == changing)
+            if said := _found(replace(alone, cells=cells), defense):
+                lines.append(f"{where}{', where clients stay away in some rounds' * changing}: {said}.")
     return lines
+
+
+def _found(report: AuditResult, defense: str) -> str:
+    """Say in which algorithms the smallest client's data can be computed under a defence, in part, or not."""
+    found = {name: worst(report, name, defense, CLIENT) for name in report.algorithms}
+    words = {short(name): cell.verdict.word for name, cell in found.items() if cell is not None}
+    return "; ".join(
+        said.format(names=listed([name for name, one in words.items() if one == word]))
+        for word, said in _WORDS.items()
+        if word in words.values()
+    )
