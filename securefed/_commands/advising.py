@@ -90,7 +90,7 @@ def advise(
         warm_up()
     from securefed._auditing.advice import search  # noqa: PLC0415 - heavy, and not needed for --help
 
-    with progress("advise", errors, silent=as_json) as step:
+    with progress("advise", errors, brief=as_json) as step:
         found = search.advise(
             algorithm,
             data=data,

@@ -134,7 +134,7 @@ def audit(
         warm_up()
     from securefed._commands import audit_run as auditing  # noqa: PLC0415 - heavy, and not needed for --help
 
-    with _kept(out / auditing.UNFINISHED), progress("audit", errors, silent=as_json) as step:
+    with _kept(out / auditing.UNFINISHED), progress("audit", errors, brief=as_json) as step:
         report = auditing.run_and_save(
             out,
             step,

@@ -30,6 +30,7 @@ from securefed._auditing.cases import Prepared, case
 from securefed._auditing.cases.data_splits import HELD_OUT, dealt_rows
 from securefed._auditing.cases.own_setup import OwnSetup, owners_of
 from securefed._auditing.engine.kept_utility import kept
+from securefed._auditing.engine.pace import logged
 from securefed._auditing.engine.worker_processes import run_all
 from securefed._auditing.gate.leakage_limits import require_limit
 from securefed._auditing.registered.audited_defenses import distributed_multiplier
@@ -49,6 +50,7 @@ Progress = Callable[[int, int, str], None]
 """Called with (settings done, settings in all, words of the setting just done)."""
 
 
+@logged
 def advise(
     algorithm: str,
     *,
@@ -100,7 +102,7 @@ def advise(
         cohorts: numbers of clients at which the utility under noise is simulated.
         workers: processes that try settings; `None` for one on each core. A script that asks for more than one calls
             this under `if __name__ == "__main__":`, as everything that starts processes.
-        progress: called before the first setting and after every one.
+        progress: called before the first setting and after every one; without it, progress is logged (INFO).
 
     Returns:
         The settings that were tried, the one to use if there is one, and two sentences.

@@ -17,6 +17,7 @@ import numpy as np
 
 from securefed._auditing.alerts import Alert, alerts, facts_of_clients
 from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_report
+from securefed._auditing.engine.pace import logged
 from securefed._auditing.engine.seed_result import SeedResult, gap_sentences
 from securefed._auditing.own.active_attempts import attack_actively
 from securefed._auditing.own.function_algorithm import Backend, Combine, Contribute, as_algorithm
@@ -34,6 +35,7 @@ Clients = Sequence[Dataset | Array] | Callable[[int], Sequence[Dataset | Array]]
 """The clients' rows, or a function of the seed that draws them (better, since seeds then vary the data too)."""
 
 
+@logged
 def audit_algorithm(
     algorithm: Algorithm[Any, Any] | Contribute,
     clients: Clients,
@@ -74,7 +76,8 @@ def audit_algorithm(
             then. 900 seconds are far more than a step of milliseconds needs.
         active: also attack an instance with a server that chooses its broadcasts (view `active server`), outside
             `seconds`.
-        progress: called after every run with (runs done, runs in all, name of the run just done).
+        progress: called before the first run and after every one with (runs done, runs in all, name of the run just
+            done); without it, progress is logged (INFO).
 
     Returns:
         A report with one cell for each view, secret and attack. Leakage is 1 - error of the attack's estimate / error
@@ -103,6 +106,8 @@ def audit_algorithm(
     function = None if is_instance else (start, combine, backend)
     subject = OwnSubject(algorithm, function, draw, rounds, seeds, options, seconds)
     results = []
+    if progress is not None:
+        progress(0, seeds, "the first run is attacked")
     for seed in range(seeds):
         results.append(subject.audit_seed(seed))
         if progress is not None:

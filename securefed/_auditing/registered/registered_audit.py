@@ -22,6 +22,7 @@ from securefed._auditing.cases.own_setup import OwnSetup, owners_of
 from securefed._auditing.differential_privacy.membership_audit import Play, membership_rows, play, unmeasured_canaries
 from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_report
 from securefed._auditing.engine.incomplete_results import Missing
+from securefed._auditing.engine.pace import logged
 from securefed._auditing.engine.seed_result import Gap, SeedResult
 from securefed._auditing.engine.statistics import interval
 from securefed._auditing.engine.worker_processes import run_all
@@ -43,6 +44,7 @@ Task = tuple[RegisteredSubject, int]
 """An algorithm with its audit case (the settings in which it is audited), and the seed to run."""
 
 
+@logged
 def audit(
     algorithms: Sequence[str] | None = None,
     defenses: Sequence[str] | None = None,
@@ -107,7 +109,7 @@ def audit(
         active: also attack with a server that chooses its broadcasts (view `active server`).
         workers: processes; all cores by default. A script calls this under `if __name__ == "__main__":`, as everything
             that starts processes; `workers=1` starts none.
-        progress: called before the first task and after every one.
+        progress: called before the first task and after every one; without it, progress is logged (INFO).
         keep: folder for the results so far; the same audit, started again after an interruption, continues from them.
 
     Returns:

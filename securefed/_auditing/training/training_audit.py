@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from securefed._auditing.alerts import Alert, alerts, facts_of_clients
 from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_report
 from securefed._auditing.engine.audit_result import CUT
+from securefed._auditing.engine.pace import logged_lines
 from securefed._auditing.engine.results import Cell, RunFacts
 from securefed._auditing.engine.seed_result import SeedResult, gap_sentences
 from securefed._auditing.engine.statistics import INCONCLUSIVE, NOT_DETECTED
@@ -124,7 +125,12 @@ def audit_training(
     named = _classes(training, rows, classes)
     subject = TrainingSubject(training, runs, rows, held_out, named, chosen, seconds, slower, asked=asked)
     curve = subject.measure_sizes() if local_step is not None else SizeCurve()
-    results = [subject.audit_seed(seed) for seed in range(runs.count)]
+    results = []
+    with logged_lines("audit_training") as note:
+        note(0, runs.count, "the first run is attacked")
+        for seed in range(runs.count):
+            results.append(subject.audit_seed(seed))
+            note(seed + 1, runs.count, f"run {seed}")
     for seed, result in enumerate(results):
         _note_costs(result, subject, chosen, seed)
     report = make_report(
