@@ -59,7 +59,8 @@ def alerts(facts: TableFacts, fewest: int = FEWEST) -> tuple[Alert, ...]:
         if facts.classes is not None:
             found += _classes(facts.classes, facts.label, fewest)
     if facts.not_scaled:
-        found.append(_Found(kinds.NOT_SCALED, "", facts.rows, f"{_capital(facts.not_scaled)}."))
+        spread = facts.not_scaled.partition(", so that ")[0]  # what follows is what it opens
+        found.append(_Found(kinds.NOT_SCALED, "", facts.rows, f"{_capital(spread)}."))
     return tuple(_grouped(found))
 
 

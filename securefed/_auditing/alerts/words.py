@@ -34,7 +34,9 @@ OPENS: Final[Mapping[str, str]] = {
         "balanced over the classes where the class has less than a twentieth of the rows; and few people are in it."
     ),
     kinds.MISSING: "How the gaps are filled decides what these rows say; fill or drop them at every party alike.",
-    kinds.NOT_SCALED: "",
+    kinds.NOT_SCALED: (
+        "Training and leakage are those of the largest columns; scale them, or give --standardise (standardise=True)."
+    ),
     kinds.CONSTANT: (
         "A constant other than 0 turns second moments into the sums of every other column; leave the column out."
     ),

@@ -13,6 +13,7 @@ import os
 import platform
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
@@ -78,6 +79,8 @@ class Report(AuditResult):
             "environment": dict(self.environment),
             "settings": {name: dict(values) for name, values in self.settings.items()},
             "seconds": self.seconds,
+            "date": self.date,
+            "data": self.data.to_json(),
             "alerts": [alert.to_json() for alert in self.alerts],
             "smallest": [one.cell.to_json() | {"rows": [one.least, one.most]} for one in self.smallest],
             "utilities": {name: finite_or_none(asdict(found)) for name, found in self.utilities.items()},
@@ -141,6 +144,7 @@ def make_report(
         cells=tuple(gather(attempts, facts, covered, shared["seeds"])),
         facts=tuple(facts),
         artifacts=tuple(artifact for result in results for artifact in result.artifacts),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
         smallest=tuple(_smallest(results, facts, covered, shared["seeds"])),
         utilities=utilities(names, facts, [one for result in results for one in result.floors]),
         missing=missing(names, defenses, shared["seeds"], attempts, gaps, unfit) + more.pop("missing", ()),

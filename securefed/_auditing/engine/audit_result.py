@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from securefed._auditing.alerts.alert import Alert
+from securefed._auditing.alerts.data_sheet import DataSheet
 from securefed._auditing.engine.incomplete_results import Missing
 from securefed._auditing.engine.kept_utility import AlgorithmUtility
 from securefed._auditing.engine.results import Artifact, Cell, RunFacts
@@ -56,6 +57,8 @@ class AuditResult:
         skipped: what was not run, and why.
         missing: what was asked for and did not run, or ran for some seeds only.
         assumptions: what the attackers are given.
+        date: when the audit ended, as ISO 8601 in UTC.
+        data: rows, columns and parties of the data, and the digest of their file.
         alerts: what the data themselves open, found before any attack.
         smallest: the cells of the client with fewest rows, over all runs; empty where clients have about as many.
         utilities: by algorithm, what of its utility above the floor each defence keeps (`kept_utility`).
@@ -75,6 +78,8 @@ class AuditResult:
     skipped: tuple[str, ...] = ()
     missing: tuple[Missing, ...] = ()
     assumptions: tuple[str, ...] = ()
+    date: str = ""
+    data: DataSheet = DataSheet()
     alerts: tuple[Alert, ...] = ()
     smallest: tuple[SmallestClient, ...] = ()
     utilities: Mapping[str, AlgorithmUtility] = field(default_factory=dict)

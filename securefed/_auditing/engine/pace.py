@@ -41,7 +41,8 @@ class Pace:
         self._name, self._clock, self._parallel = name, clock, parallel or os.cpu_count() or 1
         self._started = clock()
         self._next = FIRST
-        self._done, self._total, self._what = 0, None, "it starts"
+        self._done, self._what = 0, "it starts"
+        self._total: int | None = None
         self._lock = Lock()
 
     def note(self, done: int, total: int | None, what: str) -> None:

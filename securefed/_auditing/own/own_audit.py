@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from securefed._auditing.alerts import Alert, alerts, facts_of_clients
+from securefed._auditing.alerts import TableFacts, alerts, data_sheet, facts_of_clients
 from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_report
 from securefed._auditing.engine.pace import logged
 from securefed._auditing.engine.seed_result import SeedResult, gap_sentences
@@ -119,7 +119,8 @@ def audit_algorithm(
         {"data": "the caller's rows", "clients": subject.clients, "seeds": seeds, "acceptable": ACCEPTABLE},
         skipped=(*(reason for result in results for reason in result.skipped), *gap_sentences(results, seeds, "seeds")),
         assumptions=subject.assumptions(),
-        alerts=subject.alerts,
+        alerts=alerts(subject.facts),
+        data=data_sheet(subject.facts),
         seconds=time.perf_counter() - began,
     )
 
@@ -140,7 +141,7 @@ class OwnSubject:
         labelled: whether the clients have labels.
         label_counts: whether counts of labels were a secret in some run.
         name: the name of the algorithm; known once a seed has run.
-        alerts: what the rows of the first seed themselves open.
+        facts: facts of the rows of the first seed.
     """
 
     algorithm: Any
@@ -154,7 +155,7 @@ class OwnSubject:
     labelled: bool = False
     label_counts: bool = False
     name: str = ""
-    alerts: tuple[Alert, ...] = ()
+    facts: TableFacts = TableFacts(())
     # of an instance: every client's first message, made before the first run, to name failures and to notice an
     # instance that changes itself and could not be replayed
     _rehearsal: Rehearsal | None = None
@@ -180,7 +181,7 @@ class OwnSubject:
         data = _datasets(self.draw(seed))
         self.clients, self.labelled = len(data), self.labelled or data[0].y is not None
         if seed == 0:
-            self.alerts = alerts(facts_of_clients(data))
+            self.facts = facts_of_clients(data)
         method: Any = self.algorithm
         if self.function is None:
             if self._rehearsal is None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from securefed import _catalogue as catalogue
-from securefed._auditing.alerts import alerts, facts_of
+from securefed._auditing.alerts import alerts, data_sheet, facts_of
 from securefed._auditing.cases import case, defaults, every, require_clients
 from securefed._auditing.cases.data_splits import dealt_rows
 from securefed._auditing.cases.own_setup import OwnSetup, owners_of
@@ -133,7 +133,7 @@ def audit(
         sizes = (dealt_rows(data, source, count),)
     held = [size for size in sizes if size is not None]
     parties = [min(held)] * count if held and not owner_column else []
-    found = alerts(facts_of(source, owner=owner_column, label=label_column, parties=parties, standardised=standardise))
+    facts = facts_of(source, owner=owner_column, label=label_column, parties=parties, standardised=standardise)
     own = OwnSetup(
         sizes[0] if len(sizes) == 1 else None, rounds, tuple((settings or {}).items()), standardise, owner_column
     )
@@ -182,7 +182,8 @@ def audit(
         membership=tuple(rows),
         missing=(*missing, *_missing_membership(unplayed, seeds)),
         skipped=tuple(dict.fromkeys(skipped)),
-        alerts=found,
+        alerts=alerts(facts),
+        data=data_sheet(facts, data),
         seconds=time.perf_counter() - start,
     )
     ran = all(result.facts for result in results)

@@ -7,13 +7,14 @@ the strongest attack of each situation, a section for each algorithm, membership
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
 from markupsafe import Markup
 
-from securefed._auditing.alerts import about_people
+from securefed._auditing.alerts import about_people, sheet_lines
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 from securefed._auditing.engine.results import Cell
 from securefed._auditing.report.algorithm_section import section
@@ -88,6 +89,8 @@ def render(report: AuditResult) -> str:
         "report.html.j2",
         ["report.css"],
         title=f"{shared['data']}, {shared['clients']} clients",
+        date=f"{datetime.fromisoformat(report.date):%d %B %Y}" if report.date else "",
+        sheet=sheet_lines(report.data),
         first=first_screen(with_smallest(report)),
         smallest=smallest_lines(report),
         matrices=matrices(report),

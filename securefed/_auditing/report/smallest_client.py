@@ -7,7 +7,6 @@ is not so of the smallest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -15,10 +14,11 @@ from securefed._auditing.engine.audit_result import AuditResult
 from securefed._auditing.engine.results import CLIENT
 from securefed._auditing.engine.statistics import EXPOSED, INCONCLUSIVE, NOT_DETECTED, PARTIAL
 from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
+from securefed._auditing.report.observers import FEWEST
 from securefed._auditing.report.report_words import in_sentence, listed, short
 from securefed._auditing.report.selections import PLAIN, worst
 
-_WORDS: Final[Mapping[str, str]] = {
+_WORDS: Final[dict[str, str]] = {
     EXPOSED: "its data can be computed in {names}",
     PARTIAL: "a part of its data can be computed in {names}",
     INCONCLUSIVE: "it is not known for {names}",
@@ -55,8 +55,10 @@ def _found(report: AuditResult, defense: str) -> str:
     """Say in which algorithms the smallest client's data can be computed under a defence, in part, or not."""
     found = {name: worst(report, name, defense, CLIENT) for name in report.algorithms}
     words = {short(name): cell.verdict.word for name, cell in found.items() if cell is not None}
+    runs = max((cell.leakage.seeds for cell in report.cells), default=0)
+    quiet = {NOT_DETECTED: "{count} runs are too few to say for {names}"} if runs < FEWEST else {}
     return "; ".join(
-        said.format(names=listed([name for name, one in words.items() if one == word]))
-        for word, said in _WORDS.items()
+        said.format(names=listed([name for name, one in words.items() if one == word]), count=runs)
+        for word, said in (_WORDS | quiet).items()
         if word in words.values()
     )

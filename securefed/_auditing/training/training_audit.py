@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from securefed._auditing.alerts import Alert, alerts, facts_of_clients
+from securefed._auditing.alerts import TableFacts, alerts, data_sheet, facts_of_clients
 from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_report
 from securefed._auditing.engine.audit_result import CUT
 from securefed._auditing.engine.pace import logged_lines
@@ -112,7 +112,7 @@ def audit_training(
     named_scores = returns_object(model, rows[0].x[:1], layout)
     training = TorchTraining(model, loss, local_step, layout=layout, named_scores=named_scores)
     _check_model(training, rows[0])
-    found = _alerts(rows) if layout is None else ()
+    facts = _facts(rows) if layout is None else TableFacts(())
     notes, slower, asked = list[str](), 1.0, list[float]()
     held = max(len(own) for own in rows)
     if local_step is not None and recording is None:
@@ -148,19 +148,20 @@ def audit_training(
             *curve.gaps(),
         ),
         assumptions=subject.assumptions(),
-        alerts=found,
+        alerts=alerts(facts),
+        data=data_sheet(facts),
         seconds=time.perf_counter() - began,
     )
     return _without_shadow(report)
 
 
-def _alerts(rows: Sequence[TrainedRows]) -> tuple[Alert, ...]:
-    """Draw the alerts of the clients' rows, where a row is a row of a table: one number for each column."""
+def _facts(rows: Sequence[TrainedRows]) -> TableFacts:
+    """Collect the facts of the clients' rows, where a row is a row of a table: one number for each column."""
     if rows[0].x.ndim != 2 or not rows[0].x.is_floating_point():
-        return ()
+        return TableFacts(())
     classes = all(own.y.ndim == 1 and not own.y.is_floating_point() for own in rows)
     parts = [(own.x.double().numpy(), own.y.long().numpy() if classes else None) for own in rows]
-    return alerts(facts_of_clients([Dataset(x, y) for x, y in parts]))
+    return facts_of_clients([Dataset(x, y) for x, y in parts])
 
 
 def _more_seconds(asked: Sequence[float]) -> list[str]:
