@@ -147,7 +147,8 @@ def show_advice(found: Advice, seeds: int) -> None:
         "> advised, + holds, - not shown to hold. `rows`: of the attacked client in the first run (of several owners, "
         "another one in each run). `leak`: mean of the strongest attack on what the server sees; `up to`: 95 % bound "
         "for all settings together; `seen from`: smallest leak that would have shown. `utility`: mean, ± the standard "
-        f"deviation of single runs. {words.noise_words(found)} {words.explained_words(found.tried)}",
+        "deviation of single runs; `floor`: the best score that needs no federation; `kept`: share of what the clear adds "
+        f"to it, at least. {words.noise_words(found)} {words.explained_words(found.tried)}",
         highlight=False,
     )
     for reason in dict.fromkeys(one.note for one in found.tried if math.isnan(one.leak)):
@@ -173,7 +174,16 @@ def _table(found: Advice) -> Table:
     table = plain_table(f"{found.algorithm} on {found.data}: settings tried; {found.acceptable:g} is acceptable")
     table.add_column("")
     table.add_column("setting", overflow="fold")
-    figures = ("rows", "rounds", "leak", "up to", "seen from", "utility", *(("clear",) if wide else ()), "bytes up")
+    figures = (
+        "rows",
+        "rounds",
+        "leak",
+        "up to",
+        "seen from",
+        "utility",
+        *(("clear", "floor", "kept") if wide else ()),
+        "bytes up",
+    )
     for name in (*figures, *(("s",) if wide else ())):
         table.add_column(name, justify="right", min_width=max(len(word) for word in name.split()))
     for one in found.tried:
@@ -192,6 +202,6 @@ def _cells(one: Setting, mark: str, *, wide: bool) -> list[str]:
     mark = mark or ("[green]+[/]" if one.holds else "[red]-[/]")
     sizes = [str(one.rows_per_client), str(one.rounds)]
     leaks = [*advised_words.leak_words(one), advised_words.utility_words(one)]
-    clear = [f"{one.utility_clear:.2f}" if math.isfinite(one.utility_clear) else advised_words.UNKNOWN] if wide else []
+    clear = list(advised_words.floor_words(one)) if wide else []
     seconds = [f"{one.seconds_per_round:.2g}" if ran else ""] if wide else []
     return [mark, escape(words + usable), *sizes, *leaks, *clear, f"{one.bytes_up:,.0f}" if ran else "", *seconds]

@@ -49,6 +49,14 @@ def utility_words(one: Setting | RecordSetting) -> str:
     return f"{one.utility:.2f}" + ("" if math.isnan(deviation) else f"±{deviation:.2f}")
 
 
+def floor_words(one: Setting) -> tuple[str, str, str]:
+    """Write the utility in the clear, its floor, and the least share above it that is kept, for a table."""
+    clear, floor = (f"{value:.2f}" if math.isfinite(value) else UNKNOWN for value in (one.utility_clear, one.floor))
+    if not one.model:
+        return clear, floor, "no model"
+    return clear, floor, f"{max(one.share_low, 0.0):.0%}" if math.isfinite(one.share_low) else UNKNOWN
+
+
 def explained_words(tried: Sequence[Setting]) -> str:
     """Explain those of `WORDS` that the table of some settings has, in a sentence each."""
     used = {word for one in tried for word in (*leak_words(one), utility_words(one))}

@@ -135,8 +135,7 @@ def _until_decided(clients: int, runs: Iterator[tuple[float, float, float]], kee
     """Take runs (utility under noise, in the clear, floor) until they decide or end."""
     found = CohortUtility(clients, (), ())
     for noised, clear, floor in runs:
-        sums = {"noised": (*found.noised, noised), "clear": (*found.clear, clear), "floor": (*found.floor, floor)}
-        found = replace(found, **sums)
+        found = CohortUtility(clients, (*found.noised, noised), (*found.clear, clear), (*found.floor, floor))
         if found.decided(keep):
             break
     return found

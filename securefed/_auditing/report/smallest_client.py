@@ -8,7 +8,7 @@ is not so of the smallest.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from securefed._auditing.engine.audit_result import AuditResult
 from securefed._auditing.engine.results import CLIENT
@@ -27,7 +27,10 @@ _WORDS: Final[dict[str, str]] = {
 """By verdict, worst first, what is said of the smallest client."""
 
 
-def with_smallest(report: AuditResult) -> AuditResult:
+Found = TypeVar("Found", bound=AuditResult)
+
+
+def with_smallest(report: Found) -> Found:
     """Return the report with the cells of the smallest client among its cells."""
     more = tuple(one.cell for one in report.smallest)
     return replace(report, cells=(*report.cells, *more)) if more else report
