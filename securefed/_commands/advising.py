@@ -147,8 +147,8 @@ def show_advice(found: Advice, seeds: int) -> None:
         "> advised, + holds, - not shown to hold. `rows`: of the attacked client in the first run (of several owners, "
         "another one in each run). `leak`: mean of the strongest attack on what the server sees; `up to`: 95 % bound "
         "for all settings together; `seen from`: smallest leak that would have shown. `utility`: mean, ± the standard "
-        "deviation of single runs; `floor`: the best score that needs no federation; `kept`: share of what the clear adds "
-        f"to it, at least. {words.noise_words(found)} {words.explained_words(found.tried)}",
+        "deviation of single runs; `floor`: the best score that needs no federation; `kept`: share of what the clear "
+        f"adds to it, at least. {words.noise_words(found)} {words.explained_words(found.tried)}",
         highlight=False,
     )
     for reason in dict.fromkeys(one.note for one in found.tried if math.isnan(one.leak)):
