@@ -70,7 +70,7 @@ def _columns(facts: TableFacts, fewest: int) -> Iterator[_Found]:
     for column in facts.columns:
         values = column_values(column.values)
         yield from _column(column.name, values, fewest, pictures=facts.pictures)
-        if len(values.values) > 1:
+        if len(values.values) > 1 and not facts.pictures:
             equal.setdefault(_digest(column.values), []).append(column.name)
     for names in equal.values():
         if len(names) > 1:
