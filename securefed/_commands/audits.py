@@ -22,6 +22,7 @@ from securefed._commands.base import (
     EXIT_LEAK,
     Decimal,
     Encoding,
+    FailOnAlerts,
     LabelColumn,
     Names,
     OwnerColumn,
@@ -36,7 +37,7 @@ from securefed._commands.base import (
     split,
     table_format,
 )
-from securefed._commands.display import console, errors
+from securefed._commands.display import console, errors, refuse_alerts
 from securefed._commands.progress import progress
 from securefed._extras import check_installed
 from securefed.errors import ConfigError
@@ -115,6 +116,7 @@ def audit(
         str | None,
         typer.Option(help="Comma-separated secrets that --fail-above judges: client, federation; both by default."),
     ] = None,
+    fail_on_alerts: FailOnAlerts = False,
     every_seed: Annotated[
         bool, typer.Option("--every-seed", help="Run secure aggregation and Paillier themselves on every seed.")
     ] = False,
@@ -150,7 +152,7 @@ def audit(
         warm_up()
     from securefed._commands import audit_run as auditing  # noqa: PLC0415 - heavy, and not needed for --help
 
-    with _kept(out / auditing.UNFINISHED), progress("audit", errors, silent=as_json) as step:
+    with _kept(out / auditing.UNFINISHED), progress("audit", errors, brief=as_json) as step:
         report = auditing.run_and_save(
             out,
             step,
@@ -184,7 +186,8 @@ def audit(
 
         show_audit(report)
         console.print(f"\nReport: [bold]{escape(str(out / 'audit.html'))}[/] (data: {escape(str(out / 'audit.json'))})")
-    return _gate(report, fail_above, *judged)
+    code = _gate(report, fail_above, *judged)
+    return EXIT_LEAK if fail_on_alerts and refuse_alerts(report.alerts) else code
 
 
 @app.command(
@@ -307,8 +310,9 @@ def _gate(report: Report, limit: float | None, views: Sequence[str], secrets: Se
     if limit is None:
         return 0
     from securefed._auditing.gate.leakage_limits import reasons  # noqa: PLC0415 - heavy, and not needed for --help
+    from securefed._auditing.report.smallest_client import with_smallest  # noqa: PLC0415 - likewise
 
-    found, above = reasons(report, limit, views, secrets), f"above {limit:g}"
+    found, above = reasons(with_smallest(report), limit, views, secrets), f"above {limit:g}"
     return _refuse((above if r.kind == "above" else r.kind, r.where, r.said) for r in found)
 
 

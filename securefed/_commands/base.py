@@ -98,6 +98,13 @@ Standardise = Annotated[
         "real sites these numbers are themselves disclosed; the page on advice says how to compute them.",
     ),
 ]
+FailOnAlerts = Annotated[
+    bool,
+    typer.Option(
+        "--fail-on-alerts",
+        help="Exit with code 3 if the data themselves raise an alert: rare categories, small parties, keys, and such.",
+    ),
+]
 OwnerColumn = Annotated[str, typer.Option(help="Column that says whose row it is; each client is then one owner.")]
 LabelColumn = Annotated[str, typer.Option(help="Column of the labels in a file; by default y or label.")]
 Encoding = Annotated[

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from securefed._auditing.cases.case import Case, case
 from securefed._auditing.cases.own_setup import OwnSetup
+from securefed._auditing.cases.utility_floors import for_these_classes
 from securefed.datasets._loaded_dataset import LoadedDataset
 from securefed.datasets._loaders import load_once
 from securefed.datasets._tables.table_format import TableFormat
@@ -67,7 +68,7 @@ class Settings:
             rows: the number of rows of every client, where they are not those of `own`.
         """
         own = self.own if rows is None else replace(self.own, rows=rows)
-        found = own.apply(case(algorithm))
+        found = for_these_classes(own.apply(case(algorithm)), self.source().data)
         return replace(found, clip=self.clips.get((algorithm, rows), found.clip))
 
     def present(self, round: int) -> tuple[int, ...]:
