@@ -104,7 +104,9 @@ def _from_json(values: Mapping[str, Any], arrays: Mapping[str, Any]) -> SeedResu
     """Make the result that `_to_json` split."""
     for index, artifact in enumerate(values["artifacts"]):
         artifact.update({part: arrays[f"{index}/{part}"] for part in _ARRAYS})
-    lists: dict[str, Any] = {name: [kind(**_with_tuples(item)) for item in values[name]] for name, kind in _LISTS.items()}
+    lists: dict[str, Any] = {
+        name: [kind(**_with_tuples(item)) for item in values[name]] for name, kind in _LISTS.items()
+    }
     return SeedResult(skipped=values["skipped"], names=tuple(values["names"]), **lists)
 
 
