@@ -92,6 +92,8 @@ def _cell(
     columns, most = columns_read([(a.columns, a.null_columns) for a in group])
     if columns and judged.word not in FOUND:
         judged = replace(judged, word=EXPOSED if most else PARTIAL)  # the word follows the columns that are known best
+    if first.secret == "people" and judged.word in FOUND and not part:  # nearly right is enough to be about people
+        part = f"{max(group, key=lambda a: a.part_leakage).part} of all clients' rows"
     left_open = next((a.open for a in group if a.open), "")
     if judged.word in FOUND or not explained >= SIGHTED:
         left_open = ""
@@ -142,10 +144,11 @@ def _read(first: Attempt, leak: Interval, columns: Sequence[str], part: str, lef
         left_open: what the messages cannot determine.
     """
     named = first_few(columns) if columns and leak.mean < EXPOSED_FROM else ""
+    people = part if first.secret == "people" else ""
     return (
-        left_open and f"{first.attack} leaves open {left_open}",
-        named and f"{first.attack} read these columns: {named}",
-        (part and first.secret == "people" and f"{first.attack} read {part}") or "",
+        f"{first.attack} leaves open {left_open}" if left_open else "",
+        f"{first.attack} read these columns: {named}" if named else "",
+        f"{first.attack} read {people}" if people else "",
     )
 
 
