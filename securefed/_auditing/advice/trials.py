@@ -321,8 +321,7 @@ class Trials:
             for done, seed in enumerate(seeds, 1):
                 result = self._result(candidate, seed)
                 utilities.append(self._utility(result, candidate, seed))
-                attacked = self._attacked(candidate, result, seed, TARGET, pooled)
-                found.add(attacked)
+                found.add(attacked := self._attacked(candidate, result, seed, TARGET, pooled))
                 small = smallest_client(self.prepare(candidate, seed).public.rows)
                 if small is not None:
                     smallest.add(

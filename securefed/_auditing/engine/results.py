@@ -42,22 +42,9 @@ FEDERATION: Final[Literal["federation"]] = "federation"
 RECORD: Final = "record"
 """Owner of a membership secret: one row, which took part or did not."""
 Secret = Literal[
-    "client",
-    "federation",
-    "gram",
-    "samples",
-    "labels",
-    "statistics",
-    "tokens",
-    "membership",
-    "confirmation",
-    "pooled gram",
-    "pooled samples",
-    "people",
-    "counts",
-    "column means",
-    "class means",
-]
+    "client", "federation", "gram", "samples", "labels", "statistics", "tokens", "membership", "confirmation",
+    "pooled gram", "pooled samples", "people", "counts", "column means", "class means",
+]  # fmt: skip
 """Names of secrets. In an audit of registered algorithms they are `client` and `federation`: one client's and all
 clients' data, whose kind the algorithm's audit case (the settings in which it is audited) states. The others state the
 kind itself, in an audit of a user's own algorithm; `pooled` means the data of all clients together. `confirmation` is
