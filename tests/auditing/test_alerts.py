@@ -15,10 +15,10 @@ from torch import nn
 from typer.testing import CliRunner
 
 from securefed import audit_algorithm, audit_training
-from securefed._auditing.alerts import Column, TableFacts, alerts, facts_of, facts_of_clients
+from securefed._auditing.alerts import TableColumn, TableFacts, alerts, facts_of, facts_of_clients
 from securefed._auditing.alerts import alert as kinds
 from securefed._auditing.engine.audit_report import Report
-from securefed._auditing.gate.planted_tables import clean, planted_tables
+from securefed._auditing.gate.planted_alerts import clean, planted_tables
 from securefed._auditing.gate.self_check import check_alerts
 from securefed._commands.cli import app
 from securefed._tensors import Array
@@ -35,7 +35,7 @@ def named(kind: str, facts: TableFacts, fewest: int = 5) -> list[str]:
 
 def of(**columns: Array) -> TableFacts:
     """Make the facts of a table of these columns alone."""
-    return TableFacts(tuple(Column(name, values) for name, values in columns.items()))
+    return TableFacts(tuple(TableColumn(name, values) for name, values in columns.items()))
 
 
 def hospital(path: Path, *, faults: bool = True) -> Path:
@@ -69,7 +69,7 @@ def test_a_planted_fault_raises_no_alert_of_another_kind(name: str) -> None:
 @given(st.sampled_from([clean(), *(facts for facts, *_ in planted_tables().values())]), st.randoms())
 def test_the_order_of_rows_and_columns_changes_nothing(facts: TableFacts, random) -> None:
     rows = np.array(random.sample(range(facts.rows), facts.rows))
-    columns = [Column(one.name, one.values[rows]) for one in random.sample(facts.columns, len(facts.columns))]
+    columns = [TableColumn(one.name, one.values[rows]) for one in random.sample(facts.columns, len(facts.columns))]
     classes = None if facts.classes is None else facts.classes[rows]
     parties = dict(random.sample(sorted(facts.parties.items()), len(facts.parties)))
     assert alerts(replace(facts, columns=tuple(columns), classes=classes, parties=parties)) == alerts(facts)
@@ -125,17 +125,19 @@ def test_many_columns_of_a_kind_share_one_alert() -> None:
 
 def test_small_tables_and_parties_raise_one_alert_and_not_one_for_each_class() -> None:
     rng = np.random.default_rng(0)
-    four = TableFacts(tuple(Column(f"word{n}", np.array(["a", "b", "c", "d"])) for n in range(9)), classes=np.arange(4))
+    four = TableFacts(
+        tuple(TableColumn(f"word{n}", np.array(["a", "b", "c", "d"])) for n in range(9)), classes=np.arange(4)
+    )
     assert [alert.text for alert in alerts(four)] == ["The whole table has 4 rows."]
     clients = [Dataset(rng.normal(size=(4, 3)), rng.integers(0, 2, 4)) for _ in range(30)]
     found = [alert for alert in alerts(facts_of_clients(clients)) if alert.kind == kinds.SMALL_PARTY]
     assert [alert.text for alert in found] == ["All 30 clients have 4 rows each."]
-    classes = TableFacts((Column("x", rng.normal(size=60)),), classes=np.arange(60) // 2)
+    classes = TableFacts((TableColumn("x", rng.normal(size=60)),), classes=np.arange(60) // 2)
     assert [alert.kind for alert in alerts(classes)] == [kinds.SMALL_CLASS, kinds.MINORITY]
 
 
 def test_thirty_even_classes_are_no_minorities() -> None:
-    even = TableFacts((Column("x", np.random.default_rng(0).normal(size=3000)),), classes=np.arange(3000) % 30)
+    even = TableFacts((TableColumn("x", np.random.default_rng(0).normal(size=3000)),), classes=np.arange(3000) % 30)
     assert alerts(even) == ()
 
 

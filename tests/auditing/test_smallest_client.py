@@ -22,6 +22,7 @@ from securefed._auditing.report.audit_page import render
 from securefed._auditing.report.decision import decision
 from securefed._auditing.report.smallest_client import smallest_lines, with_smallest
 from securefed.datasets import load
+from securefed.datasets._tables.table_format import TableFormat
 from tests.auditing.page import text
 from tests.auditing.test_report import cell, report
 
@@ -75,12 +76,14 @@ def search(hospitals: Path, monkeypatch: pytest.MonkeyPatch, leaks: dict[int, fl
     own = OwnSetup(None, 1, (("rank", 2),), False, "hospital")
     trials = Trials(own.apply(case("ssi")), own, load(hospitals, owner="hospital"), 1e-5)
 
-    def attacked(self: Trials, candidate: Candidate, result: object, seed: int, client: int) -> list[object]:
+    def attacked(
+        self: Trials, candidate: Candidate, result: object, seed: int, client: int, pooled: object
+    ) -> list[object]:
         rows = self.prepare(candidate, seed).public.rows[client]
         return [("fit", max((leak for most, leak in leaks.items() if rows <= most), default=0.01), True)]
 
     monkeypatch.setattr(Trials, "_attacked", attacked)
-    asked = _Question("pca/ssi", str(hospitals), "hospital", "", own, 1e-5, 4, 0, 1, 4, 0.1, 0.9, ())
+    asked = _Question("pca/ssi", str(hospitals), "hospital", "", TableFormat(), own, 1e-5, 4, 0, 1, 4, 0.1, 0.9, ())
     return _Search(trials, asked, (Candidate("secure_aggregation", 4, None, 1, threshold=4),))
 
 

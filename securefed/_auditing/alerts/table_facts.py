@@ -14,7 +14,7 @@ from securefed.datasets._row_tables import scaling_warning
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """One column of a table.
 
     Attributes:
@@ -40,7 +40,7 @@ class TableFacts:
         not_scaled: a sentence where columns are not scaled; empty where they are.
     """
 
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     classes: Array | None = None
     label: str = "label"
     parties: Mapping[str, int] = field(default_factory=dict)
@@ -66,19 +66,33 @@ def facts_of(
         parties: rows of each party, where parties are no owners and their rows are known.
         standardised: whether the run scales every column.
     """
-    names = source.features or tuple(f"column {number}" for number in range(source.data.features))
     held = {f"party {number}": rows for number, rows in enumerate(parties)}
     if owner:
         owners, counts = np.unique(source.groups[owner].astype(str), return_counts=True)
         held = {str(name): int(count) for name, count in zip(owners, counts, strict=True)}
     return TableFacts(
-        tuple(Column(name, source.data.x[:, number]) for number, name in enumerate(names)),
+        _columns(source),
         classes=_classes(source.data.y),
-        label=label or "label",
+        label=label or (source.reading.label if source.reading else "") or "label",
         parties=held,
         party=owner or "party",
         pictures=source.image_shape is not None,
         not_scaled="" if standardised else scaling_warning(source.data),
+    )
+
+
+def _columns(source: LoadedDataset) -> tuple[TableColumn, ...]:
+    """Return the columns of features and those that the reader left out, such as keys, with their gaps as `None`."""
+    if source.reading is None or not source.reading.features:
+        names = source.features or tuple(f"column {number}" for number in range(source.data.features))
+        return tuple(TableColumn(name, source.data.x[:, number]) for number, name in enumerate(names))
+    wanted = {*source.reading.features, *source.reading.left_out}
+    return tuple(
+        TableColumn(
+            column.name, np.where(column.missing, None, column.values) if column.missing.any() else column.values
+        )
+        for column in source.reading.table.columns
+        if column.name in wanted
     )
 
 
@@ -88,7 +102,7 @@ def facts_of_clients(clients: Sequence[Dataset]) -> TableFacts:
     labels = [one.y for one in clients if one.y is not None]
     classes = _classes(np.concatenate(labels)) if len(labels) == len(clients) else None
     return TableFacts(
-        tuple(Column(f"column {number}", x[:, number]) for number in range(x.shape[1])),
+        tuple(TableColumn(f"column {number}", x[:, number]) for number in range(x.shape[1])),
         classes=classes,
         parties={f"client {number}": one.rows for number, one in enumerate(clients)},
         party="client",

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from securefed._auditing.alerts import Column, TableFacts
+from securefed._auditing.alerts import TableColumn, TableFacts
 from securefed._auditing.alerts import alert as kinds
 from securefed._tensors import Array
 
@@ -22,7 +22,7 @@ def clean() -> TableFacts:
     columns = {f"lab {number}": rng.normal(size=ROWS) for number in range(4)}
     columns |= {"smoker": rng.permutation(place % 2).astype(float), "stage": rng.permutation(place % 4).astype(float)}
     columns["blood"] = rng.permutation(np.array(["A", "B", "AB", "0"])[place % 4])
-    made = tuple(Column(name, values) for name, values in columns.items())
+    made = tuple(TableColumn(name, values) for name, values in columns.items())
     parties = {"north": 120, "south": 100, "east": 80}
     return TableFacts(made, rng.permutation(place % 2), "outcome", parties, "hospital")
 
@@ -64,9 +64,9 @@ def _with(name: str, cells: Array) -> TableFacts:
     """Return the clean table with one column replaced or added."""
     facts = clean()
     others = tuple(column for column in facts.columns if column.name != name)
-    return replace(facts, columns=(*others, Column(name, cells)))
+    return replace(facts, columns=(*others, TableColumn(name, cells)))
 
 
 def _first(facts: TableFacts, rows: int) -> TableFacts:
-    columns = tuple(Column(column.name, column.values[:rows]) for column in facts.columns)
+    columns = tuple(TableColumn(column.name, column.values[:rows]) for column in facts.columns)
     return replace(facts, columns=columns, classes=None, parties={})
