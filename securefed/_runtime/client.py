@@ -26,7 +26,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -50,6 +50,8 @@ from securefed._runtime.message_schema import MessageSchema
 from securefed._runtime.privacy_checks import has_memory
 from securefed._runtime.privacy_cost import PrivacyCost, cost_of
 from securefed._runtime.refusals import refusal_body
+from securefed._runtime.sum_guard import SumGuard
+from securefed._runtime.sum_memory import MOST_OUT, SumRule
 from securefed._tensors import Tensors
 from securefed._transports.base import BatchEndpoint
 from securefed.algorithms._capabilities import SupportsPrivacyCost, supports
@@ -61,13 +63,12 @@ from securefed.defenses._capabilities import (
     SupportsMemory,
     SupportsPipelining,
     SupportsPrecomputation,
+    SupportsReleases,
     SupportsVerification,
 )
 from securefed.errors import BudgetSpent, ClientDeclines, ContradictionError, MalformedError, SecureFedError
 
 COMMIT, REVEAL = "commit", "reveal"
-MOST_OUT: Final = 8
-"""Exchanges of a run that a client may sit out; then it declines all others. This bounds what absences reveal."""
 _LOG = logging.getLogger("securefed.client")
 
 
@@ -85,6 +86,8 @@ class ClientNode:
         reveal: whether this client agrees to reveal the scalars that the algorithm selects clients by.
         exchanges: the exchanges of the run; messages of others are refused.
         ledger: counts the use of this client's data; charged before anything is computed.
+        rule: which sums this client lets out beside earlier ones.
+        sums: the ledger that remembers those; `ledger` by default, or one in memory, which freezes with the state.
         persist: writes the state to durable storage; called when an exchange is used up and nothing is computed yet.
     """
 
@@ -109,6 +112,8 @@ class ClientNode:
         reveal: bool = False,
         exchanges: ExchangeSchedule | None = None,
         ledger: Ledger | None = None,
+        rule: SumRule | None = None,
+        sums: Ledger | None = None,
         persist: Callable[[ClientNode], None] | None = None,
     ) -> None:
         self.client, self.run, self.algorithm, self._schema = client, run, schema.algorithm, schema
@@ -117,11 +122,14 @@ class ClientNode:
         aggregation = defense.aggregation  # what it offers besides is asked once: these checks take a while each
         self._pipelined = aggregation if isinstance(aggregation, SupportsPipelining) else None
         self._remembering = aggregation if isinstance(aggregation, SupportsMemory) else None
+        self._releasing = aggregation if isinstance(aggregation, SupportsReleases) else None
         self._verifying = aggregation if isinstance(aggregation, SupportsVerification) else None
         own: Any = self.algorithm
         self._spending: SupportsPrivacyCost[Any] | None = own if supports(own, SupportsPrivacyCost) else None
         self._plans = ExchangePlans(schema, defense)
         self._commits = ClientCommits(client, schema, self._plans, self._verifying)
+        kept = sums or ledger
+        self.guard = SumGuard(kept or Ledger.in_memory(), rule or SumRule(), frozen=kept is None)
         self.state = ClientNodeState(self.algorithm.enroll(data, schema.public, self._rng(0)))
         """All that the client keeps between messages; replaced as a whole, at each message."""
 
@@ -176,7 +184,7 @@ class ClientNode:
                 raise computed  # public: it follows from rounds and numbers of rows
             if isinstance(computed, Exception):
                 self.state, body = self._without(state, computed)
-                return self._reply(message, message.stage, body)
+                return self._uploaded(pending, body)
             tentative, raw = computed
             if trains and self._spending is not None:  # the cost counts whether or not the message arrives
                 self.state = state = with_cost(state, self._spending, tentative)
@@ -191,9 +199,16 @@ class ClientNode:
                 if not (self._plans.hide_absence or isinstance(error, SecureFedError)):
                     raise
                 self.state, body = self._without(self.state, error)
+            return self._uploaded(pending, body)
         except SecureFedError as error:
             return self._refuse(message, error)
-        return self._reply(message, message.stage, body)
+
+    def _uploaded(self, pending: PendingUpload, body: Tensors) -> Message:
+        """Reply with the upload, once the ledger has noted whether the client sat out."""
+        assert pending.state.session is not None
+        if has_indicator(pending.state.session.plan):
+            self.guard.uploaded(pending.source, absent=self.state.out > pending.state.out)
+        return self._reply(pending.message, pending.message.stage, body)
 
     def prepare(self) -> None:
         """Precompute the defence's part of the next upload, between two exchanges or while `compute` runs.
@@ -250,6 +265,8 @@ class ClientNode:
             return self._accept(state, message)
         request = replace(message, body=unnest("protocol", message.body))
         protocol, reply = self._defense.aggregation.client_step(state.protocol, request, None)
+        if self._releasing is not None and (release := self._releasing.client_releases(state.protocol, protocol)):
+            self.guard.release(self.run, release)  # refused, the state stays as it was and nothing is sent
         return self._remember(replace(state, protocol=protocol)), reply
 
     def _accept(self, state: ClientNodeState, message: Message) -> PendingUpload:
@@ -276,11 +293,14 @@ class ClientNode:
         exchange = exchange_context(session, header, digest, counted)
         known = number if has_memory(state.committed) else NEVER  # a state without memory never changes
         context = upload_context(exchange, header.kind, digest, known)
+        self.guard.accept(context.source)
         request = replace(message, body=unnest("protocol", message.body))
         protocol = self._defense.aggregation.client_accept(state.protocol, request, context)
         state = replace(state, protocol=protocol)
         attempt = () if header.attempt == 0 else (2, header.attempt)  # a repeated sum draws other mini-batches
-        return PendingUpload(message, state, number, broadcast, self._rng(header.round + 1, *attempt))
+        return PendingUpload(
+            message, state, number, broadcast, self._rng(header.round + 1, *attempt), source=context.source
+        )
 
     def _use_up(self, pending: PendingUpload) -> None:
         """Mark the exchange as used, durably: no message of it is answered again, in this or another process.
@@ -351,7 +371,7 @@ class ClientNode:
         return self._upload(state, self._encoded(state, {spec.name: np.zeros(spec.shape) for spec in plan.own}))
 
     def _remember(self, state: ClientNodeState) -> ClientNodeState:
-        """Keep what the aggregation must know in later exchanges: in which sums this client was, or a pinned key."""
+        """Keep what the aggregation must know in later exchanges, such as a pinned key."""
         kept = state.memory if self._remembering is None else self._remembering.client_memory(state.protocol)
         return replace(state, memory=kept)
 

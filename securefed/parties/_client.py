@@ -13,13 +13,14 @@ import json
 import logging
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
 
 from securefed._messages import SERVER, ClientId, Message
-from securefed._persistence.packing import from_bytes
+from securefed._persistence.packing import from_bytes, nest, unnest
 from securefed._persistence.sealing import Seal
 from securefed._persistence.state_file import StateFile
 from securefed._runtime.client import ClientNode
@@ -27,11 +28,13 @@ from securefed._runtime.client_freezing import freeze, thaw
 from securefed._runtime.client_state import ClientNodeState, PendingUpload
 from securefed._runtime.ledger import Ledger, Limits
 from securefed._runtime.ledger_entries import DataUsage, LedgerEntries
+from securefed._runtime.sum_memory import SumMemory
 from securefed._tensors import Array, Tensors, decode, encode
 from securefed.datasets._base import Dataset
-from securefed.errors import ConfigError, ContradictionError, DataError, StorageError
+from securefed.errors import ConfigError, ContradictionError, DataError, LedgerLost, StorageError
 from securefed.parties._envelope import header, unwrap
 from securefed.parties._external import BASE, no_model
+from securefed.parties._guards import check_rows, check_seal, open_beside
 from securefed.parties._terms import METRIC, UPDATE, WEIGHT, SumTerms, check_terms
 from securefed.parties._update import is_local, model_digest, read_update
 
@@ -40,6 +43,8 @@ Update = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 Weight = float | Callable[[], float]
 _LOG = logging.getLogger("securefed.client")
 _KIND: Final = "client's state of a sum"
+_GIVEN, _BESIDE, _FROZEN = "given", "beside", "frozen"
+"""Who keeps the memory of sums: the caller's ledger, one beside the file, or the state itself (`freeze`)."""
 _NO_DATA: Final = Dataset(np.zeros((1, 1)))
 
 
@@ -50,7 +55,10 @@ class SumClient:
         terms: what all parties agreed on.
         party: this client's number, 0 to N - 1.
         identity: this client's private identity (`new_identity`), where the terms pin identities.
-        ledger: counts the use of this client's data over all runs. Without one, `terms.epsilon` limits this run only.
+        ledger: of this client's data set (`Ledger.open`), the same in every run: it counts the use of the data, and
+            remembers over which parties they were summed, so that no two sums subtract. Without one, a client with a
+            file keeps such a memory beside it (`client-0.ledger` for `client-0.state`), which outlives the state; one
+            without a file has it in memory and in `freeze`; and `terms.epsilon` limits this run only.
         file: where the state is kept: written before anything is computed and after every answer, so that the client
             may be another process for every message. An existing file is continued. Of two processes that read the
             same state, one answers; the other gets a `StorageError`.
@@ -63,14 +71,17 @@ class SumClient:
     Guarantees: those of the defence (`terms.plan`). Whether it answers, and what it refuses, does not depend on the
     update's values: an update that is not finite or beyond its bound, or a function that fails, makes the client sit
     out, and the round is repeated without the server learning which client it was (under a defence that hides uploads).
-    A client that sat out of 8 exchanges of a run declines all others, which the server sees: that bounds what the
-    server learns by asking in several rounds with other cohorts. A round that is void because of
-    this client is tried again, 8 times in all by default, so that one update that stays broken can use up all 8.
+    A client that sat out of 8 exchanges of a run or of a base, or of 64 in all that its ledger counts, declines others,
+    which the server sees: that bounds what it learns by asking in several rounds with other cohorts. A round that is
+    void because of this client is tried again, 8 times in all by default, so that one update that stays broken can use
+    up all 8.
     Not guaranteed: that another client's update is honest. That a state which answered a request is not used again,
     where the caller restores an old copy of it: one upload may then be masked twice alike.
 
     Raises:
-        ConfigError: a number outside the terms, or an identity that does not fit them.
+        ConfigError: a number outside the terms, an identity that does not fit them, or a file without a seal where
+            clients check sums (`verify`).
+        LedgerLost: the file was written with a ledger, which is gone.
         StorageError: the file is of another client, run or terms, or cannot be read.
     """
 
@@ -89,7 +100,12 @@ class SumClient:
             raise ConfigError(f"party must be a whole number from 0 to {terms.clients - 1}; got {party!r}")
         self.terms, self.party = terms, party
         self._defense = terms.for_party(party, identity)
+        if file is not None:
+            check_seal(terms, seal)
         self._file = None if file is None else StateFile(file, _KIND, seal)
+        hides = terms.defense.aggregation.hides  # else there is nothing to remember
+        self._beside = partial(open_beside, Path(file), seal) if file is not None and hides else None
+        self._sums, self._kept = ledger, _GIVEN  # the ledger that remembers sums, and who keeps it
         self._own_ledger = ledger is None and terms.epsilon is not None  # then its entries, the "book", freeze with it
         self._ledger = self._limited(None) if self._own_ledger else ledger
         self._node: ClientNode | None = None
@@ -171,10 +187,13 @@ class SumClient:
         """
         if self._node is None:
             return b""
-        values = {"run": self._node.run, "book": ""}
+        values = {"run": self._node.run, "book": "", "ledger": self._kept}
         if self._own_ledger and self._ledger is not None:
             values["book"] = json.dumps(self._ledger.book.to_json())
-        return encode({"node": from_bytes(freeze(self._node))}, values)
+        tensors = {"node": from_bytes(freeze(self._node))}
+        if self._kept == _FROZEN and self._sums is not None:
+            tensors |= nest("sums", self._sums.sums.to_tensors())
+        return encode(tensors, values)
 
     @classmethod
     def thaw(
@@ -229,6 +248,7 @@ class SumClient:
             return pending.fault
         try:
             given = self._structure(update() if callable(update) else update)
+            check_rows(self.terms, given)
             count = _number(weight(), "weight") if callable(weight) else weight
             if not 0 <= count < math.inf:
                 raise DataError(f"weight must be finite and at least 0; got {count!r}")
@@ -294,12 +314,22 @@ class SumClient:
             raise ConfigError(f"the terms name the metrics {sorted(wanted)}; got {sorted(metrics)}")
         return {name: _number(value, f"metric {name!r}") for name, value in metrics.items()}
 
-    def _enrol(self, run: str) -> ClientNode:
-        """Make this client's node for a run; its data set is a stand-in, since updates come from the caller."""
+    def _enrol(self, run: str, *, expected: bool = False) -> ClientNode:
+        """Make this client's node for a run; its data set is a stand-in, since updates come from the caller.
+
+        Args:
+            run: the run.
+            expected: whether a state says that there is a ledger beside it.
+        """
         core = self.terms.core
+        if self._sums is None and self._beside is not None:
+            self._sums, self._kept = self._beside(expected=expected), _BESIDE
+        elif self._sums is None:
+            self._sums, self._kept = Ledger.in_memory(), _FROZEN
         return _BaseCheckingNode(
             self.party, run, core.schema, _NO_DATA, self._defense, core.seed, keep=False, exchanges=core.exchanges,
-            ledger=self._ledger, persist=lambda node: self._save(), base=lambda: self._base,
+            ledger=self._ledger, rule=core.rule, sums=self._sums, persist=lambda node: self._save(),
+            base=lambda: self._base,
         )  # fmt: skip
 
     def _save(self) -> None:
@@ -312,8 +342,16 @@ class SumClient:
             tensors, values = decode(frozen)
             if self._own_ledger and values["book"]:
                 self._ledger = self._limited(LedgerEntries.from_json(json.loads(values["book"])))
-            node = self._enrol(values["run"])
+            kept = values.get("ledger", "")
+            if self._sums is None and (kept == _GIVEN or (kept == _BESIDE and self._beside is None)):
+                raise LedgerLost(
+                    f"client {self.party} has answered with a ledger of its data; give it: "
+                    "SumClient(..., ledger=Ledger.open(path, limits))"
+                )
+            node = self._enrol(values["run"], expected=kept == _BESIDE)
             thaw(node, tensors["node"].tobytes())
+            if self._kept == _FROZEN and self._sums is not None:
+                self._sums.remember(SumMemory.from_tensors(unnest("sums", tensors)))
         except (KeyError, ValueError, TypeError, DataError) as error:
             raise StorageError(f"these bytes are no state of client {self.party}: {error!r}") from error
         self._node = node

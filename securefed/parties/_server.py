@@ -22,14 +22,16 @@ from securefed._runtime.client_sampling import uniform
 from securefed._runtime.engine_freezing import freeze_engine, thaw_engine
 from securefed._runtime.exchange_header import TRAIN
 from securefed._runtime.history import RoundHistory
-from securefed._runtime.open_exchange import ExchangeResult, OpenExchange, Requests
+from securefed._runtime.open_exchange import ExchangeResult, OpenExchange
 from securefed._runtime.privacy_checks import sampler_of, samples_clients
 from securefed._runtime.round_engine import VOIDING, PendingSum, RoundEngine
 from securefed._runtime.run_options import RunOptions
+from securefed._runtime.stage_requests import Requests
 from securefed._tensors import Array, decode, encode
 from securefed.errors import ConfigError, DataError, MessageRefused, SecureFedError, StorageError
 from securefed.parties._envelope import unwrap, wrap
 from securefed.parties._external import ExternalServer, base_array, no_model
+from securefed.parties._guards import check_parties
 from securefed.parties._result import CompletedSum, SumResult, result_of
 from securefed.parties._terms import SumTerms, check_terms
 from securefed.parties._update import model_digest, read_update
@@ -290,6 +292,8 @@ class SumServer:
         assert pending is not None
         try:
             summed = exchange.close_stage()
+            if summed is not None:
+                check_parties(self.terms, summed.record.survivors)
         except VOIDING as error:
             self._exchange = None
             try:

@@ -39,6 +39,7 @@ from securefed.defenses._transform import ChainStage
 from securefed.errors import ConfigError, DataError
 from securefed.parties._defense_json import defense_from_json, defense_to_json, with_plain_numbers, with_tuples
 from securefed.parties._external import ExternalSum
+from securefed.parties._guards import check_minima, notes, rule_of
 from securefed.parties._plan_notes import BATCH_NORM, noted
 from securefed.parties._summed_tensor import SummedTensor, as_plain, check_type
 from securefed.parties._update import is_local
@@ -48,6 +49,7 @@ _FORMAT: Final = 1
 _LARGEST_ENTRY: Final = 2.0**20
 """Bound of an entry, a weight or a metric where the caller declares none. In a ring of 64 bits and for 1000 clients the
 rounding error of an entry is then 6e-11 where weights are near the largest; at half the bound it is half as large."""
+_LATER: Final = {"least_rows", "least_parties"}  # not written where unset, so that digests of older terms stay
 _MOST_CLIENTS: Final = 2**24
 """Terms take memory in proportion to their clients, and a server proposes them to sites (`secure_mod`)."""
 
@@ -73,6 +75,8 @@ class SumTerms:
             exceed it. `None` for no limit.
         max_void: attempts at one sum. An attempt is void if too few clients reply, or if one of them sat out because
             its update was beyond a bound or not finite.
+        least_rows: fewest rows of a party, by its tensor `count`; one with fewer sits out. `None` for any.
+        least_parties: fewest parties of a result. `None` for any.
 
     Raises:
         ConfigError: a field of another type or outside its domain, or fields that do not fit together.
@@ -92,12 +96,15 @@ class SumTerms:
     rounds: int | None = None
     epsilon: float | None = None
     max_void: int = MAX_VOID
+    least_rows: int | None = None
+    least_parties: int | None = None
 
     def __post_init__(self) -> None:
         if not self.tensors:
             raise ConfigError("terms need at least one tensor; `local` keeps all of them with the clients")
         self._check_fields()
         object.__setattr__(self, "defense", with_plain_numbers(self.defense))
+        check_minima(self)
         if self.differences and not self.base:
             raise ConfigError("differences are taken from a base; leave base=True")
         self.budget()  # raises ConfigError now, and not when the server starts
@@ -245,16 +252,16 @@ class SumTerms:
         if self.weighted:
             specs.append(TensorSpec(WEIGHT, (), 1.0, 64))
         public = Public(self.clients, self.cohort, 1, (1,) * self.clients, 0, 1.0)
-        return Terms.of(ExternalSum(tuple(specs)), public, self.defense, rounds=self.rounds, max_void=self.max_void)
+        return Terms.of(
+            ExternalSum(tuple(specs)), public, self.defense, rounds=self.rounds, max_void=self.max_void,
+            rule=rule_of(self),
+        )  # fmt: skip
 
     @cached_property
     def plan(self) -> Plan:
         """The defence's plan for one round: tensors with their errors, stages, bytes, threshold, assumptions."""
         plan = self.defense.plan(self.core.schema.layouts[TRAIN], self.cohort)
-        plan = noted(plan, self.largest_weight if self.weighted else None)
-        if self.base:
-            return plan
-        return plan.assume("No model is bound to a sum: a server that hands out different models is not noticed.")
+        return noted(plan, self.largest_weight if self.weighted else None).assume(*notes(self))
 
     @cached_property
     def digest(self) -> bytes:
@@ -305,6 +312,7 @@ class SumTerms:
     def _facts(self) -> dict[str, Any]:
         """Return all fields but the defence, as JSON values."""
         facts = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "defense"}
+        facts = {name: value for name, value in facts.items() if value is not None or name not in _LATER}
         return facts | {"tensors": [asdict(tensor) for tensor in self.tensors]}
 
     def for_party(self, party: PartyId, identity: bytes | None) -> Defense:
