@@ -142,13 +142,20 @@ def contribute(
     state: Annotated[
         Path | None, typer.Option(help="This client's own file between messages; client-NUMBER.state by default.")
     ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            help="Ledger of this site's data, the same in every run and under all terms (`securefed ledger`); by "
+            "default the file beside the state whose name ends in .ledger."
+        ),
+    ] = None,
     seal_key_file: SealKey = None,
 ) -> None:
     """Answer the newest request in the folder; the update leaves this machine masked, and in no other form."""
     from securefed._commands.party_files import read_arrays, read_identity  # noqa: PLC0415
     from securefed._commands.party_turns import Contribution, answer  # noqa: PLC0415
 
-    at = _exchange(folder, terms, state or Path(f"client-{number}.state"), seal_key_file)
+    at = replace(_exchange(folder, terms, state or Path(f"client-{number}.state"), seal_key_file), ledger=ledger)
     read = [None if path is None else read_arrays(path) for path in (update, base)]
     key = None if identity is None else read_identity(identity)
     numbers = {name: _number(text, f"--metric {name}") for name, text in _pairs(metric or [], "--metric").items()}

@@ -39,28 +39,30 @@ from securefed._tensors import Array
 from securefed.errors import ConfigError, MessageRefused, SecureFedError, StorageError
 from securefed.parties import SumClient, SumResult, SumServer, SumTerms
 from securefed.parties._envelope import unwrap
+from securefed.parties._guards import check_seal, open_beside
 from securefed.parties._update import model_digest, read_update
 
-# Kinds of state files: one of another kind is refused by name.
 _CLIENT: Final = "client's state of securefed party"
 _SERVER: Final = "server's state of securefed party"
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """The files of one party of a sum: the exchange folder, its state, and the terms.
+    """The files of one party of a sum.
 
     Attributes:
         terms: what all parties agreed on.
         folder: the exchange folder.
         state: the party's own file.
         seal: encrypts the state; `None` leaves it readable by its owner.
+        ledger: of a client's data; `None` for the one beside its state.
     """
 
     terms: SumTerms
     folder: Path
     state: Path
     seal: Seal | None = None
+    ledger: Path | None = None
 
     def load(self, kind: str) -> tuple[dict[str, Any], dict[str, Array]] | None:
         """Read the state; `None` where there is none yet."""
@@ -108,6 +110,7 @@ def answer(at: Exchange, party: int, identity: bytes | None, mine: Contribution)
     if not 0 <= party < at.terms.clients:
         raise ConfigError(f"--party must be 0 to {at.terms.clients - 1}, a client of these terms; got {party}")
     check_private(at.state, at.folder)
+    check_seal(at.terms, at.seal)
     with locked(at.state):
         name = next((name for name in requests_in(at.folder) if name.party == party), None)
         if name is None:
@@ -130,7 +133,8 @@ def answer(at: Exchange, party: int, identity: bytes | None, mine: Contribution)
                 f"there is no {at.state}, which this client wrote in an earlier stage; go to the folder that holds "
                 f"client-{party}.state, give --state, or, if it is lost, have the server go on --without {party}"
             )
-        client = SumClient.thaw(at.terms, party, tensors["client"].tobytes(), identity=identity)
+        ledger = open_beside(at.state, at.seal, expected=stored is not None, named=at.ledger)
+        client = SumClient.thaw(at.terms, party, tensors["client"].tobytes(), identity=identity, ledger=ledger)
         request = read_message(at.folder / name.file("request"), _most_bytes(at.terms))
         uploads = client.wants_update(request)
         if uploads:

@@ -19,6 +19,8 @@ from securefed._persistence.sealing import Seal
 from securefed._runtime.ledger import Ledger
 from securefed._runtime.sum_memory import SumRule
 from securefed.defenses._base import Defense
+from securefed.defenses._differential_privacy import CentralGaussian
+from securefed.defenses._differential_privacy.distributed import DistributedNoise
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
 from securefed.errors import ConfigError, DataError, TooFewSurvivors
 
@@ -40,6 +42,11 @@ def rule_of(terms: SumTerms) -> SumRule:
     return SumRule(terms.base, max(asked, _default_block(terms)), terms.least_parties or 1)
 
 
+def adds_noise(defense: Defense) -> bool:
+    """Tell whether a defence adds noise, which it does to contributions that it clips or to the sum."""
+    return any(isinstance(link, CentralGaussian | DistributedNoise) for link in defense.transforms)
+
+
 def notes(terms: SumTerms) -> tuple[str, ...]:
     """Return the sentences about other sums of the same data, and about small numbers, for the plan."""
     out: list[str] = []
@@ -55,6 +62,11 @@ def notes(terms: SumTerms) -> tuple[str, ...]:
         out.append(
             f"No result over fewer than {terms.least_parties} parties is released"
             + (": clients open none." if _masks(terms.defense) else ", by the server's word alone.")
+        )
+    if terms.least_parties and not adds_noise(terms.defense):
+        out.append(
+            "The server sees every entry of the sum, small cells too: leaving them out of a table protects the readers "
+            "of a release only. Coarser levels, agreed before the sum, or noise protect against the server."
         )
     if terms.least_rows:
         out.append(f"A party with fewer than {terms.least_rows} rows sits out, and the round is void.")
@@ -109,10 +121,22 @@ def ledger_beside(state: Path) -> Path:
     return state.with_name(f"{state.name.removesuffix('.state')}.ledger")
 
 
-def open_beside(state: Path, seal: Seal | None, *, expected: bool) -> Ledger:
-    """Open the ledger beside a state; `expected` says that the state was written with it, so that it must be there."""
-    path = ledger_beside(state)
-    return Ledger.beside(path, None if seal is None else seal.for_file(path.name), expected=expected)
+def open_beside(state: Path, seal: Seal | None, *, expected: bool, named: Path | None = None) -> Ledger:
+    """Open the ledger of a client's data: the one that is named, or the one beside its state, made at first use.
+
+    Args:
+        state: the client's state.
+        seal: of the state; the ledger gets an anchor of its own.
+        expected: whether there is a state, which was written with a ledger.
+        named: the ledger's file, where the operator names it.
+
+    Raises:
+        LedgerLost: it is named or expected, and there is none.
+        StorageError, RolledBackError: as `Ledger.open`.
+    """
+    path = named or ledger_beside(state)
+    own = None if seal is None else seal.for_file(path.name)
+    return Ledger.beside(path, own, expected=expected or named is not None)
 
 
 def _default_block(terms: SumTerms) -> int:
