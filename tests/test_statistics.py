@@ -175,7 +175,7 @@ def test_one_row_beyond_the_bound_does_not_show_through_noise_for_single_rows() 
 
 def test_separate_parties_and_rows_beyond_the_bound_that_nobody_learns_of() -> None:
     statistic = Mean(features=4, bound=8.0, rows=100)
-    terms = statistic.terms(clients=3, defense=secure_aggregation())
+    terms = statistic.terms(clients=3, defense=secure_aggregation(), least_rows=1)
     clients = {i: SumClient(terms, i) for i in range(3)}
     good = {i: {"update": lambda i=i: statistic.summand(PARTIES[i])} for i in range(3)}
     found = statistic.estimate(play(SumServer(terms), clients, good))
@@ -245,7 +245,7 @@ def test_a_server_gets_one_sum_of_a_party_s_rows_and_not_a_second_one_to_subtrac
     statistic = Mean(features=4, bound=8.0, rows=100)
     parties = [*PARTIES, PARTIES[0] + 1]
     for rounds, answered in ((1, False), (2, True)):  # the second is the control
-        terms = statistic.terms(clients=4, defense=secure_aggregation(), rounds=rounds)
+        terms = statistic.terms(clients=4, defense=secure_aggregation(), rounds=rounds, least_rows=1)
         clients = {i: SumClient(terms, i) for i in range(4)}
         mine = {i: {"update": statistic.summand(x)} for i, x in enumerate(parties)}
         server = SumServer(terms)

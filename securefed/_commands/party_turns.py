@@ -6,8 +6,7 @@ the next stage. An attempt that gives no sum is void, and the round is repeated.
 
 A turn may be taken again at any point, also after it was killed: the state and what is to be published are written to
 one file at once, and published from there. So a message that was made is never made again with other contents.
-The commands `securefed party contribute` and `securefed party sum` call `answer` and `take_turn`; `SumClient` and
-`SumServer` make the messages.
+`securefed party contribute` calls `answer`, and `securefed party sum` calls `take_turn`.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class Exchange:
         folder: the exchange folder.
         state: the party's own file.
         seal: encrypts the state; `None` leaves it readable by its owner.
-        ledger: of a client's data; `None` for the one beside its state.
+        ledger: of a client's data; by default beside its state.
     """
 
     terms: SumTerms
