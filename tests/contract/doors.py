@@ -250,11 +250,11 @@ class ClientApp(Door):
         options = RunOptions(schedule=lambda _: tuple(cohort), max_void=1, timeout=0.02)
         with pytest.MonkeyPatch.context() as patch:
             compute = ClientNode.compute
-            patch.setattr(
-                ClientNode,
-                "compute",
-                lambda node, at: failing_at(partial(compute, node), node.client, self.failing, at),
-            )
+
+            def computed(node: ClientNode, pending: Any) -> Any:
+                return failing_at(partial(compute, node), node.client, self.failing, pending)
+
+            patch.setattr(ClientNode, "compute", computed)
             return serve(grid, terms, 1, wait=2.0, poll=0.001, options=options).history[0].survivors
 
 

@@ -7,7 +7,7 @@ The last column says where a guard does not apply, and why.
 | --- | --- | --- |
 | equal sources keep their survivors | A | doors without a base, where every sum of the rows counts as equal (B) |
 | no small block of parties | B | doors with a base, unless `survivor_change` asks for it: their contributions differ |
-| absences of a base and of the data | | in the clear, where a client refuses by name; under noise, where it sends zeros |
+| absences of a base and of the data | | in the clear: a client refuses by name; under noise: it sends zeros |
 | the ledger is not lost | | clients in memory: their promise ends with the process, as the plan says |
 | no check key in the clear | | clients in memory, which write no file |
 | least parties and rows | | doors of training, whose terms carry neither |
@@ -81,7 +81,7 @@ def absences(door: Door) -> None:
     door.ledger(0).allow_absences(2, 2)
     for number in range(2):
         door.failing = 0
-        assert door.play(ALL, float(number)) == ()
+        assert 0 not in door.play(ALL, float(number))  # void; `secure_mod` tries three times
         door.failing = None
     assert sum(door.ledger(0).sums.out.values()) == 2
     assert sum(door.ledger(1).sums.out.values()) == 0
@@ -121,8 +121,10 @@ def test_without_the_guard_two_tables_show_the_fifth_party_s(tmp_path: Path, mon
 def test_doors_share_the_ledger_of_the_data(first: type[Door], second: type[Door], tmp_path: Path) -> None:
     """Other terms and another door: the memory is of the data."""
     assert first(tmp_path).play(ALL) == ALL
-    assert second(tmp_path).play(FOUR) == ()
-    assert second(tmp_path).play(ALL) == ALL
+    other = second(tmp_path)
+    other.runs = 1
+    assert other.play(FOUR) == ()
+    assert other.play(ALL) == ALL
 
 
 def test_statistics_after_training_and_training_after_statistics(tmp_path: Path) -> None:
@@ -221,11 +223,15 @@ def party_command(tmp_path: Path) -> tuple[Callable[[], Any], Path]:
     def turn(party: int, at: Exchange) -> Any:
         return answer(at, party, IDENTITIES.own[party], Contribution(UPDATES[party], base=base))
 
+    def goes_on() -> None:
+        for party in ALL[1:]:
+            turn(party, replace(mine, state=tmp_path / f"{party}.state"))
+        take_turn(server)
+        turn(0, mine)
+
     take_turn(server, base=base)
-    for party in ALL:
-        turn(party, replace(mine, state=tmp_path / f"{party}.state"))
-    take_turn(server)
-    return lambda: turn(0, mine), tmp_path / "0.ledger"
+    turn(0, mine)
+    return goes_on, tmp_path / "0.ledger"
 
 
 def site_folder(tmp_path: Path) -> tuple[Callable[[], Any], Path]:
