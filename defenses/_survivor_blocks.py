@@ -66,7 +66,9 @@ class SumsSoFar:
         """Return the number of parties of the smallest block once there is a sum over these."""
         return smallest(refined(self.blocks, parties))
 
-    def allowed_within(self, alive: Collection[P], choose: Callable[[list[P], int], Collection[P]]) -> tuple[P, ...]:
+    def allowed_within(
+        self, alive: Collection[int], choose: Callable[[list[int], int], Collection[int]]
+    ) -> tuple[int, ...]:
         """Return parties among those alive that a sum may be over, ascending.
 
         Of a block that lost a few parties, more are left out: so many that `least` are, and all of it where fewer than
@@ -77,7 +79,7 @@ class SumsSoFar:
             choose: picks so many of the listed parties, which are left out.
         """
         whole = frozenset(alive)
-        kept: set[P] = set()
+        kept: set[int] = set()
         for block in (*self.blocks, whole.difference(*self.blocks)):
             inside = sorted(block & whole)
             lost = len(block) - len(inside)

@@ -205,7 +205,7 @@ class _Turn:
             raise StorageError(f"{place} is gone, and this client has answered in this run; start a new Flower run")
         place.parent.mkdir(parents=True, exist_ok=True)
         seal = None if site.seal is None else site.seal.for_file(name)
-        return SumClient(terms, party, identity=site.identity, ledger=site.of_data(), file=place, seal=seal)
+        return SumClient(terms, party, identity=site.identity, ledger=site.of_data(party), file=place, seal=seal)
 
     def _keep(self, client: SumClient, terms: SumTerms) -> None:
         """Store the client's new state and its standing in the context; nothing before it has joined a run."""

@@ -23,7 +23,6 @@ from securefed.parties._terms import SumTerms
 
 NODE_CONFIG: Final = "securefed"
 """Key of the SuperNode's `--node-config` that names the site's file."""
-_LEDGER: Final = "data.ledger"
 _LEAST: Final = 2
 """The smallest number of clients whose sum is not one client's own update. It is no larger, since secure aggregation
 over three clients, the fewest that it accepts, opens sums over two."""
@@ -42,7 +41,8 @@ class SitePolicy:
         identity: this client's private identity, 32 bytes (`new_identity`).
         identities: the public identities of all clients; the terms must pin exactly these.
         ledger: counts the use of this site's data over all runs, refuses exchanges beyond the site's limits, and
-            remembers over which parties the data were summed. Without one, a folder holds such a memory, `data.ledger`.
+            remembers over which parties the data were summed. Without one, a folder holds such a memory
+            (`client-0.ledger`).
         folder: where the state of each sum is kept, so that a SuperNode that was killed answers nothing twice. Without
             one, the state lies in Flower's context, and without a ledger too, sums of two runs may be subtracted.
         seal: encrypts the files in the folder, which hold secrets. If it has an anchor (a small file that remembers the
@@ -129,17 +129,20 @@ class SitePolicy:
         path = context.node_config.get(NODE_CONFIG)
         return cls() if path is None else cls.load(str(path))
 
-    def of_data(self) -> Ledger | None:
+    def of_data(self, party: int) -> Ledger | None:
         """Return the ledger of this site's data: the given one, or that of the folder; `None` without either.
 
+        Args:
+            party: number of this client, by which sites that share a folder keep apart.
+
         Raises:
-            LedgerLost: the folder holds states, and no ledger: each was written with one.
+            LedgerLost: the folder holds states of this client, and no ledger: each was written with one.
         """
         if self.ledger is not None or self.folder is None:
             return self.ledger
-        folder = Path(self.folder)
-        seal = None if self.seal is None else self.seal.for_file(_LEDGER)
-        return Ledger.beside(folder / _LEDGER, seal, expected=any(folder.glob("*.state")))
+        folder, name = Path(self.folder), f"client-{party}.ledger"
+        seal = None if self.seal is None else self.seal.for_file(name)
+        return Ledger.beside(folder / name, seal, expected=any(folder.glob(f"*-{party}-*.state")))
 
     def check(self, terms: SumTerms, party: int) -> None:
         """Raise `ConfigError`, whose text the server may read, unless this site allows the terms."""

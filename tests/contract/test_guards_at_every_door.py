@@ -244,7 +244,7 @@ def site_folder(tmp_path: Path) -> tuple[Callable[[], Any], Path]:
     door = Folder(tmp_path)
     assert door.play(ALL) == ALL
     assert door.play(FOUR) == ()
-    return door.policy(0).of_data, tmp_path / "site-0" / "data.ledger"
+    return lambda: door.policy(0).of_data(0), tmp_path / "site-0" / "client-0.ledger"
 
 
 @pytest.mark.parametrize("door", [client_file, party_command, site_folder])
