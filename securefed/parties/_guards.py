@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -18,21 +18,39 @@ from securefed._messages import ClientId
 from securefed._persistence.sealing import Seal
 from securefed._runtime.ledger import Ledger
 from securefed._runtime.sum_memory import SumRule
-from securefed.defenses._base import Defense
+from securefed.defenses._base import Defense, Plan
 from securefed.defenses._differential_privacy import CentralGaussian
 from securefed.defenses._differential_privacy.distributed import DistributedNoise
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
 from securefed.errors import ConfigError, DataError, TooFewSurvivors
-
-if TYPE_CHECKING:
-    from securefed.parties._terms import SumTerms
 
 COUNT: Final = "count"
 """Name of the tensor that holds a party's number of rows, where the terms ask for a least number."""
 _LEAST_BLOCK, _OF_MANY, _MANY = 2, 3, 8
 
 
-def rule_of(terms: SumTerms) -> SumRule:
+class GuardedTerms(Protocol):
+    """What is read here of terms (`SumTerms`)."""
+
+    @property
+    def clients(self) -> int: ...
+    @property
+    def cohort(self) -> int: ...
+    @property
+    def defense(self) -> Defense: ...
+    @property
+    def base(self) -> bool: ...
+    @property
+    def least_rows(self) -> int | None: ...
+    @property
+    def least_parties(self) -> int | None: ...
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]: ...
+    @property
+    def plan(self) -> Plan: ...
+
+
+def rule_of(terms: GuardedTerms) -> SumRule:
     """Return the rule by which clients of these terms let sums out.
 
     With a base, contributions to one base keep their survivors. Without one, contributions of the same rows are equal
@@ -47,7 +65,7 @@ def adds_noise(defense: Defense) -> bool:
     return any(isinstance(link, CentralGaussian | DistributedNoise) for link in defense.transforms)
 
 
-def notes(terms: SumTerms) -> tuple[str, ...]:
+def notes(terms: GuardedTerms) -> tuple[str, ...]:
     """Return the sentences about other sums of the same data, and about small numbers, for the plan."""
     out: list[str] = []
     if not terms.base:
@@ -73,7 +91,7 @@ def notes(terms: SumTerms) -> tuple[str, ...]:
     return tuple(out)
 
 
-def check_minima(terms: SumTerms) -> None:
+def check_minima(terms: GuardedTerms) -> None:
     """Raise `ConfigError` for minima that no sum of these terms can reach, or that they cannot check."""
     if terms.least_parties is not None:
         check_integer("least_parties", terms.least_parties, 1)
@@ -89,7 +107,7 @@ def check_minima(terms: SumTerms) -> None:
             raise ConfigError(f"least_rows is compared with the number of rows, a tensor {COUNT!r} of one number")
 
 
-def check_rows(terms: SumTerms, update: Mapping[str, Any]) -> None:
+def check_rows(terms: GuardedTerms, update: Mapping[str, Any]) -> None:
     """Raise `DataError`, for which the party sits out, where it has fewer rows than the terms ask for."""
     if terms.least_rows is not None and not (rows := float(np.asarray(update[COUNT]))) >= terms.least_rows:
         raise DataError(
@@ -98,13 +116,13 @@ def check_rows(terms: SumTerms, update: Mapping[str, Any]) -> None:
         )
 
 
-def check_parties(terms: SumTerms, survivors: Sequence[ClientId]) -> None:
+def check_parties(terms: GuardedTerms, survivors: Sequence[ClientId]) -> None:
     """Raise `TooFewSurvivors` where a sum is over fewer parties than the terms release a result of."""
     if terms.least_parties is not None and len(survivors) < terms.least_parties:
         raise TooFewSurvivors(f"{len(survivors)} parties, and the terms release a result of {terms.least_parties}")
 
 
-def check_seal(terms: SumTerms, seal: Seal | None) -> None:
+def check_seal(terms: GuardedTerms, seal: Seal | None) -> None:
     """Raise `ConfigError` if a client's file would hold, unencrypted, the key by which it checks the server's sums."""
     if terms.plan.verified and seal is None:
         raise ConfigError(
@@ -139,7 +157,7 @@ def open_beside(state: Path, seal: Seal | None, *, expected: bool, named: Path |
     return Ledger.beside(path, own, expected=expected or named is not None)
 
 
-def _default_block(terms: SumTerms) -> int:
+def _default_block(terms: GuardedTerms) -> int:
     """Return the least block of sums without a base; 1 without identities, as nothing is promised then."""
     if terms.base or not _masks(terms.defense) or _masking(terms.defense).identities is None:
         return 1
