@@ -238,14 +238,13 @@ class Mod(Door):
 
 class ClientApp(Door):
     name, base = "serve, client_app", True
+    kept: ClassVar[dict[str, Any]] = {}
 
     def run(self, cohort: Sequence[int], model: float) -> tuple[int, ...]:
         defense = chain(secure_aggregation(identities=IDENTITIES))
         terms = Terms.of(SSI(rank=2, tolerance=0.0), Public.of(DATA), defense, seed=int(model))
-        app = client_app(
-            lambda _: terms, lambda context: DATA[context.node_config["partition-id"]],
-            ledger=lambda context: self.ledger(context.node_config["partition-id"]),
-        )  # fmt: skip
+        own = self.kept or {"ledger": lambda context: self.ledger(context.node_config["partition-id"])}
+        app = client_app(lambda _: terms, lambda context: DATA[context.node_config["partition-id"]], **own)
         grid = LocalGrid({100 + i: Node(app, {"partition-id": i}) for i in ALL})
         options = RunOptions(schedule=lambda _: tuple(cohort), max_void=1, timeout=0.02)
         with pytest.MonkeyPatch.context() as patch:

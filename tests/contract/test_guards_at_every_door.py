@@ -22,7 +22,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -35,6 +35,7 @@ from securefed.defenses import secure_aggregation
 from securefed.defenses._secure_aggregation import Identities
 from securefed.errors import ConfigError, LedgerLost, PlanError, RolledBackError, RoundVoid
 from securefed.flower import SitePolicy
+from securefed.flower._folder import ClientFolder
 from securefed.parties import SumClient, SumServer, SumTerms
 from securefed.parties._guards import ledger_beside
 from securefed.statistics import Histogram
@@ -44,6 +45,7 @@ from tests.contract.doors import (
     DOORS,
     IDENTITIES,
     UPDATES,
+    ClientApp,
     Door,
     Mod,
     N,
@@ -247,7 +249,20 @@ def site_folder(tmp_path: Path) -> tuple[Callable[[], Any], Path]:
     return lambda: door.policy(0).of_data(0), tmp_path / "site-0" / "client-0.ledger"
 
 
-@pytest.mark.parametrize("door", [client_file, party_command, site_folder])
+def app_folder(tmp_path: Path) -> tuple[Callable[[], Any], Path]:
+    """A `client_app` with a folder and no ledger."""
+
+    class Folder(ClientApp):
+        kept: ClassVar[dict[str, Any]] = {"folder": lambda _: tmp_path}
+
+    door = Folder(tmp_path)
+    assert door.play(ALL) == ALL
+    assert door.play(FOUR) == ()
+    [state] = list(tmp_path.glob("client-0-*.state"))
+    return ClientFolder(state).ledger, tmp_path / "client-0.ledger"
+
+
+@pytest.mark.parametrize("door", [client_file, party_command, site_folder, app_folder])
 def test_a_ledger_beside_the_state_is_made_at_first_use_and_its_loss_is_no_first_use(door: Any, tmp_path: Path) -> None:
     goes_on, ledger = door(tmp_path)
     goes_on()  # positive control
