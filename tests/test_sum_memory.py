@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -169,3 +170,20 @@ def test_changed_rows_begin_a_new_memory_and_few_of_them_are_refused(tmp_path: P
     again = Ledger.open(tmp_path / "data", Limits())
     assert (again.sums.data, len(again.sums.sums)) == (1, 0)
     again.change_sums(lambda sums: sums.admitted("run", release((0, 1)), SumRule()))
+
+
+def test_of_runs_in_parallel_one_reserves_the_source(tmp_path: Path) -> None:
+    """Check and reservation are one locked write: each thread opens the file for itself, as a process does."""
+    path = tmp_path / "data"
+    Ledger.create(path, Limits(), spent=DataUsage())
+
+    def reserve(left_out: int) -> bool:
+        parties = tuple(i for i in range(8) if i != left_out)
+        try:
+            Ledger.open(path, Limits()).change_sums(lambda sums: sums.admitted("run", release(parties), SumRule()))
+        except ContradictionError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(reserve, range(8))) == 1
