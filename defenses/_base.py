@@ -38,6 +38,7 @@ from securefed.defenses._plan import (
     without_indicator,
     without_indicator_tensor,
 )
+from securefed.defenses._survivor_blocks import SumsSoFar
 from securefed.defenses._transform import AdaptiveTransform, Transform, link_text
 from securefed.errors import ConfigError, ContradictionError, DataError, PlanError
 
@@ -75,7 +76,7 @@ class Session:
             contributions by a random matrix that all sides derive from them.
         context: fingerprint of all that clients receive before they upload (kind, broadcast, the last exchange whose
             sum counted each of them). The server knows it from the start, a client from the request for its upload on.
-        previous: at the server, the survivors of the last opened sum, if any; masking opens no sum too close to them.
+        so_far: at the server, which clients the run's sums tell apart; masking opens no sum that clients would refuse.
 
     Raises:
         ConfigError: the cohort is empty, not ascending, or holds a negative id.
@@ -86,7 +87,7 @@ class Session:
     cohort: tuple[ClientId, ...]
     plan: Plan
     context: bytes = b""
-    previous: tuple[ClientId, ...] = ()
+    so_far: SumsSoFar = SumsSoFar()
 
     def __post_init__(self) -> None:
         """Check the cohort, and write the exchange into the plan."""

@@ -77,8 +77,7 @@ class MaskingPlan:
     Attributes:
         degree: number of neighbours that a client masks with and shares its secrets among, 0 for all other clients.
         shares: number of shares that reconstruct a client's secret.
-        survivor_change: smallest number of clients by which the survivors of two consecutive sums may differ, unless
-            they are the same; 1 for no such rule.
+        survivor_change: fewest clients that all sums of a client's data together may tell apart; 1 for no such rule.
     """
 
     degree: int = 0

@@ -174,6 +174,13 @@ def contribute(
     state: Annotated[
         Path | None, typer.Option(help="This client's own file between messages; client-NUMBER.state by default.")
     ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            help="Ledger of this site's data, the same in every run and under all terms (`securefed ledger`); by "
+            "default the file beside the state whose name ends in .ledger."
+        ),
+    ] = None,
     seal_key_file: SealKey = None,
     encoding: Encoding = "",
     separator: Separator = "",
@@ -183,7 +190,7 @@ def contribute(
     from securefed._commands.party_answer import Contribution, Keys, answer  # noqa: PLC0415
     from securefed._commands.party_files import read_identity, read_public_identity  # noqa: PLC0415
 
-    at = _exchange(folder, terms, state or Path(f"client-{number}.state"), seal_key_file)
+    at = replace(_exchange(folder, terms, state or Path(f"client-{number}.state"), seal_key_file), ledger=ledger)
     read = _read(table_format(encoding, separator, decimal), update, base)
     keys = Keys(read_public_identity(server), None if identity is None else read_identity(identity))
     numbers = {name: _number(text, f"--metric {name}") for name, text in _pairs(metric or [], "--metric").items()}
