@@ -22,7 +22,9 @@ from flwr.app import Array, ArrayRecord, Context, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from securefed import DataUsage, Ledger, Limits
-from securefed._commands.party_turns import Contribution, Exchange, answer, take_turn
+from securefed._commands.party_answer import Contribution, Keys, answer
+from securefed._commands.party_exchange import Exchange
+from securefed._commands.party_turns import take_turn
 from securefed._public import Public
 from securefed._runtime.client import ClientNode
 from securefed._runtime.federation import Federation
@@ -30,7 +32,7 @@ from securefed._runtime.run_options import RunOptions
 from securefed._runtime.terms import Terms
 from securefed.algorithms import SSI
 from securefed.datasets._base import Dataset
-from securefed.defenses import chain, secure_aggregation
+from securefed.defenses import chain, new_identity, public_identity, secure_aggregation
 from securefed.defenses._secure_aggregation import Identities, SecureAggregation
 from securefed.errors import RoundVoid
 from securefed.flower import SecureStrategy, SitePolicy, client_app, secure_mod, serve
@@ -44,6 +46,8 @@ from tests.test_examples import load
 N = 5
 ALL = tuple(range(N))
 IDENTITIES = Identities.generate(N)
+SERVER_KEY = new_identity()
+"""The server's private identity, where it signs its requests."""
 UPDATES = {i: {"w": np.array([i + 1.0, 10.0 * i])} for i in ALL}
 ROWS = np.random.default_rng(0)
 DATA = [Dataset(ROWS.uniform(-1, 1, (8, 4)), np.arange(8) % 2) for _ in ALL]
@@ -153,6 +157,11 @@ class Statistics(Sums):
         return fails if party == self.failing else lambda: self.statistic.summand(CODES[party])
 
 
+def keys_of(party: int) -> Keys:
+    """Return the keys of a client of `securefed party`."""
+    return Keys(public_identity(SERVER_KEY), IDENTITIES.own[party])
+
+
 class PartyFolder(Sums):
     name, base = "securefed party", True
 
@@ -164,14 +173,14 @@ class PartyFolder(Sums):
         def at(state: str, **more: Any) -> Exchange:
             return Exchange(self.terms, place, self.folder / f"{state}-{self.runs}.state", **more)
 
-        take_turn(at("server"), base=base, cohort=cohort)
+        take_turn(at("server"), SERVER_KEY, base=base, cohort=cohort)
         while not (place / "round-1-result.json").exists():
             for party in cohort:
                 self.ledger(party)
                 own = {"w": np.full(2, np.nan)} if party == self.failing else UPDATES[party]
                 mine = Contribution(own, base=base)
-                answer(at(f"client-{party}", ledger=self.path(party)), party, IDENTITIES.own[party], mine)
-            take_turn(at("server"))
+                answer(at(f"client-{party}", ledger=self.path(party)), party, keys_of(party), mine)
+            take_turn(at("server"), SERVER_KEY)
         return SumResult.from_folder(place, self.terms).survivors
 
 

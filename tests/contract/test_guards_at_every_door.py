@@ -28,7 +28,9 @@ import numpy as np
 import pytest
 
 from securefed import DataUsage, Ledger, Limits, Seal
-from securefed._commands.party_turns import Contribution, Exchange, answer, take_turn
+from securefed._commands.party_answer import Contribution, answer
+from securefed._commands.party_exchange import Exchange
+from securefed._commands.party_turns import take_turn
 from securefed._runtime.sum_guard import SumGuard
 from securefed._runtime.sum_memory import REFUSAL
 from securefed.defenses import secure_aggregation
@@ -44,6 +46,7 @@ from tests.contract.doors import (
     CODES,
     DOORS,
     IDENTITIES,
+    SERVER_KEY,
     UPDATES,
     ClientApp,
     Door,
@@ -53,6 +56,7 @@ from tests.contract.doors import (
     Statistics,
     Sums,
     SumsWithoutBase,
+    keys_of,
     masking,
 )
 from tests.parties.helpers import play
@@ -223,15 +227,15 @@ def party_command(tmp_path: Path) -> tuple[Callable[[], Any], Path]:
     mine = Exchange(Sums.terms, tmp_path / "exchange", tmp_path / "0.state")
 
     def turn(party: int, at: Exchange) -> Any:
-        return answer(at, party, IDENTITIES.own[party], Contribution(UPDATES[party], base=base))
+        return answer(at, party, keys_of(party), Contribution(UPDATES[party], base=base))
 
     def goes_on() -> None:
         for party in ALL[1:]:
             turn(party, replace(mine, state=tmp_path / f"{party}.state"))
-        take_turn(server)
+        take_turn(server, SERVER_KEY)
         turn(0, mine)
 
-    take_turn(server, base=base)
+    take_turn(server, SERVER_KEY, base=base)
     turn(0, mine)
     return goes_on, tmp_path / "0.ledger"
 
@@ -318,7 +322,7 @@ VERIFIED = SumTerms.like(UPDATES[0], clients=N, defense=masking(verify=True), la
     [
         lambda folder, seal: SumClient(VERIFIED, 0, identity=IDENTITIES.own[0], file=folder / "state", seal=seal),
         lambda folder, seal: answer(
-            Exchange(VERIFIED, folder, folder.parent / "0.state", seal), 0, IDENTITIES.own[0], Contribution()
+            Exchange(VERIFIED, folder, folder.parent / "0.state", seal), 0, keys_of(0), Contribution()
         ),
         lambda folder, seal: SitePolicy(
             identity=IDENTITIES.own[0], identities=IDENTITIES.public, party=0, folder=folder, seal=seal
