@@ -178,7 +178,7 @@ class PartyFolder(Sums):
             for party in cohort:
                 self.ledger(party)
                 own = {"w": np.full(2, np.nan)} if party == self.failing else UPDATES[party]
-                mine = Contribution(own, base=base)
+                mine = Contribution(own, 1.0, base=base)
                 answer(at(f"client-{party}", ledger=self.path(party)), party, keys_of(party), mine)
             take_turn(at("server"), SERVER_KEY)
         return SumResult.from_folder(place, self.terms).survivors
@@ -236,7 +236,8 @@ class Mod(Door):
         self.grid.lose = lambda message: message.metadata.dst_node_id in left_out and "arrays" in message.content
         random.seed(5)
         strategy = SecureStrategy(
-            FedAvg(fraction_evaluate=0.0), masking(), train_metrics=("train_loss",), poll=0.001, patience=0.05,
+            FedAvg(fraction_evaluate=0.0), masking(), train_metrics=("train_loss",), largest_weight=64.0, poll=0.001,
+            patience=0.05,
         )  # fmt: skip
         initial = ordinary_app.initial()
         initial["b"] = Array(np.full(1, model))

@@ -227,7 +227,7 @@ def party_command(tmp_path: Path) -> tuple[Callable[[], Any], Path]:
     mine = Exchange(Sums.terms, tmp_path / "exchange", tmp_path / "0.state")
 
     def turn(party: int, at: Exchange) -> Any:
-        return answer(at, party, keys_of(party), Contribution(UPDATES[party], base=base))
+        return answer(at, party, keys_of(party), Contribution(UPDATES[party], 1.0, base=base))
 
     def goes_on() -> None:
         for party in ALL[1:]:
@@ -374,7 +374,7 @@ def test_a_statistic_needs_three_parties_and_five_rows_of_each(tmp_path: Path) -
     table = Histogram((0.0, 1.0, 2.0), rows=50)
     with pytest.raises(ConfigError, match="released over 3 parties or more, and these terms plan for 2"):
         table.terms(clients=2, defense=None)
-    terms = replace(table.terms(clients=3, defense=secure_aggregation()), max_void=1)
+    terms = replace(table.terms(clients=3, defense=secure_aggregation(2)), max_void=1)
     assert (terms.least_rows, terms.least_parties) == (5, 3)
     assert terms == SumTerms.from_bytes(terms.to_bytes())
 
