@@ -82,9 +82,10 @@ class SumClient:
     which the server sees: that bounds what it learns by asking in several rounds with other cohorts. A round that is
     void because of this client is tried again, 8 times in all by default, so that one update that stays broken can use
     up all 8.
-    Not guaranteed: that another client's update is honest. That the time of a reply tells nothing of a function that
-    computes the update: encoding, masking and logging take as long for a client that sits out, the function does not. That a state which answered a request is not used again,
-    where the caller restores an old copy of it: one upload may then be masked twice alike.
+    Not guaranteed: that another client's update is honest. That a state which answered a request is not used again,
+    where the caller restores an old copy of it: one upload may then be masked twice alike. That the time of a reply
+    tells nothing of a function that computes the update: a client that sits out encodes, masks and logs as long as one
+    that contributes, but a function that fails early ends early.
 
     Raises:
         ConfigError: a number outside the terms, an identity that does not fit them, or a file without a seal where
