@@ -255,9 +255,11 @@ class ClientNode:
         message.check(run=self.run, round=message.round, stage=message.stage, sender=SERVER, receiver=self.client)
         if message.stage in (COMMIT, REVEAL):
             return self._outside(state, message)
-        if state.out >= MOST_OUT:
-            raise ClientDeclines(f"this client sat out of {MOST_OUT} exchanges and takes no further part in the run")
         if "session/cohort" in message.body:
+            if state.out >= MOST_OUT:  # the last one that it sat out is brought to its end
+                raise ClientDeclines(
+                    f"this client sat out of {MOST_OUT} exchanges and takes no further part in the run"
+                )
             state = self._open(state, message)
         if state.session is None or state.header is None or message.round != state.session.round:
             raise ContradictionError(message.sender, f"exchange {message.round} was never opened here")

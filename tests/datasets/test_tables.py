@@ -359,7 +359,7 @@ def test_options_of_text_tables_are_refused_for_other_data(tmp_path: Path) -> No
 @pytest.mark.parametrize("asked", [["audit"], ["advise", "optimization/fedavg"], ["run", "optimization/fedavg"]])
 def test_a_refusal_comes_before_heavy_imports(tmp_path: Path, asked: list[str]) -> None:
     (tmp_path / "rows.csv").write_bytes("größe\n1\n".encode("cp1252"))
-    heavy = ("torch", "scipy", "sklearn", "securefed._auditing", "securefed._runtime", "securefed.attacks")
+    heavy = ("torch", "scipy", "sklearn", "securefed._auditing.registered", "securefed._runtime", "securefed.attacks")
     code = (
         "import sys\nfrom securefed._commands.cli import app\n"
         f"try:\n    app({[*asked, '--data', 'rows.csv']!r})\nexcept SystemExit as left:\n    assert left.code == 2\n"
