@@ -15,6 +15,7 @@ from securefed._public import Public
 from securefed._runtime.client_sampling import check_sampler, uniform, unpredictable
 from securefed._runtime.cohort_secrecy import check_cohort_secrecy
 from securefed._runtime.federation import Federation
+from securefed._runtime.privacy_checks import samples_clients
 from securefed._runtime.terms import Terms
 from securefed.algorithms._optimization import FedAvg, Scaffold
 from securefed.algorithms._optimization.dsgd import DSGD
@@ -187,7 +188,8 @@ def test_scalars_are_not_revealed_beside_any_noise(defense: Defense, reveal: boo
     with pytest.raises(ConfigError, match=r"mean .* no epsilon covers|pass reveal=True|toss its own coin"):
         Terms.of(Choosy(), here, defense, reveal=reveal)
     if reveal:
-        with pytest.raises(ConfigError, match="no epsilon covers|toss its own coin"):
+        with pytest.raises(ConfigError, match=r"no epsilon covers|toss its own coin"):
             Terms.of(Choosy(), here, defense, reveal=reveal)
     assert Terms.of(Choosy(), here, chain(clip(1.0), secure_aggregation()), reveal=True).reveals
-    assert not Terms.of(FedAvg(), here, defense).reveals
+    if not samples_clients(defense):  # else a cohort of 3 is refused already
+        assert not Terms.of(FedAvg(), here, defense).reveals
