@@ -117,8 +117,8 @@ Decimal = Annotated[str, typer.Option(help="Decimal mark of a .csv file where it
 Classes = Annotated[
     str,
     typer.Option(
-        help="Comma-separated values of the column of labels, in the order of their numbers from 0; others are refused. "
-        "Sites that read files of their own must all declare the same. Labels are numbered by this file without it."
+        help="Comma-separated values of the column of labels, in the order of their numbers from 0; others are "
+        "refused. Sites that read a file each declare the same ones. Without it labels are numbered by this file alone."
     ),
 ]
 Names = Annotated[str | None, typer.Option(help="Comma-separated names; all by default (see `securefed list`).")]

@@ -34,7 +34,8 @@ class LoadedDataset(ShapeRepr):
 
     Raises:
         DataError: an entry lies beyond the declared range or is not a number, the test rows have another number of
-            features or number their classes differently, a fact does not have one value for each row, or there is not one name for each column.
+            features or number their classes differently, a fact does not have one value for each row, or there is not
+            one name for each column.
     """
 
     data: Dataset
