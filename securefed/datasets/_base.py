@@ -95,8 +95,8 @@ class Dataset(ShapeRepr):
                 raise DataError("responses must be finite; y holds NaN or infinity. Drop those rows.")
         elif not np.issubdtype(y.dtype, np.integer) or y.ndim != 1 or y.min() < 0 or y.max() >= MOST_CLASSES:
             raise DataError(
-                f"labels must be one integer a row, from 0; got {_labels_given(y)}; encode classes as 0, 1, ...: "
-                f"write Dataset(x, {_labels_remedy(y)})"
+                f"labels must be one integer a row, from 0; got {_labels_given(y)}; encode classes as 0, 1, ..., alike "
+                f"at all clients (load(..., classes=[...]) does so): write Dataset(x, {_labels_remedy(y)})"
             )
         object.__setattr__(self, "y", y)
 
