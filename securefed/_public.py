@@ -7,11 +7,12 @@ derive the same plan and no size of a message depends on data.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 import numpy as np
 
+from securefed._class_names import ClassName, class_names, common_class_names
 from securefed._hyperparameters import check_integer, check_number
 from securefed._tensors import Array
 from securefed.errors import ConfigError, DataError
@@ -37,7 +38,7 @@ class ClientRows(Protocol):
         """Number of labels; 0 where there are none."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Public:
     """Numbers and declared bounds that every party knows; never a row of any client.
 
@@ -48,6 +49,11 @@ class Public:
         rows: n_i, the number of rows of each client.
         classes: number of labels; 0 where the task has none.
         feature_bound: every entry of every row lies in [-feature_bound, feature_bound].
+        class_names: the value that stands for each class in the parties' tables, in the order of the classes
+            (`load(..., classes=...)`); empty where the labels in the tables are 0, 1, ... themselves.
+
+    Raises:
+        ConfigError: class names that are no such list, or not one for each class.
     """
 
     clients: int
@@ -56,6 +62,20 @@ class Public:
     rows: tuple[int, ...]
     classes: int
     feature_bound: float
+    class_names: tuple[ClassName, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Bring the class names into their one form."""
+        object.__setattr__(self, "class_names", class_names(self.class_names))
+        if self.class_names and len(self.class_names) != self.classes:
+            raise ConfigError(
+                f"class_names must name each of {self.classes} classes; got {len(self.class_names)} names"
+            )
+
+    def __repr__(self) -> str:
+        # terms are fingerprinted by it: facts without names of classes have the fingerprint that they always had
+        shown = (field.name for field in fields(self) if field.name != "class_names" or self.class_names)
+        return f"Public({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
     @classmethod
     def of(
@@ -73,8 +93,8 @@ class Public:
             The facts; `classes` is the largest number of labels of any client.
 
         Raises:
-            DataError: there are no clients, clients have different numbers of features, or an entry lies beyond
-                `feature_bound`.
+            DataError: there are no clients, clients have different numbers of features or number their classes
+                differently, or an entry lies beyond `feature_bound`.
             ConfigError: the cohort is larger than the number of clients.
         """
         if not clients:
@@ -101,9 +121,10 @@ class Public:
                 raise DataError(
                     f"client {index} has an entry of {largest:g}, beyond the declared feature_bound {bound}"
                 )
+        names = common_class_names(clients)
         classes = max(data.classes for data in clients)
         rows = tuple(data.rows for data in clients)
-        return cls(len(clients), size, clients[0].features, rows, classes, bound or 1.0)
+        return cls(len(clients), size, clients[0].features, rows, classes, bound or 1.0, names)
 
 
 def require(condition: bool, message: str) -> None:

@@ -13,6 +13,7 @@ FLOORS = {
     "_registry": 0,
     "_process_lock": 0,
     "_public": 0,
+    "_class_names": 0,
     "_hyperparameters": 0,
     "_lazy": 0,
     "_extras": 0,

@@ -20,6 +20,7 @@ from rich.markup import escape
 from securefed._commands.base import (
     DATA_HELP,
     EXIT_LEAK,
+    Classes,
     Decimal,
     Encoding,
     FailOnAlerts,
@@ -74,6 +75,7 @@ def advise(
     encoding: Encoding = "",
     separator: Separator = "",
     decimal: Decimal = "",
+    classes: Classes = "",
     colluding: Annotated[int, typer.Option(help="Clients that tell the server all they know.")] = 0,
     keep: Annotated[float, typer.Option(help="Share of the utility in the clear that a usable setting keeps.")] = 0.9,
     seeds: Annotated[int, typer.Option(help="Runs of each setting; 10 or more for an advice to rely on.")] = 10,
@@ -92,7 +94,7 @@ def advise(
         return 0
     if algorithm is None:
         raise ConfigError("advise needs the name of an algorithm (see `securefed list`), or --questions")
-    form = table_format(encoding, separator, decimal)
+    form = table_format(encoding, separator, decimal, classes)
     read_first(data, owner_column, label_column, form, quiet=as_json)
     if workers != 1:
         from securefed._auditing.engine.worker_processes import warm_up  # noqa: PLC0415 - not needed for --help

@@ -20,6 +20,7 @@ from rich.markup import escape
 from securefed._commands.base import (
     DATA_HELP,
     EXIT_LEAK,
+    Classes,
     Decimal,
     Encoding,
     FailOnAlerts,
@@ -91,6 +92,7 @@ def audit(
     encoding: Encoding = "",
     separator: Separator = "",
     decimal: Decimal = "",
+    classes: Classes = "",
     seeds: Annotated[int, typer.Option(help="Runs of each cell; 10 or more for a report to rely on.")] = 10,
     epsilon: Annotated[float, typer.Option(help="Epsilon of the DP defence, for all rounds together.")] = 8.0,
     delta: Annotated[float, typer.Option(help="Delta of the DP defence, for all rounds together.")] = 1e-5,
@@ -143,7 +145,7 @@ def audit(
         return _self_check()
     judged = split(views) or (), split(secrets) or ()
     _check_gate(fail_above, *judged)
-    form = table_format(encoding, separator, decimal)
+    form = table_format(encoding, separator, decimal, classes)
     read_first(data, owner_column, label_column, form, quiet=as_json)
     check_installed("the audit's page", "jinja2", "PIL")  # before minutes of attacks
     if workers != 1:

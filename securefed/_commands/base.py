@@ -114,6 +114,13 @@ Separator = Annotated[
     str, typer.Option(help="Separator of a .csv file where it cannot be told: comma, semicolon, tab, bar or another.")
 ]
 Decimal = Annotated[str, typer.Option(help="Decimal mark of a .csv file where it cannot be told: . or ,")]
+Classes = Annotated[
+    str,
+    typer.Option(
+        help="Comma-separated values of the column of labels, in the order of their numbers from 0; others are "
+        "refused. Sites that read a file each declare the same ones. Without it labels are numbered by this file alone."
+    ),
+]
 Names = Annotated[str | None, typer.Option(help="Comma-separated names; all by default (see `securefed list`).")]
 
 
@@ -124,22 +131,22 @@ def read_first(data: str, owner: str, label: str, form: TableFormat, *, quiet: b
         data: name of a data set, or path of a file.
         owner: name of the column of owners.
         label: name of the column of labels.
-        form: how a .csv file is written.
+        form: how a .csv file is written, and the classes of its labels.
         quiet: whether to say nothing.
     """
     from securefed.datasets._loaders import LOADERS, load_once  # noqa: PLC0415 - not needed for --help
 
-    if data not in LOADERS:
+    if data not in LOADERS or form.classes:
         source = load_once(data, owner, label, form)
         if not quiet:
             errors.print(escape(source.summary), highlight=False, soft_wrap=True)
 
 
-def table_format(encoding: str, separator: str, decimal: str) -> TableFormat:
-    """Return what the options say of how a .csv file is written."""
-    from securefed.datasets._tables.table_format import TableFormat  # noqa: PLC0415 - not needed for --help
+def table_format(encoding: str, separator: str, decimal: str, classes: str = "") -> TableFormat:
+    """Return what the options say of how a .csv file is written, and of the classes of its labels."""
+    from securefed.datasets._tables.table_format import TableFormat, split_classes  # noqa: PLC0415 - not for --help
 
-    return TableFormat(encoding, separator, decimal)
+    return TableFormat(encoding, separator, decimal, split_classes(classes))
 
 
 def parse_settings(pairs: Iterable[str] | None) -> dict[str, Any]:

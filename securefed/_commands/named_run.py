@@ -20,6 +20,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from securefed import _catalogue as catalogue
+from securefed._class_names import ClassName
 from securefed._hyperparameters import check_integer
 from securefed._persistence.file_errors import storage_errors
 from securefed._persistence.sealing import Seal
@@ -69,6 +70,7 @@ class NamedRun:
         encoding: encoding of a `.csv` file, where it cannot be told.
         separator: its separator, likewise.
         decimal: its decimal mark, likewise.
+        classes: the values that the column of labels of a file may hold, in the order of their numbers.
     """
 
     algorithm: str
@@ -89,6 +91,12 @@ class NamedRun:
     encoding: str = ""
     separator: str = ""
     decimal: str = ""
+    classes: Sequence[ClassName] = ()
+
+    @property
+    def form(self) -> TableFormat:
+        """How the table is written, and the classes of its labels."""
+        return TableFormat(self.encoding, self.separator, self.decimal, self.classes)
 
 
 @dataclass(frozen=True)
@@ -157,8 +165,7 @@ def prepare(run: NamedRun) -> tuple[LoadedDataset, list[Dataset], Dataset | None
     """
     check_integer("seed", run.seed, 0)
     rng = np.random.default_rng([run.seed, _DATA_STREAM])
-    form = TableFormat(run.encoding, run.separator, run.decimal)
-    source = load_once(run.data, run.owner_column, run.label_column, form)
+    source = load_once(run.data, run.owner_column, run.label_column, run.form)
     if run.standardise:
         source = standardised(source)
     test = source.test if run.held_out else None

@@ -1,7 +1,7 @@
 """Read a run from a TOML file, and compare what its plan promises with what the file asks for.
 
     algorithm = "ssi"                 # `securefed list`
-    data      = "digits"              # or a file, with owner_column, label_column, standardise, encoding, ...
+    data      = "digits"              # or a file, with owner_column, label_column, standardise, classes, ...
     clients   = 8
     rounds    = 20
     [settings]                        # of the algorithm
@@ -36,7 +36,7 @@ from securefed.errors import ConfigError
 
 _RUN: Final = {"data": str, "clients": int, "cohort": int, "partition": str, "held_out": float, "rounds": int,
                "evaluate_every": int, "seed": int, "owner_column": str, "label_column": str,
-               "standardise": bool, "encoding": str, "separator": str, "decimal": str}  # fmt: skip
+               "standardise": bool, "encoding": str, "separator": str, "decimal": str, "classes": list}  # fmt: skip
 _TABLES: Final = ("settings", "defense", "require")
 
 
@@ -129,6 +129,6 @@ def _typed(path: Path, name: str, value: Any, kind: type) -> Any:
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
-        words = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}[kind]
+        words = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", list: "a list"}[kind]
         raise ConfigError(f"{path}: {name} must be {words}; got {value!r}")
     return value

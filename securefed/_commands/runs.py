@@ -18,6 +18,7 @@ from rich.markup import escape
 from securefed._commands.base import (
     DATA_HELP,
     EXIT_DECLINED,
+    Classes,
     Decimal,
     DefenseSettings,
     Encoding,
@@ -80,6 +81,7 @@ def run(
     encoding: Encoding = "",
     separator: Separator = "",
     decimal: Decimal = "",
+    classes: Classes = "",
     standardise: Standardise = False,
     held_out: Annotated[float, typer.Option(help="Share of the rows kept for scoring the result; 0 for none.")] = 0.2,
     rounds: Annotated[
@@ -121,7 +123,7 @@ def run(
     """
     seal = _seal(seal_key_file, seal_anchor, checkpoint)
     if not algorithm.endswith(".toml"):
-        form = table_format(encoding, separator, decimal)
+        form = table_format(encoding, separator, decimal, classes)
         read_first(data, owner_column, label_column, form, quiet=as_json)
     from securefed._commands import named_run as running  # noqa: PLC0415 - heavy, and not needed for --help
 
@@ -133,7 +135,7 @@ def run(
         own, defending = parse_settings(settings), parse_settings(defense_settings)
         what = running.NamedRun(
             algorithm, own, defense, defending, data, clients, cohort, partition, held_out, rounds, evaluate_every,
-            seed, owner_column, label_column, standardise, encoding, separator, decimal,
+            seed, owner_column, label_column, standardise, encoding, separator, decimal, form.classes,
         )  # fmt: skip
 
     def keep(rounds: running.FinishedRun) -> None:
@@ -182,8 +184,7 @@ def _from_file(
             "there"
         )
     what, required = read_run(path)
-    form = table_format(what.encoding, what.separator, what.decimal)
-    read_first(what.data, what.owner_column, what.label_column, form, quiet=quiet)
+    read_first(what.data, what.owner_column, what.label_column, what.form, quiet=quiet)
     made = federation(what, reveal=reveal)
     if not quiet:
         show_plan(made.defense, made.plan)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from securefed._class_names import common_class_names
 from securefed._messages import ClientId, PartyId
 from securefed._public import Public
 from securefed._runtime.client_batch import ClientBatch
@@ -74,6 +75,8 @@ class Federation(Server):
     ) -> None:
         check_object(algorithm)
         _check_clients(clients)
+        if public is not None:
+            common_class_names(clients, public.class_names)
         terms = Terms.of(algorithm, public or Public.of(clients, cohort=cohort), defense, seed=seed, reveal=reveal)
         options, run = options or RunOptions(), new_run()
         keep = options.keep_transcript is not False

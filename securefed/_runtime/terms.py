@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from securefed._class_names import ClassName, numbered_apart, numbering
 from securefed._hyperparameters import check_integer
 from securefed._messages import ClientId
 from securefed._public import Public
@@ -144,11 +145,35 @@ class Terms:
             raise DataError(f"client {client} has rows of shape {data.x.shape}, and {declared} are declared of it")
         if data.classes > public.classes:
             raise DataError(f"client {client} has labels of {data.classes} classes, and {public.classes} are declared")
+        if data.classes:
+            self._check_class_names(client, data.class_names)
         if (largest := float(np.abs(data.x).max(initial=0))) > public.feature_bound:
             raise DataError(
                 f"client {client} has an entry of {largest:g}, beyond the declared {public.feature_bound:g}; scale its "
                 "rows, or declare a larger range"
             )
+
+    def _check_class_names(self, client: ClientId, names: tuple[ClassName, ...]) -> None:
+        """Raise `DataError` unless a client numbers its classes as the public facts do.
+
+        Rows without names, which the caller numbered, are accepted where the facts have none either.
+        """
+        agreed = self.public.class_names
+        if names == agreed or (not agreed and not numbered_apart(names)):
+            return
+        if not agreed:
+            raise DataError(
+                f"client {client} numbers its classes {numbering(names)}, and other clients may number theirs "
+                "differently, since the public facts name no classes: agree on one list of all classes, load the rows "
+                "with it (load(..., classes=[...])), and declare it in the terms of all parties "
+                "(Public(..., class_names=(...)))"
+            )
+        given = f"numbers its classes {numbering(names)}" if names else "has labels without the names of their classes"
+        remedy = "" if names else f", or give Dataset(x, y, {agreed!r}) where its labels are numbered so"
+        raise DataError(
+            f"client {client} {given}, and the public facts say {numbering(agreed, None)}; load its rows with "
+            f"load(..., classes={list(agreed)!r}){remedy}"
+        )
 
     @cached_property
     def limits(self) -> MessageLimits:

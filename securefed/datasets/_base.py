@@ -6,11 +6,12 @@ is made, so that algorithms need none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
+from securefed._class_names import ClassName, class_names
 from securefed._shape_repr import ShapeRepr
 from securefed._tensors import Array
 from securefed.datasets._tables.frames import is_frame, one_column, real_rows
@@ -28,19 +29,31 @@ class Dataset(ShapeRepr):
         x: (rows, features) float64, or float32 where it is given so: half the memory, for problems that compute in it.
             A data frame of pandas, Polars or Arrow may be given, whose columns are numbers or truth values.
         y: (rows,) int64 class labels from 0, or (rows, ...) float64 responses, or `None` where the task has none.
+        class_names: the value that stands for each class, in the order of the classes, as `load` reads them off a
+            user's table; empty where they are not known. Parties with other names than those of the public facts are
+            refused, since one number would stand for two classes.
 
     Raises:
         DataError: the rows or labels have another form; the message contains the correction.
+        ConfigError: the class names are no list of names.
     """
 
     x: Array
     y: Array | None = None
+    class_names: tuple[ClassName, ...] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Bring rows and labels into their types and check them."""
         self._check_rows()
         if self.y is not None:
             self._check_labels(self.y)
+        if self.class_names:
+            object.__setattr__(self, "class_names", class_names(self.class_names))
+            if self.labels().max() >= len(self.class_names):
+                raise DataError(
+                    f"the label {self.labels().max()} has no name: class_names has {len(self.class_names)}, of the "
+                    f"classes 0 to {len(self.class_names) - 1}; name each class"
+                )
 
     def _check_rows(self) -> None:
         """Turn the rows into a float matrix; raise `DataError` where they are none, or not finite."""
@@ -82,8 +95,8 @@ class Dataset(ShapeRepr):
                 raise DataError("responses must be finite; y holds NaN or infinity. Drop those rows.")
         elif not np.issubdtype(y.dtype, np.integer) or y.ndim != 1 or y.min() < 0 or y.max() >= MOST_CLASSES:
             raise DataError(
-                f"labels must be one integer a row, from 0; got {_labels_given(y)}; encode classes as 0, 1, ...: "
-                f"write Dataset(x, {_labels_remedy(y)})"
+                f"labels must be one integer a row, from 0; got {_labels_given(y)}; encode classes as 0, 1, ..., alike "
+                f"at all clients (load(..., classes=[...]) does so): write Dataset(x, {_labels_remedy(y)})"
             )
         object.__setattr__(self, "y", y)
 
@@ -99,7 +112,9 @@ class Dataset(ShapeRepr):
 
     @property
     def classes(self) -> int:
-        """1 + the largest label; 0 where the rows have no labels."""
+        """1 + the largest label, or the number of class names; 0 where the rows have no labels."""
+        if self.class_names:
+            return len(self.class_names)
         return int(self.y.max()) + 1 if self.y is not None and np.issubdtype(self.y.dtype, np.integer) else 0
 
     def labels(self) -> Array:
@@ -125,7 +140,7 @@ class Dataset(ShapeRepr):
 
     def single(self) -> Dataset:
         """Return the rows in float32, for problems that compute in it; reading them takes half the time."""
-        return Dataset(self.x.astype(np.float32), self.y)
+        return replace(self, x=self.x.astype(np.float32))
 
     def take(self, index: Array) -> Dataset:
         """Return the rows at `index`: positions, or a mask.
@@ -134,7 +149,7 @@ class Dataset(ShapeRepr):
         rows alive and shows what is written into them.
         """
         rows = _as_slice(np.flatnonzero(index) if index.dtype == bool else index)
-        return Dataset(self.x[rows], None if self.y is None else self.y[rows])
+        return replace(self, x=self.x[rows], y=None if self.y is None else self.y[rows])
 
 
 def _labels_given(y: Array) -> str:

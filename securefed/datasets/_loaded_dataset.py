@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from securefed._class_names import ClassName, one_numbering
 from securefed._shape_repr import ShapeRepr
 from securefed._tensors import Array
 from securefed.datasets._base import Dataset
@@ -30,13 +30,12 @@ class LoadedDataset(ShapeRepr):
         groups: facts of the rows of `data`, (rows,) each, by which rows can be grouped or chosen: the subject, the
             recording, the service. The docstring of the set's loader explains the names.
         features: the names of the columns, empty where they have none.
-        class_names: of a user's table the value that stands for each class, in the order of the classes; empty
-            elsewhere.
         reading: of a user's table what each column was read as, with all columns as they are; `None` elsewhere.
 
     Raises:
         DataError: an entry lies beyond the declared range or is not a number, the test rows have another number of
-            features, a fact does not have one value for each row, or there is not one name for each column.
+            features or number their classes differently, a fact does not have one value for each row, or there is not
+            one name for each column.
     """
 
     data: Dataset
@@ -46,8 +45,12 @@ class LoadedDataset(ShapeRepr):
     test: Dataset | None = None
     groups: Mapping[str, Array] = field(default_factory=dict)
     features: tuple[str, ...] = ()
-    class_names: tuple[Any, ...] = field(default=(), repr=False)
     reading: Reading | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def class_names(self) -> tuple[ClassName, ...]:
+        """Of a user's table the value that stands for each class, in the order of the classes; empty elsewhere."""
+        return self.data.class_names
 
     @property
     def summary(self) -> str:
@@ -69,6 +72,9 @@ class LoadedDataset(ShapeRepr):
                     f"{self.name}: an entry of size {largest:g} lies beyond the declared range {self.feature_bound:g}; "
                     "were the files replaced or altered?"
                 )
+        if self.test is not None:
+            names = [("the data", self.data.class_names), ("the test rows", self.test.class_names)]
+            one_numbering([(f"{who} of {self.name}", said) for who, said in names if said])
         for fact, values in self.groups.items():
             if values.shape != (self.data.rows,):
                 raise DataError(

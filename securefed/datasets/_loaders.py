@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from securefed._class_names import ClassName
 from securefed._extras import needed_for
 from securefed.datasets._base import Dataset
 from securefed.datasets._images import coil20, digits, mnist
@@ -17,7 +18,7 @@ from securefed.datasets._row_tables import SUFFIXES, read_frame, read_rows, with
 from securefed.datasets._signals import abide, esr, esr_five, uci_har
 from securefed.datasets._tables.files import check_no_form
 from securefed.datasets._tables.frames import is_frame
-from securefed.datasets._tables.table_format import TableFormat
+from securefed.datasets._tables.table_format import TableFormat, classes_remedy
 from securefed.errors import ConfigError, DataError, UnknownNameError
 
 _LOG = logging.getLogger(__name__)
@@ -52,11 +53,12 @@ LOADERS: dict[str, Callable[[], LoadedDataset]] = {
 
 def load(
     name: str | Path | Any, *, owner: str = "", label: str = "", encoding: str = "", separator: str = "",
-    decimal: str = "",
+    decimal: str = "", classes: Sequence[ClassName] = (),
 ) -> LoadedDataset:  # fmt: skip
     """Load a data set by its name, or a user's own rows from an `.npz`, `.csv` or `.parquet` file or a data frame.
 
-    What was read is logged (level INFO), and stands in the result's `summary`.
+    What was read is logged (level INFO), and stands in the result's `summary`. Parties that load a file each must
+    number their labels alike: all declare the same `classes`, in the same order.
 
     Args:
         name: a name of `LOADERS`, a path, or a data frame of pandas, Polars or Arrow. An `.npz` file holds `x` (rows,
@@ -67,6 +69,8 @@ def load(
         encoding: encoding of a `.csv` file that has no byte-order mark and is not in UTF-8, such as "cp1252".
         separator: the character between the cells of a `.csv` file, where it cannot be told.
         decimal: the decimal mark of a `.csv` file, "." or ",", where it cannot be told.
+        classes: the values that the column of labels may hold, in the order of their numbers: 0 is the first. Others
+            are refused. Without them labels are numbered by the values of this file, unless they are 0, 1, ... already.
 
     Raises:
         UnknownNameError: it is neither a known name nor a path; the message names the nearest known set.
@@ -74,10 +78,10 @@ def load(
             or column at fault, and what to write.
         ConfigError: an option does not fit the data, such as a column of labels for a data set that has its own.
     """
-    form = TableFormat(encoding, separator, decimal)
+    form = TableFormat(encoding, separator, decimal, classes)
     if is_frame(name):
         check_no_form("a data frame", form)
-        source = read_frame(name, owner, label)
+        source = read_frame(name, owner, label, form.classes)
     else:
         source = _read(str(name), owner, label, form)
     _LOG.info(source.summary)
@@ -102,6 +106,8 @@ def _read(name: str, owner: str, label: str, form: TableFormat) -> LoadedDataset
     if name in LOADERS:
         if label:
             raise ConfigError(f"the data set {name} has its own labels; got the column {label!r}. Leave it out.")
+        if form.classes:
+            raise ConfigError(f"the data set {name} has its own classes; leave out {classes_remedy(form.classes)}")
         check_no_form(name, form)
         source = LOADERS[name]()
         return with_owner(source, owner) if owner else source

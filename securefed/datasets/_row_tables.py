@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from securefed._class_names import ClassName
 from securefed._tensors import Array
 from securefed.datasets._base import Dataset
 from securefed.datasets._formats import read_npz
@@ -26,7 +28,7 @@ from securefed.datasets._tables.roles import Classes, classes, complete, feature
 from securefed.datasets._tables.table import Table
 from securefed.datasets._tables.table_format import TableFormat
 from securefed.datasets.scaling import z_score
-from securefed.errors import DataError
+from securefed.errors import ConfigError, DataError
 
 _LOG = logging.getLogger(__name__)
 LABELS = ("y", "label")
@@ -52,29 +54,31 @@ def read_rows(path: Path, owner: str = "", label: str = "", form: TableFormat | 
         path: the file.
         owner: name of the column that says whose row it is; it becomes a group of that name and is no feature.
         label: name of the column of labels; by default `y` or `label`, where there is one.
-        form: how a `.csv` file is written, where the user says so.
+        form: how a `.csv` file is written, and the classes of the labels, where the user says so.
 
     Returns:
-        The rows. Whole numbers from 0 without gaps are labels as they are, other whole numbers and texts are numbered
-        in sorted order (`class_names`), and other numbers are responses. The declared range is the largest entry.
+        The rows. Labels are numbered as the declared classes. Without these, whole numbers from 0 without gaps are
+        labels as they are, other whole numbers and texts are numbered in sorted order (`class_names`), and other
+        numbers are responses. The declared range is the largest entry.
 
     Raises:
         DataError: the file cannot be read or can be read in two ways, lacks a column, has two of one name, holds text
-            in the column of a feature, or has rows without label or owner.
-        ConfigError: a form is named for a file that is no text.
+            in the column of a feature, or has rows without label or owner, or with a label that is not declared.
+        ConfigError: a form is named for a file that is no text, or classes for one without labels.
     """
+    declared = form.classes if form else ()
     if path.name.lower().endswith(".npz"):
         check_no_form(path, form or TableFormat())
-        return _from_archive(path, owner, label)
-    return from_table(read_file(path, form, texts=[owner]), owner, label)
+        return _from_archive(path, owner, label, declared)
+    return from_table(read_file(path, form, texts=[owner]), owner, label, declared)
 
 
-def read_frame(frame: Any, owner: str = "", label: str = "") -> LoadedDataset:
+def read_frame(frame: Any, owner: str = "", label: str = "", declared: Sequence[ClassName] = ()) -> LoadedDataset:
     """Read the rows of a data frame of pandas or Polars, or of a table of Arrow, as `read_rows` reads a file."""
-    return from_table(table_of(frame), owner, label)
+    return from_table(table_of(frame), owner, label, declared)
 
 
-def from_table(table: Table, owner: str = "", label: str = "") -> LoadedDataset:
+def from_table(table: Table, owner: str = "", label: str = "", declared: Sequence[ClassName] = ()) -> LoadedDataset:
     """Make a data set of a table; arguments and errors are those of `read_rows`."""
     _require(owner, table)
     _require(label, table)
@@ -82,20 +86,22 @@ def from_table(table: Table, owner: str = "", label: str = "") -> LoadedDataset:
     if owner and owner == label:
         raise DataError(f"{table.source}: column {owner!r} cannot be both owner and label; name two columns")
     groups = {owner: owners(table, table.column(owner))} if owner else {}
-    known = _labels(table, table.column(label)) if label else None
+    _require_labels(label, declared, table.source)
+    known = _labels(table, table.column(label), declared) if label else None
     features, left_out = features_of(table, (owner, label))
-    data = Dataset(Table(table.source, features).matrix(advice=_ADVICE), None if known is None else known.y)
+    rows = Table(table.source, features).matrix(advice=_ADVICE)
+    data = Dataset(rows) if known is None else Dataset(rows, known.y, known.names)
     said = line(table, features, left_out, owner=groups.get(owner), owner_column=owner, label=known, label_column=label)
     settled = Table(table.source, tuple(column.settled() for column in table.columns), table.form)
     names = tuple(column.name for column in features)
     name = Path(table.source).stem.removesuffix(".csv")
     return LoadedDataset(
-        data, name, _bound(data), groups=groups, features=names, class_names=known.names if known else (),
+        data, name, _bound(data), groups=groups, features=names,
         reading=Reading(settled, owner, label, names, left_out, said),
     )  # fmt: skip
 
 
-def _from_archive(path: Path, owner: str, label: str) -> LoadedDataset:
+def _from_archive(path: Path, owner: str, label: str, declared: Sequence[ClassName]) -> LoadedDataset:
     """Read an `.npz` file; arrays of another length than `x` are left out."""
     arrays = read_npz(path, "x")
     x = arrays.pop("x")
@@ -108,8 +114,13 @@ def _from_archive(path: Path, owner: str, label: str) -> LoadedDataset:
     groups = {column.name: _fact(column) for column in facts}
     if owner:
         complete(table, table.column(owner))
-    known = None if not label else _labels(table, table.column(label)) if label in groups else _targets(arrays[label])
-    data = Dataset(rows, None if known is None else known.y)
+    _require_labels(label if label in groups else "", declared, table.source)
+    known = (
+        None if not label
+        else _labels(table, table.column(label), declared) if label in groups
+        else _targets(arrays[label])
+    )  # fmt: skip
+    data = Dataset(rows) if known is None else Dataset(rows, known.y, known.names)
     left_out = {name: "not one value a row" for name in arrays if name not in groups and name != label}
     said = line(
         table, (), left_out, owner=groups.get(owner), owner_column=owner, label=known, label_column=label,
@@ -117,7 +128,7 @@ def _from_archive(path: Path, owner: str, label: str) -> LoadedDataset:
     )  # fmt: skip
     return LoadedDataset(
         data, path.stem, _bound(data), x.shape[1:] if x.ndim == 3 else None, groups=groups,
-        class_names=known.names if known else (), reading=Reading(table, owner, label, (), left_out, said),
+        reading=Reading(table, owner, label, (), left_out, said),
     )  # fmt: skip
 
 
@@ -145,11 +156,20 @@ def _require(name: str, table: Table) -> None:
         raise DataError(f"{table.source} has no column {name!r} with one value a row; it has {known}")
 
 
-def _labels(table: Table, column: Column) -> Classes:
+def _require_labels(label: str, declared: Sequence[ClassName], source: str) -> None:
+    """Raise `ConfigError` where classes are declared of data without one label a row."""
+    if declared and not label:
+        raise ConfigError(
+            f"classes are declared, and {source} has no column of labels called {' or '.join(LABELS)}; name it with "
+            "--label-column (label= in Python), or leave the classes out"
+        )
+
+
+def _labels(table: Table, column: Column, declared: Sequence[ClassName]) -> Classes:
     """Return labels or responses, and warn where classes look like a quantity."""
-    found = classes(table, column)
+    found = classes(table, column, declared)
     values = len(found.names)
-    if values > _FEW_CLASSES and values * _ROWS_OF_A_CLASS > table.rows:
+    if not declared and values > _FEW_CLASSES and values * _ROWS_OF_A_CLASS > table.rows:
         _warn_of_quantity(table.source, column.name, values, table.rows)
     return found
 

@@ -36,7 +36,7 @@ class ColumnScaling:
 
     def __call__(self, data: Dataset) -> Dataset:
         """Scale the rows of `data`; labels and responses are kept."""
-        return Dataset(self.rows(data.x), data.y)
+        return replace(data, x=self.rows(data.x))
 
     def rows(self, x: Array) -> Array:
         """Scale (rows, features) into a new array."""

@@ -257,7 +257,7 @@ def public_of(transcript: Transcript, *, classes: int | None = None) -> Public:
     bound = meta["feature_bound"]
     if isinstance(bound, bool) or not isinstance(bound, int | float) or not 0 < bound < float("inf"):
         raise TranscriptError(f"the transcript's feature_bound must be a positive number, not {bound!r}")
-    return Public(**facts, rows=rows, feature_bound=float(bound))
+    return Public(rows=rows, feature_bound=float(bound), class_names=(), **facts)
 
 
 def check(transcript: Transcript, public: Public) -> None:

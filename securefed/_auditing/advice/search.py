@@ -106,7 +106,7 @@ def advise(
         cohorts: numbers of clients at which the utility under noise is simulated.
         workers: processes that try settings; `None` for one on each core. They are those of `securefed.audit`.
         progress: called before the first setting and after every one; without it, progress is logged (INFO).
-        **table: `encoding`, `separator` and `decimal` of a `.csv` file, where it cannot be told how it is written.
+        **table: `encoding`, `separator`, `decimal` and `classes` of a file, as in `audit`.
 
     Returns:
         The settings that were tried, the one to use if there is one, and two sentences.

@@ -89,12 +89,12 @@ def most_varied(data: Dataset, features: int | None) -> Dataset:
     spread = data.x.std(axis=0)
     order = np.argsort(-spread, kind="stable")  # constant columns come last
     chosen = np.sort(order[: min(features or len(order), int((spread > 0).sum()))])
-    return Dataset(data.x[:, chosen], data.y)
+    return replace(data, x=data.x[:, chosen])
 
 
 def _z_scored(data: Dataset) -> Dataset:
     spread = data.x.std(axis=0)
-    return Dataset((data.x - data.x.mean(axis=0)) / np.where(spread > 0, spread, 1.0), data.y)
+    return replace(data, x=(data.x - data.x.mean(axis=0)) / np.where(spread > 0, spread, 1.0))
 
 
 def rows_each(rows: int, *, labelled: bool = True) -> Preparation:
@@ -181,7 +181,9 @@ def _with_classes(prepared: Prepared, source: LoadedDataset, labelled: bool) -> 
     Raises:
         DataError: the set has none, and must have.
     """
-    classes = int(source.data.labels().max()) + 1 if labelled else source.data.classes
+    if labelled:
+        source.data.labels()
+    classes = source.data.classes
     return replace(prepared, public=replace(prepared.public, classes=classes)) if classes else prepared
 
 

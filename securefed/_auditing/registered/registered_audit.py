@@ -114,7 +114,8 @@ def audit(
             in this process.
         progress: called before the first task and after every one; without it, progress is logged (INFO).
         keep: folder for the results so far; the same audit, started again after an interruption, continues from them.
-        **table: `encoding`, `separator` and `decimal` of a `.csv` file, where it cannot be told how it is written.
+        **table: `encoding`, `separator` and `decimal` of a `.csv` file, where it cannot be told how it is written, and
+            the `classes` of a file's labels in the order of their numbers.
 
     Returns:
         The report; `save` writes `audit.json` and `audit.html`.

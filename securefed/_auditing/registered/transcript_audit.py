@@ -29,6 +29,7 @@ from securefed._auditing.registered.control_runs import ControlRuns
 from securefed._auditing.registered.first_model import begun_as
 from securefed._auditing.registered.scoring import assess
 from securefed._auditing.registered.transcript_finding import TranscriptFinding
+from securefed._class_names import common_class_names
 from securefed._messages import ClientId, Transcript
 from securefed._public import Public
 from securefed._tensors import Tensors
@@ -117,6 +118,7 @@ def audit_transcript(
     Raises:
         TranscriptError: the transcript states no public facts, or its rounds cannot be those of one run.
         ConfigError: target, attacks or candidates are not possible.
+        DataError: the clients' rows number their classes differently.
     """
     candidates = list(algorithm) if isinstance(algorithm, Sequence) else [algorithm]
     public = public_of(transcript, classes=classes)
@@ -127,6 +129,7 @@ def audit_transcript(
         raise ConfigError("give the algorithm, or candidates for it")
     if clients is not None and tuple(data.rows for data in clients) != public.rows:
         raise ConfigError(f"the clients' rows must number {list(public.rows)}, as the transcript states")
+    common_class_names(clients or ())
     names = [catalogue.attacks[name].name for name in attacks or catalogue.attacks.names]
     chosen = [
         catalogue.attacks.make(name, **({"progress": progress} if name == NetworkInversion.name else {}))

@@ -187,7 +187,7 @@ def clip_records(data: Dataset, norm: float) -> Dataset:
     relative = np.linalg.norm(units, axis=1, keepdims=True) * (1 + (data.features + 8) * _EPS)
     with np.errstate(over="ignore"):
         too_long = largest * relative > norm
-    return Dataset(np.where(too_long, units * (norm / np.maximum(relative, 1.0)), data.x), data.y)
+    return replace(data, x=np.where(too_long, units * (norm / np.maximum(relative, 1.0)), data.x))
 
 
 def _check_derived(algorithm: Any) -> None:

@@ -55,7 +55,8 @@ def read_file(path: Path, form: TableFormat | None = None, texts: Iterable[str] 
 
 def check_no_form(path: Path | str, form: TableFormat) -> None:
     """Raise `ConfigError` where the user says how a text table is written of what is none."""
-    if given := form.given():
+    text = form.text_only()
+    if given := text.given():
         raise ConfigError(
-            f"{', '.join(given)} are of text tables, and {path} is none; leave out {' '.join(form.command_options())}"
+            f"{', '.join(given)} are of text tables, and {path} is none; leave out {' '.join(text.command_options())}"
         )

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from securefed._class_names import SHOWN, numbered_apart, numbering
 from securefed._shape_repr import ShapeRepr
 from securefed._tensors import Array
 from securefed.datasets._tables.columns import Column
 from securefed.datasets._tables.roles import Classes, alike, merged, remarks
-from securefed.datasets._tables.table import SHOWN, Table, counted, named
+from securefed.datasets._tables.table import Table, counted, named
+from securefed.datasets._tables.table_format import classes_remedy
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -67,7 +68,8 @@ def line(
     if owner is not None:
         parts += _spellings(table.column(owner_column), owner)
     if label is not None and label_column in table.names:
-        parts += _spellings(table.column(label_column), np.array(label.names))
+        parts += _spellings(table.column(label_column), np.array(list(map(str, label.names))))
+        parts += _of_this_file(label)
     return f"{Path(table.source).name}: {'; '.join(parts)}" + (f"; {table.form}" if table.form else "")
 
 
@@ -86,12 +88,20 @@ def _labels(label: Classes) -> str:
     if not label.names:
         return "real responses"
     count = len(label.names)
-    words = "1 class" if count == 1 else f"{count} classes"
-    if label.names == tuple(range(count)):
+    words = ("1 class" if count == 1 else f"{count} classes") + " as declared" * label.declared
+    if not numbered_apart(label.names):
         return words
-    shown = [f"{number} = {_name(name)}" for number, name in enumerate(label.names[:SHOWN])]
-    return f"{words}: {', '.join(shown)}" + (", ..." if count > SHOWN else "")
+    return f"{words}: {numbering(label.names)}"
 
 
-def _name(value: Any) -> str:
-    return value if isinstance(value, str) else str(value)
+def _of_this_file(label: Classes) -> list[str]:
+    """Say that classes are numbered by the values of one file, and how parties with files of their own declare them."""
+    if label.declared or not numbered_apart(label.names):
+        return []
+    remedy = (
+        f", such as {classes_remedy(label.names)}" if len(label.names) <= SHOWN else " (--classes, classes= in Python)"
+    )
+    return [
+        "the numbers of the classes hold for this file alone; where parties load files of their own, each declares the "
+        f"same list of all their classes{remedy}"
+    ]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
+from securefed._class_names import SHOWN, ClassName, class_name, class_names, numbering
 from securefed._shape_repr import ShapeRepr
 from securefed._tensors import Array
 from securefed.datasets._tables.columns import Column, TextColumn, integers
 from securefed.datasets._tables.table import Table
+from securefed.datasets._tables.table_format import classes_remedy
 from securefed.errors import DataError
 
 _UNNAMED: Final = re.compile(r"(Unnamed: \d+(_level_\d+)?|__index_level_\d+__)?")
@@ -22,6 +24,7 @@ _KEY_WORDS: Final = frozenset("id ids uid pid uuid guid mrn ssn patientid subjec
 """Words in the names of keys; a column is one where it also holds another whole number in each row."""
 _NUMBER_WORDS: Final = frozenset("key index idx nr no num number rownames rowid".split())  # noqa: SIM905
 """Words in the names of keys and of counts; such a column is a key where it counts the rows, or over `_MANY` rows."""
+_TRUTH: Final = (False, True)
 _MANY: Final = 20
 """Rows from which on whole numbers that are all distinct look like a key."""
 
@@ -33,10 +36,12 @@ class Classes(ShapeRepr):
     Attributes:
         y: (rows,) int64 classes from 0, or float64 responses.
         names: the value that stands for each class, in the order of the classes; empty for responses.
+        declared: whether the user named the classes, and not the column's own values.
     """
 
     y: Array
-    names: tuple[Any, ...] = ()
+    names: tuple[ClassName, ...] = ()
+    declared: bool = False
 
 
 def features_of(table: Table, taken: tuple[str, ...]) -> tuple[tuple[Column, ...], dict[str, str]]:
@@ -134,14 +139,15 @@ def owners(table: Table, column: Column) -> Array:
     return texts
 
 
-def classes(table: Table, column: Column) -> Classes:
+def classes(table: Table, column: Column, declared: Sequence[ClassName] = ()) -> Classes:
     """Return a column of labels as classes, or as responses where it holds fractions.
 
-    Whole numbers from 0 without gaps are classes as they are; other whole numbers, truth values and texts are numbered
-    in sorted order. Floats of a file that states types are responses, whole ones too.
+    Declared classes have the numbers of their places. Otherwise whole numbers from 0 without gaps are classes as they
+    are, truth values are 0 and 1, and other whole numbers and texts are numbered in sorted order. Floats of a file that
+    states types are responses then, whole ones too.
 
     Raises:
-        DataError: rows have no label.
+        DataError: rows have no label, or one that is not declared.
     """
     column = complete(table, column)
     if column.kind == "other":
@@ -149,6 +155,10 @@ def classes(table: Table, column: Column) -> Classes:
     if column.kind == "text":  # numbers that a frame holds as texts are numbers, in their order
         read = TextColumn(column.name, column.texts)
         column = read if read.kind in ("integer", "real") else column
+    if declared:
+        return _as_declared(table, column, declared)
+    if column.kind == "boolean":
+        return Classes(column.values.astype(np.int64), class_names(_TRUTH))
     if column.kind == "real":
         texts = isinstance(column, TextColumn)
         values = column.values
@@ -161,7 +171,30 @@ def classes(table: Table, column: Column) -> Classes:
 def numbered(values: Array) -> Classes:
     """Number values in sorted order; whole numbers from 0 without gaps keep their numbers."""
     names, numbers = np.unique(values, return_inverse=True)
-    return Classes(numbers.astype(np.int64), tuple(names.tolist()))
+    return Classes(numbers.astype(np.int64), class_names(names.tolist()))
+
+
+def _as_declared(table: Table, column: Column, declared: Sequence[ClassName]) -> Classes:
+    """Number a column by declared classes; raise `DataError` for a value that is none of them."""
+    numbers = {_truth(name) if column.kind == "boolean" else name: at for at, name in enumerate(declared)}
+    values, places = np.unique(column.values, return_inverse=True)
+    found = [numbers.get(class_name(value)) for value in values.tolist()]
+    unseen = [at for at, number in enumerate(found) if number is None]
+    if unseen:
+        rows = np.flatnonzero(np.isin(places, unseen))
+        more = [name for name in map(class_name, values[unseen[:SHOWN]].tolist()) if isinstance(name, str | int)]
+        others = f" and {len(unseen) - 1} more undeclared values" if len(unseen) > 1 else ""
+        raise DataError(
+            f"{table.source}: column {column.name!r} holds {column.texts[rows[0]]!r}{others} (first: row {rows[0]}; "
+            f"{len(rows)} of {column.rows} rows), and the declared classes are {numbering(declared, None)}; recode or "
+            f"drop these rows, or declare one longer list at all parties: {classes_remedy((*declared, *more))}"
+        )
+    return Classes(np.array(found, np.int64)[places], tuple(declared), declared=True)
+
+
+def _truth(name: ClassName) -> ClassName:
+    """Return a truth value for its word, and other names as they are."""
+    return {str(value).lower(): value for value in _TRUTH}.get(str(name).lower(), name)
 
 
 def merged(column: Column) -> int:

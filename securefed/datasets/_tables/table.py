@@ -17,7 +17,7 @@ from securefed.datasets._tables.columns import Column
 from securefed.errors import DataError
 
 SHOWN: Final = 6
-"""Columns and classes that a line names; of more, it says how many there are."""
+"""Columns that a line names; of more, it says how many there are."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
