@@ -17,7 +17,7 @@ from securefed._auditing.engine.results import CLIENT, FEDERATION, Artifact, Cel
 from securefed._auditing.engine.statistics import FOUND
 from securefed._auditing.report.pictures import evidence
 from securefed._auditing.report.report_words import in_sentence, leak_text, protection, short
-from securefed._auditing.report.selections import ALONE, PLAIN, weight
+from securefed._auditing.report.selections import PLAIN, alone, weight
 
 _EXAMPLES: Final = 3
 """Largest number of pictures of an example on the first screen, so that two examples fit beside each other."""
@@ -42,13 +42,13 @@ def recovered(report: AuditResult, algorithm: str) -> list[dict[str, Any]]:
 def examples(report: AuditResult) -> list[dict[str, Any]]:
     """Select reconstructions for the first screen: the best without a defence, and the best from sums alone.
 
-    Sums alone are what the server sees under a defence, without the help of a client or key holder (`ALONE`).
+    Sums alone are what the server sees under a defence, without the help of a client or key holder (`alone`).
 
     Returns:
         As of `recovered`, with the largest number of pictures to show, `most`.
     """
     plain = _best(report, lambda cell: cell.defense == PLAIN)
-    sums = _best(report, lambda cell: cell.defense != PLAIN and cell.view in ALONE)
+    sums = _best(report, lambda cell: cell.defense != PLAIN and cell.view in alone(report))
     out = []
     for found in (plain, sums):
         if found is not None:
