@@ -83,6 +83,8 @@ class Setting(_Values):
             which few people share a category; NaN where there are none.
         people: the people who were read best, in words; empty where there are none.
         member_leak: mean leakage of whether a given row was among all clients' rows; NaN where that was not tested.
+        limits: for which schedule and which help of clients the leak was measured, in a sentence; empty if it does not
+            hold.
     """
 
     algorithm: str
@@ -113,6 +115,7 @@ class Setting(_Values):
     people_leak: float = math.nan
     people: str = ""
     member_leak: float = math.nan
+    limits: str = ""
 
 
 MEASURED: Final = tuple(field.name for field in fields(Setting) if field.type == "float")

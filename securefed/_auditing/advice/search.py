@@ -25,6 +25,7 @@ from securefed._auditing.advice.advice_values import LEAST_ACCEPTABLE, MEASURED,
 from securefed._auditing.advice.advised_words import sentences
 from securefed._auditing.advice.candidates import Candidate, candidates, data_options, paste
 from securefed._auditing.advice.cohorts import COHORTS, CohortUtility, keeps, simulate, usable_from
+from securefed._auditing.advice.limits import limits
 from securefed._auditing.advice.record_privacy import record_settings
 from securefed._auditing.advice.trials import Trial, Trials
 from securefed._auditing.cases import Prepared, case
@@ -263,6 +264,7 @@ class _Search:
         (smallest_leak, smallest_runs), smallest = trial.of_smallest, prepared.smallest
         pooled = trial.pooled
         upper, detectable = trial.upper(len(self.listed)), trial.detectable(len(self.listed))
+        holds = upper <= question.acceptable and detectable <= question.acceptable
         return Setting(
             algorithm=case.name,
             defense=candidate.words(norm),
@@ -273,7 +275,7 @@ class _Search:
             leak=trial.mean,
             leak_upper=upper,
             detectable=detectable,
-            holds=upper <= question.acceptable and detectable <= question.acceptable,
+            holds=holds,
             epsilon=candidate.epsilon,
             utility=utility,
             utility_clear=clear,
@@ -292,6 +294,7 @@ class _Search:
             people_leak=pooled.mean("people"),
             people=pooled.people,
             member_leak=pooled.mean("membership"),
+            limits=limits(candidate, holds=holds),
         )
 
     def _usable_from(self, candidate: Candidate, norm: float) -> CohortUtility | None:
