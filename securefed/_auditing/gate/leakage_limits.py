@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.engine.incomplete_results import NOT_ATTACKED
 from securefed._auditing.engine.results import CLIENT, FEDERATION, IMPLIED, POOLED, SECRETS, Cell, Secret
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE, seeds_for, upper
 from securefed._auditing.report.report_words import why_inconclusive
@@ -117,7 +118,9 @@ def reasons(report: Report, limit: float, views: Sequence[str] = (), secrets: Se
         if cell.verdict.word == INCONCLUSIVE
     ]
     gaps = [item for item in report.missing if not views or not item.view or item.view in views]
-    out = above + unknown + [Reason(item.kind, item.where, item.said) for item in gaps]
+    out = (
+        above + unknown + [Reason(item.kind, item.where, item.said.removeprefix(f"{NOT_ATTACKED}: ")) for item in gaps]
+    )
     if not report.cells and not gaps:
         out.append(Reason("did not run", "the audit", NO_CELL))
     return out + _unattacked(report, cells, views, secrets)

@@ -125,7 +125,10 @@ def observers(report: AuditResult) -> list[Observer]:
             for owner, cells in worst.items()
         }
         promised = {cell.epsilon for cells in found.values() for cell in cells.values()}
-        seen = _party_and_noise(view, report.settings[AUDIT]["clients"], promised, by_clients=defense == "ddp")
+        shared = report.settings[AUDIT]
+        seen = _party_and_noise(view, shared["clients"], promised, by_clients=defense == "ddp")
+        if view in (SMALLEST_SUM, CHANGING_SURVIVORS) and shared.get("colluders"):
+            seen += f", with the help of {shared['colluders']} of {shared['clients']} clients"
         left = {owner: _not_attacked(report, view, words[owner]) if owner in _DATA else () for owner in columns}
         key = seen, repr([(sorted(words[owner].items()), left[owner]) for owner in columns])
         merged.setdefault(key, []).append("None" if defense == PLAIN else protection(defense))

@@ -19,6 +19,8 @@ from securefed._auditing.engine.statistics import FOUND, upper
 from securefed._auditing.report.report_words import in_sentence, short
 from securefed._auditing.report.selections import PLAIN, Remedy, alone, remedies
 
+_SINGLE: Final = "server"
+"""View of single messages: what leaks from plain ones there must have been looked for under a protection."""
 _SUMS: Final = ("collusion", "sum only", "smallest sum", "changing survivors")
 """Beginnings of the names of views of sums."""
 
@@ -114,7 +116,7 @@ def _states(
         seen = [cell for cell in cells if cell.defense == setting.defense and cell.view == view]
         if not seen:
             continue
-        held = remedies(report, algorithm, level, views=(*base, view))
+        held = remedies(report, algorithm, level, views=(_SINGLE, *base, view))
         if any(item.defense == setting.defense for item in held):
             found[view] = KEPT
         else:
@@ -136,7 +138,7 @@ def _outcome(report: AuditResult, name: str, level: float, cells: Sequence[Cell]
     # unprotected messages hide no more than protected ones
     bare = not any(cell.verdict.word in FOUND and upper(cell.leakage) > level for cell in protected)
     ruled = rulings(report, name)
-    plain = [item for item in remedies(report, name, level, views=("server", *alone(report))) if item.defense == PLAIN]
+    plain = [item for item in remedies(report, name, level, views=alone(report)) if item.defense == PLAIN]
     if bare and plain:
         return Outcome(short(name), "safe", tuple(plain), ruled)
     for kind in ("held", "fixed"):
@@ -145,7 +147,8 @@ def _outcome(report: AuditResult, name: str, level: float, cells: Sequence[Cell]
         if named:
             seen = ruled[named[0]].setting
             views = seen.allowed if kind == "held" else seen.same_clients
-            kept = [item for item in remedies(report, name, level, views=views) if item.defense in named]
+            held = remedies(report, name, level, views=(_SINGLE, *views))
+            kept = [item for item in held if item.defense in named]
         if kept:
             return Outcome(short(name), kind, tuple(kept), ruled)
     if not protected:

@@ -52,7 +52,8 @@ def gaps(report: AuditResult) -> str:
     left = sum(item.kind == NOT_ATTACKED for item in report.missing)
     count = len(report.missing) - left
     ran = f"{count} part{'s' * (count > 1)} of the audit did not run, or not in full" if count else ""
-    unread = f"{left} part{'s' * (left > 1)} ran and were not attacked, since no attack here reads such messages"
+    were = "parts ran and were" if left > 1 else "part ran and was"
+    unread = f"{left} {were} not attacked, since no attack here reads such messages"
     return "; ".join(filter(None, (ran, unread if left else "")))
 
 
