@@ -49,9 +49,18 @@ def test_each_party_is_named_with_what_it_finds_and_protections_with_one_effect_
         [],
     ]
     sums = found["Secure aggregation", "the server, which reads only sums"]
-    assert sums == [["exposed: DSGD", "not known: FedPG", "no leak found: FAPS, SSI"], ["exposed: SSI", "not attacked: FAPS, DSGD, FedPG"]]
-    assert found["Secure aggregation", "the server with the help of 7 of 8 clients"] == [["exposed: DSGD"], []]
-    assert found["Secure aggregation", "the server, where clients come and go"] == [["partly exposed: SSI"], []]
+    assert sums == [
+        ["exposed: DSGD", "not known: FedPG", "no leak found: FAPS, SSI"],
+        ["exposed: SSI", "not attacked: FAPS, DSGD, FedPG"],
+    ]
+    assert found["Secure aggregation", "the server with the help of 7 of 8 clients"] == [
+        ["exposed: DSGD", "not attacked: FAPS, SSI, FedPG"],
+        [],
+    ]
+    assert found["Secure aggregation", "the server, where clients come and go"] == [
+        ["partly exposed: SSI", "not attacked: FAPS, DSGD, FedPG"],
+        [],
+    ]
     sums = [replace(c, defense="paillier") for c in OPEN.cells if c.defense == "secure_aggregation"]
     alike = rows(report(*OPEN.cells, *(c for c in sums if c.view == "sum only")))
     assert [key[0] for key in alike if "Paillier" in key[0]] == ["Secure aggregation or Paillier"]
@@ -84,7 +93,7 @@ def test_the_decision_agrees_with_the_actions() -> None:
     )
     said = [action.what for action in actions(OPEN)]
     assert said == [
-        "Use DP on secure aggregation for FAPS and SSI.",
+        "Use secure aggregation or DP on secure aggregation for FAPS and SSI and keep the same clients in every round.",
         "Treat the messages of DSGD like the data themselves.",
         "Do not rely on a protection of FedPG yet.",
         "Decide whether the server may know all clients' data together.",

@@ -159,7 +159,10 @@ def test_messages_that_no_attack_reads_are_not_attacked_and_the_run_counts_as_co
 
 def test_pictures_are_named_by_what_they_show() -> None:
     matrix = np.eye(4)
-    for secret, owner, says in (("client", "client", "one client's Gram matrix"), (FEDERATION,) * 2 + ("all clients'",)):
+    for secret, owner, says in (
+        ("client", "client", "one client's Gram matrix"),
+        (FEDERATION,) * 2 + ("all clients'",),
+    ):
         seen = cell("pca/ssi", "plain", "server", 1.0, secret)
         shown = replace(
             report(seen), artifacts=(Artifact("pca/ssi", "plain", "server", seen.attack, secret, matrix, matrix, None),)
