@@ -88,8 +88,8 @@ def test_the_decision_agrees_with_the_actions() -> None:
         "Without protection, the server can compute a client's data in SSI, DSGD and FedPG and a part of them in FAPS. "
         "With protection no more than the accepted leak is left in FAPS and SSI as long as the same clients take part "
         "in every round; they still leak in DSGD; it is not known for FedPG. 1 client or more together with the server "
-        "may open it. That is about single clients: the sums give all clients' data together away in SSI. What the sums "
-        "tell of all clients' data together was not attacked in FAPS."
+        "may open it. That is about single clients: the sums give all clients' data together away in SSI. What the "
+        "sums tell of all clients' data together was not attacked in FAPS."
     )
     said = [action.what for action in actions(OPEN)]
     assert said == [

@@ -15,7 +15,7 @@ from securefed._auditing.advice.limits import limits
 from securefed._auditing.engine.allowed_views import KEPT, Allowance, judge
 from securefed._auditing.engine.audit_result import AUDIT
 from securefed._auditing.engine.incomplete_results import NOT_ATTACKED
-from securefed._auditing.engine.results import FEDERATION, Artifact
+from securefed._auditing.engine.results import CLIENT, FEDERATION, Artifact
 from securefed._auditing.gate.planted_settings import PLANTED_SETTINGS, check_setting
 from securefed._auditing.registered.registered_audit import audit
 from securefed._auditing.report.actions import actions
@@ -157,16 +157,12 @@ def test_messages_that_no_attack_reads_are_not_attacked_and_the_run_counts_as_co
     assert "(1) not attacked: no attack here reads such messages" in run.output
 
 
-def test_pictures_are_named_by_what_they_show() -> None:
-    matrix = np.eye(4)
-    for secret, owner, says in (
-        ("client", "client", "one client's Gram matrix"),
-        (FEDERATION,) * 2 + ("all clients'",),
-    ):
-        seen = cell("pca/ssi", "plain", "server", 1.0, secret)
-        shown = replace(
-            report(seen), artifacts=(Artifact("pca/ssi", "plain", "server", seen.attack, secret, matrix, matrix, None),)
-        )
-        assert f"SSI, without protection: {says}" in page.text(render(shown))
-        assert "client's rows. Left" not in page.text(render(shown))
-        assert owner == secret
+@pytest.mark.parametrize(
+    ("secret", "says"), [(CLIENT, "one client's Gram matrix"), (FEDERATION, "all clients' Gram matrix")]
+)
+def test_pictures_are_named_by_what_they_show(secret, says) -> None:
+    matrix, seen = np.eye(4), cell("pca/ssi", "plain", "server", 1.0, secret)
+    kept = Artifact("pca/ssi", "plain", "server", seen.attack, secret, matrix, matrix, None)
+    shown = page.text(render(replace(report(seen), artifacts=(kept,))))
+    assert f"SSI, without protection: {says}" in shown
+    assert "client's rows. Left" not in shown

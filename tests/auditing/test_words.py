@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -166,7 +167,7 @@ def test_a_run_in_single_precision_is_not_blamed_on_its_settings_where_rounding_
     ):
         order, ends = np.random.default_rng(seed).permutation(900), np.cumsum((0, *sizes))
         rows = (load_digits().data / 16)[order][:, columns]
-        clients = [Dataset(rows[low:high]) for low, high in zip(ends, ends[1:], strict=False)]
+        clients = [Dataset(rows[low:high]) for low, high in pairwise(ends)]
         transcript = typed_run(method, clients, 14, np.float32)
         found = audit_transcript(transcript, method, clients=clients)
         item = next(one for one in found.findings if one.view == "server")
