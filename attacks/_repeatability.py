@@ -30,6 +30,9 @@ square of .45 of their range, it is a peak signal-to-noise ratio of 33 dB, -20 l
 39 dB, and twice it 27 dB, where errors are plain to see."""
 HIDDEN_ERROR: Final = "hidden error"
 """Key of `Reconstruction.diagnostics` for the relative error that an attack itself expects of its estimate."""
+_AS_LARGE: Final = 3.0
+"""A repetition fits the messages too if its residual is at most this many times that of the estimate, which was found
+to explain them."""
 _UNIFORM = 1 / math.sqrt(12)
 """Standard deviation of a fixed-point rounding error, in units of the last digit."""
 _HALF: Final = 0.5
@@ -74,7 +77,8 @@ def repeatability(attack: Attack, observed: View, target: Target, found: Reconst
             again = attack.run(view, target, np.random.default_rng([seed, draw]))
         except (SecureFedError, np.linalg.LinAlgError):
             continue
-        if explained(again, view) is False or again.value.shape != found.value.shape:
+        fits = explained(again, view) is not False or again.residual <= _AS_LARGE * found.residual
+        if not fits or again.value.shape != found.value.shape:
             continue
         distances.append(_distance(again, found))
         labels = labels and _same_labels(again, found)

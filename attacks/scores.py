@@ -79,6 +79,21 @@ def sample_error(estimate: Array, truth: Array) -> float:
     return relative_error(match(estimate, truth), truth)
 
 
+def up_to_sign(estimate: Array, truth: Array) -> Array:
+    """Turn the sign of each estimated row so that it is nearest to the true row that it is matched with.
+
+    Args:
+        estimate: (rows, features), in any order.
+        truth: the true rows, in any order; as many or not.
+    """
+    products = estimate @ truth.T
+    sizes = (estimate**2).sum(axis=1)[:, None] + (truth**2).sum(axis=1)[None, :]
+    found, true = linear_sum_assignment(sizes - 2 * np.abs(products))  # squared distances up to the sign
+    turned = np.array(estimate, float)
+    turned[found] *= np.where(products[found, true] < 0, -1.0, 1.0)[:, None]
+    return turned
+
+
 def fit_by_chance(estimate: Array, others: Array, rows: int, mean: Array) -> float:
     """Compute the error of an estimate of rows for rows that took no part, relative to the error of their mean row.
 

@@ -34,6 +34,8 @@ Opener = Callable[[Tensors], Tensors]
 # Names of the views, as audits and attacks use them.
 SERVER_VIEW: Final = "server"
 SUM_ONLY: Final = "sum only"
+SMALLEST_SUM: Final = "smallest sum"
+CHANGING_SURVIVORS: Final = "changing survivors"
 KEY_HOLDER_VIEW: Final = "server + key holder"
 RELEASED: Final = "released"
 OUTPUT_ONLY: Final = "output only"

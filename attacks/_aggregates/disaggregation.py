@@ -103,6 +103,32 @@ def disaggregate(observed: View, *, components: int = 6) -> Disaggregation:
     return replace(found, absences=absences, noise=noise)
 
 
+def separated(observed: View) -> View:
+    """Estimate the target's own messages from sums over changing cohorts, as a view that other attacks can read.
+
+    Args:
+        observed: a view of sums, with one client as its target.
+
+    Returns:
+        The rounds that hold the target, each with `disaggregate`'s estimate of its message (of its group's, where other
+        clients are always in the same sums). Stated noise is that of a sum times `Disaggregation.noise`; how far the
+        estimate itself may be wrong is not stated.
+
+    Raises:
+        TranscriptError: as in `disaggregate`.
+    """
+    found = disaggregate(observed)
+    amplified = found.noise if np.isfinite(found.noise) else 1.0
+    by_number = {one.round: one for one in observed.rounds}
+    rounds = []
+    for number, line in zip(found.rounds, found.messages, strict=True):
+        seen = by_number[number]
+        noise = {name: amplified * deviation for name, deviation in seen.noise.items()}
+        message = _unflat(line, seen.message)
+        rounds.append(replace(seen, message=message, members=found.members, step={}, noise=noise))
+    return replace(observed, rounds=tuple(rounds))
+
+
 def _window(
     rounds: tuple[RoundView, ...], group: frozenset[ClientId], components: int
 ) -> tuple[float, Disaggregation] | None:
@@ -225,6 +251,17 @@ def _components(broadcasts: Array, most: int) -> Array:
     U, s, _ = np.linalg.svd(centred, full_matrices=False)
     count = min(most, int(np.sum(s > _RANK_TOLERANCE * (s[0] if s.size and s[0] > 0 else 1.0))))
     return np.hstack([np.ones((len(broadcasts), 1)), U[:, :count] * np.sqrt(len(broadcasts))])
+
+
+def _unflat(line: Array, like: Tensors) -> dict[str, Array]:
+    """Split a line that `_flat` made into tensors of the shapes of `like`."""
+    message, start = dict[str, Array](), 0
+    for name in sorted(like):
+        shape = np.shape(like[name])
+        size = int(np.prod(shape, dtype=np.int64))
+        message[name] = line[start : start + size].reshape(shape)
+        start += size
+    return message
 
 
 def _flat(tensors: Tensors) -> Array:

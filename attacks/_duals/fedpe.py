@@ -27,7 +27,7 @@ from securefed.algorithms._pca.operators import off, orth
 from securefed.attacks._duals.dual_attack import DualAttack, GramEstimate
 from securefed.attacks._duals.local_steps import EuclideanSteps
 from securefed.attacks._duals.local_steps_fit import fit_steps
-from securefed.attacks._duals.observed_steps import ObservedStep
+from securefed.attacks._duals.observed_steps import ObservedStep, rounding_left
 from securefed.attacks._gram.elimination import InnerEquations, eliminate, solve_shifted, symmetric_basis
 from securefed.attacks._gram.linear import solve
 
@@ -76,6 +76,7 @@ class FedPEDuals(DualAttack):
             rank=eliminated.rank,
             unknowns=eliminated.unknowns,
             condition=eliminated.condition,
+            rounding=rounding_left(steps, [block for _, block, _ in parts], algorithm.step_size),
         )
 
     def fitted(self, steps: Sequence[ObservedStep], rows: int, algorithm: ConsensusPCA) -> GramEstimate:

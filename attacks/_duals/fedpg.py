@@ -28,7 +28,7 @@ from securefed.algorithms._pca.operators import off
 from securefed.attacks._duals.dual_attack import CONSTANT_DIAGONAL, DualAttack, GramEstimate, z_scored_diagonal
 from securefed.attacks._duals.local_steps import RiemannianSteps
 from securefed.attacks._duals.local_steps_fit import fit_steps
-from securefed.attacks._duals.observed_steps import ObservedStep
+from securefed.attacks._duals.observed_steps import ObservedStep, rounding_left
 from securefed.attacks._duals.unit_diagonal import with_unit_diagonal
 from securefed.attacks._gram.elimination import eliminate, solve_shifted
 
@@ -77,7 +77,7 @@ class FedPGDuals(DualAttack):
             # difference of messages over the step size, so that its rounding is that at the step size unit * eta.
             found = with_unit_diagonal(steps, [block / unit for block in blocks], unit * algorithm.step_size)
             if found is not None:
-                left = _rounding(steps, blocks, algorithm.step_size)
+                left = rounding_left(steps, blocks, algorithm.step_size)
                 return replace(found, gram=unit * found.gram, open=(_Z_SCORED,), rounding=left)
         eliminated = eliminate([step.start for step in steps], blocks)
         solution, _ = solve_shifted(eliminated, rows=rows)  # the second result is c
@@ -94,7 +94,7 @@ class FedPGDuals(DualAttack):
             unknowns=eliminated.unknowns,
             condition=eliminated.condition,
             open=(_Z_SCORED if standardised else _LEAST_RANK,),
-            rounding=_rounding(steps, blocks, algorithm.step_size),
+            rounding=rounding_left(steps, blocks, algorithm.step_size),
         )
 
     def fitted(self, steps: Sequence[ObservedStep], rows: int, algorithm: ConsensusPCA) -> GramEstimate:
@@ -124,18 +124,6 @@ def _looks_standardised(gram: Array) -> bool:
     The unknown c does not change whether it is constant.
     """
     return float(np.ptp(np.diag(gram))) <= CONSTANT_DIAGONAL
-
-
-def _rounding(steps: Sequence[ObservedStep], blocks: Sequence[Array], step_size: float) -> float:
-    """Return the relative residual that the messages' rounding leaves in the equations of all blocks.
-
-    Messages are M = U + Y / rho with Y = rho (M_before - Z), so that U = M - M_before + Z, and the same a round later
-    U+ = M+ - M + Z+. To first order a block is (U+ - U) / (2 eta) plus terms without S: half a second difference
-    M+ - 2 M + M_before of messages over the step size, which magnifies their rounding by sqrt(1 + 4 + 1) / (2 eta).
-    """
-    error = max(step.error for step in steps) * np.sqrt(6) / (2 * step_size)
-    entries = sum(block.size for block in blocks)
-    return float(error * np.sqrt(entries) / (np.linalg.norm([np.linalg.norm(block) for block in blocks]) or 1.0))
 
 
 def gradient_block(step: ObservedStep, step_size: float) -> Array:

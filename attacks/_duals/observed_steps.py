@@ -98,3 +98,15 @@ def excess(U: Array) -> Array:
 def _is_orthonormal(basis: Array) -> bool:
     """Return whether U^T U is I, up to rounding."""
     return bool(np.linalg.norm(basis.T @ basis - np.eye(basis.shape[1])) < _ORTHONORMAL)
+
+
+def rounding_left(steps: Sequence[ObservedStep], blocks: Sequence[Array], step_size: float) -> float:
+    """Return the relative residual that the messages' rounding leaves in the equations of all blocks.
+
+    Messages are M = U + Y / rho with Y = rho (M_before - Z), so that U = M - M_before + Z, and the same a round later
+    U+ = M+ - M + Z+. To first order a block is (U+ - U) / (2 eta) plus terms without S: half a second difference
+    M+ - 2 M + M_before of messages over the step size, which magnifies their rounding by sqrt(1 + 4 + 1) / (2 eta).
+    """
+    error = max(step.error for step in steps) * np.sqrt(6) / (2 * step_size)
+    entries = sum(block.size for block in blocks)
+    return float(error * np.sqrt(entries) / (np.linalg.norm([np.linalg.norm(block) for block in blocks]) or 1.0))

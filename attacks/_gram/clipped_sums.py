@@ -96,7 +96,8 @@ class ClippedSums:
         shrinkage = np.minimum((weighted @ squares + prior) / (np.sum(weighted * expected, axis=1) + prior), 1.0)
         cost = np.sum(weights * (shrinkage[:, None] * expected - squares) ** 2, axis=1) + prior * (1 - shrinkage) ** 2
         # the prior of the scale: log-normal around the trace of uniform features
-        cost += np.log(_SCALES[:, 0] * trace / self.trace) ** 2
+        if trace > 0:  # an estimate of 0, as of messages without structure, has no scale that a prior could judge
+            cost += np.log(_SCALES[:, 0] * trace / self.trace) ** 2
         likelihoods = np.exp((cost.min() - cost) / 2)
         # of all estimates s, E[1/a] / E[1/a^2] has the least expected squared relative error E[(s / a - 1)^2]
         scale = float(np.sum(likelihoods / _SCALES[:, 0]) / np.sum(likelihoods / _SCALES[:, 0] ** 2))

@@ -14,6 +14,7 @@ on rounds of other methods that show S Z.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -21,8 +22,9 @@ from typing import ClassVar, Final
 import numpy as np
 
 from securefed._public import require
+from securefed._tensors import Array
 from securefed.attacks._base import Reconstruction, RoundView, Target, View
-from securefed.attacks._diagnosis import EXPLAINED
+from securefed.attacks._diagnosis import EXPLAINED, ROUNDING
 from securefed.attacks._gram.clipped_products import PerturbedProducts, PerturbedSolution, is_perturbed
 from securefed.attacks._gram.linear import ESTIMATORS, TAU, Estimator, GramSolution, solve
 from securefed.attacks._gram.observed_rounds import (
@@ -38,6 +40,8 @@ from securefed.attacks._gram.observed_rounds import (
 from securefed.attacks._requirements import MEMORY, why_incomplete
 from securefed.errors import TranscriptError
 
+_SINGLE: Final = 1e-9
+"""Relative rounding error of the products, over their root mean square, from which on it is coarser than double."""
 SCALE_OPEN: Final = (
     "the size of the Gram matrix, one factor, since every message was clipped (guessed from the clipping norms and the "
     "declared range of the data)"
@@ -109,9 +113,8 @@ class PowerGram:
         rounds = groups[members]
         probes, products = stacked_products(rounds)
         rows = rows_of(members, target.public)
-        solution = solve(
-            probes, products, estimator=self.estimator, tau=self.tau, rows=rows, errors=rounding_of_products(rounds)
-        )
+        errors = rounding_of_products(rounds)
+        solution = solve(probes, products, estimator=self.estimator, tau=self.tau, rows=rows, errors=errors)
         corrected = self._private(rounds, target, rows, solution)
         directions = min(target.public.features, rows or target.public.features)  # that many determine S
         diagnostics = {
@@ -120,6 +123,7 @@ class PowerGram:
             "estimator": self.estimator,
             "noise": solution.noise if corrected is None else corrected.noise,
             "directions lost to noise": solution.lost,
+            ROUNDING: self._rounding(probes, products, errors, rows, solution),
         }
         if corrected is not None:
             # parts[k, i]: the client's share of S times the factor of its clip in round k
@@ -135,6 +139,19 @@ class PowerGram:
             members=members,
             open=(SCALE_OPEN,) if corrected is not None and corrected.scale_open else (),
         )
+
+    def _rounding(self, probes: Array, products: Array, errors: Array, rows: int, solution: GramSolution) -> float:
+        """Return how far the rounding of the products moves those that the estimate predicts, relative to them.
+
+        The completion of S magnifies rounding in directions in which the probes are weak. So the attack solves once
+        more, for products that are changed by as much as their rounding, with draws from a fixed seed.
+        """
+        scale = float(np.linalg.norm(products))
+        if not scale or not errors.max() > _SINGLE * scale / math.sqrt(products.size):
+            return 0.0  # in double precision a residual above round-off is a sign of something else
+        changed = products + errors * np.random.default_rng(0).normal(size=products.shape)
+        again = solve(probes, changed, estimator=self.estimator, tau=self.tau, rows=rows, errors=errors)
+        return float(np.linalg.norm((again.gram - solution.gram) @ probes)) / scale
 
     def _private(
         self, rounds: Sequence[RoundView], target: Target, rows: int, plain: GramSolution

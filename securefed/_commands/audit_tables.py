@@ -16,6 +16,7 @@ from rich.table import Table
 from securefed._auditing.cases.own_setup import head_text, owner_note
 from securefed._auditing.differential_privacy.membership_audit import RECORD_CANARY
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult
+from securefed._auditing.engine.incomplete_results import DID_NOT_RUN, NOT_ATTACKED
 from securefed._auditing.engine.results import CLIENT, FEDERATION, Cell
 from securefed._auditing.engine.statistics import ENOUGH, EXPOSED, NOT_DETECTED, PARTIAL
 from securefed._auditing.report.actions import actions
@@ -80,7 +81,7 @@ def show_audit(report: AuditResult) -> None:
         where = f"{short(cell.algorithm)}, {short_defense(cell.defense)}, {cell.view}"
         say(f"{where}: {cell.note}")
     for number, reason in enumerate(reasons, 1):
-        console.print(f"({number}) did not run: {escape(_cut(reason))}", soft_wrap=True)
+        console.print(f"({number}) {escape(_cut(reason))}", soft_wrap=True)
     legend = "  ".join(f"[{_tone(word)}]{look.mark} {word}[/]" for word, look in TONES.items())
     console.print(
         f"{legend}\nWhere it is inconclusive, the attacks failed or scatter too much, and say nothing of the data; "
@@ -119,7 +120,7 @@ def _leak_table(
         if names_secrets(report):
             texts = [f"{_leakage(cell)} {secret_title(cell.secret)}" if cell else "" for cell in cells]
         numbers = "".join(f" ({number})" for number in gaps.get((algorithm, defense, view), []))
-        absent = f"[dim]did not run{numbers}[/]" if numbers else ""
+        absent = f"[dim]{_absent(report, algorithm, defense, view)}{numbers}[/]" if numbers else ""
         if algorithm != previous[0]:
             table.add_row(f"[bold]{escape(short(algorithm))}[/]")
         table.add_row(
@@ -131,6 +132,13 @@ def _leak_table(
             table.add_row("", "", absent)
         previous = (algorithm, defense)
     return table
+
+
+def _absent(report: AuditResult, algorithm: str, defense: str, view: str) -> str:
+    """Say in two or three words why a line of the table has no figure, or not all of them."""
+    where = algorithm, defense, view
+    kinds = {item.kind for item in report.missing if (item.algorithm, item.defense, item.view) == where}
+    return NOT_ATTACKED if kinds == {NOT_ATTACKED} else DID_NOT_RUN
 
 
 def _show_next(report: AuditResult) -> None:
@@ -173,6 +181,7 @@ def _gaps(report: AuditResult) -> tuple[dict[tuple[str, str, str], list[int]], l
     gaps: dict[tuple[str, str, str], list[int]] = {}
     for item in report.missing:
         said = f"{item.attack}: {item.said}" if item.attack else item.said
+        said = said if item.kind == NOT_ATTACKED else f"{DID_NOT_RUN}: {said}"
         number = numbers.setdefault(said, len(numbers) + 1)
         gaps.setdefault((item.algorithm, item.defense, item.view), []).append(number)
     return gaps, list(numbers)

@@ -125,6 +125,9 @@ def audit(
     survivor_change: Annotated[
         int, typer.Option(help="Number of clients that join or leave together where the survivors change.")
     ] = 1,
+    colluders: Annotated[
+        int, typer.Option(help="Clients that tell the server what they sent; its attacks then run with their help.")
+    ] = 0,
     membership: Annotated[
         bool,
         typer.Option("--membership", help="Also test membership of the target's rows, under every defence with noise."),
@@ -176,6 +179,7 @@ def audit(
             acceptable=acceptable,
             every_seed=every_seed,
             survivor_change=survivor_change,
+            colluders=colluders,
             membership=membership,
             active=active,
             workers=workers,

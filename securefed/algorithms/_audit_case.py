@@ -29,8 +29,8 @@ class AuditCase:
             `accuracy` (the same, of a classifier), `captured_variance`, `mean_share` or `graph_fit`.
         wide_split: split of a second, harder run on data of more columns; empty for none.
         wide_rounds: numbers of rounds after which the attacks are tried in that second run.
-        absent_split: split of a run in which the target stays away in some rounds, so that an attack can compare sums
-            with and without it; empty for none.
+        absent_split: split of the run in which the target stays away in some rounds, so that an attack can compare sums
+            with and without it; empty for that of the other runs.
         default: whether an audit that names no algorithm includes this one (it must be quick).
         traced: number of seeds on which the attacks also see, for the report's curve over rounds, growing prefixes of
             the run without a defence.
@@ -62,6 +62,7 @@ PERSONAL_CASE = replace(
 """Base of the cases of methods with a personal model, which attacks try to reconstruct too."""
 
 GRAM_CASE = AuditCase(
-    settings={"rank": 5}, secret="gram", split="one_small=8", rounds=10, clip=300.0, utility="captured_variance"
-)
+    settings={"rank": 5}, secret="gram", split="one_small=8", absent_split="even_shares", rounds=10, clip=300.0,
+    utility="captured_variance",
+)  # fmt: skip
 """Base of the PCA methods' cases: the target, client 0, has 8 rows, and the others share the rest evenly."""

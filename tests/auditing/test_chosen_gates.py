@@ -83,7 +83,10 @@ def test_an_empty_list_has_no_checks_and_is_refused_and_its_remedy_works() -> No
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--views", "sum"], "--views takes server, sum only, changing survivors, server + key holder, released"),
+        (
+            ["--views", "sum"],
+            "--views takes server, sum only, smallest sum, changing survivors, server + key holder",
+        ),
         (["--secrets", "rows"], "--secrets takes client, federation, or of an algorithm of your own gram"),
         (["--views", "collusion(many)"], "or collusion(N) for N clients that help the server; got collusion(many)"),
     ],

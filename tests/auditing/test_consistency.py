@@ -148,7 +148,7 @@ def test_who_reads_single_messages_is_credited_with_what_their_sum_gives_away() 
 
 def test_a_small_leak_in_sums_does_not_make_messages_safe_whose_attack_failed() -> None:
     audit = report(made("failed", "plain", "server"), made("little", "secure_aggregation", "sum only"))
-    assert outcomes(with_sums(audit))[0].kind == "held"
+    assert outcomes(with_sums(audit))[0].kind == "fixed"
     assert "no protection was needed" not in Said.of(audit).actions
     worked = report(made("quiet", "plain", "server"), made("little", "secure_aggregation", "sum only"))
     assert outcomes(with_sums(worked))[0].kind == "safe"

@@ -211,7 +211,7 @@ def test_limits_that_are_no_leakage_are_refused_by_name(limit, tmp_path) -> None
 
 
 def test_a_gate_has_a_reason_for_each_gap_and_none_without() -> None:
-    assert len(check_gaps()) == 6 and not failures(check_gaps())
+    assert len(check_gaps()) == 7 and not failures(check_gaps())
     quiet = report(audited("pca/ssi", "plain", "server", 0.01))
     assert not reasons(quiet, 0.5)
     (above,) = reasons(report(audited("pca/ssi", "plain", "server", 0.8)), 0.5)

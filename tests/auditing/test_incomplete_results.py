@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from securefed._auditing.engine.incomplete_results import UNTRIED, missing
+from securefed._auditing.engine.incomplete_results import DID_NOT_RUN, NOT_ATTACKED, NOT_READ, UNTRIED, missing
 from securefed._auditing.engine.seed_result import Gap
 
 PLACE = "pca/ssi", "plain"
@@ -10,13 +10,15 @@ ENDED = Gap(*PLACE, "", "", 0, "a client left")
 BARRED = Gap(*PLACE, "server", "gram/power", 1, "too few rounds")
 
 
-def listed(*gaps: Gap) -> list[tuple[int, str]]:
-    """Return (seeds that ran, reason) of each gap of three seeds in which no attack ran."""
-    return [(item.ran, item.reason) for item in missing([PLACE[0]], [PLACE[1]], 3, [], gaps, {})]
+def listed(*gaps: Gap) -> list[tuple[str, int, str, tuple[str, ...]]]:
+    """Return (kind, seeds that ran, reason, refusals) of each gap of three seeds in which no attack ran."""
+    found = missing([PLACE[0]], [PLACE[1]], 3, [], gaps, {})
+    return [(item.kind, item.ran, item.reason, item.refusals) for item in found]
 
 
 def test_runs_that_were_not_attacked_are_not_said_to_have_run_because_another_seed_ended() -> None:
-    assert listed(ENDED, BARRED) == [(0, "a client left; gram/power: too few rounds")]
-    assert listed(ENDED) == [(0, "a client left")]
-    assert listed(BARRED) == [(0, "gram/power: too few rounds")]
-    assert listed() == [(0, UNTRIED)]
+    barred = ("gram/power: too few rounds",)
+    assert listed(ENDED, BARRED) == [(DID_NOT_RUN, 0, "a client left", barred)]
+    assert listed(ENDED) == [(DID_NOT_RUN, 0, "a client left", ())]
+    assert listed(BARRED) == [(NOT_ATTACKED, 0, NOT_READ, barred)]
+    assert listed() == [(DID_NOT_RUN, 0, UNTRIED, ())]

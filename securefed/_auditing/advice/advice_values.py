@@ -92,6 +92,8 @@ class Setting(_Values):
         model: whether the runs in the clear are shown to exceed the floor; true where none is known.
         share: share of `utility_clear` - `floor` that the setting keeps; NaN without a model.
         share_low: lower bound on that share at 95 %, of paired runs; NaN without a model.
+        limits: for which schedule and which help of clients the leak was measured, in a sentence; empty if it does not
+            hold.
     """
 
     algorithm: str
@@ -128,6 +130,7 @@ class Setting(_Values):
     model: bool = True
     share: float = math.nan
     share_low: float = math.nan
+    limits: str = ""
 
 
 MEASURED: Final = tuple(field.name for field in fields(Setting) if field.type == "float")

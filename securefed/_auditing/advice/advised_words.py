@@ -120,8 +120,8 @@ def sentences(
         f"With {best.clients} clients {len(holding)} of {len(tried)} settings keep the leak at {acceptable:g} or less, "
         f"but none is shown to keep {keep:.0%} of {_what_is_kept(best)}: the best, {best.defense}, has "
         f"{best.utility:.3f}{_scatter(best)} "
-        f"where messages in the clear reach {best.utility_clear:.3f}. {pooled_words(best)}"
-    )
+        f"where messages in the clear reach {best.utility_clear:.3f}. "
+    ) + " ".join(filter(None, (best.limits, pooled_words(best))))
     if needed is not None:
         which = min((one for one in holding if one.usable_from == needed), key=lambda one: one.epsilon or 0.0)
         return first, f"From {needed} clients on {which.defense} is usable{_simulation(which)}."
@@ -167,7 +167,7 @@ def nearest_sentence(advice: Advice) -> str:
     if not one.detectable <= advice.acceptable:
         said += f", and {_missed(one)}"
     said += f"; its utility is {one.utility:.3f}{_scatter(one)}, {one.utility_clear:.3f} in the clear{_kept(one)}."
-    said += f" {pooled_words(one)}"
+    said += " " + " ".join(filter(None, (one.limits, pooled_words(one))))
     larger = [s for s in advice.tried if s.usable_from is not None and s.epsilon is not None]
     if larger and not any(s.holds for s in advice.tried):
         first = min(larger, key=lambda s: (s.usable_from or 0, s.epsilon or 0.0, s.rounds))
@@ -324,7 +324,8 @@ def _do(advised: Setting, asked: Setting) -> str:
     if advised.epsilon is not None:
         of = "" if advised.delta is None else f" (delta {advised.delta:g})"
         promise = f", and epsilon {advised.epsilon:g}{of} holds against the server"
-    return f"Use {advised.defense} with {sizes}: {leak}{promise}. {pooled_words(advised)}"
+    said = f"Use {advised.defense} with {sizes}: {leak}{promise}."
+    return " ".join(filter(None, (said, advised.limits, pooled_words(advised))))
 
 
 def _costs(advised: Setting, tried: Sequence[Setting]) -> str:

@@ -24,6 +24,7 @@ from securefed._auditing.advice.advice_values import LEAST_ACCEPTABLE, MEASURED,
 from securefed._auditing.advice.advised_words import no_model_sentences, sentences
 from securefed._auditing.advice.candidates import Candidate, candidates, data_options, paste
 from securefed._auditing.advice.cohorts import COHORTS, CohortUtility, keeps, simulate, usable_from
+from securefed._auditing.advice.limits import limits
 from securefed._auditing.advice.record_privacy import record_settings
 from securefed._auditing.advice.trials import Trial, Trials
 from securefed._auditing.alerts import alerts, facts_of
@@ -287,9 +288,9 @@ class _Search:
         upper, detectable = trial.upper(len(self.listed)), trial.detectable(len(self.listed))
         small, few = trial.of_smallest, smallest_client(prepared.public.rows) is not None
         small_upper = small.upper(len(self.listed)) if few else math.nan
-        held = upper <= question.acceptable and detectable <= question.acceptable
+        holds = upper <= question.acceptable and detectable <= question.acceptable
         if few:
-            held &= small_upper <= question.acceptable and small.detectable(len(self.listed)) <= question.acceptable
+            holds &= small_upper <= question.acceptable and small.detectable(len(self.listed)) <= question.acceptable
         return Setting(
             algorithm=case.name,
             defense=candidate.words(norm),
@@ -300,7 +301,7 @@ class _Search:
             leak=trial.mean,
             leak_upper=upper,
             detectable=detectable,
-            holds=held,
+            holds=holds,
             epsilon=candidate.epsilon,
             utility=utility,
             utility_clear=clear,
@@ -325,6 +326,7 @@ class _Search:
             people_leak=pooled.mean("people"),
             people=pooled.people,
             member_leak=pooled.mean("membership"),
+            limits=limits(candidate, holds=holds),
         )
 
     def _usable_from(self, candidate: Candidate, norm: float) -> CohortUtility | None:

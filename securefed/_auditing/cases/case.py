@@ -42,7 +42,7 @@ class Case:
         wide: data of more columns, for a harder run that is traced over rounds beside the usual one; `None` without.
         wide_rounds: numbers of rounds after which the attacks are tried in that run.
         absences: data of the runs in which the target stays away in some rounds, so that sums can be subtracted; `None`
-            where the audit makes no such run.
+            for those of the other runs.
         traced: number of seeds on which the attacks also see only the first rounds, for the curves.
         also: kinds of secrets that are attacked and scored in addition to `secret`.
         split: name of the split of the rows, as the algorithm's class gives it.

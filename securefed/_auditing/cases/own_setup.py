@@ -9,7 +9,7 @@ The fields of a case that an `OwnSetup` changes are its hyper-parameters (`setti
     prepare    how rows are split: a function (data set, number of clients, seed) -> each client's rows, held-out rows
     split      the name of that function as the algorithm's class gives it: `standardised=8`, `rows_each=1`, ...
     data       the split in words, for the report
-    absences   the split of the runs in which the target stays away in some rounds; `None` for no such runs
+    absences   the split of the runs in which the target stays away in some rounds; `None` for that of the others
     wide       a second, harder run on more columns of the data; `None` for none
 """
 
@@ -80,7 +80,7 @@ class OwnSetup:
         if self.rows or self.owner or self.standardise:
             prepare, words = self._split(case)
             # where the user says who holds which rows, that holds for the runs with absences too
-            absences = None if case.absences is None else prepare if self.rows or self.owner else case.absences
+            absences = None if self.rows or self.owner else case.absences
             if self.standardise:
                 prepare, absences = _scaled(prepare), None if absences is None else _scaled(absences)
                 words += ", every column scaled over all rows"

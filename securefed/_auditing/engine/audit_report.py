@@ -73,6 +73,8 @@ class Report(AuditResult):
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values; the pictures are left out."""
+        from securefed._auditing.report.outcomes import settings_judged  # noqa: PLC0415 - made of reports
+
         return {
             "format": FORMAT,
             "version": self.version,
@@ -87,6 +89,7 @@ class Report(AuditResult):
             "utilities": {name: finite_or_none(asdict(found)) for name, found in self.utilities.items()},
             "cells": [cell.to_json() for cell in self.cells],
             "runs": [{key: finite_or_none(value) for key, value in asdict(fact).items()} for fact in self.facts],
+            "held": settings_judged(self),
             "missing": [asdict(item) for item in self.missing],
             **{
                 name: list(getattr(self, name))

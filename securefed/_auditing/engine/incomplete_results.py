@@ -21,6 +21,10 @@ from securefed._auditing.report.report_words import short, short_defense
 
 UNTRIED: Final = "no chosen attack looks at any of its views"
 """Reason for a defence under which nothing was attacked and nothing was refused."""
+NOT_READ: Final = "no attack here reads such messages, so that nothing is known of what they give away"
+"""Reason for a view whose run was complete and whose messages every attack refused."""
+DID_NOT_RUN, NOT_ATTACKED = "did not run", "not attacked"
+"""Kinds of what is missing: a run that is not there, or a complete one whose messages no attack reads."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,8 @@ class Missing:
         ran: number of seeds that ran.
         asked: seeds of the audit.
         reason: why the first missing seed is missing.
+        kind: `DID_NOT_RUN` or `NOT_ATTACKED`.
+        refusals: what the attacks said that were tried and did not run on the first missing seed.
     """
 
     algorithm: str
@@ -44,6 +50,8 @@ class Missing:
     ran: int
     asked: int
     reason: str
+    kind: str = DID_NOT_RUN
+    refusals: tuple[str, ...] = ()
 
     @property
     def where(self) -> str:
@@ -53,7 +61,9 @@ class Missing:
 
     @property
     def said(self) -> str:
-        """Say how many seeds ran, and why the others did not."""
+        """Say how many seeds ran, and why the others did not; or that no attack read what was run."""
+        if self.kind == NOT_ATTACKED:
+            return f"{NOT_ATTACKED}: {self.reason}"
         return f"{self.ran} of {self.asked} seeds ran: {self.reason}"
 
     def __str__(self) -> str:
@@ -111,9 +121,13 @@ def _missing_of(
     ended = {gap.seed: gap.reason for gap in reversed(gaps) if not gap.view}
     if not attempts:  # say why the first run ended, and why no attack ran in the first seed that has such a gap
         tried = [gap for gap in gaps if gap.attack]
-        reasons = [ended[min(ended)]] if ended else []
-        reasons += [f"{gap.attack}: {gap.reason}" for gap in tried if gap.seed == tried[0].seed]
-        yield Missing(*place, "", "", 0, seeds, "; ".join(dict.fromkeys(reasons)) or UNTRIED)
+        refusals = _refusals(gap for gap in tried if gap.seed == tried[0].seed)
+        if ended:
+            yield Missing(*place, "", "", 0, seeds, ended[min(ended)], refusals=refusals)
+        elif refusals:
+            yield Missing(*place, "", "", 0, seeds, NOT_READ, NOT_ATTACKED, refusals)
+        else:
+            yield Missing(*place, "", "", 0, seeds, UNTRIED)
         return
     if ended:
         yield Missing(*place, "", "", seeds - len(ended), seeds, ended[min(ended)])
@@ -141,11 +155,16 @@ def _missing_in_view(
     attacked = set().union(*ran.values())
     if not completed <= attacked:
         first = min(completed - attacked)
-        reasons = [f"{gap.attack}: {gap.reason}" for gap in gaps if gap.seed == first]
-        why = f"no attack applies ({'; '.join(reasons) or UNTRIED})"
-        yield Missing(*place, "", len(attacked), seeds, why)
+        refusals = _refusals(gap for gap in gaps if gap.seed == first)
+        kind = NOT_ATTACKED if refusals and not attacked else DID_NOT_RUN
+        yield Missing(*place, "", len(attacked), seeds, NOT_READ if refusals else UNTRIED, kind, refusals)
     for attack, own in ran.items():
         if not attacked <= own:  # in some seed other attacks ran on this view and this one did not
             first = min(attacked - own)
             why = next((gap.reason for gap in gaps if (gap.attack, gap.seed) == (attack, first)), UNTRIED)
             yield Missing(*place, attack, len(own), seeds, why)
+
+
+def _refusals(gaps: Iterable[Gap]) -> tuple[str, ...]:
+    """List what attacks said that did not run, each once."""
+    return tuple(dict.fromkeys(f"{gap.attack}: {gap.reason}" for gap in gaps))

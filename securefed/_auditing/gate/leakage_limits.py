@@ -27,12 +27,20 @@ from dataclasses import dataclass
 from typing import Final
 
 from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.engine.incomplete_results import NOT_ATTACKED
 from securefed._auditing.engine.results import CLIENT, FEDERATION, IMPLIED, POOLED, SECRETS, Cell, Secret
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE, seeds_for, upper
-from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
 from securefed._auditing.report.report_words import why_inconclusive
 from securefed._auditing.report.selections import strongest
-from securefed.attacks.views import ACTIVE_SERVER, KEY_HOLDER_VIEW, RELEASED, SERVER_VIEW, SUM_ONLY
+from securefed.attacks.views import (
+    ACTIVE_SERVER,
+    CHANGING_SURVIVORS,
+    KEY_HOLDER_VIEW,
+    RELEASED,
+    SERVER_VIEW,
+    SMALLEST_SUM,
+    SUM_ONLY,
+)
 from securefed.errors import ConfigError
 
 
@@ -41,8 +49,8 @@ class Reason:
     """One reason for a gate to fail.
 
     Attributes:
-        kind: `above`, `unknown`, `did not run`; between two audits `grew`, `new`, `no longer known`, `no longer
-            tried`.
+        kind: `above`, `unknown`, `did not run`, `not attacked`; between two audits `grew`, `new`, `no longer known`,
+            `no longer tried`.
         where: algorithm, defence, view, attack and secret, as far as the reason extends.
         said: figures, or why.
     """
@@ -57,7 +65,7 @@ class Reason:
 
 NO_CELL = "it holds no cell"
 """Reason of an audit without any result."""
-VIEWS: Final = (SERVER_VIEW, SUM_ONLY, CHANGING_SURVIVORS, KEY_HOLDER_VIEW, RELEASED, ACTIVE_SERVER)
+VIEWS: Final = (SERVER_VIEW, SUM_ONLY, SMALLEST_SUM, CHANGING_SURVIVORS, KEY_HOLDER_VIEW, RELEASED, ACTIVE_SERVER)
 """Views of an audit of registered algorithms, beside those of colluding clients."""
 OWNERS: Final = (CLIENT, FEDERATION)
 """Secrets of an audit of registered algorithms."""
@@ -110,7 +118,9 @@ def reasons(report: Report, limit: float, views: Sequence[str] = (), secrets: Se
         if cell.verdict.word == INCONCLUSIVE
     ]
     gaps = [item for item in report.missing if not views or not item.view or item.view in views]
-    out = above + unknown + [Reason("did not run", item.where, item.said) for item in gaps]
+    out = (
+        above + unknown + [Reason(item.kind, item.where, item.said.removeprefix(f"{NOT_ATTACKED}: ")) for item in gaps]
+    )
     if not report.cells and not gaps:
         out.append(Reason("did not run", "the audit", NO_CELL))
     return out + _unattacked(report, cells, views, secrets)

@@ -3,9 +3,10 @@
 The command line calls `self_check`. A planted function is a client function whose leak is known. It goes through the
 same run, views, attacks, statistics and verdicts as every audit of a user's own algorithm. A gap is something that was
 to run and did not: an attack, a seed, an algorithm. The gate decides whether an audit passes a limit on leakage; with a
-gap it must not pass. The functions are in `planted_leaks`, and tables whose exposed secrets imply others in
-`planted_tables`; planted gaps go through the gate of registered algorithms, and planted noise through the audit of
-noise. Tables with a fault (`planted_alerts`) must raise their alerts.
+gap it must not pass. The functions are in `planted_leaks`, tables whose exposed secrets imply others in
+`planted_tables`, and settings whose word of safety is known in `planted_settings`; planted gaps go through the gate of
+registered algorithms, and planted noise through the audit of noise. Tables with a fault (`planted_alerts`) must raise
+their alerts.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from securefed._auditing.alerts import alerts
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.audit_result import AUDIT
 from securefed._auditing.engine.gathering import gather
-from securefed._auditing.engine.incomplete_results import missing
+from securefed._auditing.engine.incomplete_results import DID_NOT_RUN, NOT_ATTACKED, missing
 from securefed._auditing.engine.results import CLIENT, GATED, Attempt, Cell, RunFacts
 from securefed._auditing.engine.seed_result import Gap
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE
@@ -26,6 +27,7 @@ from securefed._auditing.gate.leakage_limits import leaks, reasons
 from securefed._auditing.gate.planted_alerts import clean, planted_tables
 from securefed._auditing.gate.planted_leaks import BOUND, PLANTED, Planted, advance, clients, labelled
 from securefed._auditing.gate.planted_noise import PLANTED_NOISE, audited
+from securefed._auditing.gate.planted_settings import PLANTED_SETTINGS, check_setting
 from securefed._auditing.gate.planted_tables import PLANTED_TABLES, check_table
 from securefed._auditing.own.own_audit import audit_algorithm
 from securefed.attacks._generic import FitRows
@@ -63,7 +65,7 @@ def self_check() -> tuple[Checked, ...]:
 
     All but the noise is deterministic; noise of the planned size is flagged in less than 3 of 10^6 checks.
     """
-    return (*map(check, PLANTED), *check_tables(), *check_gaps(), *check_noise(), *check_alerts())
+    return (*map(check, PLANTED), *check_tables(), *check_settings(), *check_gaps(), *check_noise(), *check_alerts())
 
 
 def failures(checked: Iterable[Checked]) -> list[str]:
@@ -130,6 +132,11 @@ def check_tables() -> tuple[Checked, ...]:
     return tuple(Checked(planted.name, None, *check_table(planted)) for planted in PLANTED_TABLES)
 
 
+def check_settings() -> tuple[Checked, ...]:
+    """Let the rule behind "held" judge settings whose views are kept, leak, or were not attacked."""
+    return tuple(Checked(planted.name, None, *check_setting(planted)) for planted in PLANTED_SETTINGS)
+
+
 def check_noise() -> tuple[Checked, ...]:
     """Let the noise audit judge noise with a fault, and noise as planned."""
     out = []
@@ -165,6 +172,7 @@ class _PlantedGap:
         gaps: what is known not to have run.
         unfit: by algorithm, why the data do not suit it.
         fails: whether the gate must fail.
+        kind: kind of the reason for which it fails.
     """
 
     name: str
@@ -173,6 +181,7 @@ class _PlantedGap:
     gaps: list[Gap]
     unfit: dict[str, str] = field(default_factory=dict)
     fails: bool = True
+    kind: str = DID_NOT_RUN
 
 
 def check_gaps() -> tuple[Checked, ...]:
@@ -182,10 +191,16 @@ def check_gaps() -> tuple[Checked, ...]:
     diverged = [
         Gap("pca/faps", "plain", view="", attack="", seed=seed, reason="diverged") for seed in range(_GAP_SEEDS)
     ]
+    unread = [
+        Gap("pca/faps", "plain", "server", attack, seed, "they are of another algorithm")
+        for attack in ("gram/power", "duals/fedpg")
+        for seed in range(_GAP_SEEDS)
+    ]
     planted = (
         _PlantedGap("a skipped algorithm", both, ssi, diverged),
         _PlantedGap("an empty table", both[1:], [], diverged),
         _PlantedGap("an algorithm that no attack looked at", both, ssi, []),
+        _PlantedGap("messages that no attack reads", both, ssi, unread, kind=NOT_ATTACKED),
         _PlantedGap("an algorithm that data do not suit", both[:1], ssi, [], unfit={"pca/fedpg": "too few columns"}),
         _PlantedGap("a skipped seed", both, [*ssi, *faps[1:]], diverged[:1]),
         _PlantedGap("an audit of which all ran", both, [*ssi, *faps], [], fails=False),
@@ -193,7 +208,7 @@ def check_gaps() -> tuple[Checked, ...]:
     out = []
     for gap in planted:
         found = reasons(_report(gap), _GAP_LIMIT)
-        right = bool(found) == gap.fails and all(reason.kind == "did not run" for reason in found)
+        right = bool(found) == gap.fails and all(reason.kind == gap.kind for reason in found)
         out.append(Checked(gap.name, None, right, "; ".join(map(str, found)) or "passed"))
     return tuple(out)
 

@@ -17,12 +17,16 @@ import numpy as np
 from securefed._messages import ClientId
 from securefed.attacks import views
 from securefed.attacks._base import Attack, Reconstruction, Target, View, attacks
+from securefed.attacks.views import CHANGING_SURVIVORS
 from securefed.errors import TranscriptError
 
-CHANGING_SURVIVORS: Final = "changing survivors"
-"""Name of the view of sums over sets of clients that change from round to round."""
 DIFFERENCE: Final = "gram/difference"
-"""The attack on sums over changing sets of survivors; it runs on that view alone, the others on the other views."""
+"""The attack that separates one client's Gram matrix from sums over changing sets of survivors; it runs on no other."""
+SIMULATED: Final = "samples"
+"""Secret of the attacks that simulate every client of a sum, also of clients that come and go: they read such sums
+directly. All other attacks read one set of clients, whose messages `separated` estimates from the sums."""
+SEPARATED: Final = "separated sums, "
+"""Beginning of the name of an attack that reads messages which `separated` estimated."""
 JOINT_FIT: Final = "gradient_inversion/fit"
 WEAKER_FITS: Final = ("gradient_inversion/naive", "gradient_inversion/dlg", "gradient_inversion/telescoping")
 """Attacks that pose the problem of `JOINT_FIT` (fit all rounds' rows together) and solve it less often. They run on the
@@ -84,7 +88,7 @@ class Attacker:
                 except TranscriptError as error:
                     reason = str(error)
             if reason is not None:
-                refused[attack.name] = reason
+                refused[named_in(observed, attack.name)] = reason
         return findings, refused
 
     def prefixes(
@@ -119,18 +123,19 @@ class Attacker:
             return None
 
     def _applicable(self, observed: View) -> Iterator[Attack]:
-        changing = observed.view == CHANGING_SURVIVORS
+        changing = is_changing(observed)
         joint = observed.view != views.SERVER_VIEW and any(attack.name == JOINT_FIT for attack in self._chosen)
         for attack in self._chosen:
             left_out = joint and attack.name in WEAKER_FITS
-            if attack.secret in self._secrets and (attack.name == DIFFERENCE) == changing and not left_out:
+            reads = attack.name == DIFFERENCE or (changing and attack.secret == SIMULATED)
+            if attack.secret in self._secrets and reads == changing and not left_out:
                 yield attack
 
     def _once(self, attack: Attack, observed: View) -> Finding:
         key = (attack.name, _digest(observed))
         if key not in self._findings:
             null = self._null(attack, observed) if self._with_nulls else None
-            self._findings[key] = Finding(attack.name, self._run(attack, observed), null)
+            self._findings[key] = Finding(named_in(observed, attack.name), self._run(attack, observed), null)
         return self._findings[key]
 
     def _run(self, attack: Attack, observed: View) -> Reconstruction:
@@ -151,6 +156,17 @@ class Attacker:
             except TranscriptError:
                 self._nulls[key] = None
         return self._nulls[key]
+
+
+def is_changing(observed: View) -> bool:
+    """Whether a view shows sums over sets of clients that change; `separated` makes one of a single set of them."""
+    return observed.view == CHANGING_SURVIVORS and len({one.members for one in observed.rounds}) != 1
+
+
+def named_in(observed: View, attack: str) -> str:
+    """Name an attack, with a remark where it reads messages that `separated` estimated from changing sums."""
+    estimated = observed.view == CHANGING_SURVIVORS and not is_changing(observed)
+    return f"{SEPARATED}{attack}" if estimated else attack
 
 
 def prefix_lengths(rounds: int) -> tuple[int, ...]:

@@ -41,6 +41,8 @@ def audit_command(
         parts.append(f"--epsilons {','.join(f'{epsilon:g}' for epsilon in settings.epsilons)}")
     if settings.survivor_change > 1:
         parts.append(f"--survivor-change {settings.survivor_change}")
+    if settings.colluders:
+        parts.append(f"--colluders {settings.colluders}")
     parts += ["--every-seed"] * settings.every_seed
     if acceptable != ACCEPTABLE:
         parts.append(f"--acceptable {acceptable:g}")

@@ -35,6 +35,7 @@ class Settings:
             rounds of the first seed; a cheaper run that only quantises, checked to have the same sums, stands for the
             rest.
         survivor_change: number of clients that come and go together where survivors change, the target among them.
+        colluders: number of clients that tell the server what they sent; the attacker of every view of sums has it.
         active: whether a server that chooses its broadcasts attacks too.
         own: what the user changes of every algorithm's audit case; `own.owner` names the fact of the rows (such as
             their writer) that says whose they are, where each client is one owner.
@@ -54,6 +55,7 @@ class Settings:
     epsilons: tuple[float, ...]
     every_seed: bool
     survivor_change: int = 1
+    colluders: int = 0
     active: bool = False
     own: OwnSetup = OwnSetup()
     label: str = ""

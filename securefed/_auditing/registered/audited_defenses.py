@@ -16,7 +16,6 @@ from typing import Final
 
 import numpy as np
 
-from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
 from securefed._extras import check_installed
 from securefed._messages import RoundRecord, Transcript
 from securefed._runtime.federation import Federation
@@ -50,11 +49,11 @@ NOISES: Final = (DP, DDP)
 """Defences with noise, which keep an epsilon of differential privacy."""
 COVERED: Final[Mapping[str, tuple[str, ...]]] = {
     DP: (views.RELEASED,),
-    DDP: (views.SUM_ONLY, CHANGING_SURVIVORS),
+    DDP: (views.SUM_ONLY, views.SMALLEST_SUM, views.CHANGING_SURVIVORS),
 }
 """By defence with noise, the views that its epsilon covers. Central noise covers what the server publishes, not what it
 sees. Distributed noise covers the sums that the server sees, over the same clients in every round
-(`SUM_ONLY`) or over sets that change (`CHANGING_SURVIVORS`)."""
+(`SUM_ONLY`, `SMALLEST_SUM`) or over sets that change (`CHANGING_SURVIVORS`)."""
 QUANTISED: Final = chain(Quantise(), Plain())
 """Fixed-point sums in the clear. Every exact defence (masks, Paillier) has the same sums of integers, bit for bit."""
 RealRun = tuple[Result, Federation]

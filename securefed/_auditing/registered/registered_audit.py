@@ -33,6 +33,7 @@ from securefed._auditing.registered.client_step_audit import audit_client_step
 from securefed._auditing.registered.registered_subject import RegisteredSubject, measured_clips
 from securefed._auditing.registered.unfinished_tasks import Unfinished
 from securefed._auditing.report.round_curves import curves_of
+from securefed._hyperparameters import check_integer
 from securefed.datasets._loaders import load_once
 from securefed.datasets._tables.table_format import TableFormat, TableOptions
 from securefed.errors import ConfigError, DataError
@@ -66,6 +67,7 @@ def audit(
     acceptable: float = ACCEPTABLE,
     every_seed: bool = False,
     survivor_change: int = 1,
+    colluders: int = 0,
     membership: bool = False,
     active: bool = False,
     workers: int | None = None,
@@ -107,6 +109,8 @@ def audit(
             for all others.
         survivor_change: number of clients that come and go together where survivors change, as
             `secure_aggregation(survivor_change=...)` requires of them.
+        colluders: number of clients that tell the server what they sent. A word of safety then holds against the server
+            with their help, and says that one more may be too many.
         membership: also ask which rows the target has, under every kind of noise (`membership_audit`).
         active: also attack with a server that chooses its broadcasts (view `active server`).
         workers: processes; all cores by default; `workers=1` starts none. Where an algorithm of the caller's is a class
@@ -147,12 +151,14 @@ def audit(
     with_attacks = _attacks(attacks)
     noised = any(name in NOISES for name in under)
     _check(count, seeds, survivor_change, workers, membership, curves_without_noise=bool(epsilons) and not noised)
+    check_integer("colluders", colluders, 0, count - 2)
     _check_privacy((epsilon, *epsilons), delta)
     shared = {"data": data, "clients": count, "seeds": seeds, "epsilon": epsilon, "delta": delta}
     curve = tuple(sorted(set(epsilons)))
     common = Settings(
         data, count, under, with_attacks, epsilon, delta, noise={}, epsilons=curve, every_seed=every_seed,
-        survivor_change=survivor_change, active=active, own=own, label=label_column, form=form,
+        survivor_change=survivor_change, colluders=colluders, active=active, own=own, label=label_column,
+        form=form,
     )  # fmt: skip
     subjects, unfit = _fitting(
         _subjects(algorithms, common, sizes), named=bool(algorithms) and list(algorithms or ()) != [ALL]
@@ -179,7 +185,7 @@ def audit(
         subjects,
         results,
         [name for name in DEFENSES if name in under],
-        shared | {"acceptable": acceptable},
+        shared | ({"colluders": colluders} if colluders else {}) | {"acceptable": acceptable},
         covered=COVERED,
         unfit=unfit,
         command=audit_command(common, algorithms, seeds, clients, sizes, acceptable, membership=membership),

@@ -84,7 +84,12 @@ class RegisteredSubject:
         case, shared = self.case, self.settings
         if defense == DP:
             return shared.noise[shared.epsilon, case.rounds]
-        sizes = case.build().layout(prepared.public), shared.clients, default_threshold(shared.clients)
+        sizes = (
+            case.build().layout(prepared.public),
+            shared.clients,
+            default_threshold(shared.clients),
+            shared.colluders,
+        )
         try:
             return distributed_multiplier(case.clip, shared.epsilon, shared.delta, case.rounds, *sizes)
         except SecureFedError:

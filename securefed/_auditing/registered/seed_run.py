@@ -4,14 +4,16 @@
 attacker sees; under each defence these are attacked:
 
     plain, quantise               server: the target's own messages, as sent or rounded to fixed point
-    secure_aggregation            sum only: the sums; collusion: the sums less the contributions of all other clients
-    paillier, ckks                sum only; server + key holder: the target's messages, decrypted
-    paillier_threshold            sum only
-    dp (noise added by server)    sum only: the sums before the noise; released: after it
-    ddp (noise added by clients)  sum only: the sums with the noise in them
+    secure_aggregation            sums; collusion: the sums less the contributions of all other clients
+    paillier, ckks                sums; server + key holder: the target's messages, decrypted
+    paillier_threshold            sums
+    dp (noise added by server)    sums before the noise; released: after it
+    ddp (noise added by clients)  sums with the noise in them
 
-Two further views need runs of their own: `changing survivors`, in which the target stays away in every second round;
-and `active server`, whose server chooses its broadcasts. What follows from the estimates is computed by `implications`.
+`sum_views` makes the views of sums: over all clients, over the fewest that the threshold allows, and less what declared
+colluders sent. Two further views need runs of their own: `changing survivors`, in which the target stays away in every
+second round; and `active server`, whose server chooses its broadcasts. What follows from the estimates is computed by
+`implications`.
 
 Defences without noise sum the same integers, bit for bit. So the audit attacks a run whose clients only round to fixed
 point (the quantised run); the defences themselves run the first rounds of the first seed only (`_exact`).
@@ -23,26 +25,21 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 from securefed._auditing.active.active_views import ActiveAudit
 from securefed._auditing.cases import Case, Preparation, Prepared
-from securefed._auditing.engine.explained_messages import explains, precision
 from securefed._auditing.engine.results import CLIENT, RunFacts
 from securefed._auditing.engine.seed_result import (
     Gap,
-    Judge,
-    Place,
     SeedResult,
     Trace,
     Tradeoff,
     finite_or_nan,
     run_costs,
 )
-from securefed._auditing.implied.implications import Source, implied_attempts
-from securefed._auditing.implied.truth import Truth
-from securefed._auditing.registered.attacker import CHANGING_SURVIVORS, DIFFERENCE, Attacker, prefix_lengths
+from securefed._auditing.registered.attacked_views import TARGET, AttackedViews
+from securefed._auditing.registered.attacker import DIFFERENCE, Attacker, prefix_lengths
 from securefed._auditing.registered.audit_settings import Settings
 from securefed._auditing.registered.audited_defenses import (
     CKKS,
@@ -62,7 +59,7 @@ from securefed._auditing.registered.audited_defenses import (
     opened_uploads,
     shared_key_threshold_paillier,
 )
-from securefed._auditing.registered.scoring import assess
+from securefed._auditing.registered.sum_views import changing_sums
 from securefed._runtime.federation import Federation
 from securefed._runtime.history import RoundHistory
 from securefed._runtime.run_options import RunOptions
@@ -71,6 +68,7 @@ from securefed._tensors import Tensors
 from securefed.attacks import views
 from securefed.attacks._base import Target, View
 from securefed.attacks.scores import leakage
+from securefed.attacks.views import CHANGING_SURVIVORS
 from securefed.defenses._base import Aggregation, Defense
 from securefed.defenses._chain import chain
 from securefed.defenses._differential_privacy import clip, gaussian
@@ -80,8 +78,6 @@ from securefed.defenses._plain import Plain
 from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import DivergenceError
 
-TARGET: Final = 0
-"""The client that is attacked."""
 ABSENCE_ROUNDS: Final = 30
 """Rounds of the runs over changing survivors: 15 without the target, at which the attack's error is below .02."""
 REAL_ROUNDS: Final = 2
@@ -94,7 +90,7 @@ CURVE_SEEDS: Final = 3
 """Seeds of the curves of leakage against epsilon, which only show the shape."""
 
 
-class SeedRun:
+class SeedRun(AttackedViews):
     """One federation's data, run under each defence and attacked.
 
     Args:
@@ -178,7 +174,7 @@ class SeedRun:
         defense = chain(secure_aggregation())
         result = self._exact(SECURE_AGGREGATION, defense, self._sums(QUANTISED))[0]
         others = range(1, self.settings.clients)
-        self._attack(SECURE_AGGREGATION, result, views.sum_only(result.transcript, TARGET))
+        self._attack_sums(SECURE_AGGREGATION, result)
         self._attack(SECURE_AGGREGATION, result, views.collusion(result.transcript, TARGET, others))
         changing = chain(secure_aggregation(survivor_change=self.settings.survivor_change))
         self._absences(SECURE_AGGREGATION, QUANTISED, changing)
@@ -236,22 +232,25 @@ class SeedRun:
             sums: a cheap defence with the same sums, or a function that makes it for the data of this view.
             defense: the audited defence, run beside it on the first seed if its cost is of interest.
         """
-        if DIFFERENCE not in self.settings.attacks or self.case.absences is None:
+        if self.case.rounds == 1:  # of one sum there is no difference
             return
         how: dict[str, Any] = {"rounds": ABSENCE_ROUNDS, "schedule": self.settings.present}  # without it in odd rounds
-        with self._data(self.case.absences) as fresh:  # within, `self.prepared` holds the data of these runs
+        with self._data(
+            self.case.absences or self.case.prepare
+        ) as fresh:  # within, `self.prepared` holds the data of these runs
             sums = sums if isinstance(sums, Defense) else sums()
             attacker = self._absence.setdefault(sums.name, fresh)  # it remembers results on the same sums
             result = self._sums(sums, CHANGING_SURVIVORS, **how)
             if defense is not None:
                 result, _ = self._exact(name, defense, result, CHANGING_SURVIVORS, **how)
-            observed = replace(views.sum_only(result.transcript, TARGET), view=CHANGING_SURVIVORS)
+            shared = self.settings
+            observed = changing_sums(result.transcript, TARGET, shared.clients, shared.colluders)
             self._attack(name, result, observed, attacker)
 
     def _paillier(self) -> None:
         quantised = self._sums(QUANTISED)
         result, real = self._exact(PAILLIER, chain(SharedKeyPaillier()), quantised)
-        self._attack(PAILLIER, result, views.sum_only(result.transcript, TARGET))
+        self._attack_sums(PAILLIER, result)
         self._absences(PAILLIER, QUANTISED)
         self._active(PAILLIER, QUANTISED, result)
         observed = replace(views.server(quantised.transcript, TARGET), view=views.KEY_HOLDER_VIEW)
@@ -263,7 +262,7 @@ class SeedRun:
 
     def _paillier_threshold(self) -> None:
         result, _ = self._exact(PAILLIER_THRESHOLD, shared_key_threshold_paillier(), self._sums(QUANTISED))
-        self._attack(PAILLIER_THRESHOLD, result, views.sum_only(result.transcript, TARGET))
+        self._attack_sums(PAILLIER_THRESHOLD, result)
         self._absences(PAILLIER_THRESHOLD, QUANTISED)
 
     def _ckks(self) -> None:
@@ -272,7 +271,8 @@ class SeedRun:
         real = self.first or self.settings.every_seed
         result = self._federation(chain(ckks()))[0] if real else quantised
         self._note_costs(CKKS, result, real=real)
-        self._attack(CKKS, result, views.sum_only(result.transcript, TARGET))
+        self._attack_sums(CKKS, result)
+        self._absences(CKKS, QUANTISED)
         key_holders = replace(views.server(quantised.transcript, TARGET), view=views.KEY_HOLDER_VIEW)
         self._attack(CKKS, quantised, key_holders)
 
@@ -286,7 +286,7 @@ class SeedRun:
         real = self.first or self.settings.every_seed
         result = self._noised(self.settings.epsilon, secure_aggregation() if real else Plain())
         self._note_costs(DP, result, real=real, epsilon=self.settings.epsilon)
-        self._attack(DP, result, views.sum_only(result.transcript, TARGET))
+        self._attack_sums(DP, result)
         self._attack(DP, result, views.released(result.transcript, TARGET))
         clipped = chain(clip(self.case.clip), Quantise(), Plain())
         self._absences(DP, clipped)
@@ -298,15 +298,16 @@ class SeedRun:
         real = self.first or self.settings.every_seed
         result = self._federation(self._distributed(self.settings.epsilon, self.case.rounds, real=real))[0]
         self._note_costs(DDP, result, real=real, epsilon=self.settings.epsilon)
-        self._attack(DDP, result, views.sum_only(result.transcript, TARGET))
+        self._attack_sums(DDP, result)
         self._absences(DDP, lambda: self._distributed(self.settings.epsilon, ABSENCE_ROUNDS, real=False))
         self._active(DDP, self._distributed(self.settings.epsilon, self.case.rounds, real=False), result)
         self._tradeoffs(DDP)
 
     def _distributed(self, epsilon: float, rounds: int, *, real: bool) -> Defense:
         layout = self.case.build().layout(self.prepared.public)
-        size = self.settings.clients
-        return distributed(self.case.clip, epsilon, self.settings.delta, rounds, layout, size, real=real)
+        size, colluding = self.settings.clients, self.settings.colluders
+        sizes = self.case.clip, epsilon, self.settings.delta, rounds, layout, size
+        return distributed(*sizes, colluding=colluding, real=real)
 
     def _noised(self, epsilon: float, aggregation: Aggregation) -> Result:
         """Run under central noise (the server's) of an epsilon; the aggregation changes only the cost, not the sums."""
@@ -374,27 +375,3 @@ class SeedRun:
         utility = self.case.utility(result.output if output is None else output, self.prepared.test)
         costs = run_costs(result.history, self.settings.clients) | more
         self.result.facts.append(RunFacts(self.name, defense, self.seed, utility, real=real, **costs))
-
-    def _attack(self, defense: str, result: Result, observed: View, attacker: Attacker | None = None) -> None:
-        """Run every attack that applies to this view, and its null, and score them."""
-        findings, refused = (attacker or self.attacker).attack(observed)
-        place = Place(self.name, defense, observed.view, self.seed, TARGET)
-        for name, reason in refused.items():
-            self.result.leave_out(place, name, reason)
-        judge, fits = self._judge(observed, result), partial(explains, level=precision(observed))
-        sources = [Source(item.attack, item.estimate, item.null, fits(item.estimate)) for item in findings]
-        for finding in findings:
-            null = None if finding.null is None else [finding.null]
-            judged = self.result.record(place, finding.attack, [finding.estimate], [null], judge, fits)
-            if self.first:
-                self.result.keep_pictures(place, finding.attack, judged, self.prepared.image_shape)
-        truth = Truth.of(self.prepared, TARGET, self.seed, self.result.names)
-        self.result.attempts += implied_attempts(place, sources, observed, self.attacker.target, truth)
-        if not findings and self.first:
-            where = f"{self.name}, {defense}, {observed.view}"
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
-            self.result.skipped.append(f"{where}: no attack applies ({reasons or 'none chosen'})")
-
-    def _judge(self, observed: View, result: Result) -> Judge:
-        """Make the scorer of estimates from one view of one run."""
-        return lambda estimate: assess(self.prepared, observed, estimate, result, TARGET)

@@ -22,7 +22,7 @@ import numpy as np
 
 from securefed import _catalogue as catalogue
 from securefed._auditing.cases import Prepared
-from securefed._auditing.engine.results import finite_or_none
+from securefed._auditing.engine.results import CLIENT, FEDERATION, finite_or_none
 from securefed._auditing.engine.seed_result import Judgement
 from securefed._auditing.registered.attacker import WEAKER_FITS
 from securefed._auditing.registered.control_runs import ControlRuns
@@ -38,10 +38,11 @@ from securefed.attacks import views
 from securefed.attacks._base import Attack, Reconstruction, Target, View
 from securefed.attacks._diagnosis import diagnose, explained
 from securefed.attacks._generic import ClearRows, FitRows, ProbeGram
+from securefed.attacks._gradient_inversion.fitting_attack import SIGN_OPEN
 from securefed.attacks._networks.view_inversion import NetworkInversion
 from securefed.attacks._repeatability import SMALL, Repeatability, repeatability
 from securefed.attacks._requirements import unbroken
-from securefed.attacks.scores import leakage
+from securefed.attacks.scores import leakage, up_to_sign
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, SecureFedError
 from securefed.recording._recording import check, public_of
@@ -265,6 +266,7 @@ class _Candidate:
         if known is False:  # a residual beyond rounding may still be as small as data like these allow
             known, control = self._compared(attack, used, see, found)
         steady = repeatability(attack, used, self.assumed, found, self.seed) if known else Repeatability(math.nan)
+        leaks = self._leaks(used, found)
         lacks += diagnose(found, used, self.assumed, known=known, error=steady.error)
         self.findings.append(
             TranscriptFinding(
@@ -275,8 +277,11 @@ class _Candidate:
                 explained=known,
                 control=control,
                 lacks=tuple(lacks),
-                leakage=self._leakage(used, found),
+                leakage=leaks.get(CLIENT, math.nan),
+                pooled_leakage=leaks.get(FEDERATION, math.nan),
                 error=steady.error,
+                clients=self.public.clients,
+                read=found.members or used.members,
                 labels_open=not steady.labels,
             )
         )
@@ -327,23 +332,31 @@ class _Candidate:
         except (SecureFedError, np.linalg.LinAlgError, ValueError):
             return None
         judged = self._judged(rows, view, again, run)
-        recovered = judged is not None and judged.error <= SMALL
+        recovered = bool(judged) and judged[0].error <= SMALL
         return _AttackedControl(again.residual, bool(explained(again, view)), recovered)
 
-    def _leakage(self, observed: View, found: Reconstruction) -> float:
-        """Compute the leakage, 1 - error / baseline, if the clients' rows are known; else NaN."""
+    def _leaks(self, observed: View, found: Reconstruction) -> dict[str, float]:
+        """Compute by secret the leakage, 1 - error / baseline, if the clients' rows are known; else nothing."""
         judged = self._judged(self.clients, observed, found, self.transcript)
-        return math.nan if judged is None else leakage(judged.error, judged.baseline)
+        return {item.secret: leakage(item.error, item.baseline) for item in judged}
 
     def _judged(
         self, clients: Sequence[Dataset] | None, observed: View, found: Reconstruction, run: Transcript
-    ) -> Judgement | None:
-        """Compare an estimate with the target's rows in a run; `None` where these or the estimate are not known."""
+    ) -> list[Judgement]:
+        """Compare an estimate with the target's rows in a run, and of a sum over all clients with all of them.
+
+        Rows whose sign the messages leave open are compared up to it. Nothing is returned where the rows or the
+        estimate are not known.
+        """
         if clients is None or found.secret == "personal" or not np.isfinite(found.value).all():
-            return None
+            return []
         everyone = Dataset(np.concatenate([data.x for data in clients]))
         prepared = Prepared(tuple(clients), everyone, self.public, None)
-        return assess(prepared, observed, found, _RecordedOutput(run.output), self.target)[0]
+        if found.secret == "samples" and SIGN_OPEN in found.open:
+            members = found.members or observed.members
+            held = np.concatenate([clients[client].x for client in sorted(members)])
+            found = replace(found, value=up_to_sign(found.value, held))
+        return assess(prepared, observed, found, _RecordedOutput(run.output), self.target)
 
 
 @dataclass(frozen=True)

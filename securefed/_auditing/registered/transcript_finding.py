@@ -26,6 +26,9 @@ UNDETERMINED: Final = "explained, not determined"
 OTHER_RUN: Final = "other hyper-parameters"
 UNSOLVED: Final = "not solved"
 UNCHECKED: Final = "not checked"
+_CAUTION: Final = 3.0
+"""A repetition moves the estimate in few directions by chance. In recordings in float32 the true error was up to 2.9
+times the larger distance of two repetitions; half of this factor would be too little there, twice of it says less."""
 _SHOWN: Final = 3
 """Rounds whose batches the text lists; the JSON holds all."""
 _OPEN: Final = {
@@ -49,9 +52,13 @@ class TranscriptFinding:
         control: if it does not: whether the same attack solves runs that the auditor made with the given
             hyper-parameters and leaves far more here, so that these are wrong; `None` if that was not tried.
         lacks: sentences on what was missing (broadcasts, digits), and what that costs.
-        leakage: 1 - error / baseline's error if the rows are known; else NaN.
-        error: relative error of the estimate that the messages' rounding allows, measured by repeating the attack; NaN
-            where that was not possible.
+        leakage: 1 - error / baseline's error of the target's data if the rows are known, up to what is left open; else
+            NaN.
+        pooled_leakage: the same of all clients' data together, in a sum over all of them.
+        error: how far the estimate moves when the attack is repeated on messages changed by their rounding, relative to
+            its size; NaN where that was not possible. `bound` is what may be relied on.
+        clients: number of clients of the run.
+        read: the clients whose messages, or whose sum, the estimate is of.
         labels_open: whether repetitions gave the same rows other labels.
     """
 
@@ -65,6 +72,21 @@ class TranscriptFinding:
     leakage: float = math.nan
     error: float = math.nan
     labels_open: bool = False
+    pooled_leakage: float = math.nan
+    clients: int = 0
+    read: frozenset[int] = frozenset()
+
+    @property
+    def bound(self) -> float:
+        """Relative error that the messages' rounding may cause: the distance of the repetitions times `_CAUTION`."""
+        return _CAUTION * self.error
+
+    @property
+    def whose(self) -> str:
+        """Say whose data the estimate is of, where it is of several clients together; else empty."""
+        if len(self.read) < 2:
+            return ""
+        return f" of {'all ' * (len(self.read) == self.clients)}{len(self.read)} clients together"
 
     @property
     def word(self) -> str:
@@ -124,10 +146,13 @@ class TranscriptFinding:
 
     def __str__(self) -> str:
         found = self.found
-        error = "" if math.isnan(self.error) else f", error {self.error:.1e}"
+        part = " in what is recovered" * (self.word == OPEN_DIRECTIONS)
+        error = "" if math.isnan(self.error) else f", error up to {self.bound:.1e}{part}"
         known = "" if math.isnan(self.leakage) else f", leakage {self.leakage:.3f}"
+        if not math.isnan(self.pooled_leakage):
+            known = f", leakage {self.pooled_leakage:.3f} of all clients' data and {self.leakage:.3f} of the target's"
         lines = [
-            f"{self.view}, {found.secret} by {self.attack} from {self.rounds} rounds: {self.word} "
+            f"{self.view}, {found.secret}{self.whose} by {self.attack} from {self.rounds} rounds: {self.word} "
             f"(residual {found.residual:.1e}, rank {found.rank} of {found.unknowns}{error}{known})"
         ]
         lines += [f"  left open: {what}" for what in self.open]
@@ -152,7 +177,9 @@ class TranscriptFinding:
             "residual": found.residual,
             "condition": found.condition,
             "leakage": self.leakage,
-            "error": self.error,
+            "pooled leakage": self.pooled_leakage,
+            "of": self.whose.removeprefix(" of ") or "the target",
+            "error": self.bound,
         }
         return {name: finite_or_none(value) for name, value in values.items()}
 

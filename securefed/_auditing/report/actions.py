@@ -29,11 +29,11 @@ from securefed._auditing.engine.statistics import FOUND, NOT_DETECTED
 from securefed._auditing.report.doubts import doubts
 from securefed._auditing.report.held_settings import to_paste
 from securefed._auditing.report.next_runs import advised_first, open_runs
-from securefed._auditing.report.outcomes import Outcome, outcomes
+from securefed._auditing.report.outcomes import Outcome, limits, outcomes
 from securefed._auditing.report.plain_sums import as_attacked
 from securefed._auditing.report.pooled_sentence import read_people, who
 from securefed._auditing.report.report_words import in_sentence, leak_text, listed, short
-from securefed._auditing.report.selections import ALONE, PLAIN, strongest
+from securefed._auditing.report.selections import PLAIN, alone, strongest
 from securefed.attacks.views import ACTIVE_SERVER
 
 _MOST: Final = 8
@@ -165,7 +165,8 @@ def _use(report: AuditResult, same: Sequence[Outcome], level: float) -> Action:
         why += f" and up to {lost:.2f} less utility of the model"
     if any(name in _NOISES for name in defenses):
         why += ". Clip and epsilon are the audit's own; a search of settings may find some that cost less"
-    return Action(what, f"{why}.", tuple(_settings(report, same, defenses[0])), "Settings to paste")
+    steps = tuple(_settings(report, same, defenses[0]))
+    return Action(what, f"{why}. {limits(same, defenses)}".strip(), steps, "Settings to paste")
 
 
 def _settings(report: AuditResult, same: Sequence[Outcome], defense: str) -> Iterator[tuple[str, str]]:
@@ -200,7 +201,9 @@ def _active_server(report: AuditResult) -> list[Action]:
 
 def _pooled(report: AuditResult) -> list[Action]:
     """Say where sums give all clients' data together away, which no protection of single clients changes."""
-    best = strongest((c for c in report.cells if c.owner == FEDERATION and c.view in ALONE), by_owner=True).values()
+    best = strongest(
+        (c for c in report.cells if c.owner == FEDERATION and c.view in alone(report)), by_owner=True
+    ).values()
     leaking: dict[str, dict[str, None]] = {}  # by defence, the algorithms, also where several views leak
     for cell in best:
         if cell.verdict.word in FOUND:
@@ -211,7 +214,7 @@ def _pooled(report: AuditResult) -> list[Action]:
     if not alike:
         return []
     parts = [f"under {listed(defenses)} {where}" for where, defenses in alike.items()]
-    people = dict.fromkeys(who(cell) for cell in read_people(c for c in report.cells if c.view in ALONE))
+    people = dict.fromkeys(who(cell) for cell in read_people(c for c in report.cells if c.view in alone(report)))
     read = f" They name people: the server reads {listed(people)}." if people else ""
     why = f"Sums give them away {'; '.join(parts)}. Hiding single clients does not change that.{read}"
     return [Action("Decide whether the server may know all clients' data together.", why)]

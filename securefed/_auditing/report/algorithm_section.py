@@ -3,7 +3,7 @@
 `audit_page.render` calls `section` for each algorithm of a report, and its template shows the values. A cell of the
 report is one attack on one secret in one view (what an attacker sees), over all runs. A cell's owner is whose data the
 secret is: `CLIENT` one client's, `FEDERATION` all clients' together. The table of defences is about a server without
-help: no client or key holder shares its secrets with it (the views `selections.ALONE`). A
+help: no client or key holder shares its secrets with it (the views `selections.alone`). A
 cell's `epsilon` is a number where differential privacy covers what the attack reads, `NOT_COVERED` where the noise
 comes after that, and `None` without noise.
 """

@@ -4,7 +4,7 @@ They are the first ones of the page and of the terminal's summary. A cell is one
 an attacker sees), over all runs, with a verdict; the secret's owner is one client or all clients together.
 `strongest` selects the cell that tells most for each algorithm, defence, view and secret, or with `by_owner=True` for
 each algorithm, defence, view and owner. A server without help has no client or key holder that shares its secrets with
-it (the views `ALONE`). `outcomes` sorts the algorithms by what protects one client's data from it:
+it (the views `alone`). `outcomes` sorts the algorithms by what protects one client's data from it:
 
     safe       even plain messages leak no more than the audit's acceptable leakage
     held       a protection keeps the leak at or below that
@@ -27,14 +27,14 @@ from securefed._auditing.report.observers import FEWEST, NAMED, names_secrets
 from securefed._auditing.report.outcomes import Outcome, outcomes
 from securefed._auditing.report.pooled_sentence import pooled
 from securefed._auditing.report.report_words import in_sentence, leak_text, listed, secret_title, short
-from securefed._auditing.report.selections import ALONE, PLAIN, strongest, worst
+from securefed._auditing.report.selections import PLAIN, alone, strongest, worst
 from securefed.attacks._active.chosen_broadcasts import active_attacks
 from securefed.attacks.views import ACTIVE_SERVER
 
 _ONLY: Final = {
     "held": "With a protection tried here no more than the accepted leak is left, as far as these attacks see.",
-    "fixed": "With a protection tried here no more than the accepted leak is left, while the same clients take part in "
-    "every round.",
+    "fixed": "With a protection tried here no more than the accepted leak is left, as long as the same clients take "
+    "part in every round.",
     "open": "They still leak under every protection tried here.",
     "unknown": "Whether a protection tried here hides them is not known.",
 }
@@ -203,7 +203,9 @@ def _concluded(report: AuditResult) -> str:
 
 def _secrets(report: AuditResult) -> str:
     """Name the secrets of one client that unprotected messages of the only algorithm give away; empty for none."""
-    cells = [cell for cell in report.cells if cell.defense == PLAIN and cell.owner == CLIENT and cell.view in ALONE]
+    cells = [
+        cell for cell in report.cells if cell.defense == PLAIN and cell.owner == CLIENT and cell.view in alone(report)
+    ]
     best = strongest(cells).values()  # several where the secret was attacked in several views: the worst of them counts
     leaks = {word: dict.fromkeys(secret_title(c.secret) for c in best if c.verdict.word == word) for word in FOUND}
     open_ = list(leaks[EXPOSED])
@@ -266,19 +268,27 @@ def _needed(report: AuditResult, found: Sequence[Outcome]) -> str:
     if len(found) == 1:
         (one,) = found
         silent = one.kind == "open" and one.name not in leaks
-        return _OPEN_ALL_THE_SAME if silent else _ONLY[one.kind]
+        return f"{_OPEN_ALL_THE_SAME if silent else _ONLY[one.kind]} {_helped(found)}".strip()
     total = len(found)
     parts = [f"no more than the accepted leak is left in {_names(left['held'], total)}"] if left["held"] else []
     if left["fixed"]:
         start = "in" if parts else "no more than the accepted leak is left in"
-        parts.append(f"{start} {_names(left['fixed'], total)} while the same clients take part in every round")
+        parts.append(f"{start} {_names(left['fixed'], total)} as long as the same clients take part in every round")
     parts = [listed(parts)] if parts else []
     if left["open"]:
         they = "they still leak" if leaks else "one client's data leak"
         parts.append(f"{they} in {_names(left['open'], total)}")
     if left["unknown"]:
         parts.append(f"it is not known for {_names(left['unknown'], total)}")
-    return f"With protection {'; '.join(parts)}."
+    return f"With protection {'; '.join(parts)}. {_helped(found)}".strip()
+
+
+def _helped(found: Sequence[Outcome]) -> str:
+    """Say with whose help the server may open the sums of protections that hold; empty where none holds."""
+    held = (item for item in found if item.kind in ("held", "fixed"))
+    clauses = (clause for item in held for one in item.remedies for clause in item.rulings[one.defense].collusion)
+    text = "; ".join(dict.fromkeys(clauses))
+    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 def _names(names: list[str], among: int) -> str:

@@ -15,7 +15,7 @@ from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 from securefed._auditing.engine.results import CLIENT, Cell
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE, upper
 from securefed._auditing.report.report_words import in_sentence, leak_text, listed, search_failed, short
-from securefed._auditing.report.selections import ALONE, PLAIN, strongest
+from securefed._auditing.report.selections import PLAIN, alone, strongest
 
 _CAUSES: Final = {
     "failed": "the attacks on {names} failed",
@@ -36,7 +36,7 @@ def doubts(report: AuditResult, names: Collection[str]) -> str:
         names: the names of the algorithms, as they are usually written.
     """
     level = report.settings[AUDIT]["acceptable"]
-    cells = [c for c in report.cells if c.owner == CLIENT and c.view in ALONE and c.defense != PLAIN]
+    cells = [c for c in report.cells if c.owner == CLIENT and c.view in alone(report) and c.defense != PLAIN]
     best = [cell for cell in strongest(cells, by_owner=True).values() if short(cell.algorithm) in names]
     settled = {
         (cell.algorithm, cell.defense)

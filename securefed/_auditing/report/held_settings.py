@@ -18,7 +18,7 @@ _CODE: Final[Mapping[str, str]] = {
     "paillier_threshold": "chain(threshold_paillier(threshold={threshold}))",
     "ckks": "chain(ckks(threshold={threshold}))",
     "dp": "chain(clip({clip_norm!r}), gaussian({noise_multiplier!r}), secure_aggregation())",
-    "ddp": "chain(clip({clip_norm!r}), skellam({noise_multiplier!r}, survivors={threshold}), "
+    "ddp": "chain(clip({clip_norm!r}), skellam({noise_multiplier!r}, survivors={threshold}{colluding}), "
     "secure_aggregation(threshold={threshold}))",
 }
 """By defence, the Python that makes it; the names are of `securefed.defenses`."""
@@ -47,7 +47,8 @@ def settings_of(report: AuditResult, algorithm: str, defense: str, *, fixed: boo
         return threshold
     rounded = None if noise is None else math.ceil(noise * _DIGITS) / _DIGITS
     own = {"clip_norm": float(report.settings[algorithm]["clip"]), "noise_multiplier": rounded}
-    return own if defense == "dp" else threshold | own
+    colluders = report.settings[AUDIT].get("colluders", 0)
+    return own if defense == "dp" else threshold | own | ({"colluding": colluders} if colluders else {})
 
 
 def to_paste(report: AuditResult, algorithm: str, defense: str, *, fixed: bool = False) -> str:
@@ -56,4 +57,5 @@ def to_paste(report: AuditResult, algorithm: str, defense: str, *, fixed: bool =
     if defense not in _CODE or None in own.values():
         return ""
     options = " ".join(f"--defense-set {name}={json.dumps(value)}" for name, value in own.items())
-    return f"--defense {defense} {options}\ndefense = {_CODE[defense].format(**own)}"
+    more = {"colluding": f", colluding={own['colluding']}" if "colluding" in own else ""}
+    return f"--defense {defense} {options}\ndefense = {_CODE[defense].format(**own | more)}"

@@ -30,7 +30,7 @@ from securefed._auditing.report.message_size import too_few_numbers
 from securefed._auditing.report.observers import names_secrets
 from securefed._auditing.report.outcomes import outcomes
 from securefed._auditing.report.report_words import listed, search_failed, short
-from securefed._auditing.report.selections import ALONE, PLAIN, strongest
+from securefed._auditing.report.selections import PLAIN, alone, strongest
 from securefed._catalogue import algorithms
 
 _MORE: Final = 4
@@ -80,7 +80,7 @@ def _open(report: AuditResult) -> list[Cell]:
     Of the attacks on one secret in one view only the strongest counts. A protection holds if the upper end of the
     interval and `detectable` are at most the accepted leakage. So a cell that found nothing (a quiet one) is open where
     one of them is above, but only if it could settle an algorithm of which `outcomes` does not know whether a
-    protection holds: if it is about one client's data, under a protection, in a view of the server alone (`ALONE`).
+    protection holds: if it is about one client's data, under a protection, in a view of the server alone (`alone`).
 
     Where the report is about one algorithm and names its secrets (`names_secrets`: rows, counts of labels, ...), each
     secret has an attack that counts. Elsewhere all secrets of one owner (a client, all clients) are one.
@@ -93,7 +93,7 @@ def _open(report: AuditResult) -> list[Cell]:
     waiting = {item.name for item in outcomes(report) if item.kind == "unknown"}
 
     def weak(cell: Cell) -> bool:
-        counts = cell.owner == CLIENT and cell.view in ALONE and cell.defense != PLAIN
+        counts = cell.owner == CLIENT and cell.view in alone(report) and cell.defense != PLAIN
         quiet = cell.verdict.word == NOT_DETECTED and not max(cell.verdict.detectable, upper(cell.leakage)) <= level
         return counts and quiet and short(cell.algorithm) in waiting
 

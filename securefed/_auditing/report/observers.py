@@ -17,12 +17,11 @@ from typing import Final
 
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, RECORD, Cell
-from securefed._auditing.engine.statistics import ENOUGH
-from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
-from securefed._auditing.report.palette import TONES, Tone
+from securefed._auditing.engine.statistics import ENOUGH, INCONCLUSIVE
+from securefed._auditing.report.palette import TONES, Tone, tone
 from securefed._auditing.report.report_words import listed, protection, runs_text, secret_title, short
 from securefed._auditing.report.selections import PLAIN, strongest
-from securefed.attacks.views import ACTIVE_SERVER, RELEASED
+from securefed.attacks.views import ACTIVE_SERVER, CHANGING_SURVIVORS, RELEASED, SMALLEST_SUM
 
 OWNERS: Final = {
     CLIENT: "One client's data",
@@ -30,6 +29,8 @@ OWNERS: Final = {
     RECORD: "Whether a given row was in the data",
 }
 """By whose data a secret is, the head of its column."""
+_DATA: Final = (CLIENT, FEDERATION)
+"""Columns in which algorithms that were not attacked are named."""
 _KNOWS_THE_OTHERS: Final = "if the attacker knows all other rows"
 """Name of the confirmation of a record in the column of membership."""
 NAMED: Final = 4
@@ -37,6 +38,7 @@ NAMED: Final = 4
 _PARTIES: Final = {
     "server": "the server, which reads every message",
     "sum only": "the server, which reads only sums",
+    SMALLEST_SUM: "the server, where as few clients answer as it may add up",
     CHANGING_SURVIVORS: "the server, where clients come and go",
     "server + key holder": "the server together with the key holder",
     ACTIVE_SERVER: "a server that lies, and chooses what it sends",
@@ -123,11 +125,28 @@ def observers(report: AuditResult) -> list[Observer]:
             for owner, cells in worst.items()
         }
         promised = {cell.epsilon for cells in found.values() for cell in cells.values()}
-        seen = _party_and_noise(view, report.settings[AUDIT]["clients"], promised, by_clients=defense == "ddp")
-        key = seen, repr([sorted(words[owner].items()) for owner in columns])
+        shared = report.settings[AUDIT]
+        seen = _party_and_noise(view, shared["clients"], promised, by_clients=defense == "ddp")
+        if view in (SMALLEST_SUM, CHANGING_SURVIVORS) and shared.get("colluders"):
+            seen += f", with the help of {shared['colluders']} of {shared['clients']} clients"
+        left = {owner: _not_attacked(report, view, words[owner]) if owner in _DATA else () for owner in columns}
+        key = seen, repr([(sorted(words[owner].items()), left[owner]) for owner in columns])
         merged.setdefault(key, []).append("None" if defense == PLAIN else protection(defense))
-        shown[key] = tuple(groups(words[owner], seeds) for owner in columns)
+        shown[key] = tuple((*groups(words[owner], seeds), *left[owner]) for owner in columns)
     return [Observer(listed(names, "or"), key[0], shown[key]) for key, names in merged.items()]
+
+
+def _not_attacked(report: AuditResult, view: str, attacked: Collection[str]) -> tuple[Group, ...]:
+    """Group the algorithms that no attack read in a view where others were attacked; of a single round none changes."""
+    if not attacked or "" in attacked or names_secrets(report):
+        return ()
+    single = [name for name in report.algorithms if report.settings[name].get("rounds") == 1]
+    due = [short(name) for name in report.algorithms if view != CHANGING_SURVIVORS or name not in single]
+    names = tuple(name for name in due if name not in attacked)
+    if not names:
+        return ()
+    said = ", ".join(names) if len(names) <= NAMED else f"{len(names)} of {len(report.algorithms)}"
+    return (Group(tone(INCONCLUSIVE), names, f"not attacked: {said}"),)
 
 
 def _party_and_noise(view: str, clients: int, promised: Collection[float | str | None], *, by_clients: bool) -> str:
@@ -179,7 +198,7 @@ def strength(view: str) -> int:
     """
     if colluding := _COLLUSION.fullmatch(view):
         return 3 + int(colluding[1])
-    ranks = {RELEASED: 0, "server": 1, "sum only": 1, CHANGING_SURVIVORS: 2, "server + key holder": 3}
+    ranks = {RELEASED: 0, "server": 1, "sum only": 1, SMALLEST_SUM: 2, CHANGING_SURVIVORS: 2, "server + key holder": 3}
     return ranks.get(view, 1000)
 
 
@@ -187,10 +206,10 @@ def sees_all_of(view: str, other: str) -> bool:
     """Return whether the observer of a view sees all that the observer of another view of the same run sees.
 
     A server sees what it publishes, and with the help of others what it sees alone; with the help of more clients it
-    sees what it sees with fewer. A server in a run where clients come and go sees other sums, so that it is compared
-    with no other view.
+    sees what it sees with fewer. A server in a run where clients come and go, or where few answer, sees other sums, so
+    that it is compared with no other view.
     """
-    if CHANGING_SURVIVORS in (view, other) or strength(other) >= strength(view):
+    if {CHANGING_SURVIVORS, SMALLEST_SUM} & {view, other} or strength(other) >= strength(view):
         return False
     both = _COLLUSION.fullmatch(view), _COLLUSION.fullmatch(other)
     return other in _HONEST or all(both)

@@ -1,26 +1,28 @@
-"""Sort the algorithms of a report by what protects one client's data from a server without help.
+"""Sort the algorithms of a report by what protects one client's data from a server without undeclared help.
 
 `decision`, `actions` and `next_runs` write their sentences by it. A cell is one attack on one secret in one view (what
-an attacker sees), over all runs; a server without help sees the views `selections.ALONE`. `selections.remedies` lists
-the defences, plain messages among them, that hold: no interval of leakage reaches above the acceptable level, and the
-attacks would have noticed such a leak.
+an attacker sees), over all runs. `selections.remedies` lists the defences, plain messages among them, that hold in some
+views: no interval of leakage reaches above the acceptable level, and the attacks would have noticed such a leak.
+`allowed_views.judge` decides from it what may be said of each setting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from securefed._auditing.engine.allowed_views import BLIND, KEPT, LEAKS, Allowance, Ruling, judge, limits_of
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 from securefed._auditing.engine.results import CLIENT, Cell
 from securefed._auditing.engine.statistics import FOUND, upper
-from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
-from securefed._auditing.report.report_words import short
-from securefed._auditing.report.selections import ALONE, PLAIN, Remedy, remedies
+from securefed._auditing.report.report_words import in_sentence, short
+from securefed._auditing.report.selections import PLAIN, Remedy, alone, remedies
 
-_FIXED: Final = tuple(view for view in ALONE if view != CHANGING_SURVIVORS)
-"""Views of the server alone where the same clients take part in every round."""
+_SINGLE: Final = "server"
+"""View of single messages: what leaks from plain ones there must have been looked for under a protection."""
+_SUMS: Final = ("collusion", "sum only", "smallest sum", "changing survivors")
+"""Beginnings of the names of views of sums."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,13 @@ class Outcome:
             part in every round), `unknown` (under some protection no leak was found, but its attacks failed or scatter
             too much), or `open` (none holds).
         remedies: the defences that hold, the cheapest first.
+        rulings: by defence, what may be said of it.
     """
 
     name: str
     kind: Literal["safe", "held", "fixed", "unknown", "open"]
     remedies: tuple[Remedy, ...] = ()
+    rulings: Mapping[str, Ruling] = field(default_factory=dict)
 
 
 def outcomes(report: AuditResult) -> list[Outcome]:
@@ -49,10 +53,76 @@ def outcomes(report: AuditResult) -> list[Outcome]:
     level = report.settings[AUDIT]["acceptable"]
     out = []
     for name in report.algorithms:
-        cells = [cell for cell in report.of(name) if cell.owner == CLIENT and cell.view in ALONE]
+        cells = [cell for cell in report.of(name) if cell.owner == CLIENT and cell.view in alone(report)]
         if (found := _outcome(report, name, level, cells)) is not None:
             out.append(found)
     return out
+
+
+def rulings(report: AuditResult, algorithm: str) -> dict[str, Ruling]:
+    """Decide by defence what may be said of one algorithm under it.
+
+    Args:
+        report: the report of the audit.
+        algorithm: the name of the algorithm in the report.
+    """
+    level = report.settings[AUDIT]["acceptable"]
+    cells = [cell for cell in report.of(algorithm) if cell.owner == CLIENT]
+    return {
+        defense: judge(setting, _states(report, algorithm, setting, level, cells))
+        for defense in dict.fromkeys(cell.defense for cell in cells)
+        if (setting := _setting(report, algorithm, defense)) is not None
+    }
+
+
+def settings_judged(report: AuditResult) -> list[dict[str, object]]:
+    """Say of every setting which views it allows, which were attacked, and what may be said of it, as JSON values."""
+    names = report.algorithms if "acceptable" in report.settings.get(AUDIT, {}) else ()
+    return [{"algorithm": name} | ruling.to_json() for name in names for ruling in rulings(report, name).values()]
+
+
+def limits(same: Sequence[Outcome], defenses: Sequence[str]) -> str:
+    """Say what the word of several algorithms under protections that hold for each of them does not cover.
+
+    Args:
+        same: algorithms that some of the protections hold for.
+        defenses: names of these protections.
+    """
+    return limits_of(
+        {(item.name, in_sentence(defense)): item.rulings[defense] for item in same for defense in defenses}
+    )
+
+
+def _setting(report: AuditResult, algorithm: str, defense: str) -> Allowance | None:
+    """Return the setting in which an algorithm ran under a defence; `None` where its number of clients is not known."""
+    shared = report.settings[AUDIT]
+    if "clients" not in shared:
+        return None
+    clients = int(shared["clients"])
+    threshold = int(shared.get("threshold", clients // 2 + 1))
+    summed = any(cell.view.startswith(_SUMS) for cell in report.of(algorithm) if cell.defense == defense)
+    rounds = report.settings[algorithm].get("rounds", 2)
+    rounds = rounds if isinstance(rounds, int) else 2
+    return Allowance(defense, clients, threshold, int(shared.get("colluders", 0)), rounds, summed)
+
+
+def _states(
+    report: AuditResult, algorithm: str, setting: Allowance, level: float, cells: Sequence[Cell]
+) -> dict[str, str]:
+    """Say of each attacked view of a setting whether it keeps the leak at the level."""
+    base = setting.same_clients
+    found: dict[str, str] = {}
+    for view in setting.allowed:
+        seen = [cell for cell in cells if cell.defense == setting.defense and cell.view == view]
+        if not seen:
+            continue
+        held = remedies(report, algorithm, level, views=(_SINGLE, *base, view))
+        if any(item.defense == setting.defense for item in held):
+            found[view] = KEPT
+        else:
+            leaks = any(cell.verdict.word in FOUND and upper(cell.leakage) > level for cell in seen)
+            found[view] = LEAKS if leaks else BLIND
+    return found
 
 
 def _outcome(report: AuditResult, name: str, level: float, cells: Sequence[Cell]) -> Outcome | None:
@@ -67,17 +137,23 @@ def _outcome(report: AuditResult, name: str, level: float, cells: Sequence[Cell]
     protected = [cell for cell in cells if cell.defense != PLAIN]
     # unprotected messages hide no more than protected ones
     bare = not any(cell.verdict.word in FOUND and upper(cell.leakage) > level for cell in protected)
-    held = [item for item in remedies(report, name, level) if bare or item.defense != PLAIN]
-    if any(item.defense == PLAIN for item in held):
-        return Outcome(short(name), "safe", tuple(item for item in held if item.defense == PLAIN))
-    if held:
-        return Outcome(short(name), "held", tuple(held))
-    kept = [item for item in remedies(report, name, level, views=_FIXED) if item.defense != PLAIN]
-    if kept:
-        return Outcome(short(name), "fixed", tuple(kept))
+    ruled = rulings(report, name)
+    plain = [item for item in remedies(report, name, level, views=alone(report)) if item.defense == PLAIN]
+    if bare and plain:
+        return Outcome(short(name), "safe", tuple(plain), ruled)
+    for kind in ("held", "fixed"):
+        named = [defense for defense, ruling in ruled.items() if ruling.word == kind and defense != PLAIN]
+        kept: list[Remedy] = []
+        if named:
+            seen = ruled[named[0]].setting
+            views = seen.allowed if kind == "held" else seen.same_clients
+            held = remedies(report, name, level, views=(_SINGLE, *views))
+            kept = [item for item in held if item.defense in named]
+        if kept:
+            return Outcome(short(name), kind, tuple(kept), ruled)
     if not protected:
         return None
-    return Outcome(short(name), "unknown" if _unknown(protected, level) else "open")
+    return Outcome(short(name), "unknown" if _unknown(protected, level) else "open", (), ruled)
 
 
 def _unknown(cells: Sequence[Cell], level: float) -> bool:

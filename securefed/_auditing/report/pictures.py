@@ -79,6 +79,11 @@ class Evidence:
     note: str = ""
 
 
+def kind_of(artifact: Artifact, secret: str) -> str:
+    """Return the kind of secret that an artifact shows; the arguments are those of `evidence`."""
+    return artifact.secret if artifact.secret in ("gram", "samples", "pooled samples", "pooled gram") else secret
+
+
 def evidence(artifact: Artifact, secret: str) -> Evidence:
     """Show an artifact by its kind.
 
@@ -88,7 +93,7 @@ def evidence(artifact: Artifact, secret: str) -> Evidence:
             (rows), `personal` (the client's own model, a row each), `gram`, `distances` and others (matrices). It
             decides where `artifact.secret` says whose data it is (`client`) and not which kind.
     """
-    kind = artifact.secret if artifact.secret in ("gram", "samples", "pooled samples", "pooled gram") else secret
+    kind = kind_of(artifact, secret)
     if artifact.truth.dtype.kind == "U":  # arrays of text
         return Evidence(texts=_texts(artifact))
     if kind in ("samples", "pooled samples", "data", "personal"):

@@ -16,7 +16,7 @@ from securefed._auditing.engine.results import CLIENT, FEDERATION, Cell
 from securefed._auditing.engine.statistics import EXPOSED, FOUND, INCONCLUSIVE, NOT_DETECTED, PARTIAL
 from securefed._auditing.report.outcomes import Outcome, outcomes
 from securefed._auditing.report.report_words import listed, short
-from securefed._auditing.report.selections import ALONE, PLAIN, strongest, worst
+from securefed._auditing.report.selections import PLAIN, alone, strongest, worst
 
 _UNTRIED: Final = "untried"
 _PARTIAL_TOO: Final = "partial too"
@@ -74,7 +74,7 @@ def who(cell: Cell) -> str:
 def _pooled_cells(report: AuditResult, name: str, outcome: Outcome | None) -> list[Cell]:
     """Select the cells on all clients' data under the protection that is advised; under any for plain messages."""
     defenses = {item.defense for item in outcome.remedies} - {PLAIN} if outcome is not None else set()
-    cells = [cell for cell in report.of(name) if cell.owner == FEDERATION and cell.view in ALONE]
+    cells = [cell for cell in report.of(name) if cell.owner == FEDERATION and cell.view in alone(report)]
     return [cell for cell in cells if not defenses or cell.defense in defenses]
 
 

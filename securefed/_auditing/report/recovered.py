@@ -15,14 +15,16 @@ from typing import Any, Final
 from securefed._auditing.engine.audit_result import AuditResult
 from securefed._auditing.engine.results import CLIENT, FEDERATION, Artifact, Cell
 from securefed._auditing.engine.statistics import FOUND
-from securefed._auditing.report.pictures import evidence
-from securefed._auditing.report.report_words import in_sentence, leak_text, protection, short
-from securefed._auditing.report.selections import ALONE, PLAIN, weight
+from securefed._auditing.report.pictures import evidence, kind_of
+from securefed._auditing.report.report_words import in_sentence, leak_text, protection, secret_title, short
+from securefed._auditing.report.selections import PLAIN, alone, weight
 
 _EXAMPLES: Final = 3
 """Largest number of pictures of an example on the first screen, so that two examples fit beside each other."""
-_OWNERS: Final = {CLIENT: "one client's rows", FEDERATION: "rows of all clients"}
+_OWNERS: Final = {CLIENT: "one client's", FEDERATION: "all clients'"}
 """By owner of a secret, the words for it."""
+_ROWS: Final = ("samples", "data")
+"""Kinds of secrets of which the pictures show rows."""
 
 
 def recovered(report: AuditResult, algorithm: str) -> list[dict[str, Any]]:
@@ -42,21 +44,27 @@ def recovered(report: AuditResult, algorithm: str) -> list[dict[str, Any]]:
 def examples(report: AuditResult) -> list[dict[str, Any]]:
     """Select reconstructions for the first screen: the best without a defence, and the best from sums alone.
 
-    Sums alone are what the server sees under a defence, without the help of a client or key holder (`ALONE`).
+    Sums alone are what the server sees under a defence, without the help of a client or key holder (`alone`).
 
     Returns:
         As of `recovered`, with the largest number of pictures to show, `most`.
     """
     plain = _best(report, lambda cell: cell.defense == PLAIN)
-    sums = _best(report, lambda cell: cell.defense != PLAIN and cell.view in ALONE)
+    sums = _best(report, lambda cell: cell.defense != PLAIN and cell.view in alone(report))
     out = []
     for found in (plain, sums):
         if found is not None:
             cell, artifact = found
             how = "without protection" if cell.defense == PLAIN else f"under {in_sentence(cell.defense)}"
-            title = f"{short(cell.algorithm)}, {how}: {_OWNERS[cell.owner]}"
+            title = f"{short(cell.algorithm)}, {how}: {_what(report, cell, artifact)}"
             out.append(_shown(report, cell, artifact) | {"title": title, "most": _EXAMPLES})
     return out
+
+
+def _what(report: AuditResult, cell: Cell, artifact: Artifact) -> str:
+    """Name what the pictures of an artifact show, for instance "one client's Gram matrix"."""
+    kind = kind_of(artifact, report.settings[cell.algorithm]["secret"]).removeprefix("pooled ")
+    return f"{_OWNERS[cell.owner]} {'rows' if kind in _ROWS else secret_title(kind)}"
 
 
 def _best(report: AuditResult, chosen: Callable[[Cell], bool]) -> tuple[Cell, Artifact] | None:

@@ -18,13 +18,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from securefed._auditing.engine.audit_result import AuditResult
+from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 from securefed._auditing.engine.results import CLIENT, RECORD, SUMMARIES, Cell
 from securefed._auditing.engine.statistics import EXPOSED, FOUND, INCONCLUSIVE, NOT_DETECTED, PARTIAL, SIGHTED, upper
-from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
+from securefed.attacks.views import CHANGING_SURVIVORS, SMALLEST_SUM
 
-ALONE: Final = ("server", "sum only", CHANGING_SURVIVORS)
-"""Views of the server alone, without the help of a client or key holder."""
+ALONE: Final = ("server", "sum only", SMALLEST_SUM, CHANGING_SURVIVORS)
+"""Views of the server alone, without the help of a client or key holder. `alone` adds what declared colluders tell."""
 PLAIN: Final = "plain"
 _ANOTHER_PARTY: Final = frozenset({"paillier", "paillier_threshold", "ckks"})
 """Defences that need a key holder or a dealer, whom all trust, beside server and clients: no saving of bytes is worth
@@ -53,6 +53,12 @@ class Remedy:
     bytes: float
     utility: float
     lost: float
+
+
+def alone(report: AuditResult) -> tuple[str, ...]:
+    """List the views of a server without help, other than that of the clients that the audit declared to collude."""
+    colluders = report.settings.get(AUDIT, {}).get("colluders", 0)
+    return (*ALONE, f"collusion({colluders})") if colluders else ALONE
 
 
 def strongest(cells: Iterable[Cell], *, by_owner: bool = False) -> dict[tuple[str, str, str, str], Cell]:
@@ -97,7 +103,7 @@ def worst(report: AuditResult, algorithm: str, defense: str, owner: str) -> Cell
 
     Of several views in which nothing was found, an inconclusive one counts as the worst.
     """
-    cells = [c for c in report.of(algorithm) if (c.defense, c.owner) == (defense, owner) and c.view in ALONE]
+    cells = [c for c in report.of(algorithm) if (c.defense, c.owner) == (defense, owner) and c.view in alone(report)]
     return max(
         strongest(cells, by_owner=True).values(),
         key=lambda c: (c.verdict.word in FOUND, c.verdict.word == INCONCLUSIVE, c.leakage.mean),

@@ -15,6 +15,7 @@ import math
 from collections.abc import Sequence
 
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult, rows_cut
+from securefed._auditing.engine.incomplete_results import NOT_ATTACKED
 from securefed._auditing.engine.results import Cell
 from securefed._auditing.engine.statistics import ENOUGH, INCONCLUSIVE, NOT_DETECTED
 from securefed._auditing.report.observers import FEWEST, names_secrets
@@ -47,9 +48,13 @@ def lying(report: AuditResult) -> str:
 
 
 def gaps(report: AuditResult) -> str:
-    """Count what was asked for and did not run, or for some seeds only; empty if everything ran."""
-    count = len(report.missing)
-    return f"{count} part{'s' * (count > 1)} of the audit did not run, or not in full" if count else ""
+    """Count what was asked for and did not run, or for some seeds only, or was not attacked; empty for nothing."""
+    left = sum(item.kind == NOT_ATTACKED for item in report.missing)
+    count = len(report.missing) - left
+    ran = f"{count} part{'s' * (count > 1)} of the audit did not run, or not in full" if count else ""
+    were = "parts ran and were" if left > 1 else "part ran and was"
+    unread = f"{left} {were} not attacked, since no attack here reads such messages"
+    return "; ".join(filter(None, (ran, unread if left else "")))
 
 
 def some_fewer(report: AuditResult) -> bool:

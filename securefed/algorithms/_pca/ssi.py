@@ -51,7 +51,7 @@ class SSI(SubspaceMethod):
     """
 
     # Settings with which audits run the method.
-    audit_case: ClassVar = replace(GRAM_CASE, absent_split="even_shares", default=True)
+    audit_case: ClassVar = replace(GRAM_CASE, default=True)
 
     @property
     def contributes_gram_product(self) -> bool:

@@ -1,0 +1,173 @@
+"""Decide whether a setting may be called held: which views it allows, which were attacked, and what that leaves open.
+
+A setting is a protection with its threshold, its cohort, its declared colluders and its schedule. It allows an attacker
+one or several views of the messages. "Held" is said of a setting only if each of these views was attacked and kept the
+leak small. Otherwise the word says for what it is true ("as long as the same clients take part") or that it was not
+tested. The page, the terminal, `audit.json` and the advice take their words from `judge` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from securefed.attacks import views
+
+Word = Literal["held", "fixed", "leaks", "unknown", "not tested"]
+"""`held`: every allowed view was attacked, and kept. `fixed`: the views of a cohort that stays the same were. `leaks`,
+`unknown`, `not tested`: of these one leaks, or attacks on it failed, or it was not attacked."""
+KEPT, LEAKS, BLIND = "kept", "leaks", "blind"
+"""States of an attacked view: the leak is small, it is not, or the attacks could not tell."""
+KEY_HOLDERS: Final = ("paillier", "ckks")
+"""Protections under which a key holder could decrypt single messages."""
+_PARTIES: Final = {
+    views.SERVER_VIEW: "single messages",
+    views.SUM_ONLY: "sums over all clients",
+    views.SMALLEST_SUM: "sums over as few clients as the threshold allows",
+    views.CHANGING_SURVIVORS: "sums over clients that come and go",
+}
+"""By view, what its attacker reads, in a sentence."""
+SAME_CLIENTS: Final = "as long as the same clients take part in every round"
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """A setting, as far as it decides what an attacker may see.
+
+    Attributes:
+        defense: name of the protection.
+        clients: number of clients in a round.
+        threshold: fewest clients over which a sum opens.
+        colluders: declared number of clients that tell the server what they sent.
+        rounds: number of rounds; of a single sum there are no differences.
+        summed: whether the server sees sums only, and no single messages.
+    """
+
+    defense: str
+    clients: int
+    threshold: int
+    colluders: int = 0
+    rounds: int = 2
+    summed: bool = True
+
+    @property
+    def same_clients(self) -> tuple[str, ...]:
+        """Views of a server under this setting where every client takes part in every round."""
+        if not self.summed:
+            return (views.SERVER_VIEW,)
+        return (f"collusion({self.colluders})",) if self.colluders else (views.SUM_ONLY,)
+
+    @property
+    def absences(self) -> tuple[str, ...]:
+        """Views that the setting allows besides, where clients stay away."""
+        if not self.summed or self.threshold >= self.clients:
+            return ()
+        return (views.SMALLEST_SUM, *((views.CHANGING_SURVIVORS,) * (self.rounds > 1)))
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """Every view that the setting allows its attacker."""
+        return self.same_clients + self.absences
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """What may be said of one setting.
+
+    Attributes:
+        word: the word that its views have earned.
+        setting: the setting.
+        failed: views in which a leak was found.
+        blind: views on which attacks failed, or could have missed a leak.
+        untested: views that the setting allows and that were not attacked.
+    """
+
+    word: Word
+    setting: Allowance
+    failed: tuple[str, ...] = ()
+    blind: tuple[str, ...] = ()
+    untested: tuple[str, ...] = ()
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """Clauses that stand beside `held` and `fixed`: for what the word is true, and what it does not cover."""
+        if self.word not in ("held", "fixed"):
+            return ()
+        clauses = [SAME_CLIENTS] if self.word == "fixed" else []
+        clauses += [f"where clients stay away, {_named(self.failed)} leak"] if self.failed else []
+        clauses += [f"it is not known what {_named(self.blind)} give away"] if self.blind else []
+        clauses += [f"not tested: {_named(self.untested)}"] if self.untested else []
+        if self.setting.defense in KEY_HOLDERS:
+            clauses.append("as long as the key holder does not help the server")
+        return (*clauses, *self.collusion)
+
+    @property
+    def collusion(self) -> tuple[str, ...]:
+        """A clause on the clients that could open a sum together with the server; none without sums."""
+        more = self.setting.colluders + 1
+        if not self.setting.summed:
+            return ()
+        return (f"{more} client{'s' * (more > 1)} or more together with the server may open it",)
+
+    def to_json(self) -> dict[str, object]:
+        """Convert to JSON values."""
+        shared = self.setting
+        return {
+            "defense": shared.defense,
+            "clients": shared.clients,
+            "threshold": shared.threshold,
+            "colluders": shared.colluders,
+            "word": self.word,
+            "allowed": list(shared.allowed),
+            "leaks": list(self.failed),
+            "not known": list(self.blind),
+            "not tested": list(self.untested),
+            "limits": list(self.limits),
+        }
+
+
+def judge(setting: Allowance, found: Mapping[str, str]) -> Ruling:
+    """Decide the word of a setting.
+
+    Args:
+        setting: the setting.
+        found: by view that was attacked, its state: `KEPT`, `LEAKS` or `BLIND`.
+    """
+    failed, blind = (tuple(v for v in setting.allowed if found.get(v) == state) for state in (LEAKS, BLIND))
+    untested = tuple(view for view in setting.allowed if view not in found)
+    states = {found.get(view) for view in setting.same_clients}
+    word: Word = "held" if not failed and not blind and not untested else "fixed"
+    if states != {KEPT}:
+        word = "leaks" if LEAKS in states else "unknown" if BLIND in states else "not tested"
+    return Ruling(word, setting, failed, blind, untested)
+
+
+def limits_of(rulings: Mapping[tuple[str, str], Ruling]) -> str:
+    """Say in a sentence what several settings that hold do not cover; empty where that is nothing.
+
+    Args:
+        rulings: by (algorithm, protection), both as a sentence names them, what may be said of the setting.
+    """
+    shared: dict[str, list[tuple[str, str]]] = {}  # by clause, the settings that it is true of
+    for key, ruling in rulings.items():
+        for clause in ruling.limits:
+            shared.setdefault(clause, []).append(key)
+    text = "; ".join(f"{clause}{_of_whom(keys, list(rulings))}" for clause, keys in shared.items())
+    return f"That is true so far: {text}." if text else ""
+
+
+def _of_whom(keys: Sequence[tuple[str, str]], among: Sequence[tuple[str, str]]) -> str:
+    """Name in brackets the algorithms and protections that a clause is true of; empty where it is true of all."""
+    if len(keys) == len(among):
+        return ""
+    parts = []
+    for place in (0, 1):
+        names = list(dict.fromkeys(key[place] for key in keys))
+        if len(names) < len({key[place] for key in among}):
+            parts.append(", ".join(names))
+    return f" ({'; '.join(parts)})"
+
+
+def _named(seen: tuple[str, ...]) -> str:
+    return " and ".join(_PARTIES.get(view, view) for view in seen)

@@ -1,0 +1,110 @@
+"""Attack the views of one seed's runs, score what the attacks find, and note what was not attacked and why.
+
+`SeedRun` makes the runs and the views; it inherits from `AttackedViews`, whose attributes are its own. A view holds the
+messages that one kind of attacker sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from securefed._auditing.cases import Prepared
+from securefed._auditing.engine.explained_messages import explains, precision
+from securefed._auditing.engine.incomplete_results import NOT_ATTACKED, NOT_READ
+from securefed._auditing.engine.seed_result import Judge, Place, SeedResult
+from securefed._auditing.implied.implications import Source, implied_attempts
+from securefed._auditing.implied.truth import Truth
+from securefed._auditing.registered.attacker import DIFFERENCE, Attacker, is_changing
+from securefed._auditing.registered.audit_settings import Settings
+from securefed._auditing.registered.audited_defenses import default_threshold
+from securefed._auditing.registered.scoring import assess
+from securefed._auditing.registered.sum_views import one_client, sums_seen
+from securefed._runtime.server import Result
+from securefed.attacks._base import View
+
+TARGET: Final = 0
+"""The client that is attacked."""
+
+
+class AttackedViews:
+    """Attacks views of one seed's runs.
+
+    Attributes:
+        name: the algorithm's name in the report.
+        settings: the settings of the whole audit.
+        prepared: the data of the run: each client's rows, held-out rows and public facts.
+        seed: the seed of the data split, the run and the attacks.
+        first: whether pictures are kept, and sentences on what was not attacked.
+        attacker: all attacks, on the usual data.
+        result: what was found so far.
+    """
+
+    name: str
+    settings: Settings
+    prepared: Prepared
+    seed: int
+    first: bool
+    attacker: Attacker
+    result: SeedResult
+
+    def _attack_sums(self, defense: str, result: Result) -> None:
+        """Attack every view of a server that sees the sums of a run over the same clients."""
+        threshold = default_threshold(self.settings.clients)
+        sizes = self.settings.clients, threshold, self.settings.colluders
+        for observed in sums_seen(result.transcript, TARGET, *sizes):
+            self._attack(defense, result, observed)
+
+    def _attack(self, defense: str, result: Result, observed: View, attacker: Attacker | None = None) -> None:
+        """Run every attack that applies to this view, and its null, and score them.
+
+        Attacks on one client's messages also read those that can be estimated from changing sums.
+        """
+        attacker = attacker or self.attacker
+        found, refused = self._attack_part(defense, result, observed, attacker, ())
+        if is_changing(observed) and DIFFERENCE not in found:
+            alone = one_client(observed)
+            if isinstance(alone, str):
+                refused["disaggregation"] = alone
+            else:
+                more, reasons = self._attack_part(defense, result, alone, attacker, found)
+                found, refused = (*found, *more), refused | reasons
+        if not found and self.first:
+            where = f"{self.name}, {defense}, {observed.view}"
+            self.result.skipped.append(f"{where}: {NOT_ATTACKED}: {NOT_READ if refused else 'no attack was chosen'}")
+
+    def _attack_part(
+        self, defense: str, result: Result, observed: View, attacker: Attacker, before: Sequence[str]
+    ) -> tuple[tuple[str, ...], dict[str, str]]:
+        """Attack one view, and score what was found; what follows from it is computed once a view.
+
+        Args:
+            defense: the defence's name in the report.
+            result: the run.
+            observed: the view.
+            attacker: all attacks.
+            before: attacks that found something in this view already.
+
+        Returns:
+            The names of the attacks that ran; and by name of one that did not the reason.
+        """
+        findings, refused = attacker.attack(observed)
+        place = Place(self.name, defense, observed.view, self.seed, TARGET)
+        for name, reason in refused.items():
+            self.result.leave_out(place, name, reason)
+        judge, fits = self._judge(observed, result), partial(explains, level=precision(observed))
+        sources = [Source(item.attack, item.estimate, item.null, fits(item.estimate)) for item in findings]
+        for finding in findings:
+            null = None if finding.null is None else [finding.null]
+            judged = self.result.record(place, finding.attack, [finding.estimate], [null], judge, fits)
+            if self.first:
+                self.result.keep_pictures(place, finding.attack, judged, self.prepared.image_shape)
+        if not before:
+            truth = Truth.of(self.prepared, TARGET, self.seed, self.result.names)
+            self.result.attempts += implied_attempts(place, sources, observed, self.attacker.target, truth)
+        return tuple(finding.attack for finding in findings), refused
+
+    def _judge(self, observed: View, result: Result) -> Judge:
+        """Make the scorer of estimates from one view of one run."""
+        return lambda estimate: assess(self.prepared, observed, estimate, result, TARGET)
