@@ -49,10 +49,13 @@ Secret = Literal[
     "labels",
     "statistics",
     "tokens",
+    "categories",
     "membership",
     "confirmation",
     "pooled gram",
     "pooled samples",
+    "pooled tokens",
+    "pooled categories",
     "people",
     "counts",
     "column means",
@@ -61,13 +64,15 @@ Secret = Literal[
 """Names of secrets. In an audit of registered algorithms they are `client` and `federation`: one client's and all
 clients' data, whose kind the algorithm's audit case (the settings in which it is audited) states. The others state the
 kind itself, in an audit of a user's own algorithm; `pooled` means the data of all clients together. `confirmation` is
-whether a record took part, for an adversary who knows all other rows. `statistics` (of batch normalisation) and
-`tokens` (which of them occur) are secrets of an audit of a torch loop. `people` are the row of one person, or the mean
+whether a record took part, for an adversary who knows all other rows. `statistics` (of batch normalisation), `tokens`
+and `categories` (which of them occur) are secrets of an audit of a torch loop. `people` are the row of one person, or the mean
 of a few, in the data of all clients together; `counts` are those of categories of 0 and 1, with their cross tables."""
 POOLED: Final[tuple[Secret, ...]] = ("pooled gram", "pooled samples")
 """The data of all clients together, which sums may give away where they hide every single client."""
 SUMMARIES: Final[tuple[Secret, ...]] = ("labels", "counts", "column means", "class means")
 """A client's statistics: a part of its data, so that they never say that all of its data are exposed."""
+PARTS: Final[tuple[Secret, ...]] = (*SUMMARIES, "categories", "pooled categories", "pooled tokens")
+"""Secrets that are a part of the data of their owner: exposed, they never say that all of its data are."""
 IMPLIED: Final[tuple[Secret, ...]] = ("counts", "column means", "class means", "people")
 """Secrets that are scored where another secret's estimate implies them, and that no attack searches for by itself."""
 GATED: Final[tuple[Secret, ...]] = ("gram", "samples", *SUMMARIES, "membership", "people", *POOLED)
@@ -84,7 +89,7 @@ rows of few possible values are nearly exact by chance, and do not count."""
 
 def owner(secret: str) -> str:
     """Name whose data a secret is: `client`, `federation` or `record` (one row); `confirmation` has no owner."""
-    if secret in (FEDERATION, "people") or secret in POOLED:
+    if secret in (FEDERATION, "people") or secret.startswith("pooled "):
         return FEDERATION
     if secret == "confirmation":
         return secret
@@ -121,6 +126,7 @@ class Attempt:
         part_leakage: the leakage of that column or row.
         derived: whether the attack sought another secret, from which this estimate was computed.
         open: what the messages cannot determine of the secret (`Reconstruction.open`); empty if nothing is known of it.
+        bound: why no attack on this view can do better than the guess, where that is known; the estimate is the guess.
         columns: by name of a column, its own leakage (`column_scores`); empty where columns are not scored.
         null_columns: the same of the null.
     """
@@ -148,6 +154,7 @@ class Attempt:
     part_leakage: float = -math.inf
     derived: bool = False
     open: str = ""
+    bound: str = ""
     columns: Mapping[str, float] = field(default_factory=dict)
     null_columns: Mapping[str, float] = field(default_factory=dict)
 
@@ -158,7 +165,7 @@ class Attempt:
         Always false for secrets of a single row, such as membership, for single people, who are not all of the data,
         and for a client's statistics: one right answer may be luck.
         """
-        whole = self.secret not in (*SUMMARIES, "people") and owner(self.secret) in (CLIENT, FEDERATION)
+        whole = self.secret not in (*PARTS, "people") and owner(self.secret) in (CLIENT, FEDERATION)
         if not whole or self.leakage < RECONSTRUCTED:
             return False
         return self.null_leakage < RECONSTRUCTED and 1 - self.null_leakage >= _FURTHER * (1 - self.leakage)
@@ -261,6 +268,7 @@ class Cell:
         derived: whether the attack sought another secret, from which this one follows.
         open: what the messages cannot determine of the secret, where the attack explains them and nothing was found;
             the rest of the secret may be known. Empty elsewhere.
+        bound: why no attack on this view can do better than the guess; empty where that is not known.
         without: name of the strongest attack on the secret, where it did not run in this view; empty if it ran.
         columns: names of the columns that were read (`column_scores`), the best known first.
     """
@@ -296,6 +304,7 @@ class Cell:
     reconstructed: bool = False
     derived: bool = False
     open: str = ""
+    bound: str = ""
     without: str = ""
     columns: tuple[str, ...] = ()
 

@@ -248,6 +248,7 @@ class SeedResult:
                         part_leakage=judged.part_leakage,
                         derived=index > 0,
                         open="; ".join(estimate.open),
+                        bound=str(estimate.diagnostics.get("bound", "")),
                         columns=self._named(judged.columns),
                         null_columns=self._named(columns),
                     )

@@ -69,6 +69,13 @@ class TokenInputs:
         used = used & (followed | ~blind)
         return torch.where(used, tokens.long(), -1)
 
+    def shares(self, x: Tensor) -> Array:
+        """Return (vocabulary,) the share of packed rows in which each token occurs and leaves a trace."""
+        tokens = self.traced(x)
+        held = np.zeros((len(tokens), self.vocabulary + 1))
+        held[np.arange(len(tokens))[:, None], tokens.numpy()] = 1.0  # -1, no token, is the last place
+        return np.asarray(held.mean(axis=0)[:-1])
+
     def builder(self, known: Tensor) -> Callable[[Tensor], Tensor]:
         """Make the function from tokens (n, length), -1 behind a sequence's end, to packed rows that hold them.
 
