@@ -82,6 +82,8 @@ privacy passes it."""
 SECRETS: Final[tuple[Secret, ...]] = (*GATED, "confirmation")
 NOT_COVERED: Final = "not covered"
 """Value of `Cell.epsilon` where epsilon does not bound what the view shows, as of noise that is added after it."""
+THE_GUESS: Final = "no more than a guess"
+"""In place of a verdict where no attack on a view can do better than the guess, and the estimate is the guess."""
 _FURTHER: Final = 10
 """How many times further from exact the null of a run must be for that run to count as a reconstruction. Estimates of
 rows of few possible values are nearly exact by chance, and do not count."""
@@ -352,10 +354,15 @@ class Cell:
         )
 
     @property
+    def said(self) -> str:
+        """The verdict in a word; where the estimate is the guess by construction, that it is (`bound`)."""
+        return THE_GUESS if self.bound else self.verdict.word
+
+    @property
     def remarks(self) -> str:
         """Remarks on the verdict, in brackets: power, missing seeds, reconstructed clients; empty if there are none."""
-        remarks = []
-        if self.verdict.word == NOT_DETECTED:
+        remarks = [self.bound] if self.bound else []
+        if self.verdict.word == NOT_DETECTED and not self.bound:
             # `detectable`: the smallest leak that would have shown in 8 of 10 such audits; NaN for one seed
             power = f"it would have noticed a leak from {self.verdict.detectable:.2f} on, of the kind that it looks for"
             remarks.append("one seed: no power" if math.isnan(self.verdict.detectable) else power)
@@ -390,11 +397,12 @@ class Cell:
 
     def __str__(self) -> str:
         mean = f"{self.leakage.mean:5.2f} [{self.leakage.low:.2f}, {self.leakage.high:.2f}]"
-        return f"{self.view:14} {self.secret:14} {self.attack:24} {mean:20} {self.verdict.word}{self.remarks}"
+        return f"{self.view:14} {self.secret:14} {self.attack:24} {mean:20} {self.said}{self.remarks}"
 
     def to_json(self) -> dict[str, Any]:
         """Convert to the JSON values of a cell of `audit.json`."""
-        values = asdict(self) | {"verdict": self.verdict.word, "detectable": self.verdict.detectable}
+        seen = math.nan if self.bound else self.verdict.detectable  # an estimate that is the guess notices no leak
+        values = asdict(self) | {"verdict": self.verdict.word, "detectable": seen}
         return {key: finite_or_none(value) for key, value in values.items()}
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from securefed._auditing.engine.audit_result import AuditResult
-from securefed._auditing.engine.results import CLIENT, RECORD, PARTS, Cell
+from securefed._auditing.engine.results import CLIENT, PARTS, RECORD, Cell
 from securefed._auditing.engine.statistics import EXPOSED, FOUND, INCONCLUSIVE, NOT_DETECTED, PARTIAL, SIGHTED, upper
 from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
 

@@ -43,6 +43,11 @@ class LookupTable:
     padding: int | None
     columns: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def called(self) -> str:
+        """The name of the part of the model that holds the table."""
+        return self.name.removesuffix(".weight")
+
 
 @dataclass(frozen=True)
 class HeldCategories:

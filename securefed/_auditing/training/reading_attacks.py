@@ -92,6 +92,9 @@ def _corrected(inputs: AttackInputs, found: Array, pooled: list[Array], batches:
         found: (numbers,) statistics as read, means and variances of all layers as `read_statistics` returns them.
         pooled: by layer the means, then the variances, of the known rows.
         batches: number of batches that the layers saw.
+
+    Raises:
+        TranscriptError: c is 0 everywhere, so that only the statistics of known rows would be left.
     """
     module, known, rng = inputs.training.received(inputs.observed.state), labels_of(inputs.prior), inputs.rng(22)
     reads, truths = [], []
@@ -100,14 +103,18 @@ def _corrected(inputs: AttackInputs, found: Array, pooled: list[Array], batches:
         reads.append(standardised(_read_layers(inputs, inputs.simulate(rows, 22 + number), batches), pooled))
         truths.append(standardised(layer_statistics(module, inputs.training.modes, rows.x), pooled))
     shift = np.mean(np.subtract(reads, truths), axis=0)
-    out, start = [], 0
+    out, start, kept = [], 0, 0.0
     for part in pooled:
         place = slice(start, start + len(part))
         off = np.array(reads)[:, place] - shift[place] - 1.0
         true = np.array(truths)[:, place] - 1.0
         reliable = float(np.clip(np.sum(off * true) / max(float(np.sum(off * off)), 1e-300), 0.0, 1.0))
         out.append(1.0 + reliable * (found[place] - shift[place] - 1.0))
-        start = place.stop
+        start, kept = place.stop, max(kept, reliable)
+    if not kept:  # what is left is the guess
+        raise TranscriptError(
+            f"over {batches} batches the weights move so much that what is read scatters like noise on simulated clients"
+        )
     return np.concatenate(out)
 
 

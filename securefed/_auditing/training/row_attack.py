@@ -65,6 +65,10 @@ _OF_RELU: Final = "smoothed"
 """
 _FIT: Final = 1e-3
 """The same for a stand-in of the step, on rows that are known."""
+_NOT_MIXED: Final = (
+    "no linear layer that takes the looked-up vectors, or numbers beside them, shows one of the {rows} rows by itself"
+)
+"""Reason why rows of numbers and categories were not read."""
 _FEWEST: Final = 200
 """Evaluations below which a search is left out: it would end before it could find anything."""
 
@@ -137,13 +141,13 @@ def recover_rows(inputs: AttackInputs, seconds: float, *, evaluations: int | Non
     layout = inputs.training.layout
     if inputs.facts is None and inputs.count > 1:
         raise TranscriptError("there is no local step that could check rows, or tell that the change is one gradient")
-    if inputs.tables and inputs.text is None and (mixed := _mixed(inputs)) is not None:
+    if inputs.text is None and (mixed := _mixed(inputs)) is not None:
         return mixed
-    if layout is not None and layout.whole_numbers:
-        beside = ", and no linear layer shows numbers or looked-up vectors of single rows" if inputs.tables else ""
-        raise TranscriptError(
-            f"a search cannot vary whole numbers by degrees: {', '.join(layout.whole_numbers)}{beside}"
-        )
+    whole = layout.whole_numbers if layout is not None else ()
+    if whole or (inputs.text is None and any(table.columns for table in inputs.tables)):
+        named = ", ".join(whole or dict.fromkeys(table.called for table in inputs.tables))
+        beside = f", and {_NOT_MIXED.format(rows=inputs.count)}" if inputs.tables else ""
+        raise TranscriptError(f"a search cannot vary whole numbers by degrees: {named}{beside}")
     steps = None if inputs.one_gradient else stand_in(inputs)
     simulation = OneGradient() if inputs.one_gradient or steps is None else steps
     message = inputs.gradient() if inputs.one_gradient else inputs.message
@@ -180,8 +184,11 @@ def recover_rows(inputs: AttackInputs, seconds: float, *, evaluations: int | Non
 
 
 def _mixed(inputs: AttackInputs) -> ReadRows | None:
-    """Return rows of numbers and categories, checked by the caller's own step where all of them were found."""
-    found = mixed_rows(inputs, inputs.gradient(), inputs.rng(36))
+    """Return rows of numbers and categories, checked by the caller's own step where all of them were found.
+
+    `None` where rows hold no categories, or no layer shows any row by itself.
+    """
+    found = mixed_rows(inputs, inputs.gradient(), inputs.rng(36)) if inputs.tables else None
     if found is None:
         return None
     if inputs.facts is None or found.labels is None:

@@ -1,9 +1,9 @@
 """Read off a change of model state which rows of its lookup tables the data look up: which categories occur.
 
 A row of a table that no data look up has no gradient: it moves by weight decay and the like, as it does where the
-attacker runs the local step on data without it (`occurring_tokens`). So a row that moves otherwise belongs to a category
-that occurs, at the client or, in a sum, at any client. `training_seed_run` makes one `TableReader` for each message, so
-that the runs of the step which it compares with serve all tables.
+attacker runs the local step on data without it (`occurring_tokens`). So a row that moves otherwise belongs to a
+category that occurs, at the client or, in a sum, at any client. `training_seed_run` makes one `TableReader` for each
+message, so that the runs of the step which it compares with serve all tables.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class TableReader:
         """
         name = table.name
         if name not in inputs.training.parameters:
-            raise TranscriptError(f"the table {name!r} is not trained, so that its rows tell of no category")
+            raise TranscriptError(f"the table {table.called!r} is not trained, so that its rows tell of no category")
         if name not in inputs.observed.change:
-            raise TranscriptError(f"the messages lack the table {name!r}")
+            raise TranscriptError(f"the messages lack the table {table.called!r}")
         state = inputs.observed.state[name]
         try:
             found = occurring_tokens(
@@ -66,7 +66,7 @@ class TableReader:
                 float(torch.finfo(state.dtype).eps),
             )
         except SecureFedError as refusal:
-            raise TranscriptError(f"the table {name!r} could not be read: {refusal}") from refusal
+            raise TranscriptError(f"the table {table.called!r} could not be read: {refusal}") from refusal
         return [Reconstruction("categories", found, diagnostics={"table": name})]
 
     def _references(self, table: LookupTable) -> list[EmbeddingReference]:

@@ -49,7 +49,7 @@ from securefed._auditing.training.text_attacks import read_tokens, text_rows
 from securefed._auditing.training.training_secrets import TrainingSecrets, labels_of
 from securefed._tensors import Array
 from securefed.attacks._base import Reconstruction
-from securefed.errors import SecureFedError
+from securefed.errors import SecureFedError, TranscriptError
 
 # Names of the attacks in the report.
 STATISTICS, LABELS, REGRESSION = "training/batch statistics", "training/last layer", "training/label regression"
@@ -61,8 +61,8 @@ DROP, ALIGNMENT, SHADOW = "membership/loss drop", "membership/gradient alignment
 Attack = Callable[[AttackInputs], list[Reconstruction]]
 """From the observed change and the public facts to estimates; raises `SecureFedError` where it does not apply."""
 _ONLY_POOLED_LABELS: Final = (
-    "the most that a sum tells of labels are the counts of all its clients together, which are the guess: of one client "
-    "they tell nothing more"
+    "the most that a sum tells of labels are the counts of all its clients together, which are the guess: of one "
+    "client they tell nothing more"
 )
 _SEARCH_SHARE: Final = 0.5
 """Share of the time that a run has left, for the search for rows and that of its null together: the search gets half of
@@ -139,7 +139,7 @@ class TrainingSeedRun:
         reader = TableReader(self.inputs, self.secrets.held.tables)
         for table in reader.tables:
             if self.secrets.has("categories", table.name):
-                self._try(f"{TABLES}/{table.name}", partial(reader.occurring, table))
+                self._try(f"{TABLES}/{table.called}", partial(reader.occurring, table))
 
     def _try(self, name: str, attack: Attack) -> list[Judgement]:
         """Run an attack and its null; return the scores, of which there are none where the attack does not apply."""
@@ -216,6 +216,9 @@ class TrainingSeedRun:
                 scored = score()
             except (SecureFedError, np.linalg.LinAlgError) as refusal:
                 self._leave_out(name, refusal)
+                continue
+            if not np.ptp(scored):  # the attack looked at nothing that a record changes
+                self._leave_out(name, TranscriptError("it gives all records the same score, members and others"))
                 continue
             inside, outside = np.split(scored, [len(records.inside)])
             # `rng(n)` is the stream of random draws number n, used here alone (see `row_attack`); so is 6 in `_records`
