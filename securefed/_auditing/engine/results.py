@@ -65,8 +65,9 @@ Secret = Literal[
 clients' data, whose kind the algorithm's audit case (the settings in which it is audited) states. The others state the
 kind itself, in an audit of a user's own algorithm; `pooled` means the data of all clients together. `confirmation` is
 whether a record took part, for an adversary who knows all other rows. `statistics` (of batch normalisation), `tokens`
-and `categories` (which of them occur) are secrets of an audit of a torch loop. `people` are the row of one person, or the mean
-of a few, in the data of all clients together; `counts` are those of categories of 0 and 1, with their cross tables."""
+and `categories` (which of them occur) are secrets of an audit of a torch loop. `people` are the row of one person, or
+the mean of a few, in the data of all clients together; `counts` are those of categories of 0 and 1, with their cross
+tables."""
 POOLED: Final[tuple[Secret, ...]] = ("pooled gram", "pooled samples")
 """The data of all clients together, which sums may give away where they hide every single client."""
 SUMMARIES: Final[tuple[Secret, ...]] = ("labels", "counts", "column means", "class means")

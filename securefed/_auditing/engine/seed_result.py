@@ -242,7 +242,7 @@ class SeedResult:
                         rank=estimate.rank,
                         unknowns=estimate.unknowns,
                         condition=finite_or_nan(estimate.condition),
-                        explained=explains(estimate),
+                        explained=False if judged.failed else explains(estimate),  # what failed has not looked
                         null_explained=null_explained,
                         part=judged.part,
                         part_leakage=judged.part_leakage,

@@ -75,11 +75,12 @@ def find_tables(training: TorchTraining, rows: TrainedRows) -> tuple[LookupTable
         training: the model.
         rows: rows that it takes; a few of them are read.
     """
+    tables = _tables(training.model)
+    if not tables:
+        return ()
     part = rows.part(slice(0, _PROBED))
-    module = training.received(training.state)
-    looked = looked_up(training, part.x)
-    found = []
-    for name, table in _tables(module).items():
+    looked, found = looked_up(training, part.x), []
+    for name, table in tables.items():
         if name in looked:
             found.append(LookupTable(name, len(table.weight), table.padding_idx, _columns(looked[name], part.x)))
     return tuple(found)

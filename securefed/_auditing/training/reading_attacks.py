@@ -113,7 +113,7 @@ def _corrected(inputs: AttackInputs, found: Array, pooled: list[Array], batches:
         start, kept = place.stop, max(kept, reliable)
     if not kept:  # what is left is the guess
         raise TranscriptError(
-            f"over {batches} batches the weights move so much that what is read scatters like noise on simulated clients"
+            f"over {batches} batches the weights move so much that on simulated clients what is read is noise"
         )
     return np.concatenate(out)
 

@@ -188,7 +188,9 @@ def _mixed(inputs: AttackInputs) -> ReadRows | None:
 
     `None` where rows hold no categories, or no layer shows any row by itself.
     """
-    found = mixed_rows(inputs, inputs.gradient(), inputs.rng(36)) if inputs.tables else None
+    if not any(table.columns for table in inputs.tables):
+        return None
+    found = mixed_rows(inputs, inputs.gradient(), inputs.rng(36))
     if found is None:
         return None
     if inputs.facts is None or found.labels is None:

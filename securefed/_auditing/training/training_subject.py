@@ -39,6 +39,8 @@ _SUMS_SHARE: Final = 0.25
 rest is for the attacks on a single client's change. One view alone has all of the time."""
 _STEPS_A_RUN: Final = 150
 """Runs of the step that one audited run needs about, for membership and label counts by simulation."""
+_TEXTS: Final = 64
+"""Texts that are read to find tables beside the tokens' own; a pass of them through the model may take long."""
 _FEWEST: Final = 4
 """Rows a client below which a slow step is not cut further."""
 
@@ -93,8 +95,9 @@ class TrainingSubject:
 
         Beside tokens only tables count that a column of the rows indexes, and not those of positions.
         """
-        found = find_tables(self.training, TrainedRows.joined(list(self.clients)))
-        if (text := self.text) is not None:
+        rows, text = TrainedRows.joined(list(self.clients)), self.text
+        found = find_tables(self.training, rows if text is None else rows.part(slice(0, _TEXTS)))
+        if text is not None:
             found = tuple(table for table in found if table.name != text.table and table.columns)
         clients = tuple(categories(self.training, found, rows.x) for rows in self.clients)
         population = None if self.population is None else categories(self.training, found, self.population.x)
