@@ -192,7 +192,9 @@ def search_failed(cell: Cell) -> bool:
 
 
 def runs_text(cell: Cell) -> str:
-    """Say that the strongest attack did not test a cell, or on how few runs it rests; empty otherwise."""
+    """Say that the strongest attack did not test a cell, or none did, or on how few runs it rests; else empty."""
+    if cell.bound:
+        return "by argument, not by an attack"
     if cell.without and cell.verdict.word == INCONCLUSIVE:
         return "not tested by the strongest attack"
     return f"{cell.leakage.seeds} of {cell.asked} runs" if cell.leakage.seeds < cell.asked else ""
