@@ -128,10 +128,10 @@ class TrainingSecrets:
         if np.isfinite(value).all():
             value = np.concatenate([value, guessed])
         [judged] = self.data.judge(replace(estimate, value=value))
-        raw = np.concatenate([rows.flat for rows in self.clients]) if self.target is None else None
+        own = list(self.clients) if self.target is None else [self.clients[self.target]]
         return replace(
             judged,
-            truth=self.clients[self.target].flat if raw is None and self.target is not None else raw,
+            truth=np.concatenate([rows.flat for rows in own]),
             estimate=encoding.decode(judged.estimate),
             part=encoding.named(judged.part),
         )
