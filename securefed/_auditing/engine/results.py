@@ -21,17 +21,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
-from securefed._auditing.engine.column_scores import first_few
+from securefed._auditing.engine.remarks import remarks_on
 from securefed._auditing.engine.statistics import (
-    EXPOSED_FROM,
-    INCONCLUSIVE,
-    NOT_DETECTED,
-    PARTIAL_FROM,
     RECONSTRUCTED,
     SIGHTED,
     Interval,
     Verdict,
-    reaches_far,
 )
 from securefed._tensors import Array
 from securefed.attacks._generic import ClearRows, LowDigits, RawBits, RegressRows
@@ -42,25 +37,10 @@ FEDERATION: Final[Literal["federation"]] = "federation"
 RECORD: Final = "record"
 """Owner of a membership secret: one row, which took part or did not."""
 Secret = Literal[
-    "client",
-    "federation",
-    "gram",
-    "samples",
-    "labels",
-    "statistics",
-    "tokens",
-    "categories",
-    "membership",
-    "confirmation",
-    "pooled gram",
-    "pooled samples",
-    "pooled tokens",
-    "pooled categories",
-    "people",
-    "counts",
-    "column means",
-    "class means",
-]
+    "client", "federation", "gram", "samples", "labels", "statistics", "tokens", "categories", "membership",
+    "confirmation", "pooled gram", "pooled samples", "pooled tokens", "pooled categories", "people", "counts",
+    "column means", "class means",
+]  # fmt: skip
 """Names of secrets. In an audit of registered algorithms they are `client` and `federation`: one client's and all
 clients' data, whose kind the algorithm's audit case (the settings in which it is audited) states. The others state the
 kind itself, in an audit of a user's own algorithm; `pooled` means the data of all clients together. `confirmation` is
@@ -362,39 +342,7 @@ class Cell:
     @property
     def remarks(self) -> str:
         """Remarks on the verdict, in brackets: power, missing seeds, reconstructed clients; empty if there are none."""
-        remarks = [self.bound] if self.bound else []
-        if self.verdict.word == NOT_DETECTED and not self.bound:
-            # `detectable`: the smallest leak that would have shown in 8 of 10 such audits; NaN for one seed
-            power = f"it would have noticed a leak from {self.verdict.detectable:.2f} on, of the kind that it looks for"
-            remarks.append("one seed: no power" if math.isnan(self.verdict.detectable) else power)
-            if min(self.leakage.mean, self.null_leakage.high) >= PARTIAL_FROM:
-                remarks.append(f"guessing gives up to {self.null_leakage.high:.2f}")
-        if self.worse_than:
-            remarks.append(self.worse_than)
-        if self.open:
-            remarks.append(f"the rest may be known: the messages leave open {self.open}")
-        if self.without:
-            remarks.append(f"not tested by the strongest attack, {self.without}, which did not run")
-        scattered = not self.without or not self.verdict.detectable < 1
-        if self.verdict.word == INCONCLUSIVE and scattered and not self.explained < SIGHTED and self.leakage.seeds > 1:
-            far = reaches_far(self.leakage, self.null_leakage) and self.verdict.detectable < 1
-            scatter = "its results, or those of chance, scatter too much for any leak to be noticed"
-            remarks.append(
-                "its interval reaches far beyond chance, so that its silence says nothing" if far else scatter
-            )
-        if self.leakage.seeds < self.asked:
-            remarks.append(f"{self.leakage.seeds} of {self.asked} seeds")
-            if self.leakage.seeds == 1 and self.verdict.word == INCONCLUSIVE:
-                remarks[-1] += ", and one alone tells nothing"
-        if self.explained < 1:
-            remarks.append(f"explained {self.explained:.0%} of the runs, residual {self.residual:.1e}")
-        if self.reconstructed and self.leakage.mean < RECONSTRUCTED:
-            remarks.append(f"{self.given_away} was reconstructed: {self.highest:.2f}")
-        elif self.part:
-            remarks.append(f"{self.part} was read")
-        if self.columns and self.leakage.mean < EXPOSED_FROM:
-            remarks.append(f"read column by column: {first_few(self.columns)}")
-        return f" ({'; '.join(remarks)})" if remarks else ""
+        return remarks_on(self)
 
     def __str__(self) -> str:
         mean = f"{self.leakage.mean:5.2f} [{self.leakage.low:.2f}, {self.leakage.high:.2f}]"

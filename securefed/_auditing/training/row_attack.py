@@ -83,6 +83,7 @@ class ReadRows:
         residual: relative difference of the message that they would send; NaN where it was not computed.
         explained: whether the attacker may trust the rows: their residual is small, and a second search, where one was
             needed, ended at the same rows. The closed form of a single row is exact, and checked where labels allow it.
+            `None` where only some of the rows were found, which no simulated message can check.
         evaluations: the largest number of evaluations of a start of the search, all widths together; 0 where a closed
             form gave the rows.
     """
@@ -90,7 +91,7 @@ class ReadRows:
     rows: Array
     stage: str
     residual: float
-    explained: bool
+    explained: bool | None
     evaluations: int = 0
 
 
@@ -193,9 +194,10 @@ def _mixed(inputs: AttackInputs) -> ReadRows | None:
     found = mixed_rows(inputs, inputs.gradient(), inputs.rng(36))
     if found is None:
         return None
+    if len(found.rows) < inputs.count:
+        return ReadRows(found.rows, found.stage, float("nan"), None)
     if inputs.facts is None or found.labels is None:
-        whole = len(found.rows) == inputs.count
-        return ReadRows(found.rows, found.stage, float("nan"), whole and inputs.count == 1)
+        return ReadRows(found.rows, found.stage, float("nan"), inputs.count == 1)
     residual = _simulated_residual(inputs, found.rows, found.labels)
     return ReadRows(found.rows, found.stage, residual, residual <= max(_EXPLAINED, 3.0 * inputs.facts.draw_spread))
 
