@@ -31,7 +31,8 @@ from securefed.defenses._transform import ChainStage
 from securefed.errors import ConfigError
 from securefed.flower._sum_grid import SecureRound, SumGrid
 from securefed.flower._sum_messages import ARRAY, CONTENT, DIGEST_ENTRY, EVALUATE, TRAIN, config_digest
-from securefed.parties._terms import SumTerms, changes_updates
+from securefed.parties._defense_facts import changes_updates
+from securefed.parties._terms import SumTerms
 
 _MAX_VOID: Final = 3
 """Attempts at one sum. Each takes two exchanges or more, seconds each over Flower; at twice as many, a client that

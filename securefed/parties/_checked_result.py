@@ -6,6 +6,8 @@ know, and the server announces the opened sum with a tag that only sums of the c
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from securefed._messages import SERVER
@@ -43,10 +45,11 @@ def checked_result(
             "these terms do not verify sums, so that nothing shows whether the server told the truth; make them with "
             "secure_aggregation(verify=True, identities=...)"
         )
-    if node is None or not node.state.sum_key or node.state.session is None or node.state.header is None:
+    session, header = (None, None) if node is None else (node.state.session, node.state.header)
+    if node is None or not node.state.sum_key or session is None or header is None:
         raise ConfigError("this client holds no key of a sum: it contributed to none, or a later round checked it")
-    state, plan, header = node.state, node.state.session.plan, node.state.header
-    if state.session.round != state.tentative_round or header.round != result.round:
+    state, plan = node.state, session.plan
+    if session.round != state.tentative_round or header.round != result.round:
         raise ConfigError(
             f"this client waits for the result of round {header.round}, and this is the result of round "
             f"{result.round}; check each result before the next round begins"
@@ -78,9 +81,9 @@ def _announced(result: SumResult, terms: SumTerms) -> dict[str, Array]:
         raise MalformedError(SERVER, f"the announced sum cannot be read: {error}") from error
 
 
-def _compared(told: SumResult, own: SumResult) -> list[tuple[str, object, object]]:
+def _compared(told: SumResult, own: SumResult) -> list[tuple[str, Any, Any]]:
     """Pair all numbers that a reader takes from a published result with those that follow from the announced sum."""
-    pairs: list[tuple[str, object, object]] = [("the survivors", told.survivors, own.survivors)]
+    pairs: list[tuple[str, Any, Any]] = [("the survivors", told.survivors, own.survivors)]
     pairs.append(("the weight", told.weight, own.weight))
     for what in ("mean", "total", "metrics", "error"):
         theirs, ours = getattr(told, what), getattr(own, what)

@@ -118,8 +118,8 @@ class SumResult:
             announced = _within(proof, terms) if proof.exists() else b""
             signature = Path(f"{stem}-result.signature")
             signed = _within(signature, terms) if signature.exists() else b""
-        if check_key("server", server) is not None:
-            check_signed(server, signed, SERVER, terms.digest, text, means, announced)
+        if (pinned := check_key("server", server)) is not None:
+            check_signed(pinned, signed, SERVER, terms.digest, text, means, announced)
         try:
             facts = json.loads(text)
             mean = _read_mean(means, terms)

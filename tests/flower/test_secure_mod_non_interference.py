@@ -46,7 +46,7 @@ from securefed.flower._sum_messages import (
     reply_data,
 )
 from securefed.parties import SumClient, SumTerms
-from securefed.parties._client import _BaseCheckingNode
+from securefed.parties._base_check import BaseCheckingNode
 from securefed.parties._envelope import unwrap, wrap
 from securefed.parties._external import BASE, ExternalSum, base_array
 from securefed.parties._update import model_digest, read_update
@@ -91,7 +91,8 @@ def sum_terms(name: str) -> SumTerms:
     metrics = [] if name == "noise" else ["loss"]
     base = base_of(model(0.0), metrics, bytes(32))
     bounds = {key: 1.0 for key in base if key != CONTENT} | {CONTENT: DIGEST_ENTRY}
-    return SumTerms.like(base, clients=CLIENTS, defense=DEFENSES[name], bounds=bounds)
+    weight = None if name == "noise" else 2**20
+    return SumTerms.like(base, clients=CLIENTS, defense=DEFENSES[name], bounds=bounds, largest_weight=weight)
 
 
 def bound_to(terms: SumTerms, content: RecordDict) -> np.ndarray:
@@ -279,7 +280,7 @@ def test_nor_where_its_state_lies_sealed_in_a_folder_under_a_ledger(name: str, m
     assert play(name, MANY // 2, victim, monkeypatch)["upload"] > 0
 
 
-class RefusesByName(_BaseCheckingNode):
+class RefusesByName(BaseCheckingNode):
     """A client that says by name what is wrong with its update."""
 
     def _without(self, state: Any, error: Exception) -> Any:
@@ -326,7 +327,7 @@ def test_the_battery_finds(what: str, monkeypatch: Any) -> None:
     if what == "announced errors":
         victim = type("Announces", (ModNode,), {"policy": {"announce_errors": True}})
     elif what == "refused by name":
-        monkeypatch.setattr("securefed.parties._client._BaseCheckingNode", RefusesByName)
+        monkeypatch.setattr("securefed.parties._client.BaseCheckingNode", RefusesByName)
     else:
         changed = {"called first": CallsFirst, "metrics beside": PassesMetrics, "ended by the app": ForgetsExits}
         monkeypatch.setattr(mod, "_Turn", changed[what])

@@ -142,6 +142,11 @@ class Attempt:
     null_columns: Mapping[str, float] = field(default_factory=dict)
 
     @property
+    def owner(self) -> str:
+        """Whose data the secret is."""
+        return owner(self.secret)
+
+    @property
     def reconstructs(self) -> bool:
         """Whether the data are known to a thousandth of the guess's error, and chance is far from that.
 
