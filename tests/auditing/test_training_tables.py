@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from securefed import audit_training
 from securefed._auditing.engine.audit_report import Report
-from securefed._auditing.engine.results import Cell
+from securefed._auditing.engine.gathering import gather
+from securefed._auditing.engine.results import Cell, RunFacts
+from securefed._auditing.engine.seed_result import Place, SeedResult, judge_estimate
 from securefed._auditing.engine.statistics import FOUND
 from securefed._auditing.training import training_seed_run
 from securefed._auditing.training.attack_inputs import AttackInputs
@@ -23,6 +25,7 @@ from securefed._auditing.training.observed_runs import SimulatedRuns
 from securefed._auditing.training.reading_attacks import learn_labels
 from securefed._auditing.training.step_probe import probe_step
 from securefed.attacks import views
+from securefed.attacks._base import Reconstruction
 from securefed.attacks._generic import TimeBudget
 from tests.attacks.test_text import Transformer
 
@@ -212,6 +215,20 @@ def test_an_estimate_that_is_the_guess_is_no_attack_that_found_nothing(tmp_path:
     assert written["detectable"] is None and "they tell nothing more" in written["bound"]
     page = (tmp_path / "audit.html").read_text()
     assert "label counts (by argument, not by an attack)" in page and "no more than a guess" in page
+
+
+def test_an_attack_that_returned_nothing_has_not_looked() -> None:
+    """Its user is left with the guess, whose leakage of 0 in every run is no finding."""
+    result, truth, guess = SeedResult(), np.array([3.0, 1.0]), np.array([2.0, 2.0])
+    for seed in range(3):
+        result.facts.append(RunFacts("loop", "plain", seed, float("nan"), 0.0, 0.0, 1))
+        for name, value in (("fails", np.full(2, np.nan)), ("looks", guess)):
+            result.record(
+                Place("loop", "plain", "server", seed, 0), name, [Reconstruction("labels", value)], [None],
+                lambda estimate: [judge_estimate("labels", estimate.value, truth, guess, 0.5)],
+            )  # fmt: skip
+    words = {cell.attack: cell.verdict.word for cell in gather(result.attempts, result.facts, {}, 3)}
+    assert words == {"fails": "inconclusive", "looks": "not detected"}
 
 
 def test_scores_that_are_all_alike_are_no_test_of_membership(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,7 +182,7 @@ def _lone(inputs: AttackInputs, layer: JoinedLayer, observed: FirstLayerGradient
     shown = np.abs(bias) > 1e-6 * np.abs(bias).max(initial=1e-300)
     joined = np.asarray(observed.weight, np.float64)[shown] / bias[shown, None]
     if not layer.lookups or not len(joined):  # without tables nothing tells a row from a mixture
-        return joined[:0]
+        return np.asarray(joined[:0])
     joined = joined[_matched(inputs, layer, joined) & _plausible(inputs, layer, joined)]
     kept: list[Array] = []
     for one in joined:
