@@ -27,6 +27,7 @@ from securefed._auditing.training.step_probe import probe_step
 from securefed.attacks import views
 from securefed.attacks._base import Reconstruction
 from securefed.attacks._generic import TimeBudget
+from securefed.attacks.scores import relative_error
 from tests.attacks.test_text import Transformer
 
 SIZES, NUMBERS, ROWS, CLIENTS = (5, 12, 30), 6, 4, 3
@@ -225,7 +226,7 @@ def test_an_attack_that_returned_nothing_has_not_looked() -> None:
         for name, value in (("fails", np.full(2, np.nan)), ("looks", guess)):
             result.record(
                 Place("loop", "plain", "server", seed, 0), name, [Reconstruction("labels", value)], [None],
-                lambda estimate: [judge_estimate("labels", estimate.value, truth, guess, 0.5)],
+                lambda estimate: [judge_estimate("labels", estimate.value, truth, guess, relative_error(guess, truth))],
             )  # fmt: skip
     words = {cell.attack: cell.verdict.word for cell in gather(result.attempts, result.facts, {}, 3)}
     assert words == {"fails": "inconclusive", "looks": "not detected"}
