@@ -96,7 +96,7 @@ class Reconstruction(ShapeRepr):
     Attributes:
         secret: what is estimated: `gram` (the Gram matrix X^T X of the members' rows X), `samples` (their rows),
             `labels` (their counts of each class), `distances` (between columns), `personal` (a client's own model),
-            `statistics` (of batch normalisation), or `tokens` (which tokens occur).
+            `statistics` (of batch normalisation), `tokens` or `categories` (which of them occur).
         value: the estimate: (features, features) for `gram`, (rows, features) in any order for `samples`.
         labels: estimated labels of the samples, if any; -1 for a sample whose label is not known.
         residual: relative residual of the observations under the estimate; NaN where the attack computes none.

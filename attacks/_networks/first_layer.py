@@ -153,11 +153,16 @@ class FirstLayerEvidence:
             return self.rows
         return self.rows[linear_sum_assignment(self.residuals(targets).T)[1]]
 
-    def labelled(self, classes: int) -> tuple[Array, Array] | None:
-        """Return the rows (B, features) by ascending label, and the labels (B,); `None` without `rows`."""
+    def labelled(self, classes: int, targets: Tensor | None = None) -> tuple[Array, Array] | None:
+        """Return the rows (B, features) by ascending label, and the labels (B,); `None` without `rows`.
+
+        Args:
+            classes: number of classes.
+            targets: (classes, ...) the targets of the labels 0, 1, ...; by default the labels themselves.
+        """
         if self.rows is None:
             return None
-        labels = self.residuals(torch.arange(classes)).argmin(axis=1)
+        labels = self.residuals(torch.arange(classes) if targets is None else targets).argmin(axis=1)
         order = np.argsort(labels, kind="stable")
         return self.rows[order], labels[order]
 

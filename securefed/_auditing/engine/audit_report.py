@@ -69,7 +69,15 @@ class Report(AuditResult):
                     f"  {curve['title'].lower()}, {name}: {_points(line)}" for name, line in curve["series"].items()
                 ]
         lines += [f"  skipped: {reason}" for reason in self.skipped]
-        return "\n".join([*lines, *(f"  assumed: {assumption}" for assumption in self.assumptions)])
+        lines += [f"  assumed: {assumption}" for assumption in self.assumptions]
+        return "\n".join([*lines, f"  conclusion: {self.conclusion}"])
+
+    @property
+    def conclusion(self) -> str:
+        """What unprotected messages give away, whether a protection holds, and what was not tested, in sentences."""
+        from securefed._auditing.report.decision import decision  # noqa: PLC0415 - sentences are made of reports
+
+        return decision(self)
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values; the pictures are left out."""
@@ -82,6 +90,7 @@ class Report(AuditResult):
             "environment": dict(self.environment),
             "settings": {name: dict(values) for name, values in self.settings.items()},
             "seconds": self.seconds,
+            "conclusion": self.conclusion,
             "date": self.date,
             "data": self.data.to_json(),
             "alerts": [alert.to_json() for alert in self.alerts],

@@ -129,6 +129,7 @@ def _cell(
         reconstructed=bool(whole),
         derived=all(a.derived for a in group),
         open=left_open,
+        bound=first.bound if all(a.bound for a in group) else "",
         columns=columns,
     )
 

@@ -21,17 +21,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
-from securefed._auditing.engine.column_scores import first_few
+from securefed._auditing.engine.remarks import remarks_on
 from securefed._auditing.engine.statistics import (
-    EXPOSED_FROM,
-    INCONCLUSIVE,
-    NOT_DETECTED,
-    PARTIAL_FROM,
     RECONSTRUCTED,
     SIGHTED,
     Interval,
     Verdict,
-    reaches_far,
 )
 from securefed._tensors import Array
 from securefed.attacks._generic import ClearRows, LowDigits, RawBits, RegressRows
@@ -42,19 +37,23 @@ FEDERATION: Final[Literal["federation"]] = "federation"
 RECORD: Final = "record"
 """Owner of a membership secret: one row, which took part or did not."""
 Secret = Literal[
-    "client", "federation", "gram", "samples", "labels", "statistics", "tokens", "membership", "confirmation",
-    "pooled gram", "pooled samples", "people", "counts", "column means", "class means",
+    "client", "federation", "gram", "samples", "labels", "statistics", "tokens", "categories", "membership",
+    "confirmation", "pooled gram", "pooled samples", "pooled tokens", "pooled categories", "people", "counts",
+    "column means", "class means",
 ]  # fmt: skip
 """Names of secrets. In an audit of registered algorithms they are `client` and `federation`: one client's and all
 clients' data, whose kind the algorithm's audit case (the settings in which it is audited) states. The others state the
 kind itself, in an audit of a user's own algorithm; `pooled` means the data of all clients together. `confirmation` is
-whether a record took part, for an adversary who knows all other rows. `statistics` (of batch normalisation) and
-`tokens` (which of them occur) are secrets of an audit of a torch loop. `people` are the row of one person, or the mean
-of a few, in the data of all clients together; `counts` are those of categories of 0 and 1, with their cross tables."""
+whether a record took part, for an adversary who knows all other rows. `statistics` (of batch normalisation), `tokens`
+and `categories` (which of them occur) are secrets of an audit of a torch loop. `people` are the row of one person, or
+the mean of a few, in the data of all clients together; `counts` are those of categories of 0 and 1, with their cross
+tables."""
 POOLED: Final[tuple[Secret, ...]] = ("pooled gram", "pooled samples")
 """The data of all clients together, which sums may give away where they hide every single client."""
 SUMMARIES: Final[tuple[Secret, ...]] = ("labels", "counts", "column means", "class means")
 """A client's statistics: a part of its data, so that they never say that all of its data are exposed."""
+PARTS: Final[tuple[Secret, ...]] = (*SUMMARIES, "categories", "pooled categories", "pooled tokens")
+"""Secrets that are a part of the data of their owner: exposed, they never say that all of its data are."""
 IMPLIED: Final[tuple[Secret, ...]] = ("counts", "column means", "class means", "people")
 """Secrets that are scored where another secret's estimate implies them, and that no attack searches for by itself."""
 GATED: Final[tuple[Secret, ...]] = ("gram", "samples", *SUMMARIES, "membership", "people", *POOLED)
@@ -64,6 +63,8 @@ privacy passes it."""
 SECRETS: Final[tuple[Secret, ...]] = (*GATED, "confirmation")
 NOT_COVERED: Final = "not covered"
 """Value of `Cell.epsilon` where epsilon does not bound what the view shows, as of noise that is added after it."""
+THE_GUESS: Final = "no more than a guess"
+"""In place of a verdict where no attack on a view can do better than the guess, and the estimate is the guess."""
 _FURTHER: Final = 10
 """How many times further from exact the null of a run must be for that run to count as a reconstruction. Estimates of
 rows of few possible values are nearly exact by chance, and do not count."""
@@ -71,7 +72,7 @@ rows of few possible values are nearly exact by chance, and do not count."""
 
 def owner(secret: str) -> str:
     """Name whose data a secret is: `client`, `federation` or `record` (one row); `confirmation` has no owner."""
-    if secret in (FEDERATION, "people") or secret in POOLED:
+    if secret in (FEDERATION, "people") or secret.startswith("pooled "):
         return FEDERATION
     if secret == "confirmation":
         return secret
@@ -108,6 +109,7 @@ class Attempt:
         part_leakage: the leakage of that column or row.
         derived: whether the attack sought another secret, from which this estimate was computed.
         open: what the messages cannot determine of the secret (`Reconstruction.open`); empty if nothing is known of it.
+        bound: why no attack on this view can do better than the guess, where that is known; the estimate is the guess.
         columns: by name of a column, its own leakage (`column_scores`); empty where columns are not scored.
         null_columns: the same of the null.
     """
@@ -135,6 +137,7 @@ class Attempt:
     part_leakage: float = -math.inf
     derived: bool = False
     open: str = ""
+    bound: str = ""
     columns: Mapping[str, float] = field(default_factory=dict)
     null_columns: Mapping[str, float] = field(default_factory=dict)
 
@@ -150,7 +153,7 @@ class Attempt:
         Always false for secrets of a single row, such as membership, for single people, who are not all of the data,
         and for a client's statistics: one right answer may be luck.
         """
-        whole = self.secret not in (*SUMMARIES, "people") and owner(self.secret) in (CLIENT, FEDERATION)
+        whole = self.secret not in (*PARTS, "people") and owner(self.secret) in (CLIENT, FEDERATION)
         if not whole or self.leakage < RECONSTRUCTED:
             return False
         return self.null_leakage < RECONSTRUCTED and 1 - self.null_leakage >= _FURTHER * (1 - self.leakage)
@@ -253,6 +256,7 @@ class Cell:
         derived: whether the attack sought another secret, from which this one follows.
         open: what the messages cannot determine of the secret, where the attack explains them and nothing was found;
             the rest of the secret may be known. Empty elsewhere.
+        bound: why no attack on this view can do better than the guess; empty where that is not known.
         without: name of the strongest attack on the secret, where it did not run in this view; empty if it ran.
         columns: names of the columns that were read (`column_scores`), the best known first.
     """
@@ -288,6 +292,7 @@ class Cell:
     reconstructed: bool = False
     derived: bool = False
     open: str = ""
+    bound: str = ""
     without: str = ""
     columns: tuple[str, ...] = ()
 
@@ -335,49 +340,23 @@ class Cell:
         )
 
     @property
+    def said(self) -> str:
+        """The verdict in a word; where the estimate is the guess by construction, that it is (`bound`)."""
+        return THE_GUESS if self.bound else self.verdict.word
+
+    @property
     def remarks(self) -> str:
         """Remarks on the verdict, in brackets: power, missing seeds, reconstructed clients; empty if there are none."""
-        remarks = []
-        if self.verdict.word == NOT_DETECTED:
-            # `detectable`: the smallest leak that would have shown in 8 of 10 such audits; NaN for one seed
-            power = f"it would have noticed a leak from {self.verdict.detectable:.2f} on, of the kind that it looks for"
-            remarks.append("one seed: no power" if math.isnan(self.verdict.detectable) else power)
-            if min(self.leakage.mean, self.null_leakage.high) >= PARTIAL_FROM:
-                remarks.append(f"guessing gives up to {self.null_leakage.high:.2f}")
-        if self.worse_than:
-            remarks.append(self.worse_than)
-        if self.open:
-            remarks.append(f"the rest may be known: the messages leave open {self.open}")
-        if self.without:
-            remarks.append(f"not tested by the strongest attack, {self.without}, which did not run")
-        scattered = not self.without or not self.verdict.detectable < 1
-        if self.verdict.word == INCONCLUSIVE and scattered and not self.explained < SIGHTED and self.leakage.seeds > 1:
-            far = reaches_far(self.leakage, self.null_leakage) and self.verdict.detectable < 1
-            scatter = "its results, or those of chance, scatter too much for any leak to be noticed"
-            remarks.append(
-                "its interval reaches far beyond chance, so that its silence says nothing" if far else scatter
-            )
-        if self.leakage.seeds < self.asked:
-            remarks.append(f"{self.leakage.seeds} of {self.asked} seeds")
-            if self.leakage.seeds == 1 and self.verdict.word == INCONCLUSIVE:
-                remarks[-1] += ", and one alone tells nothing"
-        if self.explained < 1:
-            remarks.append(f"explained {self.explained:.0%} of the runs, residual {self.residual:.1e}")
-        if self.reconstructed and self.leakage.mean < RECONSTRUCTED:
-            remarks.append(f"{self.given_away} was reconstructed: {self.highest:.2f}")
-        elif self.part:
-            remarks.append(f"{self.part} was read")
-        if self.columns and self.leakage.mean < EXPOSED_FROM:
-            remarks.append(f"read column by column: {first_few(self.columns)}")
-        return f" ({'; '.join(remarks)})" if remarks else ""
+        return remarks_on(self)
 
     def __str__(self) -> str:
         mean = f"{self.leakage.mean:5.2f} [{self.leakage.low:.2f}, {self.leakage.high:.2f}]"
-        return f"{self.view:14} {self.secret:14} {self.attack:24} {mean:20} {self.verdict.word}{self.remarks}"
+        return f"{self.view:14} {self.secret:14} {self.attack:24} {mean:20} {self.said}{self.remarks}"
 
     def to_json(self) -> dict[str, Any]:
         """Convert to the JSON values of a cell of `audit.json`."""
-        values = asdict(self) | {"verdict": self.verdict.word, "detectable": self.verdict.detectable}
+        seen = math.nan if self.bound else self.verdict.detectable  # an estimate that is the guess notices no leak
+        values = asdict(self) | {"verdict": self.verdict.word, "detectable": seen}
         return {key: finite_or_none(value) for key, value in values.items()}
 
 

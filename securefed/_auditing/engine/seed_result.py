@@ -272,12 +272,13 @@ class SeedResult:
                         rank=estimate.rank,
                         unknowns=estimate.unknowns,
                         condition=finite_or_nan(estimate.condition),
-                        explained=explains(estimate),
+                        explained=False if judged.failed else explains(estimate),  # what failed has not looked
                         null_explained=null_explained,
                         part=judged.part,
                         part_leakage=judged.part_leakage,
                         derived=index > 0,
                         open="; ".join(estimate.open),
+                        bound=str(estimate.diagnostics.get("bound", "")),
                         columns=self._named(judged.columns),
                         null_columns=self._named(columns),
                     )

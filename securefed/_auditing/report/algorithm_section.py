@@ -181,5 +181,5 @@ def _judged(cell: Cell | None) -> dict[str, Any]:
     if cell.verdict.word == INCONCLUSIVE:
         return {"text": f"inconclusive, residual {cell.residual:.1g}{covered}", "css": look.name, "share": None}
     chance = f": {text}" if (text := chance_text(cell)) else ""
-    text = f"{leak_text(cell.leakage.mean)} ({cell.verdict.word}{chance}{covered})"
+    text = f"{leak_text(cell.leakage.mean)} ({cell.said}{chance}{covered})"
     return {"text": text, "css": look.name, "share": round(100 * min(max(cell.leakage.mean, 0.0), 1.0))}

@@ -119,7 +119,7 @@ def render(report: AuditResult) -> str:
 
 def _detectable(cell: Cell) -> str:
     """Format the smallest leakage that would have been seen; empty if the search failed or there is one seed."""
-    return "" if search_failed(cell) else figure(cell.verdict.detectable, ".2f")
+    return "" if search_failed(cell) or cell.bound else figure(cell.verdict.detectable, ".2f")
 
 
 def _auc_shown(leak: float | None) -> str:

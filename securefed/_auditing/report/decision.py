@@ -19,7 +19,7 @@ from collections.abc import Sequence, Set
 from typing import Final
 
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult, rows_cut
-from securefed._auditing.engine.results import CLIENT, Cell
+from securefed._auditing.engine.results import CLIENT, FEDERATION, Cell
 from securefed._auditing.engine.statistics import ENOUGH, EXPOSED, FOUND, INCONCLUSIVE, PARTIAL
 from securefed._auditing.report.membership_sentence import told_rows
 from securefed._auditing.report.message_size import too_few_numbers
@@ -28,6 +28,7 @@ from securefed._auditing.report.outcomes import Outcome, outcomes
 from securefed._auditing.report.pooled_sentence import pooled
 from securefed._auditing.report.report_words import in_sentence, leak_text, listed, secret_title, short
 from securefed._auditing.report.selections import PLAIN, alone, strongest, worst
+from securefed._auditing.report.untested_rows import with_untested
 from securefed.attacks._active.chosen_broadcasts import active_attacks
 from securefed.attacks.views import ACTIVE_SERVER
 
@@ -62,19 +63,13 @@ def decision(report: AuditResult) -> str:
     said = _concluded(report)
     if cut := rows_cut(shared):
         said = f"With {cut}: {said[0].lower()}{said[1:]}"
-    told, parts = told_rows(report), [said, pooled(report), _untested(report)]
+    # A sentence on what was found names what was not tested: rows of one client, and of all together.
+    said = with_untested(report, said, CLIENT)
+    told, parts = told_rows(report), [said, with_untested(report, pooled(report), FEDERATION)]
     # rows that can be told are the worst finding where no other was made, and begin the conclusion
     first = report.membership and not any(cell.verdict.word in FOUND for cell in report.cells)
     parts.insert(0 if first else len(parts), told)
     return " ".join(part for part in (*parts, _lied(report), _few(shared["seeds"])) if part)
-
-
-def _untested(report: AuditResult) -> str:
-    """Say that no attack looked for a client's rows, where they are the secret of a training loop; else empty."""
-    names = [name for name in report.algorithms if report.settings[name]["secret"] == "samples"]
-    if not names_secrets(report) or not names or any(cell.secret == "samples" for cell in report.cells):
-        return ""
-    return "Whether a client's rows can be computed was not tested: no attack here reads them from this model and step."
 
 
 def _lied(report: AuditResult) -> str:

@@ -135,11 +135,11 @@ def _heat(cell: Cell) -> dict[str, Any]:
     elif cell.epsilon is not None and not extra:
         extra = f"ε {cell.epsilon}" if cell.epsilon == NOT_COVERED else f"ε = {cell.epsilon:g}"
     origin = "found in sums" if cell.note == ADDED else ""
-    extra = "; ".join(text for text in (runs_text(cell), origin, extra, cell.worse_than) if text)
+    extra = "; ".join(text for text in (runs_text(cell), origin, extra, cell.worse_than, cell.bound) if text)
     return {
         "mean": ATTACKS_FAILED if failed else leak_text(cell.leakage.mean),
         "interval": "" if failed else interval_text(cell.leakage.low, cell.leakage.high),
-        "verdict": cell.verdict.word,
+        "verdict": cell.said,
         "mark": look.mark,
         "extra": extra,
         "css": look.name,

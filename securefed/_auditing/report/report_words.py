@@ -94,6 +94,7 @@ SECRETS: Final = {
     "class means": ("class means", "the mean of each column over a client's rows of each class"),
     "statistics": ("batch statistics", "means and variances of a client's rows at the layers of batch normalisation"),
     "tokens": ("tokens", "which tokens occur in a client's rows"),
+    "categories": ("categories", "which categories occur in the columns of a client's rows"),
     "data": ("rows, Gram matrix, labels", "a client's rows, their Gram matrix, or how many of them have each label"),
     "personal": ("personal model", "a client's personal model"),
     "distances": ("distances", "the distances between a client's signals (its data up to a rotation)"),
@@ -191,7 +192,9 @@ def search_failed(cell: Cell) -> bool:
 
 
 def runs_text(cell: Cell) -> str:
-    """Say that the strongest attack did not test a cell, or on how few runs it rests; empty otherwise."""
+    """Say that the strongest attack did not test a cell, or none did, or on how few runs it rests; else empty."""
+    if cell.bound:
+        return "by argument, not by an attack"
     if cell.without and cell.verdict.word == INCONCLUSIVE:
         return "not tested by the strongest attack"
     return f"{cell.leakage.seeds} of {cell.asked} runs" if cell.leakage.seeds < cell.asked else ""

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult
-from securefed._auditing.engine.results import CLIENT, RECORD, SUMMARIES, Cell
+from securefed._auditing.engine.results import CLIENT, PARTS, RECORD, Cell
 from securefed._auditing.engine.statistics import EXPOSED, FOUND, INCONCLUSIVE, NOT_DETECTED, PARTIAL, SIGHTED, upper
 from securefed.attacks.views import CHANGING_SURVIVORS, SMALLEST_SUM
 
@@ -67,7 +67,7 @@ def strongest(cells: Iterable[Cell], *, by_owner: bool = False) -> dict[tuple[st
     Args:
         cells: the cells to select from.
         by_owner: count all secrets of one owner (a client, the federation) as one, as the report's first tables do;
-            exposed statistics of a client (`SUMMARIES`) then say that its data are exposed in part.
+            exposed statistics of a client (`PARTS`) then say that its data are exposed in part.
     """
     out: dict[tuple[str, str, str, str], Cell] = {}
     for one in cells:
@@ -80,7 +80,7 @@ def strongest(cells: Iterable[Cell], *, by_owner: bool = False) -> dict[tuple[st
 
 def _as_part(cell: Cell) -> Cell:
     """Return a cell as it counts for its owner: exposed statistics are a part of the data."""
-    whole = cell.secret not in SUMMARIES or cell.verdict.word != EXPOSED
+    whole = cell.secret not in PARTS or cell.verdict.word != EXPOSED
     return cell if whole else replace(cell, verdict=replace(cell.verdict, word=PARTIAL))
 
 
@@ -92,7 +92,7 @@ def weight(cell: Cell) -> tuple[int, float]:
     an attack that cannot tell never hides that another one failed.
     """
     if cell.verdict.word in FOUND:
-        return (3 if cell.secret in SUMMARIES else 4), cell.leakage.mean
+        return (3 if cell.secret in PARTS else 4), cell.leakage.mean
     if cell.verdict.word == INCONCLUSIVE:
         return 1, cell.leakage.mean
     return 0 if math.isnan(cell.explained) else 2, cell.leakage.mean

@@ -96,7 +96,7 @@ def _cut(report: AuditResult) -> str:
 
 def _power(best: Sequence[Cell]) -> str:
     """Say how small a leak would have been noticed where none was found; empty where nothing was quiet."""
-    quiet = [cell.verdict.detectable for cell in best if cell.verdict.word == NOT_DETECTED]
+    quiet = [cell.verdict.detectable for cell in best if cell.verdict.word == NOT_DETECTED and not cell.bound]
     if not quiet:
         return ""
     said = f"“No leak found” ({len(quiet)} of {len(best)} situations) is true of leaks that these attacks can see"

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from securefed._auditing.training.attacked_network import attacked_network
 from securefed._auditing.training.local_training import TorchTraining, TrainedRows
+from securefed._auditing.training.lookup_tables import LookupTable
 from securefed._auditing.training.observed_runs import ObservedChange
 from securefed._auditing.training.step_probe import StepFacts
 from securefed._auditing.training.token_inputs import TokenInputs
@@ -41,6 +42,7 @@ class AttackInputs:
         share: the share of the audit's `seconds` that the attacks on one view of one run get, less where more seconds
             would have the audit take slower steps; 0 where it is not known.
         asked: seconds of the audit that attacks asked for which had too little time (`ask_for`).
+        tables: tables that the model looks whole numbers of the rows up in.
     """
 
     training: TorchTraining
@@ -53,6 +55,7 @@ class AttackInputs:
     budget: TimeBudget
     share: float = 0.0
     asked: list[float] = field(default_factory=list)
+    tables: tuple[LookupTable, ...] = ()
 
     def ask_for(self, needed: float) -> str:
         """Note how many `seconds` of the audit would give an attack time; it is a guess, as steps vary in time.
@@ -126,6 +129,11 @@ class AttackInputs:
     def rng(self, stream: int) -> np.random.Generator:
         """Return the generator of one attack; each attack has a stream of its own."""
         return np.random.default_rng([self.seed, stream])
+
+    def targets(self, labels: Array) -> Tensor:
+        """Return labels (n,) as the targets (n, ...) that the loss takes."""
+        known = self.prior.y
+        return torch.as_tensor(np.asarray(labels)).to(known.dtype).reshape(-1, *known.shape[1:])
 
     def draw(self, rng: np.random.Generator, count: int) -> TrainedRows:
         """Draw rows of the prior, without replacement where there are enough."""

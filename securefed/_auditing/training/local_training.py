@@ -99,6 +99,12 @@ class TorchTraining:
         out.times = times
         return out
 
+    def with_model(self, model: nn.Module) -> TorchTraining:
+        """Return the same training of another module with the same parameters."""
+        out = copy(self)
+        out.model = model
+        return out
+
     def received(self, state: State) -> nn.Module:
         """Return a copy of the model with a state, which takes rows as `TrainedRows` holds them and returns scores.
 

@@ -4,7 +4,8 @@
 
 - Statistics: with momentum m, a layer of batch normalisation moves its running mean r by r <- (1 - m) r + m (batch
   mean), and its running variance by the same rule. The change of r after a known number of batches gives their average.
-- Labels in closed form: the gradient of a softmax's bias is (mean probability - share of the class).
+- Labels in closed form: the gradient of a softmax's bias is (mean probability - share of the class); other heads, such
+  as a single logit or a head without a bias, by `head_labels`.
 - Labels by regression: training on many rows of a class raises that class's output on known rows. How much is learned
   from clients that are simulated on known rows, with the caller's own step.
 
@@ -28,6 +29,7 @@ import torch
 
 from securefed._auditing.training.attack_inputs import AttackInputs
 from securefed._auditing.training.attacked_network import batch_norms
+from securefed._auditing.training.head_labels import label_counts
 from securefed._auditing.training.local_training import TrainedRows, counted_batches
 from securefed._auditing.training.training_secrets import labels_of, layer_statistics, standardised
 from securefed._tensors import Array
@@ -35,8 +37,6 @@ from securefed.attacks._base import Reconstruction
 from securefed.attacks._fitting.label_counts import round_to_total
 from securefed.attacks._generic.row_regression import KernelRidge
 from securefed.attacks._networks.batch_statistics import batch_statistics
-from securefed.attacks._networks.flat_network import LinearLayer
-from securefed.attacks._networks.last_layer_labels import plausible_label_counts
 from securefed.errors import TranscriptError
 
 _SIMULATED: Final = 320
@@ -92,6 +92,9 @@ def _corrected(inputs: AttackInputs, found: Array, pooled: list[Array], batches:
         found: (numbers,) statistics as read, means and variances of all layers as `read_statistics` returns them.
         pooled: by layer the means, then the variances, of the known rows.
         batches: number of batches that the layers saw.
+
+    Raises:
+        TranscriptError: c is 0 everywhere, so that only the statistics of known rows would be left.
     """
     module, known, rng = inputs.training.received(inputs.observed.state), labels_of(inputs.prior), inputs.rng(22)
     reads, truths = [], []
@@ -100,14 +103,18 @@ def _corrected(inputs: AttackInputs, found: Array, pooled: list[Array], batches:
         reads.append(standardised(_read_layers(inputs, inputs.simulate(rows, 22 + number), batches), pooled))
         truths.append(standardised(layer_statistics(module, inputs.training.modes, rows.x), pooled))
     shift = np.mean(np.subtract(reads, truths), axis=0)
-    out, start = [], 0
+    out, start, kept = [], 0, 0.0
     for part in pooled:
         place = slice(start, start + len(part))
         off = np.array(reads)[:, place] - shift[place] - 1.0
         true = np.array(truths)[:, place] - 1.0
         reliable = float(np.clip(np.sum(off * true) / max(float(np.sum(off * off)), 1e-300), 0.0, 1.0))
         out.append(1.0 + reliable * (found[place] - shift[place] - 1.0))
-        start = place.stop
+        start, kept = place.stop, max(kept, reliable)
+    if not kept:  # what is left is the guess
+        raise TranscriptError(
+            f"over {batches} batches the weights move so much that on simulated clients what is read is noise"
+        )
     return np.concatenate(out)
 
 
@@ -132,16 +139,12 @@ def read_labels(inputs: AttackInputs) -> list[Reconstruction]:
     """Count labels from the last layer's gradient; the estimate is (classes,) numbers of rows.
 
     Raises:
-        TranscriptError: the change is not one gradient, or no linear layer gives the logits of a cross entropy.
+        TranscriptError: the change is not one gradient, or no linear layer outputs the scores.
     """
     if not inputs.one_gradient:
         kind = inputs.facts.kind if inputs.facts else "not given, so that nothing is known of its scale"
         raise TranscriptError(f"counting needs one gradient step, and the step is {kind}")
-    layer = _logit_layer(inputs)
-    assert layer.bias is not None
-    observed, parameters = inputs.network.split(inputs.gradient()), inputs.network.split(inputs.point)
-    parts = (observed[layer.weight], observed[layer.bias], parameters[layer.weight], parameters[layer.bias])
-    counts = next(iter(plausible_label_counts(inputs.count, *(part.detach().double().numpy() for part in parts))))
+    counts = next(label_counts(inputs, inputs.gradient()))
     return [Reconstruction("labels", np.asarray(counts, np.float64))]
 
 
@@ -190,14 +193,16 @@ def _output_shift(inputs: AttackInputs, known: Array) -> Callable[[Mapping[str, 
     """Make the function from a change to how the outputs for each class move by it, on rows whose labels are `known`.
 
     Returns:
-        change -> (2 classes,) for each class how its mean output moves over all rows, then over that class's rows.
+        change -> (2 classes,) for each class how its mean output moves over all rows, then over that class's rows. Of
+        a single output (3,) how it moves over all rows, and over those of each class.
 
     Raises:
         TranscriptError: the outputs are no score for each class.
     """
     rows, labels = inputs.prior.x[:_ASKED], known[:_ASKED]
     received = _outputs(inputs, {}, rows)
-    if received.shape != (len(rows), inputs.classes):
+    single = received.size == len(rows) and inputs.classes == 2  # one score, of class 1 against class 0
+    if not single and received.shape != (len(rows), inputs.classes):
         raise TranscriptError(
             f"outputs of shape {received.shape[1:]} are no score for each of {inputs.classes} classes"
         )
@@ -205,7 +210,9 @@ def _output_shift(inputs: AttackInputs, known: Array) -> Callable[[Mapping[str, 
     weights = members / np.maximum(members.sum(axis=1, keepdims=True), 1.0)  # (classes, rows) of each class's mean
 
     def shift(change: Mapping[str, Array]) -> Array:
-        moved = _outputs(inputs, change, rows) - received
+        moved = (_outputs(inputs, change, rows) - received).reshape(len(rows), -1)
+        if single:
+            return np.concatenate([moved.mean(axis=0), (weights @ moved)[:, 0]])
         return np.concatenate([moved.mean(axis=0), np.diagonal(weights @ moved)])
 
     return shift
@@ -215,15 +222,6 @@ def _outputs(inputs: AttackInputs, change: Mapping[str, Array], rows: torch.Tens
     """Return the outputs of the received model after a change, in evaluation mode."""
     with torch.no_grad():
         return np.asarray(inputs.training.received(inputs.state_after(change)).eval()(rows).double().numpy())
-
-
-def _logit_layer(inputs: AttackInputs) -> LinearLayer:
-    if inputs.classes < 2:
-        raise TranscriptError("targets are no classes")
-    layer = inputs.network.plain.logit_layer(inputs.point, int(np.prod(inputs.row_shape)), inputs.classes)
-    if layer is None or layer.bias is None:
-        raise TranscriptError("no trained linear layer with a bias gives the logits of a cross entropy")
-    return layer
 
 
 def _with_drawn_classes(inputs: AttackInputs, known: Array, rng: np.random.Generator) -> TrainedRows:

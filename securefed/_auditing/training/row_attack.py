@@ -30,13 +30,14 @@ import torch
 
 from securefed._auditing.training.attack_inputs import AttackInputs
 from securefed._auditing.training.attacked_network import follows_by_degrees
+from securefed._auditing.training.head_labels import label_counts
 from securefed._auditing.training.local_training import TrainedRows, as_vector
+from securefed._auditing.training.mixed_rows import mixed_rows
 from securefed._tensors import Array
 from securefed.attacks._generic import clock
 from securefed.attacks._networks.client_simulations import LocalSteps, OneGradient, mean_gradient
 from securefed.attacks._networks.first_layer import FirstLayerEvidence
 from securefed.attacks._networks.gradient_matching import InversionProblem, RowPrior
-from securefed.attacks._networks.module_inversion import count_labels
 from securefed.attacks._networks.staged_inversion import InversionEffort, RecoveredRows, StagedInversion
 from securefed.attacks._repeatability import SMALL
 from securefed.attacks.scores import match
@@ -64,6 +65,10 @@ _OF_RELU: Final = "smoothed"
 """
 _FIT: Final = 1e-3
 """The same for a stand-in of the step, on rows that are known."""
+_NOT_MIXED: Final = (
+    "no linear layer that takes the looked-up vectors, or numbers beside them, shows one of the {rows} rows by itself"
+)
+"""Reason why rows of numbers and categories were not read."""
 _FEWEST: Final = 200
 """Evaluations below which a search is left out: it would end before it could find anything."""
 
@@ -78,6 +83,7 @@ class ReadRows:
         residual: relative difference of the message that they would send; NaN where it was not computed.
         explained: whether the attacker may trust the rows: their residual is small, and a second search, where one was
             needed, ended at the same rows. The closed form of a single row is exact, and checked where labels allow it.
+            `None` where only some of the rows were found, which no simulated message can check.
         evaluations: the largest number of evaluations of a start of the search, all widths together; 0 where a closed
             form gave the rows.
     """
@@ -85,7 +91,7 @@ class ReadRows:
     rows: Array
     stage: str
     residual: float
-    explained: bool
+    explained: bool | None
     evaluations: int = 0
 
 
@@ -134,10 +140,15 @@ def recover_rows(inputs: AttackInputs, seconds: float, *, evaluations: int | Non
         TranscriptError: no attack applies; the message says why.
     """
     layout = inputs.training.layout
-    if layout is not None and layout.whole_numbers:
-        raise TranscriptError(f"a search cannot vary whole numbers by degrees: {', '.join(layout.whole_numbers)}")
     if inputs.facts is None and inputs.count > 1:
         raise TranscriptError("there is no local step that could check rows, or tell that the change is one gradient")
+    if inputs.text is None and (mixed := _mixed(inputs)) is not None:
+        return mixed
+    whole = layout.whole_numbers if layout is not None else ()
+    if whole or (inputs.text is None and any(table.columns for table in inputs.tables)):
+        named = ", ".join(whole or dict.fromkeys(table.called for table in inputs.tables))
+        beside = f", and {_NOT_MIXED.format(rows=inputs.count)}" if inputs.tables else ""
+        raise TranscriptError(f"a search cannot vary whole numbers by degrees: {named}{beside}")
     steps = None if inputs.one_gradient else stand_in(inputs)
     simulation = OneGradient() if inputs.one_gradient or steps is None else steps
     message = inputs.gradient() if inputs.one_gradient else inputs.message
@@ -173,6 +184,24 @@ def recover_rows(inputs: AttackInputs, seconds: float, *, evaluations: int | Non
     return _search(inputs, inversion, message, gradient, first, seconds, evaluations)
 
 
+def _mixed(inputs: AttackInputs) -> ReadRows | None:
+    """Return rows of numbers and categories, checked by the caller's own step where all of them were found.
+
+    `None` where rows hold no categories, or no layer shows any row by itself.
+    """
+    if not any(table.columns for table in inputs.tables):
+        return None
+    found = mixed_rows(inputs, inputs.gradient(), inputs.rng(36))
+    if found is None:
+        return None
+    if len(found.rows) < inputs.count:
+        return ReadRows(found.rows, found.stage, float("nan"), None)
+    if inputs.facts is None or found.labels is None:
+        return ReadRows(found.rows, found.stage, float("nan"), inputs.count == 1)
+    residual = _simulated_residual(inputs, found.rows, found.labels)
+    return ReadRows(found.rows, found.stage, residual, residual <= max(_EXPLAINED, 3.0 * inputs.facts.draw_spread))
+
+
 def _closed_form(inputs: AttackInputs, first: FirstLayerEvidence | None) -> ReadRows | None:
     """Return the rows that the first layer gives, checked by the caller's own step; `None` where it gives none.
 
@@ -183,7 +212,7 @@ def _closed_form(inputs: AttackInputs, first: FirstLayerEvidence | None) -> Read
         return None
     rows, targets = first.rows, None
     if inputs.classes >= 2 and first.layer.bias is not None:
-        labelled = first.labelled(inputs.classes)
+        labelled = first.labelled(inputs.classes, inputs.targets(np.arange(inputs.classes)))
         assert labelled is not None
         rows, targets = labelled
     if inputs.facts is None:
@@ -201,7 +230,7 @@ def _simulated_residual(inputs: AttackInputs, rows: Array, labels: Array) -> flo
     real = torch.as_tensor(rows)
     shaped = (real if kind.is_floating_point else real.round()).to(kind).reshape(-1, *inputs.row_shape)
     names = inputs.training.parameters
-    sent = as_vector(inputs.simulate(TrainedRows(shaped, torch.as_tensor(labels)), 33), names)
+    sent = as_vector(inputs.simulate(TrainedRows(shaped, inputs.targets(labels)), 33), names)
     seen = as_vector(inputs.observed.change, names)
     return float(np.linalg.norm(sent - seen) / np.linalg.norm(seen))
 
@@ -229,13 +258,12 @@ def _search(
     Raises:
         TranscriptError: targets are no classes, or time or memory do not suffice.
     """
-    features, classes = inversion.features, inputs.classes
-    if classes < 2:
+    if inputs.classes < 2:
         raise TranscriptError("a search needs labels, which are counted in the last layer; targets are no classes")
     try:
         inversion.require_memory(inputs.count)
-        counted = count_labels(inputs.network.plain, inputs.point, gradient, inputs.count, features, classes)
-        guesses = [torch.as_tensor(labels) for labels in islice(counted, inversion.effort.counts)]
+        counted = islice(label_counts(inputs, gradient), inversion.effort.counts)
+        guesses = [inputs.targets(np.repeat(np.arange(len(counts)), counts)) for counts in counted]
         hypotheses = [InversionProblem(inputs.point, message, labels) for labels in guesses]
         if evaluations is None:
             evaluations = _affordable(inputs, inversion, hypotheses[0], seconds / 2)  # a second search may follow

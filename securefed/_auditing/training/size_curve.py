@@ -15,6 +15,7 @@ from typing import Any, Final
 from securefed._auditing.report.report_words import listed
 from securefed._auditing.training.attack_inputs import AttackInputs
 from securefed._auditing.training.local_training import TorchTraining, TrainedRows
+from securefed._auditing.training.lookup_tables import NONE_HELD, HeldCategories
 from securefed._auditing.training.observed_runs import ObservedChange
 from securefed._auditing.training.row_attack import recover_rows
 from securefed._auditing.training.step_probe import probe_step
@@ -86,6 +87,7 @@ def measure_sizes(
     classes: int,
     text: TokenInputs | None,
     seconds: float,
+    held: HeldCategories = NONE_HELD,
 ) -> SizeCurve:
     """Attack clients that hold the first 1, 2, 4, ... rows of real ones, the step run once and several times.
 
@@ -97,6 +99,7 @@ def measure_sizes(
         text: the tokens in the rows, whose sequences span checks recover; `None` where rows are no tokens.
         seconds: time for all of it. Steps that run once come first, and smaller sizes before larger ones.
             `SizeCurve.reasons` names the sizes for which no time was left.
+        held: the lookup tables of the model.
     """
     curve, budget, most = SizeCurve(), TimeBudget.of(seconds), min(len(rows) for rows in clients)
     runs = min(RUNS, len(clients))
@@ -117,12 +120,14 @@ def measure_sizes(
                 change = repeated.change(state, small[target], _STEP_SEED + target)
                 # the client's number serves as the number of the run, too
                 observed = ObservedChange(views.SERVER_VIEW, target, target, (target,), (1.0,), state, change, None)
-                inputs = AttackInputs(repeated, observed, (size,), known, classes, text, facts, TimeBudget.of(limit))
+                inputs = AttackInputs(
+                    repeated, observed, (size,), known, classes, text, facts, TimeBudget.of(limit), tables=held.tables
+                )
                 found = recover_sequences(inputs).tokens if text else recover_rows(inputs, limit).rows
             except SecureFedError as refusal:
                 curve.reasons[times, size] = str(refusal)
                 break
-            secrets = TrainingSecrets(small, target, target, (), text)  # batch statistics, (), are not scored
+            secrets = TrainingSecrets(small, target, target, (), text, held)  # batch statistics, (), are not scored
             curve.shares.setdefault((times, size), []).append(secrets.recovered_share(found))
     return curve
 

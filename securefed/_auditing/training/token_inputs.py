@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from securefed._auditing.training.local_training import TorchTraining, TrainedRows
+from securefed._auditing.training.lookup_tables import share_of_rows
 from securefed._tensors import Array
 from securefed.attacks._text.span_sites import SpanSites
 from securefed.attacks._text.token_occurrence import movement_tolerance
@@ -68,6 +69,11 @@ class TokenInputs:
         followed = used.flip(1).cumsum(1).flip(1) > 1  # a later position is in use
         used = used & (followed | ~blind)
         return torch.where(used, tokens.long(), -1)
+
+    def shares(self, x: Tensor) -> Array:
+        """Return (vocabulary,) the share of packed rows in which each token occurs and leaves a trace."""
+        # -1, which stands for no token, becomes the place 0
+        return share_of_rows(self.traced(x).numpy() + 1, self.vocabulary + 1)[1:]
 
     def builder(self, known: Tensor) -> Callable[[Tensor], Tensor]:
         """Make the function from tokens (n, length), -1 behind a sequence's end, to packed rows that hold them.

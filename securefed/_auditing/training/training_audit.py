@@ -78,7 +78,8 @@ def audit_training(
             model's state dict. Each pair of a round and a client is then a run, in place of simulated ones.
         population: rows like the clients' that none of them has, a pair (x, y). The attacker knows them. Without them
             the other clients' rows stand in, and membership in sums is left out.
-        classes: number of classes; by default the number of the model's outputs, 0 where targets are no classes.
+        classes: number of classes; by default the number of the model's outputs, 2 of a single output whose targets
+            are 0 and 1, and 0 where targets are no classes.
         seeds: number of runs, whose targets take turns among the clients; verdicts to rely on need 10.
         view: "server" (one client's change in the clear), "sum only" (what secure aggregation leaves).
         seconds: target for all attacks together, checked between parts of the work: an audit ends some time later,

@@ -10,13 +10,19 @@ are scored as in the audit of a user's own algorithm (`client_secrets`). The oth
                  or a population that the user gives. The guess is that of all clients' rows together.
     tokens       which tokens occur in the client's rows and leave a trace (`TokenInputs`); the guess is the share of
                  the clients that have the token
+    categories   which rows of a lookup table, such as the categories of a column, the client's rows look up; the guess
+                 is the share of the clients that do
+
+Tokens and categories are secrets of all clients together too: which of them occur at any client. The guess is then
+their chance to occur among as many rows of the population, or the number of them that occur, where there is none.
+Rows of numbers and categories are scored as vectors (`RowEncoding`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Literal
 
@@ -29,6 +35,8 @@ from securefed._auditing.engine.seed_result import Judgement, judge_estimate
 from securefed._auditing.own.client_secrets import NEGLIGIBLE, SecretData
 from securefed._auditing.training.attacked_network import batch_norms
 from securefed._auditing.training.local_training import TrainedRows
+from securefed._auditing.training.lookup_tables import NONE_HELD, HeldCategories
+from securefed._auditing.training.row_encoding import RowEncoding
 from securefed._auditing.training.token_inputs import TokenInputs
 from securefed._public import Public
 from securefed._tensors import Array
@@ -51,6 +59,8 @@ class TrainingSecrets:
         statistics: for each client (numbers,) its standardised statistics, and those of all rows last; empty arrays
             without layers of batch normalisation.
         text: the tokens in the rows; `None` where rows are no tokens.
+        held: which rows of the model's lookup tables the clients' rows look up.
+        population: rows that no client has; `None` where there are none.
     """
 
     clients: Sequence[TrainedRows]
@@ -58,14 +68,23 @@ class TrainingSecrets:
     seed: int
     statistics: Sequence[Array]
     text: TokenInputs | None
+    held: HeldCategories = NONE_HELD
+    population: TrainedRows | None = None
+
+    @cached_property
+    def encoding(self) -> RowEncoding | None:
+        """The encoding of rows of numbers and categories; `None` for other rows."""
+        if self.text is not None:
+            return None
+        return RowEncoding.of(self.held.tables, np.concatenate([rows.flat for rows in self.clients]))
 
     @cached_property
     def data(self) -> SecretData:
         """Rows and counts of labels."""
-        flat = [
-            rows.flat if self.text is None else self.text.traced(rows.x).numpy().astype(np.float64)
-            for rows in self.clients
-        ]
+        if self.text is not None:
+            flat = [self.text.traced(rows.x).numpy().astype(np.float64) for rows in self.clients]
+        else:
+            flat = [rows.flat if self.encoding is None else self.encoding.encode(rows.flat) for rows in self.clients]
         sets = [Dataset(x, labels_of(rows)) for x, rows in zip(flat, self.clients, strict=True)]
         return SecretData(sets, Public.of(sets), self.target, self.seed)
 
@@ -74,38 +93,81 @@ class TrainingSecrets:
         """(rows, features), the secret rows."""
         return self.data.rows
 
-    def tokens(self, rows: TrainedRows) -> Array:
-        """(vocabulary,) 1 for every token that occurs in rows of text and leaves a trace."""
-        assert self.text is not None
-        out, tokens = np.zeros(self.text.vocabulary), self.text.traced(rows.x).numpy()
-        out[np.unique(tokens[tokens >= 0])] = 1.0
-        return out
-
     def judge(self, estimate: Reconstruction) -> list[Judgement]:
         """Score an estimate beside the guess.
 
         Args:
-            estimate: an estimate of rows, labels, statistics or tokens; `estimate.secret` says which. All but rows need
-                a target.
+            estimate: an estimate of rows, labels, statistics, tokens or categories; `estimate.secret` says which.
+                Labels and statistics need a target.
 
         Returns:
             One score, in a list, as `SeedResult.record` takes it.
         """
         if estimate.secret == "samples" and self.text:
             return [self._exact_rows(estimate.value)]
-        if estimate.secret not in ("statistics", "tokens", "labels"):
+        if estimate.secret == "samples" and self.encoding is not None:
+            return [self._mixed_rows(estimate, self.encoding)]
+        if estimate.secret in ("tokens", "categories"):
+            truth, guess = self._occurrences(estimate.diagnostics.get("table"))
+            return [self._judged(self.data.named(estimate.secret), estimate.value, truth, guess)]
+        if estimate.secret not in ("statistics", "labels"):
             return self.data.judge(estimate)
         assert self.target is not None
-        secret: Secret = "labels"
         if estimate.secret == "labels":
-            truth, guess = self.label_counts(len(estimate.value))
-        elif estimate.secret == "statistics":
-            secret, truth, guess = "statistics", self.statistics[self.target], self.statistics[-1]
-        else:
-            secret, truth = "tokens", self.tokens(self.clients[self.target])
-            guess = np.mean([self.tokens(rows) for rows in self.clients], axis=0)
-        baseline = relative_error(guess, truth)
-        return [judge_estimate(secret, estimate.value, truth, guess, baseline)]
+            return [self._judged("labels", estimate.value, *self.label_counts(len(estimate.value)))]
+        return [self._judged("statistics", estimate.value, self.statistics[self.target], self.statistics[-1])]
+
+    def _judged(self, secret: Secret, value: Array, truth: Array, guess: Array) -> Judgement:
+        return judge_estimate(secret, value, truth, guess, relative_error(guess, truth))
+
+    def _mixed_rows(self, estimate: Reconstruction, encoding: RowEncoding) -> Judgement:
+        """Score rows of numbers and categories; rows that were not found count as guessed."""
+        value = encoding.encode(estimate.value) if np.isfinite(estimate.value).all() else estimate.value
+        missing = max(len(self.truth) - len(value), 0)
+        guessed = np.repeat(self.data.prior.mean(axis=0)[None], missing, axis=0)
+        if np.isfinite(value).all():
+            value = np.concatenate([value, guessed])
+        [judged] = self.data.judge(replace(estimate, value=value))
+        own = list(self.clients) if self.target is None else [self.clients[self.target]]
+        return replace(
+            judged,
+            truth=np.concatenate([rows.flat for rows in own]),
+            estimate=encoding.decode(judged.estimate),
+            part=encoding.named(judged.part),
+        )
+
+    def _occurrences(self, table: str | None) -> tuple[Array, Array]:
+        """Return which tokens, or which rows of a table, occur, and the guess.
+
+        Args:
+            table: name of the table; `None` for the tokens of text.
+
+        Returns:
+            Truth and guess, (size,) each, of the target or of all clients together.
+        """
+        each = [share > 0 for share in self._shares(table)]
+        if self.target is not None:
+            return each[self.target].astype(np.float64), np.mean(each, axis=0)
+        pooled = np.any(each, axis=0).astype(np.float64)
+        known = self._known_share(table)
+        if known is None:
+            return pooled, np.full(len(pooled), pooled.mean())
+        return pooled, 1.0 - (1.0 - known) ** sum(len(rows) for rows in self.clients)
+
+    def _shares(self, table: str | None) -> list[Array]:
+        """Return for each client (size,) the share of its rows in which each token, or row of a table, occurs."""
+        if table is not None:
+            return [shares[table] for shares in self.held.clients]
+        assert self.text is not None
+        return [self.text.shares(rows.x) for rows in self.clients]
+
+    def _known_share(self, table: str | None) -> Array | None:
+        if self.population is None:
+            return None
+        if table is not None:
+            return None if self.held.population is None else self.held.population[table]
+        assert self.text is not None
+        return self.text.shares(self.population.x)
 
     def label_counts(self, classes: int) -> tuple[Array, Array]:
         """Return (classes,) the target's counts of each label, and all clients' counts scaled to its number of rows.
@@ -134,33 +196,44 @@ class TrainingSecrets:
             return 0.0
         if self.text:
             return 1.0 - self._exact_rows(found).error
+        if self.encoding is not None:
+            found = self.encoding.encode(found)
         off = np.linalg.norm(match(found, self.truth) - self.truth, axis=1)
         return float(np.mean(off <= RECOVERED * np.linalg.norm(self.truth - self.data.prior.mean(axis=0), axis=1)))
 
-    def has(self, secret: Literal["labels", "statistics", "tokens"]) -> bool:
-        """Return whether the target has such a secret; all clients together have none of the three.
+    def has(self, secret: Literal["labels", "statistics", "tokens", "categories"], table: str | None = None) -> bool:
+        """Return whether there is such a secret; all clients together have no label counts and no statistics.
 
-        Labels that are classes and tokens are no secret where the guess already has no error. Statistics exist wherever
-        the network has layers of batch normalisation.
+        Labels that are classes, tokens and categories are no secret where the guess already has no error. Statistics
+        exist wherever the network has layers of batch normalisation.
+
+        Args:
+            secret: its name.
+            table: name of the lookup table whose categories are meant.
         """
         if secret == "labels":
             return self.data.has_label_counts  # false without a target
-        if self.target is None:
-            return False
         if secret == "statistics":
-            return bool(len(self.statistics) and len(self.statistics[-1]))
-        if not self.text:
+            return self.target is not None and bool(len(self.statistics) and len(self.statistics[-1]))
+        if secret == "tokens" and not self.text:
             return False
-        [judged] = self.judge(
-            Reconstruction("tokens", np.zeros(self.text.vocabulary))
-        )  # of any estimate, for the baseline
-        return judged.baseline > NEGLIGIBLE
+        truth, guess = self._occurrences(table)
+        return bool(truth.any()) and relative_error(guess, truth) > NEGLIGIBLE
 
 
 def labels_of(rows: TrainedRows) -> Array | None:
-    """Return targets that are one class a row, else `None`."""
-    whole = not rows.y.is_floating_point() and rows.y.ndim == 1 and bool((rows.y >= 0).all())
-    return np.asarray(rows.y.numpy().astype(np.int64)) if whole else None
+    """Return targets that are one class a row, else `None`.
+
+    Real numbers are two classes where all of them are 0 or 1, as the target of a single logit is; (rows, 1) of them
+    are one a row too.
+    """
+    y = rows.y
+    if y.is_floating_point():
+        single = y.ndim == 1 or tuple(y.shape[1:]) == (1,)
+        whole = single and bool(((y == 0) | (y == 1)).all())
+    else:
+        whole = y.ndim == 1 and bool((y >= 0).all())
+    return np.asarray(y.reshape(-1).double().numpy().astype(np.int64)) if whole else None
 
 
 def layer_statistics(module: nn.Module, modes: Mapping[str, bool], rows: Tensor) -> list[Array]:

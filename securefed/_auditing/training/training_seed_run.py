@@ -9,7 +9,8 @@ secure aggregation leaves it. There two are made: one for the target's secrets, 
                         inputs that they cause at a layer lie in the span of the layer's gradient
     labels              how many rows each class has, from the last layer or by regression on simulated clients
     batch statistics    means and variances at layers of batch normalisation
-    tokens              which tokens occur
+    tokens              which tokens occur, at the client or at any of all together
+    categories          which rows of each lookup table occur: the categories of a column, at the client or at any
     membership          which of some candidate records are among the target's rows
 
 The null, which measures chance, is the same attack on the change of another client, or on the sum with another client's
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any, Final
 
 import numpy as np
@@ -42,19 +44,26 @@ from securefed._auditing.training.membership_scores import (
 )
 from securefed._auditing.training.reading_attacks import learn_labels, read_labels, read_statistics
 from securefed._auditing.training.row_attack import ReadRows, recover_rows
+from securefed._auditing.training.table_attacks import TableReader
 from securefed._auditing.training.text_attacks import read_tokens, text_rows
 from securefed._auditing.training.training_secrets import TrainingSecrets, labels_of
 from securefed._tensors import Array
 from securefed.attacks._base import Reconstruction
-from securefed.errors import SecureFedError
+from securefed.errors import SecureFedError, TranscriptError
 
 # Names of the attacks in the report.
 STATISTICS, LABELS, REGRESSION = "training/batch statistics", "training/last layer", "training/label regression"
 TOKENS, SPANS = "text/tokens", "text/spans"
+TABLES: Final = "tables"
+"""Begins the name of an attack on a lookup table, whose own name follows."""
 ROWS: Final = "training/rows"
 DROP, ALIGNMENT, SHADOW = "membership/loss drop", "membership/gradient alignment", "membership/shadow"
 Attack = Callable[[AttackInputs], list[Reconstruction]]
 """From the observed change and the public facts to estimates; raises `SecureFedError` where it does not apply."""
+_ONLY_POOLED_LABELS: Final = (
+    "the most that a sum tells of labels are the counts of all its clients together, which are the guess: of one "
+    "client they tell nothing more"
+)
 _SEARCH_SHARE: Final = 0.5
 """Share of the time that a run has left, for the search for rows and that of its null together: the search gets half of
 it, a quarter of the time left, and the null as many evaluations, which take about as long. The rest is for membership,
@@ -92,12 +101,13 @@ class TrainingSeedRun:
         """Run every attack; what does not apply is noted with its reason."""
         if self.secrets.target is not None:
             self._read()
+        self._occurrences()
         self._rows()
         if self.secrets.target is not None:
             self._membership()
 
     def _read(self) -> None:
-        """Read batch statistics, counts of labels and tokens, as far as they are secrets here (`tells`).
+        """Read batch statistics and counts of labels, as far as they are secrets here (`TrainingSecrets.has`).
 
         Called with a target only: names of attacks then need no "pooled" before them (`SecretData.named`).
         """
@@ -105,9 +115,10 @@ class TrainingSeedRun:
         if secrets.has("statistics"):
             self._try(STATISTICS, read_statistics)
         if secrets.has("labels") and len(self.inputs.rows) > 1:
-            # The most that a sum tells of labels are the counts of all its clients together. The attacker is given
-            # them, which makes the estimate the guess: of one client they tell nothing more.
-            self._try(LABELS, lambda inputs: [Reconstruction("labels", secrets.label_counts(inputs.classes)[1])])
+            # The attacker is given the counts of all clients together, which makes the estimate the guess.
+            counts = secrets.label_counts(self.inputs.classes)[1]
+            pooled = Reconstruction("labels", counts, diagnostics={"bound": _ONLY_POOLED_LABELS})
+            self._try(LABELS, lambda _: [pooled])
         elif secrets.has("labels"):
             self._try(LABELS, read_labels)
             try:
@@ -121,8 +132,14 @@ class TrainingSeedRun:
                 self.place, LABELS, "rows have several labels each, and counts are of one label a row"
             )
 
-        if secrets.has("tokens"):
+    def _occurrences(self) -> None:
+        """Read which tokens, and which rows of every lookup table, occur: at the target, or at any client."""
+        if self.secrets.has("tokens"):
             self._try(TOKENS, read_tokens)
+        reader = TableReader(self.inputs, self.secrets.held.tables)
+        for table in reader.tables:
+            if self.secrets.has("categories", table.name):
+                self._try(f"{TABLES}/{table.called}", partial(reader.occurring, table))
 
     def _try(self, name: str, attack: Attack) -> list[Judgement]:
         """Run an attack and its null; return the scores, of which there are none where the attack does not apply."""
@@ -145,6 +162,12 @@ class TrainingSeedRun:
         # with one client's change exchanged, a sum would still tell of the others' rows, which are secrets here too
         if self.population is None or self.inputs.facts is None:
             return None
+        return self._of_population
+
+    @cached_property
+    def _of_population(self) -> Mapping[str, Array]:
+        """The change of clients that are simulated on rows that none of them has."""
+        assert self.population is not None
         others = replace(self.inputs, prior=self.population)
         return others.simulate(others.draw(others.rng(5), others.count), 5)
 
@@ -193,6 +216,9 @@ class TrainingSeedRun:
                 scored = score()
             except (SecureFedError, np.linalg.LinAlgError) as refusal:
                 self._leave_out(name, refusal)
+                continue
+            if not np.ptp(scored):  # the attack looked at nothing that a record changes
+                self._leave_out(name, TranscriptError("it gives all records the same score, members and others"))
                 continue
             inside, outside = np.split(scored, [len(records.inside)])
             # `rng(n)` is the stream of random draws number n, used here alone (see `row_attack`); so is 6 in `_records`

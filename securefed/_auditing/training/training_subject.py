@@ -20,6 +20,7 @@ from securefed._auditing.engine.seed_result import Place, SeedResult
 from securefed._auditing.own.own_seed_run import DEFENSES
 from securefed._auditing.training.attack_inputs import AttackInputs
 from securefed._auditing.training.local_training import TorchTraining, TrainedRows
+from securefed._auditing.training.lookup_tables import HeldCategories, categories, find_tables
 from securefed._auditing.training.observed_runs import ObservedChange, ObservedRuns
 from securefed._auditing.training.size_curve import SizeCurve, measure_sizes
 from securefed._auditing.training.step_probe import StepFacts, probe_step
@@ -38,6 +39,8 @@ _SUMS_SHARE: Final = 0.25
 rest is for the attacks on a single client's change. One view alone has all of the time."""
 _STEPS_A_RUN: Final = 150
 """Runs of the step that one audited run needs about, for membership and label counts by simulation."""
+_TEXTS: Final = 64
+"""Texts that are read to find tables beside the tokens' own; a pass of them through the model may take long."""
 _FEWEST: Final = 4
 """Rows a client below which a slow step is not cut further."""
 
@@ -86,6 +89,20 @@ class TrainingSubject:
         """The tokens in the rows; `None` where rows are no tokens."""
         return token_inputs(self.training, TrainedRows.joined(list(self.clients)))
 
+    @cached_property
+    def held(self) -> HeldCategories:
+        """The lookup tables that the rows' whole numbers index, apart from the tokens' own; and what they look up.
+
+        Beside tokens only tables count that a column of the rows indexes, and not those of positions.
+        """
+        rows, text = TrainedRows.joined(list(self.clients)), self.text
+        found = find_tables(self.training, rows if text is None else rows.part(slice(0, _TEXTS)))
+        if text is not None:
+            found = tuple(table for table in found if table.name != text.table and table.columns)
+        clients = tuple(categories(self.training, found, rows.x) for rows in self.clients)
+        population = None if self.population is None else categories(self.training, found, self.population.x)
+        return HeldCategories(found, clients, population)
+
     def describe(self) -> Mapping[str, Any]:
         """Say what ran: the model, the step as it was measured, and the rows."""
         sizes = sorted({len(rows) for rows in self.clients})
@@ -100,7 +117,7 @@ class TrainingSubject:
             "data": "the caller's rows",
             "rounds": 1,
             "secret": "samples",
-            "also attacked": "counts of labels, batch statistics, tokens, membership, pooled data",
+            "also attacked": "counts of labels, batch statistics, tokens, categories, membership, pooled data",
             "clip": "none",
             "utility": "utility",  # head of a column that stays empty: the model's utility is not measured
         }
@@ -145,7 +162,7 @@ class TrainingSubject:
         It comes before the runs, which get the time that it leaves.
         """
         began, limit = clock().now(), self.seconds * _CURVE_SHARE
-        curve = measure_sizes(self.training, self.clients, self._prior, self.classes, self.text, limit)
+        curve = measure_sizes(self.training, self.clients, self._prior, self.classes, self.text, limit, self.held)
         self._left -= clock().now() - began
         return curve
 
@@ -162,11 +179,22 @@ class TrainingSubject:
         of_runs = 1 if self.training.step is None else 1 - _CURVE_SHARE  # of all seconds; the curve may take the rest
         share = of_runs * self._share(view) / (self.runs.count * self.slower)
         inputs = AttackInputs(
-            self.training, observed, sizes, prior, self.classes, self.text, facts, budget, share, self.asked
+            self.training,
+            observed,
+            sizes,
+            prior,
+            self.classes,
+            self.text,
+            facts,
+            budget,
+            share,
+            self.asked,
+            self.held.tables,
         )
         # `None`: the rows of all clients together, which a sum may show where it does not show one client's
         for target in (observed.target, None) if view == views.SUM_ONLY else (observed.target,):
-            secrets = TrainingSecrets(self.clients, target, seed, self._statistics_of(seed, observed), self.text)
+            statistics = self._statistics_of(seed, observed)
+            secrets = TrainingSecrets(self.clients, target, seed, statistics, self.text, self.held, self.population)
             TrainingSeedRun(self.name, inputs, secrets, self.population, result, self._image).attack()
 
     def _probe(self, observed: ObservedChange, prior: TrainedRows) -> StepFacts:
