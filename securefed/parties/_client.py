@@ -38,6 +38,7 @@ from securefed.parties._precision import lost_entirely
 from securefed.parties._result import SumResult
 from securefed.parties._terms import METRIC, UPDATE, WEIGHT, SumTerms, check_terms
 from securefed.parties._update import is_local, model_digest, read_update
+from securefed.parties._wrapped_names import without_wrapper
 
 Update = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 """Arrays or tensors by name, or a function that computes them when they are due."""
@@ -300,6 +301,7 @@ class SumClient:
     def _structure(self, update: Mapping[str, Any]) -> dict[str, Array]:
         """Read an update; raise `DataError` where names, shapes or types are not those of the terms."""
         arrays = read_update(update, self.terms.shapes, "the update")
+        update = without_wrapper(update, arrays)
         for tensor in self.terms.tensors:
             if tensor.integer and arrays[tensor.name].dtype.kind == "f":
                 _LOG.warning(

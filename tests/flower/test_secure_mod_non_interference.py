@@ -46,7 +46,7 @@ from securefed.flower._sum_messages import (
     reply_data,
 )
 from securefed.parties import SumClient, SumTerms
-from securefed.parties._client import _BaseCheckingNode
+from securefed.parties._base_check import BaseCheckingNode
 from securefed.parties._envelope import unwrap, wrap
 from securefed.parties._external import BASE, ExternalSum, base_array
 from securefed.parties._update import model_digest, read_update
@@ -280,7 +280,7 @@ def test_nor_where_its_state_lies_sealed_in_a_folder_under_a_ledger(name: str, m
     assert play(name, MANY // 2, victim, monkeypatch)["upload"] > 0
 
 
-class RefusesByName(_BaseCheckingNode):
+class RefusesByName(BaseCheckingNode):
     """A client that says by name what is wrong with its update."""
 
     def _without(self, state: Any, error: Exception) -> Any:
@@ -310,9 +310,9 @@ class PassesMetrics(mod._Turn):
 class ForgetsExits(mod._Turn):
     """A mod that an app's `sys.exit` ends, as it was."""
 
-    def _update(self, terms: SumTerms, metrics: list[str], digest: bytes) -> Mapping[str, Any]:
+    def _update(self, terms: SumTerms, digest: bytes) -> Mapping[str, Any]:
         try:
-            return super()._update(terms, metrics, digest)
+            return super()._update(terms, digest)
         except SystemExit as error:
             raise Ended from error
 
@@ -327,7 +327,7 @@ def test_the_battery_finds(what: str, monkeypatch: Any) -> None:
     if what == "announced errors":
         victim = type("Announces", (ModNode,), {"policy": {"announce_errors": True}})
     elif what == "refused by name":
-        monkeypatch.setattr("securefed.parties._client._BaseCheckingNode", RefusesByName)
+        monkeypatch.setattr("securefed.parties._client.BaseCheckingNode", RefusesByName)
     else:
         changed = {"called first": CallsFirst, "metrics beside": PassesMetrics, "ended by the app": ForgetsExits}
         monkeypatch.setattr(mod, "_Turn", changed[what])
