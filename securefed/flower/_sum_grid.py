@@ -231,7 +231,7 @@ class SumGrid(Grid):
         """Raise `PlanError` where a phase has too few SuperNodes: before the first one, for each that is to come."""
         wanted, clients = {phase: sampled}, 0 if self._roster is None else self._roster.clients
         if self._roster is None:
-            wanted = {sampling.phase: sampling.nodes(connected) for sampling in self.samplings} | wanted
+            wanted |= {other.phase: other.nodes(connected) for other in self.samplings if other.phase != phase}
 
         def made(name: str, number: int) -> SumTerms:  # arrays do not change the number that a sum needs
             example = base if name == phase else base_of({}, self.metrics[name], bytes(32))
