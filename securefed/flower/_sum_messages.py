@@ -18,7 +18,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
@@ -80,7 +80,7 @@ class SumRequest:
             original: the strategy's own records, where the request is for an upload.
         """
         content = RecordDict({} if original is None else dict(original))
-        facts = {_VERSION: PROTOCOL_VERSION, _PARTY: self.party}
+        facts: dict[str, Any] = {_VERSION: PROTOCOL_VERSION, _PARTY: self.party}
         texts = {_WEIGHTED_BY: self.weighted_by, _RUN_CONFIG: self.run_config, _CONTENT_DIGEST: self.digest}
         facts |= {name: text for name, text in texts.items() if text}  # Flower's `message_size_mod` takes no empty text
         content[_FACTS] = ConfigRecord(facts)
