@@ -146,8 +146,8 @@ def check_arrays(given: Mapping[str, tuple[int, ...]], terms: SumTerms) -> None:
     local = [pattern.removeprefix(ARRAY) for pattern in terms.local]
     if more := sorted(name for name in given if name not in wanted and not is_local(name, local)):
         raise WrongStructure(
-            "the reply's ArrayRecord holds arrays that the terms neither sum nor keep local; leave them out, or name "
-            "them in SecureStrategy's `local`", f" ({more[:6]})",
+            "the reply's ArrayRecord holds arrays that the terms neither sum nor keep local; leave them out, or let "
+            "SecureStrategy keep them local", f" ({more[:6]})",
         )  # fmt: skip
 
 
