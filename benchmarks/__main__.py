@@ -18,6 +18,7 @@ NAMES = (
     "scaling",
     "upload_path",
     "parties",
+    "reply_time",
     "flower_run",
     "masked_all_reduce",
     "flower_strategy",

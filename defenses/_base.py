@@ -29,6 +29,7 @@ from securefed.defenses._plan import (
     Plan,
     TensorPlan,
     Unit,
+    checked_plan,
     has_indicator,
     indicator_of,
     plan_digest,
@@ -37,6 +38,7 @@ from securefed.defenses._plan import (
     without_indicator,
     without_indicator_tensor,
 )
+from securefed.defenses._survivor_blocks import SumsSoFar
 from securefed.defenses._transform import AdaptiveTransform, Transform, link_text
 from securefed.errors import ConfigError, ContradictionError, DataError, PlanError
 
@@ -74,7 +76,7 @@ class Session:
             contributions by a random matrix that all sides derive from them.
         context: fingerprint of all that clients receive before they upload (kind, broadcast, the last exchange whose
             sum counted each of them). The server knows it from the start, a client from the request for its upload on.
-        previous: at the server, the survivors of the last opened sum, if any; masking opens no sum too close to them.
+        so_far: at the server, which clients the run's sums tell apart; masking opens no sum that clients would refuse.
 
     Raises:
         ConfigError: the cohort is empty, not ascending, or holds a negative id.
@@ -85,7 +87,7 @@ class Session:
     cohort: tuple[ClientId, ...]
     plan: Plan
     context: bytes = b""
-    previous: tuple[ClientId, ...] = ()
+    so_far: SumsSoFar = SumsSoFar()
 
     def __post_init__(self) -> None:
         """Check the cohort, and write the exchange into the plan."""
@@ -288,10 +290,10 @@ class Defense:
         numbers = self.start(layout) if learned is None else learned
         plan = Plan(self.name, clients, tensors, wanted_rings={s.name: s.ring for s in layout}, learned=numbers)
         for transform in self.transforms:
-            plan = _checked(transform, transform.plan(plan))
+            plan = checked_plan(transform, transform.plan(plan))
         if self.aggregation.hides and not plan.noised:
             plan = with_indicator(plan)
-        plan = _checked(self.aggregation, self.aggregation.plan(plan))
+        plan = checked_plan(self.aggregation, self.aggregation.plan(plan))
         if plan.privacy is not None and plan.privacy.noise_survivors > plan.threshold:
             raise PlanError(
                 f"the clients' noise is sized for {plan.privacy.noise_survivors} survivors, and {self.aggregation} "
@@ -311,7 +313,15 @@ class Defense:
             RangeRefused: without noise, an entry beyond its planned bound.
         """
         looked_for = plan.noised or any(link.refuses_non_finite for link in self.transforms[:1])
-        plan.own.check(contribution, finite=not looked_for)
+        try:
+            plan.own.check(contribution, finite=not looked_for)
+        except DataError:  # the server must not see it in the time of the reply
+            self._encode({spec.name: np.zeros(spec.shape) for spec in plan.own}, plan)
+            raise
+        return self._encode(contribution, plan)
+
+    def _encode(self, contribution: Tensors, plan: Plan) -> Tensors:
+        """Pass a contribution that was checked through all transforms."""
         inner = without_indicator(plan)
         planned, shapes = {tensor.name: tensor.shape for tensor in inner.tensors}, _shapes(contribution)
         for transform in self.transforms:
@@ -320,9 +330,8 @@ class Defense:
             last = transform is self.transforms[-1]
             if not before.items() <= shapes.items() <= planned.items() or (last and shapes != planned):
                 raise PlanError(
-                    f"{transform}: `encode` returned tensors of shapes {shapes}, the plan says {planned}; return the "
-                    "planned names and shapes, or let its `plan` state what it adds (in `Plan.tensors`, "
-                    "`Plan.wanted_rings` and `Plan.added`)"
+                    f"{transform}: `encode` returned shapes {shapes}, the plan says {planned}; return those, or let "
+                    "its `plan` state what it adds (`Plan.tensors`, `Plan.wanted_rings` and `Plan.added`)"
                 )
         if (indicator := indicator_of(plan)) is not None:
             dtype = np.int64 if self.aggregation.exact else np.float64
@@ -370,16 +379,6 @@ defenses: Registry[Defense] = Registry("defense", built_in="securefed._catalogue
 
 def _shapes(tensors: Tensors) -> dict[str, tuple[int, ...]]:
     return {name: np.shape(value) for name, value in tensors.items()}
-
-
-def _checked(link: Transform | Aggregation, plan: object) -> Plan:
-    """Return what a link's `plan` returned; `PlanError` where a third party's link returned no plan."""
-    if not isinstance(plan, Plan):
-        raise PlanError(
-            f"{link}: `plan` returned {type(plan).__name__}; it must return a Plan, for instance the given one, "
-            "`return plan`, or `return dataclasses.replace(plan, ...)`"
-        )
-    return plan
 
 
 def check_request(request: Message, session: Session, client: ClientId, stage: str, expected: str) -> None:

@@ -9,6 +9,7 @@ server as the method's name says.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from securefed._messages import Aggregate, ClientId, Message, PartyId
@@ -46,7 +47,7 @@ class SupportsPipelining(Protocol):
 class SupportsMemory(Protocol):
     """An aggregation whose clients must remember something from one exchange to the next, even if their process ends.
 
-    For example, over which clients they helped to open a sum, or the first public key of a run.
+    For example, the first public key of a run. (Over whom a client's data were summed, its ledger remembers.)
     """
 
     def client_memory(self, state: Any) -> Array:
@@ -54,6 +55,37 @@ class SupportsMemory(Protocol):
 
     def client_remind(self, state: Any, memory: Array) -> Any:
         """Return the state of a new exchange, with the memory that the client kept put into it."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """A sum that a client is asked to help open.
+
+    Attributes:
+        survivors: ids of the clients in the sum, ascending.
+        source: digest of what this client's contribution was computed from (`UploadContext.source`).
+        members: public identities of the survivors, in their order; empty without identities.
+    """
+
+    survivors: tuple[ClientId, ...]
+    source: bytes
+    members: tuple[bytes, ...]
+
+
+@runtime_checkable
+class SupportsReleases(Protocol):
+    """An aggregation in which a client is told who is in the sum, and consents, before it is opened."""
+
+    def client_releases(self, before: Any, after: Any) -> Release | None:
+        """Return the sum that a step consents to; `None` where the step consents to none.
+
+        Args:
+            before: the client's state before the step.
+            after: its state after it. A caller that objects drops this state and the reply.
+        """
+
+    def server_names(self, state: Any) -> tuple[ClientId, ...]:
+        """Return the clients that the server asks to open a sum over, once it asks so; empty before."""
 
 
 @runtime_checkable

@@ -125,34 +125,44 @@ class Quantise(Transform):
             DataError: an entry is not finite.
             RangeRefused: an entry lies beyond its bound, and all are finite.
         """
-        try:
-            return {t.name: self._round(np.asarray(contribution[t.name], np.float64), t) for t in plan.tensors}
-        except RangeRefused:
-            for name, value in contribution.items():
-                if not np.isfinite(value).all():
-                    raise DataError(f"contribution: {name!r} holds NaN or infinity") from None
-            raise
+        rounded: dict[str, Array] = {}
+        largest: dict[str, float] = {}  # NaN or infinite where an entry is
+        for tensor in plan.tensors:
+            value = np.asarray(contribution[tensor.name], np.float64)
+            rounded[tensor.name], largest[tensor.name] = self._round(value, tensor)
+        # Refused after all entries were rounded: an earlier end would show in the time that a reply takes.
+        for name, most in largest.items():
+            if not math.isfinite(most):
+                raise DataError(f"contribution: {name!r} holds NaN or infinity")
+        for tensor in plan.tensors:
+            bound, most = tensor.bound, largest[tensor.name]
+            if bound is not None and most > bound:
+                raise RangeRefused(f"{tensor.name!r} reaches {most:.3g}, beyond the planned bound {bound:.3g}")
+        return rounded
 
     @staticmethod
-    def _round(value: Array, tensor: TensorPlan) -> Array:
+    def _round(value: Array, tensor: TensorPlan) -> tuple[Array, float]:
         """Round to integers, a part at a time: temporary arrays of full size cost more than the arithmetic.
 
-        Raises:
-            RangeRefused: an entry lies beyond the bound, or is not finite.
+        Returns:
+            The integers, and the largest absolute entry; NaN where one is. Integers of entries beyond the bound are of
+            no use.
         """
         bound, per_step = tensor.bound, 1.0 / tensor.step
         assert bound is not None
         flat, out = value.reshape(-1), np.empty(value.size, np.int64)
-        units = np.empty(min(value.size, _PART))
+        units, largest = np.empty(min(value.size, _PART)), 0.0
         for start in range(0, value.size, _PART):
             part = flat[start : start + _PART]
             scaled = units[: part.size]
-            if not -bound <= part.min() <= part.max() <= bound:  # false where an entry is NaN
-                largest = float(np.abs(value).max())
-                raise RangeRefused(f"{tensor.name!r} reaches {largest:.3g}, beyond the planned bound {bound:.3g}")
-            np.multiply(part, per_step, out=scaled)  # exact, as the quotient is: a step is a power of two
+            low, high = float(part.min()), float(part.max())
+            largest = math.nan if math.isnan(low) else max(largest, -low, high)  # once NaN, it stays so
+            if -bound <= low <= high <= bound:  # false where an entry is NaN
+                np.multiply(part, per_step, out=scaled)  # exact, as the quotient is: a step is a power of two
+            else:
+                scaled.fill(0.0)
             out[start : start + _PART] = np.rint(scaled, out=scaled)
-        return out.reshape(value.shape)
+        return out.reshape(value.shape), largest
 
     def decode(self, total: Tensors, plan: Plan, count: int) -> dict[str, Array]:
         """Multiply the summed integers by their steps, which gives the sum as float64."""

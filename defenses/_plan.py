@@ -23,6 +23,7 @@ from typing import Final, Literal
 import numpy as np
 
 from securefed._tensors import Layout, Ring, Tensors, TensorSpec
+from securefed.errors import PlanError
 
 Unit = Literal["client", "record"]
 """Whose data differential privacy protects: all of one client's, or one record."""
@@ -76,8 +77,7 @@ class MaskingPlan:
     Attributes:
         degree: number of neighbours that a client masks with and shares its secrets among, 0 for all other clients.
         shares: number of shares that reconstruct a client's secret.
-        survivor_change: smallest number of clients by which the survivors of two consecutive sums may differ, unless
-            they are the same; 1 for no such rule.
+        survivor_change: fewest clients that all sums of a client's data together may tell apart; 1 for no such rule.
     """
 
     degree: int = 0
@@ -295,3 +295,13 @@ def without_indicator(plan: Plan) -> Plan:
 def has_indicator(plan: Plan) -> bool:
     """Tell whether a client that is out of range uploads uniform residues under this plan, instead of refusing."""
     return INDICATOR in plan.added
+
+
+def checked_plan(link: object, plan: object) -> Plan:
+    """Return what a link's `plan` returned; `PlanError` where a third party's link returned no plan."""
+    if not isinstance(plan, Plan):
+        raise PlanError(
+            f"{link}: `plan` returned {type(plan).__name__}; it must return a Plan, for instance the given one, "
+            "`return plan`, or `return dataclasses.replace(plan, ...)`"
+        )
+    return plan

@@ -273,25 +273,23 @@ class TooFewSurvivors(ProtocolError):
 
 
 class SurvivorsTooClose(TooFewSurvivors):
-    """The survivors differ from those of the last sum by fewer clients than the plan allows; the round is void.
+    """With the sums before, this one would tell too few clients apart; the round is void.
 
-    A survivor is a client whose upload arrived; here they reach the threshold. The plan (`survivor_change`) allows the
-    same survivors as before, or a difference of at least so many clients: the difference of two other sums would show
-    the contributions of few clients.
+    A survivor is a client whose upload arrived; here they reach the threshold. Sums over sets of survivors are added
+    and subtracted; the plan (`survivor_change`) says how many clients' contributions such a combination holds at least.
 
-    What to do: leave out `surplus` survivors, as the federation does by itself, or wait for the lost clients.
+    What to do: wait for the lost clients, or leave out those that lay in the same sums as they, as the federation does
+    by itself.
 
     Attributes:
         survivors: the clients that uploaded.
-        surplus: number of survivors to leave out, of those that were in the last sum too: each makes the two sets
-            differ by one client more.
     """
 
-    def __init__(self, survivors: tuple[int, ...], change: int, least: int) -> None:
-        self.survivors, self.surplus = survivors, least - change
+    def __init__(self, survivors: tuple[int, ...], apart: int, least: int) -> None:
+        self.survivors = survivors
         super().__init__(
-            f"the survivors differ from those of the last sum by {change} clients; the plan allows 0, or at least "
-            f"{least}"
+            f"with the sums before, a sum over these survivors would tell {apart} clients apart; the terms allow no "
+            f"groups of fewer than {least}"
         )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import gc
 import os
+import sys
 from collections.abc import Iterator
 from functools import cache
 
@@ -37,6 +38,14 @@ def pytest_collection_finish() -> None:
     """Collect garbage from here on, but not among the tests and modules."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def _own_warnings():
+    """What a client logs a moment later appears in its own test."""
+    yield
+    if (late_log := sys.modules.get("securefed._runtime.late_log")) is not None:
+        late_log.flush()
 
 
 @pytest.fixture(autouse=True)

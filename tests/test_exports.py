@@ -48,8 +48,8 @@ _NAMES = {
         records secure_aggregation sensitivity skellam sum_once threshold_paillier
     """,
     "securefed.datasets": """
-        Dataset DetectionSplit LoadedDataset linear_rules load low_rank partitioned related_graphs
-        smooth_signals spectral
+        Dataset DetectionSplit LoadedDataset Table linear_rules load low_rank partitioned read_table
+        related_graphs smooth_signals spectral
     """,
     "securefed.recording": """
         FlowerRecording Recording

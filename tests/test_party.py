@@ -315,12 +315,11 @@ def small() -> str:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("a.csv", b"w,w\n1,2\n", "a different name"),
-        ("a.csv", b"w,b\n1\n", "line 2 has 1 fields"),
-        ("a.csv", b"w\n1,5\n", "line 2 has 2 fields"),
+        ("a.csv", b"w,w\n1,2\n", "2 columns named 'w'"),
+        ("a.csv", b"w,b\n1\n", "line 2 has 1 cell "),
+        ("a.csv", b"w\n1,5\n", "line 2 has 2 cells"),
         ("a.csv", b"w\n\xff\n", "UTF-8"),
-        ("a.csv", b"w;b\n1;2\n", "column 'w;b' holds '1;2' in line 2"),
-        ("a.csv", b"age,sex\n61,0\n48,f\n", "column 'sex' holds 'f' in line 3"),
+        ("a.csv", b"age,sex\n61,0\n48,f\n", "'sex' ('f'; 1 of 2 rows); an update is numbers"),
         ("a.npz", b"PK", "no .npz file"),
         ("a.npz", b"", "no .npz file"),
         ("a.safetensors", b"12345678", "no .safetensors file"),

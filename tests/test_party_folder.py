@@ -6,15 +6,17 @@ import json
 import os
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from securefed._commands.cli import app
 from securefed._commands.party_files import npz_bytes, read_arrays
 from securefed.errors import DataError
 from securefed.parties import SumResult, SumServer, SumTerms
 from securefed.parties._envelope import sign
-from tests.test_party import agree, check, contribute, here, identities, server
+from tests.test_party import RUNNER, agree, check, contribute, here, identities, server
 
 __all__ = ["here"]  # a fixture
 
@@ -97,12 +99,12 @@ def test_a_request_of_the_server_under_another_name_is_not_taken(here: Path) -> 
     assert f"is answered: {request.stem}.reply" in said
 
 
-def complete() -> None:
+def complete(*options: Any) -> None:
     for _ in range(8):
-        if "complete" in server():
+        if "complete" in server(*options):
             return
         for client in range(3):
-            contribute(client)
+            contribute(client, *options)
     raise AssertionError("the round is not complete")
 
 
@@ -123,8 +125,10 @@ def test_a_verified_result_is_checked_when_it_is_there(here: Path) -> None:
     """A server that lies about the only sum of a run meets the check of each client."""
     Path("terms.json").unlink()
     agree("--no-base", "--defense-set", "verify=true", *identities())
-    complete()
-    assert "Checked: it follows from the sum of the contributions of clients [0, 1, 2]" in contribute(1)
+    sealed = ("--seal-key-file", "seal.key")
+    RUNNER.invoke(app, ["key", "seal.key"])
+    complete(*sealed)
+    assert "Checked: it follows from the sum of the contributions of clients [0, 1, 2]" in contribute(1, *sealed)
     terms = SumTerms.from_bytes(Path("terms.json").read_bytes())
     told = json.loads(Path("exchange/round-1-result.json").read_text())
     mean = {name: value + 1 for name, value in read_arrays(Path("exchange/round-1-mean.npz")).items()}
@@ -133,7 +137,7 @@ def test_a_verified_result_is_checked_when_it_is_there(here: Path) -> None:
     Path("exchange/round-1-mean.npz").write_bytes(npz_bytes(mean))
     signature = sign(Path("server.key").read_bytes(), terms.digest, text, npz_bytes(mean), announced)
     Path("exchange/round-1-result.signature").write_bytes(signature)
-    assert "does not follow from the announced sum" in contribute(1, code=2)
+    assert "does not follow from the announced sum" in contribute(1, *sealed, code=2)
 
 
 def test_a_result_that_unpacks_to_more_than_the_terms_hold_is_refused_packed(here: Path) -> None:

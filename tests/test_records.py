@@ -29,7 +29,7 @@ from securefed.algorithms._optimization import FedAvg
 from securefed.algorithms._private.dp_fedavg import PrivateFedAvg, _quiet, named_like
 from securefed.datasets._base import Dataset
 from securefed.defenses._secure_aggregation import secure_aggregation
-from securefed.errors import BudgetSpent, ConfigError, RoundVoid
+from securefed.errors import BudgetSpent, ConfigError, RangeRefused, RoundVoid
 from securefed.problems._torch_module import TorchModule
 
 
@@ -182,7 +182,7 @@ def test_what_was_computed_counts_though_its_message_was_refused() -> None:
     problem = TorchModule(module=network, precision="float64", gradient_bound=1e-12)
     algorithm = private(problem=problem, noise_multiplier=1e-12)
     federation = Federation(algorithm, data(), chain(secure_aggregation()), options=RunOptions(max_void=3))
-    with pytest.raises(RoundVoid, match="a client sat out"):
+    with pytest.raises(RangeRefused, match="beyond the planned bound"):
         federation.run(1)
     for node in federation.nodes.values():
         assert node.state.committed.spent == ((1e-12, 0.25, 3 * 4),)

@@ -25,7 +25,6 @@ from securefed.attacks._generic import RegressRows
 from securefed.datasets import load, partition, partitioned
 from securefed.defenses import clip, gaussian
 from securefed.defenses._fixed_point import Quantise
-from securefed.defenses._secure_aggregation.graph import shares_of
 from securefed.errors import SecureFedError
 from securefed.parties import SummedTensor, SumTerms
 from securefed.problems import LogisticRegression, SoftmaxRegression
@@ -247,12 +246,6 @@ TABLE: dict[str, Followed] = {
         "give a ring",
         lambda _: Quantise(only=("w",)),
         lambda *_: Quantise(ring=32, only=("w",)),
-    ),
-    "a share of clients": Followed(
-        "defenses/_secure_aggregation/graph.py",
-        "is a share of the clients",
-        lambda _: shares_of(10, 0.1, 1.0),
-        lambda *_: shares_of(10, 0.1, 0.99),
     ),
     "fewer than the fewest": Followed(
         "attacks/_generic/row_regression.py",

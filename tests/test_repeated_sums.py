@@ -15,6 +15,7 @@ from securefed._messages import Message
 from securefed._public import Public
 from securefed._runtime.federation import Federation
 from securefed._runtime.run_options import RunOptions
+from securefed._runtime.sum_guard import SumGuard
 from securefed._tensors import Layout
 from securefed._transports.in_process import InProcessTransport, LossyTransport
 from securefed.algorithms._pca.ssi import SSI
@@ -22,7 +23,8 @@ from securefed.algorithms._personalized.ditto import Ditto
 from securefed.datasets._base import Dataset
 from securefed.defenses._chain import chain
 from securefed.defenses._differential_privacy import clip, gaussian
-from securefed.defenses._secure_aggregation import Identities, consistency, secure_aggregation
+from securefed.defenses._secure_aggregation import Identities, secure_aggregation
+from securefed.defenses._survivor_blocks import SumsSoFar
 from securefed.errors import RoundVoid
 
 RNG = np.random.default_rng(5)
@@ -73,7 +75,7 @@ def test_a_doubled_range_does_not_make_a_repeated_contribution_a_new_one(monkeyp
         return federation
 
     repeat("entered a sum over other survivors")
-    monkeypatch.setattr(consistency, "check_unreleased", lambda *_: None)  # positive control: without the rule
+    monkeypatch.setattr(SumGuard, "release", lambda *_: None)  # positive control: without the rule
     whole, rest = repeat(None).transcript.records
     own = DATA[0].x.T @ DATA[0].x @ whole.broadcast["basis"]
     np.testing.assert_allclose(whole.total["product"] - rest.total["product"], own, atol=1e-9)
@@ -144,26 +146,24 @@ def test_survivors_change_by_none_or_by_several(identities: Identities | None, p
     assert 1 in [len(a ^ b) for a, b in itertools.pairwise(sets)]
 
 
-def test_a_server_that_does_not_keep_to_the_change_of_survivors_is_refused_by_the_clients() -> None:
-    with pytest.raises(Exception, match="differ from those of the last sum by 1 clients"):
-        consistency.check_change((0, 1, 2, 3), (0, 1, 2), 2)
-    for fine in ((0, 1, 2, 3), (0, 1), (2, 3, 4, 5)):
-        consistency.check_change((0, 1, 2, 3), fine, 2)
-    consistency.check_change((), (0, 1), 9)
-    released = np.arange(128, dtype=np.uint8).reshape(2, 64)
-    again, previous = consistency.from_memory(consistency.memory_of(released, (3, 5, 8)))
-    assert np.array_equal(again, released) and previous == (3, 5, 8)
+@pytest.mark.parametrize("identities", [None, Identities.generate(len(DATA))], ids=["curious", "active"])
+def test_a_server_that_does_not_keep_to_the_change_of_survivors_is_refused_by_the_clients(
+    identities: Identities | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own check is taken out, and then the clients' rule, as the control."""
+    defense = chain(secure_aggregation(4, identities=identities, survivor_change=2))
+    monkeypatch.setattr(SumsSoFar, "smallest_with", lambda self, _: self.least)
 
+    def run() -> list[int]:
+        options = RunOptions(max_void=2)
+        lossy = without(1, lambda m: m.round > 0)
+        history = Federation(METHOD, DATA, defense, transport=lossy, options=options).run(2).history
+        return [len(entry.survivors) for entry in history]
 
-def test_absences_in_rotation_keep_to_the_change_of_survivors_and_solve_for_one_client() -> None:
-    """The rule does not stop this server: each set differs by two clients, and together they single one out."""
-    sets = [(0, 1, 2, 3, 4), (2, 3, 4), (0, 1, 2, 3, 4), (0, 3, 4), (0, 1, 2, 3, 4), (1, 3, 4)]
-    for previous, alive in itertools.pairwise(sets):
-        consistency.check_change(previous, alive, 2)
-    members = np.array([[client in alive for client in range(5)] for alive in sets], float)
-    alone = np.eye(5)[0]
-    weights = np.linalg.lstsq(members.T, alone, rcond=None)[0]
-    np.testing.assert_allclose(members.T @ weights, alone, atol=1e-12)
+    with pytest.raises(RoundVoid, match=r"0 of 5 clients replied.*entered a sum over other survivors"):
+        run()
+    monkeypatch.setattr(SumGuard, "release", lambda *_: None)
+    assert run() == [6, 5]
 
 
 def test_a_broadcast_repeated_after_its_round_was_counted_is_answered_by_a_method_that_remembers() -> None:

@@ -52,5 +52,5 @@ def test_a_checkpoint_is_refused_by_name_with_what_to_do(tmp_path: Path) -> None
 
 def test_a_clients_state_is_refused_by_name_with_what_to_do() -> None:
     federation = Federation(LoSAC(problem=SoftmaxRegression()), LABELLED, chain(secure_aggregation()), seed=0)
-    with pytest.raises(StorageError, match=r"has version 2, and this release reads version 3; finish the run with"):
+    with pytest.raises(StorageError, match=r"has version 2, and this release reads version 4; finish the run with"):
         thaw(federation.nodes[0], (SAVED / "client.state").read_bytes())

@@ -15,6 +15,7 @@ from securefed.errors import ConfigError, DataError, RoundVoid
 from securefed.parties import SumClient, SumServer
 from securefed.statistics import ContingencyTable, Count, Covariance, Histogram, LinearRegression, Mean, Variance
 from securefed.statistics._base import Sums
+from securefed.statistics._suppression import small_cells
 from tests.parties.helpers import play
 
 RNG = np.random.default_rng(0)
@@ -175,7 +176,7 @@ def test_one_row_beyond_the_bound_does_not_show_through_noise_for_single_rows() 
 
 def test_separate_parties_and_rows_beyond_the_bound_that_nobody_learns_of() -> None:
     statistic = Mean(features=4, bound=8.0, rows=100)
-    terms = statistic.terms(clients=3, defense=secure_aggregation())
+    terms = statistic.terms(clients=3, defense=secure_aggregation(), least_rows=1)
     clients = {i: SumClient(terms, i) for i in range(3)}
     good = {i: {"update": lambda i=i: statistic.summand(PARTIES[i])} for i in range(3)}
     found = statistic.estimate(play(SumServer(terms), clients, good))
@@ -245,7 +246,7 @@ def test_a_server_gets_one_sum_of_a_party_s_rows_and_not_a_second_one_to_subtrac
     statistic = Mean(features=4, bound=8.0, rows=100)
     parties = [*PARTIES, PARTIES[0] + 1]
     for rounds, answered in ((1, False), (2, True)):  # the second is the control
-        terms = statistic.terms(clients=4, defense=secure_aggregation(), rounds=rounds)
+        terms = statistic.terms(clients=4, defense=secure_aggregation(), rounds=rounds, least_rows=1)
         clients = {i: SumClient(terms, i) for i in range(4)}
         mine = {i: {"update": statistic.summand(x)} for i, x in enumerate(parties)}
         server = SumServer(terms)
@@ -278,3 +279,31 @@ def test_the_error_bounds_what_any_errors_of_the_sums_do(name: str) -> None:
             total = {key: np.asarray(value + error[key] * sign[key]) for key, value in sums.items()}
             value, bound, _ = statistic._value(Sums(total, error, noised=False))
             assert (np.abs(value - expected) <= bound + 1e-12 * (1 + np.abs(expected))).all()
+
+
+def test_a_cell_of_one_person_is_left_out_and_no_total_of_a_line_tells_it() -> None:
+    """The control: with `least_cell=1` it is released as 1."""
+    rows = [np.repeat([[0, 0], [0, 1], [1, 0], [1, 1], [1, 2]], (1, 9, 12, 8, 7), axis=0).astype(float)]
+    whole = ContingencyTable((2, 3), rows=100, least_cell=1).simulate(rows)
+    np.testing.assert_array_equal(whole.value, [[1, 9, 0], [12, 8, 7]])
+    found = ContingencyTable((2, 3), rows=100).simulate(rows)
+    hidden = found.detail["suppressed"]
+    np.testing.assert_array_equal(np.isnan(found.value), hidden)
+    np.testing.assert_array_equal(found.value[~hidden], whole.value[~hidden])
+    assert hidden[0, 0]
+    for _ in range(200):
+        table = RNG.poisson(6.0, (3, 4)).astype(float)
+        hidden = small_cells(table, 5, (0, 1))
+        assert hidden[(table > 0) & (table < 5)].all()
+        for axis in (0, 1):
+            lines = np.moveaxis(hidden, axis, -1).reshape(-1, table.shape[axis])
+            counts = np.moveaxis(table, axis, -1).reshape(-1, table.shape[axis])
+            for line, count in zip(lines, counts, strict=True):
+                assert not line.any() or line.all() or (line.sum() >= 2 and count[line].sum() >= 5)
+    bins = Histogram((0.0, 1.0, 2.0, 3.0), rows=100).simulate([np.array([[0.5]] * 3 + [[1.5]] * 9 + [[2.5]] * 20)])
+    np.testing.assert_array_equal(bins.detail["suppressed"], [[True, True, False]])
+
+
+def test_under_noise_no_cell_is_left_out() -> None:
+    found = Histogram((0.0, 1.0), rows=9, outliers="omit").simulate([np.full((1, 1), 0.5)] * 3, RECORD_NOISE)
+    assert np.isfinite(found.value).all()

@@ -79,6 +79,30 @@ def verifying(identities: Identities | None) -> tuple[str, ...]:
     )
 
 
+def subtracting(identities: Identities | None, least_block: int) -> tuple[str, ...]:
+    """Return the assumptions about sums that are subtracted from each other.
+
+    Args:
+        identities: the clients' identities; `None` where they have none.
+        least_block: fewest clients that the sums of a client's data may tell apart (`survivor_change`).
+    """
+    apart = f"tell no group of fewer than {least_block} clients apart" if least_block > 1 else ""
+    if identities is None:
+        within = f"; within a run, sums that a client helps to open {apart}." if apart else "."
+        return (
+            f"Sums over different survivors of the same values subtract{within}",
+            "Across runs nothing is promised without identities: a client's number means another client there.",
+        )
+    return (
+        "Sums over different survivors of the same values subtract. A client lets a contribution to one broadcast out "
+        "over one set of survivors, in all runs that its ledger counts"
+        + (f", and the sums that it knows {apart}." if apart else "."),
+        "A client without a ledger on disk forgets this when its process ends. It does not know sums that were opened "
+        "without asking it, nor sums of which it is not part: a server may combine sums of which each client sees "
+        "only some, such as A over 10 clients, less B over 5, less C over 4 of them.",
+    )
+
+
 def _listed(identities: Identities) -> str:
     """List the clients whose identities were trusted on first use, at bounded length."""
     clients = sorted(identities.first_use)

@@ -12,17 +12,14 @@ cohort) and to their stage:
 If 2 threshold > clients + corrupt clients, two sets with `threshold` signatures each would have a common honest signer,
 but an honest client signs once. So all honest clients unmask the same set, of at least `threshold` clients, or none.
 
-Two further checks need no signature. With identities a client remembers, from one exchange to the next, which of its
-contributions entered a sum, and over which survivors, and signs no other survivors for the same contribution
-(`check_unreleased`): `threshold` clients revealed shares for the first sum, so too few are left to sign another set.
+Whether a sum over these survivors may be opened beside earlier ones is for the client's ledger to say, before it signs
+(`SupportsReleases`): `threshold` clients signed for the first sum and refuse another, so too few are left to sign it.
 (On a sparse graph, where clients share secrets with few neighbours only, condition 6 in the head of `graph.py` has the
-graph chosen so that still too few are left.) And where the plan has a `survivor_change`, a client compares the
-survivors with those of the last sum (`check_change`).
+graph chosen so that still too few are left.)
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -33,7 +30,7 @@ from securefed._tensors import Array, Tensors
 from securefed.defenses._base import Session
 from securefed.defenses._secure_aggregation import channel
 from securefed.defenses._secure_aggregation.identities import SIGNATURE_BYTES, Identities
-from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, fingerprint
+from securefed.defenses._secure_aggregation.primitives import fingerprint
 from securefed.defenses._secure_aggregation.session import CONFIRM, KEYS, UNMASK
 from securefed.errors import ConfigError, ContradictionError
 
@@ -153,92 +150,3 @@ def check_quorum(
     statement = survivors_statement(exchange, alive)
     for client, signature in zip(signers, signatures, strict=True):
         identities.verify(client, statement, signature.tobytes(), "the set of survivors to unmask")
-
-
-def contribution_digest(residues: Sequence[Array]) -> bytes:
-    """Compute SHA-256 of a contribution as it enters the ring, before any mask; it never leaves the client.
-
-    It identifies the contribution in `check_unreleased` only where a caller runs the protocol by hand, without a
-    broadcast that could identify it. A refusal then tells that the values are the same.
-    """
-    digest = hashlib.sha256()
-    for flat in residues:
-        digest.update(flat.nbytes.to_bytes(8, "little"))
-        digest.update(flat.data)
-    return digest.digest()
-
-
-def check_unreleased(released: Array, contribution: bytes, alive: Sequence[ClientId]) -> None:
-    """Raise where this contribution entered a sum over other survivors: the server could subtract the two sums.
-
-    In a run a contribution is identified by what it was computed from, such as the broadcast (`UploadContext.source`),
-    and not by its values: so a refusal reveals nothing of the client's data, and a range that was doubled in between
-    changes nothing.
-
-    Args:
-        released: digests of the contributions released and of the survivors they were summed over, uint8
-            (exchanges, 64).
-        contribution: digest of the contribution that the server asks for.
-        alive: the survivors over which it would be summed.
-
-    Raises:
-        ContradictionError: naming the server, which asks.
-    """
-    rows = released.reshape(-1, 2 * KEY_BYTES)
-    same_contribution = (rows[:, :KEY_BYTES] == from_bytes(contribution)).all(axis=1)
-    other_survivors = (rows[:, KEY_BYTES:] != from_bytes(_survivors_digest(alive))).any(axis=1)
-    if (same_contribution & other_survivors).any():
-        raise ContradictionError(
-            SERVER, "a contribution to this broadcast entered a sum over other survivors, and the two sums subtract; "
-            "only a contribution to another broadcast, or the same survivors, can be summed",
-        )  # fmt: skip
-
-
-def with_release(released: Array, contribution: bytes, alive: Sequence[ClientId]) -> Array:
-    """Return `released` with one more row: digests of the contribution and of the survivors it was summed over."""
-    row = from_bytes(contribution + _survivors_digest(alive))
-    return np.concatenate([released.reshape(-1), row]).reshape(-1, 2 * KEY_BYTES)
-
-
-def check_change(previous: Sequence[ClientId], alive: Sequence[ClientId], least: int) -> None:
-    """Raise where the difference of two successive sums would cover fewer than `least` clients.
-
-    Args:
-        previous: survivors of the last sum that this client helped to unmask; empty before any.
-        alive: survivors of the sum that it is asked to release.
-        least: by how many clients they must differ, unless they are the same (`MaskingPlan.survivor_change`).
-
-    Raises:
-        ContradictionError: naming the server, which asks.
-    """
-    change = len(set(previous) ^ set(alive))
-    if previous and 0 < change < least:
-        raise ContradictionError(
-            SERVER, f"the survivors differ from those of the last sum by {change} clients; the plan allows 0, or "
-            f"{least} and more",
-        )  # fmt: skip
-
-
-def memory_of(released: Array, previous: Sequence[ClientId]) -> Array:
-    """Write what a client must remember between exchanges, uint8; empty where there is nothing. It holds no secret.
-
-    The number of the last sum's survivors and their ids (int64 each, little-endian), then the rows of `released`.
-    """
-    if not previous and not released.size:
-        return np.zeros(0, np.uint8)
-    ids = np.asarray([len(previous), *previous], "<i8")
-    return np.concatenate([ids.view(np.uint8), released.reshape(-1)])
-
-
-def from_memory(memory: Array) -> tuple[Array, tuple[ClientId, ...]]:
-    """Read what `memory_of` wrote: what was released, uint8 (exchanges, 64), and the survivors of the last sum."""
-    if not memory.size:
-        return np.zeros((0, 2 * KEY_BYTES), np.uint8), ()
-    count = int(memory[:8].copy().view("<i8")[0])
-    ids = memory[8 : 8 * (count + 1)].copy().view("<i8")
-    return memory[8 * (count + 1) :].reshape(-1, 2 * KEY_BYTES), tuple(ids.tolist())
-
-
-def _survivors_digest(alive: Sequence[ClientId]) -> bytes:
-    """Compute the digest by which a client remembers a set of survivors, 32 bytes."""
-    return fingerprint("released to", *alive)

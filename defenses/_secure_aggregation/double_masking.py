@@ -19,17 +19,17 @@ from securefed._hyperparameters import check_integer
 from securefed._messages import REFUSAL, Aggregate, ClientId, Message, PartyId
 from securefed._tensors import Array, Tensors
 from securefed.defenses._base import Aggregation, Outgoing, Plan, Session, UploadContext
+from securefed.defenses._capabilities import Release
 from securefed.defenses._fixed_point import is_ring
 from securefed.defenses._secure_aggregation import (
     channel,
-    consistency,
     masking_client,
     masking_server,
     pipeline,
     thresholds,
     verification,
 )
-from securefed.defenses._secure_aggregation.assumptions import CURIOUS, deviating, verifying
+from securefed.defenses._secure_aggregation.assumptions import CURIOUS, deviating, subtracting, verifying
 from securefed.defenses._secure_aggregation.channel import TAG_BYTES
 from securefed.defenses._secure_aggregation.graph import (
     SECURITY,
@@ -82,10 +82,10 @@ class SecureAggregation(Aggregation):
             it invites the clients that completed the last one (`pipeline`).
         verify: whether the server announces each training sum to the clients that it counted, and they check it before
             they send anything more (`verification` states the guarantee).
-        survivor_change: b: a client releases a sum only over the survivors of the last sum that it released, or over
-            survivors that differ from them by b clients at least. If two sets of survivors differ by one client, the
-            difference of their sums is that client's contribution plus the change in the others'. With b > 1, a round
-            in which 1 to b - 1 clients are lost or return is void, and repeated without some others, up to b - 1.
+        survivor_change: b: a client releases a sum only if all sums that it knows of its data tell no group of fewer
+            than b clients apart (`_survivor_blocks`). If two sets of survivors differ by one client, the difference of
+            their sums is that client's contribution plus the change in the others'. With b > 1, a round that loses few
+            clients is void, and repeated without some others. Cohorts that are drawn anew soon leave no such groups.
 
     Guarantees on the complete graph:
         - Against a server that follows the protocol, and up to `threshold - 1` clients that tell it all they know: they
@@ -99,8 +99,8 @@ class SecureAggregation(Aggregation):
           one sum of an exchange, over `threshold` clients or more, from which it can subtract what the colluding ones
           sent. It cannot replace a client's keys by its own. Clients that were told of different advertised clients,
           share dealers or survivors do not end up in one sum.
-          A contribution to one broadcast enters sums over one set of survivors only: a client remembers each sum that
-          it released (helped to unmask), in 64 bytes, and refuses to repeat that round with other survivors.
+          A contribution to one broadcast enters sums over one set of survivors only, in all runs: the client's ledger
+          remembers each sum that it was asked to open, and refuses that broadcast with other survivors.
         - Against other parties, with a server that follows the protocol and authentic keys at the stage `keys`: a
           message altered, replayed, re-ordered or swapped on its way, or a share that its holder or dealer falsified,
           ends in a specific error; the sum is exact for those in `survivors`. For this, all messages from the reply at
@@ -230,12 +230,7 @@ class SecureAggregation(Aggregation):
         return plan.assume(
             *trust,
             "Who took part, sizes and timing are visible.",
-            "Sums over different survivors of the same values subtract"
-            + (
-                "."
-                if self.survivor_change == 1
-                else f"; clients let out none that differ by 1 to {self.survivor_change - 1} clients from the last one."
-            ),
+            *subtracting(self.identities, self.survivor_change),
             "A client's contribution is not checked: a lying client shifts the sum.",
             "No client's state is rolled back to before an upload and used again.",
         )
@@ -255,7 +250,7 @@ class SecureAggregation(Aggregation):
         return kind.open(session, client, self.identities)
 
     def client_resume(self, session: Session, client: ClientId, last: Any) -> MaskingClient:
-        """Start an exchange at a client with what its last exchange precomputed, and with what it must remember.
+        """Start an exchange at a client with what its last exchange precomputed.
 
         Args:
             session: run, exchange number, cohort and plan.
@@ -264,7 +259,7 @@ class SecureAggregation(Aggregation):
         """
         if isinstance(last, PipelinedClient):
             return PipelinedClient.resume(session, client, last)
-        return MaskingClient.open(session, client, self.identities, last)
+        return MaskingClient.open(session, client, self.identities)
 
     def client_step(
         self, state: MaskingClient, request: Message, encoded: Tensors | None
@@ -337,14 +332,13 @@ class SecureAggregation(Aggregation):
             return pipeline.server_step(state, replies)
         return masking_server.server_step(state, replies)
 
-    def client_memory(self, state: MaskingClient) -> Array:
-        """Return what the client helped to unmask, and over which survivors, as bytes; empty where no rule needs it."""
-        return consistency.memory_of(state.released, state.previous)
+    def client_releases(self, before: MaskingClient, after: MaskingClient) -> Release | None:
+        """Return the sum that a client consents to in a step: it signs the survivors, or without identities unmasks."""
+        return masking_client.release_of(before, after)
 
-    def client_remind(self, state: MaskingClient, memory: Array) -> MaskingClient:
-        """Give a state that memory back, so that it refuses to release a contribution into another sum."""
-        released, previous = consistency.from_memory(memory)
-        return replace(state, released=released, previous=previous)
+    def server_names(self, state: MaskingServer) -> tuple[ClientId, ...]:
+        """Return the survivors that the server asks the clients to sign or to unmask; empty before it does."""
+        return masking_server.named(state)
 
     def client_prepare(self, state: MaskingClient) -> MaskingClient:
         """Compute the masks of the upload while the contribution is computed; call it after `client_accept`."""

@@ -19,6 +19,7 @@ from securefed._tensors import Array, Tensors
 from securefed.defenses._base import Plan, TensorPlan
 from securefed.defenses._fixed_point import lanes, to_ring, wire_dtype, wire_size
 from securefed.defenses._secure_aggregation import channel, verification
+from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, key_stream
 from securefed.defenses._secure_aggregation.session import MASKED, wire_shape
 from securefed.errors import DataError, RangeRefused
 
@@ -96,9 +97,30 @@ def _residues(flat: Array, tensor: TensorPlan, clients: int) -> Array:
 
 
 def uniform_residues(plan: Plan) -> list[Array]:
-    """Draw the integers of a client that sits out, from the operating system.
+    """Draw the integers of a client that sits out: a stream under a fresh key from the operating system.
 
     A sum with them is uniform, and reveals nothing of its other terms. Flat arrays in the plan's order, as they travel.
     """
-    shapes = ((wire_dtype(t.ring), wire_size(t.size, t.ring)) for t in plan.tensors)
-    return [np.frombuffer(bytearray(secrets.token_bytes(dtype.itemsize * size)), dtype) for dtype, size in shapes]
+    stream, drawn = key_stream(secrets.token_bytes(KEY_BYTES)), []
+    for tensor in plan.tensors:
+        dtype = wire_dtype(tensor.ring)
+        zeros = bytes(dtype.itemsize * wire_size(tensor.size, tensor.ring))
+        drawn.append(np.frombuffer(bytearray(stream.update(zeros)), dtype))
+    return drawn
+
+
+def upload_residues(encoded: Tensors | None, plan: Plan) -> list[Array]:
+    """Return the integers that a client masks: of its contribution, or uniform ones where it sits out.
+
+    Both are made in either case, and one is selected last: else a server that times replies would see who sat out.
+
+    Args:
+        encoded: the contribution, int64 tensors in fixed point; `None` for a client that sits out.
+        plan: shapes and rings.
+
+    Raises:
+        DataError, RangeRefused: as `residues_of`.
+    """
+    values = {t.name: np.zeros(t.shape, np.int64) for t in plan.tensors} if encoded is None else encoded
+    own, stand_in = residues_of(values, plan), uniform_residues(plan)
+    return stand_in if encoded is None else own

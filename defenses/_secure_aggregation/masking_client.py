@@ -18,10 +18,9 @@ exchange and the shares are functions of state and request. (Two things are draw
 and the uniform integers that a client sends which sits out.) Shares and masks are bound to the digest of the advertised
 clients and keys, and masks also to the share dealers and to the exchange's context, a hash of all that the client
 received before its upload. So if the server sends clients different broadcasts, for example, their masks do not cancel.
-The state also keeps what a client must remember between exchanges: with identities `released`, digests of the sums that
-it helped to open, so that no contribution is opened in two of them; and `previous`, the survivors of its last sum,
-where the plan demands that survivors change by at least `survivor_change` clients or not at all, lest the difference of
-two sums be one client's contribution. `ahead` says that keys are advertised in the exchange before (`pipeline`).
+Whether the sum over these survivors may be opened beside earlier ones, the caller asks the client's ledger before it
+sends the reply to `confirm`, or without identities to `unmask` (`SupportsReleases`). The field `ahead` says that keys
+are advertised in the exchange before (`pipeline`).
 
 Not promised: anything if a state is used for two different uploads: both have the same masks, so the server learns
 their difference.
@@ -38,8 +37,9 @@ from securefed._messages import SERVER, ClientId, Message
 from securefed._persistence.packing import from_bytes, nest
 from securefed._tensors import Tensors
 from securefed.defenses._base import UploadContext, check_request
+from securefed.defenses._capabilities import Release
 from securefed.defenses._secure_aggregation import channel, consistency, verification
-from securefed.defenses._secure_aggregation.masked_uploads import residues_of, uniform_residues
+from securefed.defenses._secure_aggregation.masked_uploads import upload_residues
 from securefed.defenses._secure_aggregation.masking_states import MaskingClient, no_bytes
 from securefed.defenses._secure_aggregation.masks import PrecomputedMasks, SignedMask, apply_masks, pair_mask, self_mask
 from securefed.defenses._secure_aggregation.primitives import KEY_BYTES, agree, private_key, public_bytes
@@ -54,7 +54,6 @@ from securefed.defenses._secure_aggregation.session import (
     SHARES,
     UNMASK,
     UPLOAD,
-    masking_of,
     session_digest,
     wire_shape,
 )
@@ -85,7 +84,7 @@ def client_step(state: MaskingClient, request: Message, encoded: Tensors | None)
     if state.stage == request.stage == UPLOAD:
         if encoded is None:
             raise DataError("the stage 'upload' needs the encoded contribution")
-        return client_upload(client_accept(state, request, context_of(state, encoded)), encoded)
+        return client_upload(client_accept(state, request, context_of(state)), encoded)
     _check_request(state, request)
     if state.stage == KEYS:
         return _advertise(state, request)
@@ -102,14 +101,12 @@ def _check_request(state: MaskingClient, request: Message) -> None:
     check_request(request, state.session, state.client, state.stage, state.stage)
 
 
-def context_of(state: MaskingClient, encoded: Tensors) -> UploadContext:
+def context_of(state: MaskingClient) -> UploadContext:
     """Return the context of an exchange without a broadcast, for callers that hold the contribution from the start.
 
-    With identities the contribution's values are hashed to recognise it in a later sum. (Callers with a broadcast make
-    the context themselves, and hash the broadcast instead.)
+    Its source is empty. (Callers with a broadcast make the context themselves, and hash the broadcast.)
     """
-    digest = consistency.contribution_digest(residues_of(encoded, state.session.plan)) if state.identities else b""
-    return UploadContext(state.session.context, digest)
+    return UploadContext(state.session.context, b"")
 
 
 def _advertise(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
@@ -181,7 +178,7 @@ def client_upload(state: MaskingClient, encoded: Tensors | None) -> tuple[Maskin
     """
     assert state.stage == CONTRIBUTE
     plan = state.session.plan
-    residues = uniform_residues(plan) if encoded is None else residues_of(encoded, plan)
+    residues = upload_residues(encoded, plan)
     masks = _masks(state) if state.precomputed is None else state.precomputed.masks
     if state.precomputed is None:
         apply_masks(residues, masks)
@@ -221,9 +218,6 @@ def _masks(state: MaskingClient) -> Sequence[SignedMask]:
 def _confirm(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
     """Sign the set of survivors. The client signs once, so no other set is unmasked with its shares."""
     alive = _take_survivors(state, request)
-    # Refuse if the same contribution entered a sum over other survivors, or the survivors changed by too few clients.
-    consistency.check_unreleased(state.released, state.contribution, alive)
-    consistency.check_change(state.previous, alive, masking_of(state.session.plan).survivor_change)
     statement = consistency.survivors_statement(state.exchange, alive)
     signature = consistency.signed(state.identities, state.client, statement)
     return replace(state, stage=UNMASK, survivors=alive), state.seal(CONFIRM, signature)
@@ -232,19 +226,16 @@ def _confirm(state: MaskingClient, request: Message) -> tuple[MaskingClient, Ten
 def _reveal(state: MaskingClient, request: Message) -> tuple[MaskingClient, Tensors]:
     """Send one share of each share dealer: of its seed if it uploaded, of its mask key if it did not."""
     if state.identities is None:
-        alive, released = _take_survivors(state, request), state.released
-        consistency.check_change(state.previous, alive, masking_of(state.session.plan).survivor_change)
+        alive = _take_survivors(state, request)
     else:
         alive, threshold = state.survivors, state.session.plan.threshold
         channel.expect_fields(request, ("ids", consistency.SIGNATURES, channel.TAG))
         consistency.check_quorum(request, state.identities, state.exchange, alive, threshold)
-        released = consistency.with_release(state.released, state.contribution, alive)
     # held_shares is (dealers, 2, 32): of each dealer take one of the two shares, and erase both.
     kinds = np.where(np.isin(dealers_in_neighbourhood(state, state.share_dealers), alive), SEED, MASK_KEY)
     shares = state.held_shares[np.arange(len(kinds)), kinds]
     reply = state.seal(UNMASK, {"shares": shares})
-    previous = alive if masking_of(state.session.plan).survivor_change > 1 else ()
-    return replace(state, stage="", channel=b"", held_shares=no_bytes(), released=released, previous=previous), reply
+    return replace(state, stage="", channel=b"", held_shares=no_bytes(), survivors=alive), reply
 
 
 def _take_survivors(state: MaskingClient, request: Message) -> tuple[ClientId, ...]:
@@ -264,3 +255,12 @@ def _take_survivors(state: MaskingClient, request: Message) -> tuple[ClientId, .
     if len(alive) < state.session.plan.threshold:
         raise ContradictionError(SERVER, f"{len(alive)} uploads are fewer than {state.session.plan.threshold}")
     return alive
+
+
+def release_of(before: MaskingClient, after: MaskingClient) -> Release | None:
+    """Return the sum that a client consents to in the step between two states; `None` for another step."""
+    if before.survivors or not after.survivors:
+        return None
+    known = None if after.identities is None else after.identities.public
+    members = () if known is None else tuple(known[client] for client in after.survivors)
+    return Release(after.survivors, after.contribution, members)

@@ -283,18 +283,21 @@ def _relay_encrypted_shares(state: MaskingServer, replies: Replies) -> ServerSte
     return state.requests(bodies)
 
 
+def named(state: MaskingServer) -> tuple[ClientId, ...]:
+    """Return the survivors that clients were asked to sign or to unmask; empty before that."""
+    return state.survivors if state.stage in (CONFIRM, UNMASK) else ()
+
+
 def _close_uploads(state: MaskingServer) -> ServerStep:
     """Name the survivors and those who were lost since they dealt shares.
 
     Raises:
-        SurvivorsTooClose: too few clients differ from the sum before, so that the difference of both sums would show
-            the sum over those few.
+        SurvivorsTooClose: with the sums before, this one would tell too few clients apart; the clients would refuse.
     """
     alive, session = state.survivors, state.session
     _enough(state, alive)
-    change = len(set(session.previous) ^ set(alive))
-    if session.previous and 0 < change < masking_of(session.plan).survivor_change:
-        raise SurvivorsTooClose(alive, change, masking_of(session.plan).survivor_change)
+    if (apart := session.so_far.smallest_with(alive)) < session.so_far.least:
+        raise SurvivorsTooClose(alive, apart, session.so_far.least)
     dead = tuple(client for client in state.share_dealers if client not in set(alive))
     state = replace(state, stage=UNMASK if state.identities is None else CONFIRM, members=alive)
     body = {"alive": np.asarray(alive, np.int64), "dead": np.asarray(dead, np.int64)}

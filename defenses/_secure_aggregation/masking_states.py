@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -80,16 +80,12 @@ class MaskingClient:
             the upload only those of its own two secrets, (1, 2, 32).
         identities: public identities, against a server that deviates; `None` where it is honest but curious.
         ahead: whether this exchange's keys are advertised during the exchange before it (`pipeline`).
-        survivors: the set of survivors that this client signed.
+        survivors: the set of survivors that this client signed, or without identities helped to unmask.
         contribution: digest of what its contribution is computed from (`UploadContext.source`).
-        released: for each contribution of its own that it helped to unmask, the digest above, and a digest of the
-            survivors whose sum it entered, uint8 (contributions, 64). The client signs no other survivors for the same
-            contribution, or the server could subtract two sums. With identities only.
         piece_keys: keys that open the pieces of `sum_key`, which some clients (key dealers) send to all others by the
             server, uint8 (key dealers, 32); where clients check the sum that the server announces (`verification`).
         sum_key: the secret key of that check, which all clients share; it outlives the exchange.
         context: digest of the exchange's context as this client received it; set with the request for its upload.
-        previous: survivors of the last sum that it helped to unmask, where `MaskingPlan.survivor_change` asks for them.
         precomputed: masks of the upload, computed while the contribution is (`make_masks`); in this process only.
     """
 
@@ -110,24 +106,19 @@ class MaskingClient:
     ahead: bool = False
     survivors: tuple[ClientId, ...] = ()
     contribution: bytes = field(default=b"", repr=False)
-    released: Array = field(default_factory=no_bytes, repr=False)
     piece_keys: Array = field(default_factory=no_bytes, repr=False)
     sum_key: bytes = field(default=b"", repr=False)
     context: bytes = b""
-    previous: tuple[ClientId, ...] = ()
     precomputed: PrecomputedMasks | None = local(default=None, repr=False)
 
     @classmethod
-    def open(
-        cls, session: Session, client: ClientId, identities: Identities | None = None, last: MaskingClient | None = None
-    ) -> MaskingClient:
+    def open(cls, session: Session, client: ClientId, identities: Identities | None = None) -> MaskingClient:
         """Start an exchange with fresh secrets from the operating system.
 
         Args:
             session: run, exchange number, cohort and plan.
             client: its id.
             identities: public identities and this client's private one; `None` without them.
-            last: the client's state of its last exchange, for what it remembers.
 
         Raises:
             PlanError: the plan's threshold or cohort is not sound.
@@ -137,8 +128,7 @@ class MaskingClient:
         if client not in session.cohort:
             raise ConfigError(f"client {client} is not in the cohort {session.cohort}")
         consistency.check_identities(identities, session)
-        fresh = cls(client, KEYS, secrets.token_bytes(KEY_BYTES), session, identities=identities)
-        return fresh if last is None else replace(fresh, released=last.released, previous=last.previous)
+        return cls(client, KEYS, secrets.token_bytes(KEY_BYTES), session, identities=identities)
 
     @property
     def share_secret(self) -> bytes:

@@ -52,10 +52,9 @@ NEXT = "next"
 _VERSION = 1
 _CARRIED_STAGES = {UPLOAD: KEYS, UNMASK: SHARES}
 """By stage of this exchange, the stage of the next one whose message travels with it."""
-_LASTING = {"session", "identities", "released", "previous", "precomputed"}
+_LASTING = {"session", "identities", "precomputed"}
 """Fields that a client's state keeps when it takes all others from the precomputed state (`PipelinedClient.begin`): the
-exchange's own session and identities; what it remembers of earlier sums (`released`, `previous`), newer than there; and
-`precomputed`, the masks that `make_masks` computes later."""
+exchange's own session and identities, and `precomputed`, the masks that `make_masks` computes later."""
 
 
 def _common(plan: Plan) -> dict[str, int]:
@@ -113,17 +112,15 @@ class PipelinedClient(MaskingClient):
     next_advert: Mapping[str, Array] = stored_as("riding", default_factory=dict, repr=False)
 
     @classmethod
-    def open(
-        cls, session: Session, client: ClientId, identities: Identities | None = None, last: MaskingClient | None = None
-    ) -> PipelinedClient:
+    def open(cls, session: Session, client: ClientId, identities: Identities | None = None) -> PipelinedClient:
         """Start an exchange with fresh secrets and nothing precomputed; arguments as for `MaskingClient.open`."""
-        fresh = _pipelined(super().open(session, client, identities, last))
+        fresh = _pipelined(super().open(session, client, identities))
         return replace(fresh, next_root=secrets.token_bytes(KEY_BYTES))
 
     @classmethod
     def resume(cls, session: Session, client: ClientId, last: PipelinedClient) -> PipelinedClient:
         """Start an exchange with what `last` precomputed for it, if this client went through all stages of `last`."""
-        fresh = cls.open(session, client, last.identities, last)
+        fresh = cls.open(session, client, last.identities)
         completed = last.stage == ""
         return replace(fresh, precomputed_exchange=last.precomputed_exchange) if completed else fresh
 
@@ -157,7 +154,7 @@ def client_step(state: PipelinedClient, request: Message, encoded: Tensors | Non
     if request.stage == UPLOAD:
         if encoded is None:
             raise DataError("the stage 'upload' needs the encoded contribution")
-        context = four_stage_client.context_of(state, encoded)  # of a contribution without a broadcast
+        context = four_stage_client.context_of(state)  # of a contribution without a broadcast
         return client_upload(client_accept(state, request, context), encoded)
     if request.stage != UNMASK:
         if request.stage == KEYS:  # the server starts anew: what the last exchange precomputed is not used

@@ -118,7 +118,8 @@ def check_order(public: bytes, owner: PartyId) -> None:
 def key_stream(seed: bytes) -> Any:
     """Make an AES-128-CTR encryptor (NIST SP 800-38A); encrypting zeros gives a pseudorandom stream.
 
-    It expands seeds into Shamir coefficients, the order of a graph, and the weights of tags, not masks.
+    It expands seeds into Shamir coefficients, the order of a graph, the weights of tags, and the integers of a client
+    that sits out, not masks.
 
     Args:
         seed: 32 bytes, used once: 16 of key, then the first counter block.

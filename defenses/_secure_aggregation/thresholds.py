@@ -45,13 +45,13 @@ def plan_complete_graph(
         adversarial: C / N.
         dropouts: D / N.
         active: whether the server may deviate, and clients have identities.
-        survivor_change: smallest number of clients by which survivors of consecutive sums may differ, unless they are
-            the same. Survivors that differ by one client are a risk: the difference of the two sums is that client's
-            contribution plus the change in the others'. With a number b it holds those of b clients at least.
+        survivor_change: b, fewest clients that all sums together may tell apart (`_survivor_blocks`). Survivors that
+            differ by one client are a risk: the difference of the two sums is that client's contribution plus the
+            change in the others'. With b it holds those of b clients at least.
 
     Raises:
         PlanError: the threshold is outside (N / 2, N], not above (N + C) / 2 with `active`, not above C, or above
-            N - D.
+            N - D; or b is above 1 and above N - threshold.
     """
     clients = plan.clients
     corrupt, lost = shares_of(clients, adversarial, dropouts)
@@ -69,6 +69,7 @@ def plan_complete_graph(
         raise PlanError(f"{corrupt} adversarial clients of {clients} open uploads at threshold {threshold}; raise it")
     if clients - lost < threshold:
         raise PlanError(f"{lost} of {clients} clients lost leave fewer than the threshold {threshold}; lower it")
+    _check_change(clients, threshold, survivor_change)
     opens = f"the server and any {threshold} of {clients} clients together; the server and all other survivors"
     masking = MaskingPlan(shares=threshold, survivor_change=survivor_change)
     planned = replace(plan, threshold=threshold, open_to=opens, masking=masking).assume(
@@ -86,7 +87,8 @@ def plan_sparse_graph(plan: Plan, design: SparseGraphDesign, *, survivor_change:
         survivor_change: as for `plan_complete_graph`.
 
     Raises:
-        PlanError: the threshold N - D is not above N / 2, or not above (N + C) / 2 where the server may deviate.
+        PlanError: the threshold N - D is not above N / 2, or not above (N + C) / 2 where the server may deviate; or b
+            is above 1 and above D.
     """
     threshold = plan.clients - design.lost
     if design.active and 2 * threshold <= plan.clients + design.corrupt:
@@ -96,6 +98,7 @@ def plan_sparse_graph(plan: Plan, design: SparseGraphDesign, *, survivor_change:
         )
     if not plan.clients < 2 * threshold:
         raise PlanError(f"{design.lost} of {plan.clients} clients lost leave no more than half; lower `dropouts`")
+    _check_change(plan.clients, threshold, survivor_change)
     opens = (
         f"the server and any {design.threshold} of a client's {design.degree} neighbours together; "
         "the server and all other survivors"
@@ -107,3 +110,16 @@ def plan_sparse_graph(plan: Plan, design: SparseGraphDesign, *, survivor_change:
         + (", and it has no other graph drawn by leaving clients out." if design.active else "."),
         f"A round that more than {design.lost} clients leave is void.",
     )
+
+
+def _check_change(clients: int, threshold: int, survivor_change: int) -> None:
+    """Raise `PlanError` where one client that is lost for good would make every further round void.
+
+    The clients then leave out `survivor_change` - 1 others with it, and the threshold must be left.
+    """
+    if survivor_change > 1 and clients - threshold < survivor_change:
+        raise PlanError(
+            f"survivor_change={survivor_change} of {clients} clients: once one client is lost, {survivor_change} have "
+            f"to be left out, which leaves fewer than the threshold {threshold}, so that every further round is void; "
+            f"ask for {max(clients - threshold, 1)} at most, or invite more clients"
+        )

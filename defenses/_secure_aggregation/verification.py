@@ -292,12 +292,14 @@ def uploaded_tag(
     Args:
         key: K.
         client: its id.
-        values: its contribution, int64 tensors; `None` for a client that sits out, whose tag is uniform.
+        values: its contribution, int64 tensors; `None` for a client that sits out, whose tag is uniform. Both are
+            made in either case, so that the time tells nothing.
         plan: the plan of the exchange.
         masks: the client's masks of this exchange.
     """
-    tag = FULL.residues(secrets.token_bytes(KEY_BYTES)) if values is None else FULL.tag(key, client, values, plan)
-    return to_wire(mask_tag(tag, masks))
+    contributed = {t.name: np.zeros(t.shape, np.int64) for t in plan.tensors} if values is None else values
+    own, stand_in = FULL.tag(key, client, contributed, plan), FULL.residues(secrets.token_bytes(KEY_BYTES))
+    return to_wire(mask_tag(stand_in if values is None else own, masks))
 
 
 def add_tag(total: Array, reply: Message) -> Array:

@@ -19,16 +19,23 @@ from rich.markup import escape
 
 from securefed._commands.base import (
     DATA_HELP,
+    EXIT_LEAK,
+    Decimal,
+    Encoding,
+    FailOnAlerts,
     LabelColumn,
     OwnerColumn,
     Rounds,
     RowsPerClient,
+    Separator,
     Settings,
     Standardise,
     app,
     parse_settings,
+    read_first,
+    table_format,
 )
-from securefed._commands.display import console, errors, plain_table, say
+from securefed._commands.display import console, errors, plain_table, refuse_alerts, say, show_alerts
 from securefed._commands.progress import progress
 from securefed._persistence.file_errors import storage_errors
 from securefed.errors import ConfigError
@@ -64,6 +71,9 @@ def advise(
     standardise: Standardise = False,
     owner_column: OwnerColumn = "",
     label_column: LabelColumn = "",
+    encoding: Encoding = "",
+    separator: Separator = "",
+    decimal: Decimal = "",
     colluding: Annotated[int, typer.Option(help="Clients that tell the server all they know.")] = 0,
     keep: Annotated[float, typer.Option(help="Share of the utility in the clear that a usable setting keeps.")] = 0.9,
     seeds: Annotated[int, typer.Option(help="Runs of each setting; 10 or more for an advice to rely on.")] = 10,
@@ -71,23 +81,26 @@ def advise(
     workers: Annotated[int | None, typer.Option(help="Number of processes; one for each core by default.")] = None,
     out: Annotated[Path | None, typer.Option(help="File for the advice as JSON, with the figures for a plot.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the advice as JSON instead of the table.")] = False,
+    fail_on_alerts: FailOnAlerts = False,
     questions: Annotated[bool, typer.Option("--questions", help="Print the choice of a defence by questions.")] = False,
-) -> None:
+) -> int:
     """Find defences and settings that keep a leak acceptable on your data, and what each costs."""
     if questions:
         from securefed._auditing.advice.decision_tree import outline  # noqa: PLC0415 - not needed for --help
 
         say(*(line.replace("**", "") for line in outline()))
-        return
+        return 0
     if algorithm is None:
         raise ConfigError("advise needs the name of an algorithm (see `securefed list`), or --questions")
+    form = table_format(encoding, separator, decimal)
+    read_first(data, owner_column, label_column, form, quiet=as_json)
     if workers != 1:
         from securefed._auditing.engine.worker_processes import warm_up  # noqa: PLC0415 - not needed for --help
 
         warm_up()
     from securefed._auditing.advice import search  # noqa: PLC0415 - heavy, and not needed for --help
 
-    with progress("advise", errors, silent=as_json) as step:
+    with progress("advise", errors, brief=as_json) as step:
         found = search.advise(
             algorithm,
             data=data,
@@ -105,12 +118,14 @@ def advise(
             fineness=fineness,
             workers=workers,
             progress=step,
+            **form.given(),
         )
     _write(found, out)
     if as_json:
         typer.echo(json.dumps(found.to_json(), indent=1, allow_nan=False))
     else:
         show_advice(found, seeds)
+    return EXIT_LEAK if fail_on_alerts and refuse_alerts(found.alerts) else 0
 
 
 def _write(found: Advice, out: Path | None) -> None:
@@ -131,6 +146,7 @@ def show_advice(found: Advice, seeds: int) -> None:
     from securefed._auditing.advice import advised_words as words  # noqa: PLC0415 - heavy, and not needed for --help
     from securefed._auditing.engine.statistics import ENOUGH  # noqa: PLC0415
 
+    show_alerts(found.alerts)
     console.print(f"[bold]What to do about {escape(found.algorithm)} on {escape(found.data)}[/]", highlight=False)
     for number, one in enumerate(words.answers(found), 1):
         say(f"\n{number}. {one.words}", *([f"\n{one.paste}"] if one.paste else []))
@@ -142,7 +158,8 @@ def show_advice(found: Advice, seeds: int) -> None:
         "> advised, + holds, - not shown to hold. `rows`: of the attacked client in the first run (of several owners, "
         "another one in each run). `leak`: mean of the strongest attack on what the server sees; `up to`: 95 % bound "
         "for all settings together; `seen from`: smallest leak that would have shown. `utility`: mean, ± the standard "
-        f"deviation of single runs. {words.noise_words(found)} {words.explained_words(found.tried)}",
+        "deviation of single runs; `floor`: the best score that needs no federation; `kept`: share of what the clear "
+        f"adds to it, at least. {words.noise_words(found)} {words.explained_words(found.tried)}",
         highlight=False,
     )
     for reason in dict.fromkeys(one.note for one in found.tried if math.isnan(one.leak)):
@@ -168,7 +185,16 @@ def _table(found: Advice) -> Table:
     table = plain_table(f"{found.algorithm} on {found.data}: settings tried; {found.acceptable:g} is acceptable")
     table.add_column("")
     table.add_column("setting", overflow="fold")
-    figures = ("rows", "rounds", "leak", "up to", "seen from", "utility", *(("clear",) if wide else ()), "bytes up")
+    figures = (
+        "rows",
+        "rounds",
+        "leak",
+        "up to",
+        "seen from",
+        "utility",
+        *(("clear", "floor", "kept") if wide else ()),
+        "bytes up",
+    )
     for name in (*figures, *(("s",) if wide else ())):
         table.add_column(name, justify="right", min_width=max(len(word) for word in name.split()))
     for one in found.tried:
@@ -187,6 +213,6 @@ def _cells(one: Setting, mark: str, *, wide: bool) -> list[str]:
     mark = mark or ("[green]+[/]" if one.holds else "[red]-[/]")
     sizes = [str(one.rows_per_client), str(one.rounds)]
     leaks = [*advised_words.leak_words(one), advised_words.utility_words(one)]
-    clear = [f"{one.utility_clear:.2f}" if math.isfinite(one.utility_clear) else advised_words.UNKNOWN] if wide else []
+    clear = list(advised_words.floor_words(one)) if wide else []
     seconds = [f"{one.seconds_per_round:.2g}" if ran else ""] if wide else []
     return [mark, escape(words + usable), *sizes, *leaks, *clear, f"{one.bytes_up:,.0f}" if ran else "", *seconds]

@@ -23,7 +23,8 @@ from securefed._messages import Transcript
 from securefed._persistence.file_errors import storage_errors
 from securefed._runtime.client_sampling import with_disclosures
 from securefed.datasets._base import Dataset
-from securefed.datasets._loaders import load
+from securefed.datasets._loaders import load_once
+from securefed.datasets._tables.table_format import TableFormat
 from securefed.defenses._base import Defense, Plan
 from securefed.errors import ConfigError, DataError
 
@@ -65,6 +66,7 @@ def plan_for(
     data: str,
     settings: Mapping[str, Any],
     defense_settings: Mapping[str, Any],
+    form: TableFormat | None = None,
 ) -> tuple[Defense, Plan]:
     """Return a defence, and its plan for one algorithm on a data set.
 
@@ -75,16 +77,27 @@ def plan_for(
         data: name of the data set.
         settings: settings of the algorithm; those of its audit case where there are none.
         defense_settings: settings of the defence.
+        form: how a text table of the user's is written, where the user says so.
 
     Returns:
         The defence, and its plan for one training round: errors, stages, bytes, threshold, epsilon, assumptions.
     """
     entry, name = catalogue.algorithms[algorithm], catalogue.defenses[defense].name
     if entry.audit_case is None or settings:  # settings of the user: the federation that they describe
-        made = federation(NamedRun(entry.name, settings, name, defense_settings, data=data, clients=clients))
+        made = federation(
+            NamedRun(
+                entry.name,
+                settings,
+                name,
+                defense_settings,
+                data=data,
+                clients=clients,
+                **(form or TableFormat()).given(),
+            )
+        )
         return made.defense, made.plan
     audited = case(entry.name)
-    public = audited.prepare(load(data), clients, 0).public
+    public = audited.prepare(load_once(data, form=form), clients, 0).public
     clip = {"clip_norm": audited.clip} if name == "dp" else {}
     made_defense: Defense = build(catalogue.defenses, name, clip | dict(defense_settings))
     plan = made_defense.plan(audited.build().layout(public), clients)

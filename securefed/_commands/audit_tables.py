@@ -19,7 +19,7 @@ from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 from securefed._auditing.engine.results import CLIENT, FEDERATION, Cell
 from securefed._auditing.engine.statistics import ENOUGH, EXPOSED, NOT_DETECTED, PARTIAL
 from securefed._auditing.report.actions import actions
-from securefed._auditing.report.algorithm_section import noise_sentence
+from securefed._auditing.report.algorithm_section import noise_sentence, utility_sentence
 from securefed._auditing.report.comparison import GREW, LOST, QUIET, SHRANK, Compared
 from securefed._auditing.report.decision import decision
 from securefed._auditing.report.membership_sentence import ADVERSARIES, by_noise, membership
@@ -39,8 +39,9 @@ from securefed._auditing.report.report_words import (
     short_defense,
 )
 from securefed._auditing.report.selections import strongest
+from securefed._auditing.report.smallest_client import smallest_lines, with_smallest
 from securefed._auditing.report.sureness import lying, runs_sentence, some_fewer
-from securefed._commands.display import console, plain_table, say
+from securefed._commands.display import console, plain_table, say, show_alerts
 
 _LONGEST_REASON = 200
 """Largest number of characters of a reason; `audit.json` holds the whole text."""
@@ -55,8 +56,7 @@ def show_audit(report: AuditResult) -> None:
     # What an attack found in exact sums counts for unprotected messages too, which a server can add: such cells are
     # added where single messages told less, and named below (`added`). The report on disk keeps what was measured.
     report = with_sums(report)
-    for warning in report.settings[AUDIT].get("warnings", ()):
-        console.print(f"[bold yellow]warning[/]: {escape(warning)}", soft_wrap=True, highlight=False)
+    show_alerts(report.alerts)
     for name in report.algorithms:
         if sizes := report.settings[name].get("sizes"):
             head = f"[bold]{escape(short(name))}[/]: {escape(head_text(sizes))}"
@@ -74,6 +74,8 @@ def show_audit(report: AuditResult) -> None:
             console.print(f"{escape(where)}: {cell.leakage.mean:.2f} is no finding: {text}", soft_wrap=True)
     if len(report.algorithms) == 1 and (noise := noise_sentence(report, report.algorithms[0])):
         say(noise)
+    if len(report.algorithms) == 1 and (floor := utility_sentence(report, report.algorithms[0])):
+        say(floor)
     for cell in added(report):
         where = f"{short(cell.algorithm)}, {short_defense(cell.defense)}, {cell.view}"
         say(f"{where}: {cell.note}")
@@ -89,8 +91,11 @@ def show_audit(report: AuditResult) -> None:
     if report.membership:
         console.print()
         _show_membership(report)
-    console.print(f"\n[bold]{escape(decision(report))}[/]", soft_wrap=True, highlight=False)
-    _show_next(report)
+    if lines := smallest_lines(report):
+        say("", " ".join(lines))
+    told = with_smallest(report)
+    console.print(f"\n[bold]{escape(decision(told))}[/]", soft_wrap=True, highlight=False)
+    _show_next(told)
 
 
 def _leak_table(

@@ -20,18 +20,24 @@ from rich.markup import escape
 from securefed._commands.base import (
     DATA_HELP,
     EXIT_LEAK,
+    Decimal,
+    Encoding,
+    FailOnAlerts,
     LabelColumn,
     Names,
     OwnerColumn,
     Rounds,
+    Separator,
     Settings,
     Standardise,
     app,
     numbers,
     parse_settings,
+    read_first,
     split,
+    table_format,
 )
-from securefed._commands.display import console, errors
+from securefed._commands.display import console, errors, refuse_alerts
 from securefed._commands.progress import progress
 from securefed._extras import check_installed
 from securefed.errors import ConfigError
@@ -82,6 +88,9 @@ def audit(
     standardise: Standardise = False,
     owner_column: OwnerColumn = "",
     label_column: LabelColumn = "",
+    encoding: Encoding = "",
+    separator: Separator = "",
+    decimal: Decimal = "",
     seeds: Annotated[int, typer.Option(help="Runs of each cell; 10 or more for a report to rely on.")] = 10,
     epsilon: Annotated[float, typer.Option(help="Epsilon of the DP defence, for all rounds together.")] = 8.0,
     delta: Annotated[float, typer.Option(help="Delta of the DP defence, for all rounds together.")] = 1e-5,
@@ -107,6 +116,7 @@ def audit(
         str | None,
         typer.Option(help="Comma-separated secrets that --fail-above judges: client, federation; both by default."),
     ] = None,
+    fail_on_alerts: FailOnAlerts = False,
     every_seed: Annotated[
         bool, typer.Option("--every-seed", help="Run secure aggregation and Paillier themselves on every seed.")
     ] = False,
@@ -133,6 +143,8 @@ def audit(
         return _self_check()
     judged = split(views) or (), split(secrets) or ()
     _check_gate(fail_above, *judged)
+    form = table_format(encoding, separator, decimal)
+    read_first(data, owner_column, label_column, form, quiet=as_json)
     check_installed("the audit's page", "jinja2", "PIL")  # before minutes of attacks
     if workers != 1:
         from securefed._auditing.engine.worker_processes import warm_up  # noqa: PLC0415 - not needed for --help
@@ -140,7 +152,7 @@ def audit(
         warm_up()
     from securefed._commands import audit_run as auditing  # noqa: PLC0415 - heavy, and not needed for --help
 
-    with _kept(out / auditing.UNFINISHED), progress("audit", errors, silent=as_json) as step:
+    with _kept(out / auditing.UNFINISHED), progress("audit", errors, brief=as_json) as step:
         report = auditing.run_and_save(
             out,
             step,
@@ -165,6 +177,7 @@ def audit(
             membership=membership,
             active=active,
             workers=workers,
+            **form.given(),
         )
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=1))
@@ -173,7 +186,8 @@ def audit(
 
         show_audit(report)
         console.print(f"\nReport: [bold]{escape(str(out / 'audit.html'))}[/] (data: {escape(str(out / 'audit.json'))})")
-    return _gate(report, fail_above, *judged)
+    code = _gate(report, fail_above, *judged)
+    return EXIT_LEAK if fail_on_alerts and refuse_alerts(report.alerts) else code
 
 
 @app.command(
@@ -296,8 +310,9 @@ def _gate(report: Report, limit: float | None, views: Sequence[str], secrets: Se
     if limit is None:
         return 0
     from securefed._auditing.gate.leakage_limits import reasons  # noqa: PLC0415 - heavy, and not needed for --help
+    from securefed._auditing.report.smallest_client import with_smallest  # noqa: PLC0415 - likewise
 
-    found, above = reasons(report, limit, views, secrets), f"above {limit:g}"
+    found, above = reasons(with_smallest(report), limit, views, secrets), f"above {limit:g}"
     return _refuse((above if r.kind == "above" else r.kind, r.where, r.said) for r in found)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterable
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.markup import escape
@@ -18,6 +18,9 @@ from typer.core import TyperGroup
 import securefed
 from securefed._commands.display import errors
 from securefed.errors import ConfigError, SecureFedError
+
+if TYPE_CHECKING:
+    from securefed.datasets._tables.table_format import TableFormat
 
 T = TypeVar("T", int, float)
 EXIT_DECLINED, EXIT_BAD_INPUT, EXIT_LEAK = 1, 2, 3
@@ -95,9 +98,48 @@ Standardise = Annotated[
         "real sites these numbers are themselves disclosed; the page on advice says how to compute them.",
     ),
 ]
+FailOnAlerts = Annotated[
+    bool,
+    typer.Option(
+        "--fail-on-alerts",
+        help="Exit with code 3 if the data themselves raise an alert: rare categories, small parties, keys, and such.",
+    ),
+]
 OwnerColumn = Annotated[str, typer.Option(help="Column that says whose row it is; each client is then one owner.")]
 LabelColumn = Annotated[str, typer.Option(help="Column of the labels in a file; by default y or label.")]
+Encoding = Annotated[
+    str, typer.Option(help="Encoding of a .csv file that is not in UTF-8 and has no byte-order mark, such as cp1252.")
+]
+Separator = Annotated[
+    str, typer.Option(help="Separator of a .csv file where it cannot be told: comma, semicolon, tab, bar or another.")
+]
+Decimal = Annotated[str, typer.Option(help="Decimal mark of a .csv file where it cannot be told: . or ,")]
 Names = Annotated[str | None, typer.Option(help="Comma-separated names; all by default (see `securefed list`).")]
+
+
+def read_first(data: str, owner: str, label: str, form: TableFormat, *, quiet: bool = False) -> None:
+    """Read a user's file before heavy parts are imported, so that a refusal comes at once; say what it was read as.
+
+    Args:
+        data: name of a data set, or path of a file.
+        owner: name of the column of owners.
+        label: name of the column of labels.
+        form: how a .csv file is written.
+        quiet: whether to say nothing.
+    """
+    from securefed.datasets._loaders import LOADERS, load_once  # noqa: PLC0415 - not needed for --help
+
+    if data not in LOADERS:
+        source = load_once(data, owner, label, form)
+        if not quiet:
+            errors.print(escape(source.summary), highlight=False, soft_wrap=True)
+
+
+def table_format(encoding: str, separator: str, decimal: str) -> TableFormat:
+    """Return what the options say of how a .csv file is written."""
+    from securefed.datasets._tables.table_format import TableFormat  # noqa: PLC0415 - not needed for --help
+
+    return TableFormat(encoding, separator, decimal)
 
 
 def parse_settings(pairs: Iterable[str] | None) -> dict[str, Any]:

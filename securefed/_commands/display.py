@@ -24,6 +24,25 @@ def say(*sentences: str) -> None:
         console.print(sentence, soft_wrap=True, highlight=False, markup=False)
 
 
+def show_alerts(found: Iterable[Any]) -> None:
+    """Print the alerts on the data, and that they are personal data where they speak of few people."""
+    from securefed._auditing.alerts.alert import about_people  # noqa: PLC0415 - heavy, and not needed for --help
+
+    alerts = list(found)
+    for alert in alerts:
+        console.print(f"[bold yellow]alert[/]: {escape(str(alert))}", soft_wrap=True, highlight=False)
+    if text := about_people(alerts):
+        say(text)
+
+
+def refuse_alerts(found: Iterable[Any]) -> bool:
+    """Print on standard error that alerts on the data fail the command; return whether there are any."""
+    alerts = list(found)
+    for alert in alerts:
+        errors.print(f"[bold red]{alert.kind}[/]: {escape(alert.text)}", highlight=False, soft_wrap=True)
+    return bool(alerts)
+
+
 def plain_table(title: str, names: Iterable[str] = (), *, gap: int = 1, **column: Any) -> Table:
     """Make a table without lines.
 

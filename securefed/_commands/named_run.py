@@ -32,9 +32,10 @@ from securefed._runtime.server import Progress, Result
 from securefed.datasets import partition
 from securefed.datasets._base import Dataset
 from securefed.datasets._loaded_dataset import LoadedDataset
-from securefed.datasets._loaders import load
+from securefed.datasets._loaders import load_once
 from securefed.datasets._named_partitions import partitioned
 from securefed.datasets._row_tables import standardised
+from securefed.datasets._tables.table_format import TableFormat
 from securefed.errors import ConfigError, SecureFedError
 
 T = TypeVar("T")
@@ -65,6 +66,9 @@ class NamedRun:
             its default.
         label_column: column of the labels in a file; by default `y` or `label`.
         standardise: scale every column to mean 0 and standard deviation 1 over all rows.
+        encoding: encoding of a `.csv` file, where it cannot be told.
+        separator: its separator, likewise.
+        decimal: its decimal mark, likewise.
     """
 
     algorithm: str
@@ -82,6 +86,9 @@ class NamedRun:
     owner_column: str = ""
     label_column: str = ""
     standardise: bool = False
+    encoding: str = ""
+    separator: str = ""
+    decimal: str = ""
 
 
 @dataclass(frozen=True)
@@ -150,7 +157,8 @@ def prepare(run: NamedRun) -> tuple[LoadedDataset, list[Dataset], Dataset | None
     """
     check_integer("seed", run.seed, 0)
     rng = np.random.default_rng([run.seed, _DATA_STREAM])
-    source = load(run.data, owner=run.owner_column, label=run.label_column)
+    form = TableFormat(run.encoding, run.separator, run.decimal)
+    source = load_once(run.data, run.owner_column, run.label_column, form)
     if run.standardise:
         source = standardised(source)
     test = source.test if run.held_out else None

@@ -10,17 +10,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from securefed._commands.base import DefenseSettings, app, parse_settings, split
+from securefed._commands.base import (
+    Decimal,
+    DefenseSettings,
+    Encoding,
+    Separator,
+    app,
+    parse_settings,
+    split,
+    table_format,
+)
 from securefed._commands.display import say
 from securefed._persistence.file_errors import storage_errors
 from securefed.errors import ConfigError
 
 if TYPE_CHECKING:
     from securefed._commands.party_exchange import Exchange
+    from securefed.datasets._tables.table_format import TableFormat
     from securefed.defenses._base import Defense
     from securefed.parties import SumTerms
 
@@ -106,14 +116,19 @@ def terms(
     base: Annotated[bool, typer.Option(help="Bind each round to a model that all clients were given.")] = True,
     rounds: Annotated[int | None, typer.Option(help="Rounds at most; any number by default.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Privacy budget, of a defence that adds noise.")] = None,
+    encoding: Encoding = "",
+    separator: Separator = "",
+    decimal: Decimal = "",
 ) -> None:
     """Write what all parties agree on, and show what it promises; compare the fingerprint at all sites."""
-    from securefed._commands.party_files import read_arrays, write_whole  # noqa: PLC0415
+    from securefed._commands.party_files import write_whole  # noqa: PLC0415
     from securefed.parties import SumTerms  # noqa: PLC0415
 
     settings = parse_settings(defense_settings) | ({} if threshold is None else {"threshold": threshold})
+    (example,) = _read(table_format(encoding, separator, decimal), like)
+    assert example is not None  # a path was given
     made = SumTerms.like(
-        read_arrays(like), clients=clients, defense=_defense(defense, settings, identity or []),
+        example, clients=clients, defense=_defense(defense, settings, identity or []),
         bounds=_bounds(bound or []), metrics=metric or (), largest_weight=largest_weight, base=base,
         local=local or (), rounds=rounds, epsilon=epsilon,
     )  # fmt: skip
@@ -122,7 +137,7 @@ def terms(
         raise ConfigError(f"{path} holds other terms; the parties may have it already: give another path")
     write_whole(path, data)
     shape = made.tensors[0].shape
-    if like.suffix.lower() == ".csv" and shape:
+    if like.name.lower().endswith((".csv", ".csv.gz", ".parquet")) and shape:
         say(f"{like} is summed row by row: all sites need the same {shape[0]} rows, in the same order.")
     say(str(plan), f"Terms: {path}, fingerprint {_fingerprint(made)}. It must be the same at all sites.")
 
@@ -159,14 +174,24 @@ def contribute(
     state: Annotated[
         Path | None, typer.Option(help="This client's own file between messages; client-NUMBER.state by default.")
     ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(
+            help="Ledger of this site's data, the same in every run and under all terms (`securefed ledger`); by "
+            "default the file beside the state whose name ends in .ledger."
+        ),
+    ] = None,
     seal_key_file: SealKey = None,
+    encoding: Encoding = "",
+    separator: Separator = "",
+    decimal: Decimal = "",
 ) -> None:
     """Answer the newest request in the folder; the update leaves this machine masked, and in no other form."""
     from securefed._commands.party_answer import Contribution, Keys, answer  # noqa: PLC0415
-    from securefed._commands.party_files import read_arrays, read_identity, read_public_identity  # noqa: PLC0415
+    from securefed._commands.party_files import read_identity, read_public_identity  # noqa: PLC0415
 
-    at = _exchange(folder, terms, state or Path(f"client-{number}.state"), seal_key_file)
-    read = [None if path is None else read_arrays(path) for path in (update, base)]
+    at = replace(_exchange(folder, terms, state or Path(f"client-{number}.state"), seal_key_file), ledger=ledger)
+    read = _read(table_format(encoding, separator, decimal), update, base)
     keys = Keys(read_public_identity(server), None if identity is None else read_identity(identity))
     numbers = {name: _number(text, f"--metric {name}") for name, text in _pairs(metric or [], "--metric").items()}
     say(*answer(at, number, keys, Contribution(read[0], weight, numbers, read[1])))
@@ -197,14 +222,17 @@ def sum_(
     ] = None,
     state: Annotated[Path, typer.Option(help="The server's own file between messages.")] = Path("server.state"),
     seal_key_file: SealKey = None,
+    encoding: Encoding = "",
+    separator: Separator = "",
+    decimal: Decimal = "",
 ) -> None:
     """Take the replies that are there and go on: to the next requests, and at the end to the mean."""
-    from securefed._commands.party_files import read_arrays, read_identity  # noqa: PLC0415
+    from securefed._commands.party_files import read_identity  # noqa: PLC0415
     from securefed._commands.party_turns import take_turn  # noqa: PLC0415
 
     at = _exchange(folder, terms, state, seal_key_file)
     invited = None if cohort is None else [_client(text, "--cohort") for text in split(cohort) or []]
-    model = None if base is None else read_arrays(base)
+    (model,) = _read(table_format(encoding, separator, decimal), base)
     say(*take_turn(at, read_identity(identity), round=round, base=model, cohort=invited, without=without or ()))
 
 
@@ -216,6 +244,15 @@ def status(folder: Folder) -> None:
     from securefed._commands.party_sentences import describe  # noqa: PLC0415
 
     say(describe(folder))
+
+
+def _read(form: TableFormat, *paths: Path | None) -> list[dict[str, Any] | None]:
+    """Read the arrays of each file that is given; raise `ConfigError` where a form is named and none is a .csv file."""
+    from securefed._commands.party_files import read_arrays  # noqa: PLC0415
+
+    if form.given() and not any(path and path.name.lower().endswith((".csv", ".csv.gz")) for path in paths):
+        raise ConfigError(f"no file here is a .csv file; leave out {' '.join(form.command_options())}")
+    return [None if path is None else read_arrays(path, form) for path in paths]
 
 
 def _exchange(folder: Path, terms: Path, state: Path, seal_key_file: Path | None) -> Exchange:

@@ -22,6 +22,7 @@ from securefed._runtime.refusals import read_refusal
 from securefed.errors import BindingError, ConfigError, MessageRefused, StorageError
 from securefed.parties import SumClient, SumResult, SumTerms
 from securefed.parties._envelope import unwrap
+from securefed.parties._guards import check_seal, open_beside
 from securefed.parties._update import read_update
 
 
@@ -73,6 +74,7 @@ def answer(at: Exchange, party: int, keys: Keys, mine: Contribution) -> list[str
     if not 0 <= party < at.terms.clients:
         raise ConfigError(f"--party must be 0 to {at.terms.clients - 1}, a client of these terms; got {party}")
     check_private(at.state, at.folder)
+    check_seal(at.terms, at.seal)
     with locked(at.state):
         name, request, refused = newest_request(at, party, keys.server)
         if name is None:
@@ -81,12 +83,10 @@ def answer(at: Exchange, party: int, keys: Keys, mine: Contribution) -> list[str
         reply = at.folder / name.file("reply")
         stored = at.load(CLIENT_STATE)
         meta, tensors = stored or ({"reply": ""}, {"client": from_bytes(b"")})
-        client = SumClient.thaw(
-            at.terms, party, tensors["client"].tobytes(), identity=keys.identity, server=keys.server
-        )
         if meta["reply"] == reply.name:
             write_whole(reply, tensors["reply"].tobytes())
             if (at.folder / f"round-{name.round}-result.json").exists():
+                client = _restored(at, party, keys, tensors["client"].tobytes(), known=True)
                 return [*refused, *checked(at, client, name.round, keys.server, mine.base)]
             return [*refused, f"{name.place()} is answered: {reply.name}. The server's turn is next."]
         if reply.exists():
@@ -96,6 +96,7 @@ def answer(at: Exchange, party: int, keys: Keys, mine: Contribution) -> list[str
                 f"there is no {at.state}, which this client wrote in an earlier stage; go to the folder that holds "
                 f"client-{party}.state, give --state, or, if it is lost, have the server go on --without {party}"
             )
+        client = _restored(at, party, keys, tensors["client"].tobytes(), known=stored is not None)
         uploads = client.wants_update(request)
         if uploads:
             _check_given(mine, at.terms)
@@ -107,6 +108,12 @@ def answer(at: Exchange, party: int, keys: Keys, mine: Contribution) -> list[str
         *refused, f"{name.place(len(at.terms.plan.stages))} is answered: {reply.name}.",
         *_refusal(at.terms, party, answered), *(_out_of_range(mine, at.terms) if uploads else ()),
     ]  # fmt: skip
+
+
+def _restored(at: Exchange, party: int, keys: Keys, frozen: bytes, *, known: bool) -> SumClient:
+    """Restore the client from its state, with the ledger of its data; `known`: whether there is a state."""
+    ledger = open_beside(at.state, at.seal, expected=known, named=at.ledger)
+    return SumClient.thaw(at.terms, party, frozen, identity=keys.identity, ledger=ledger, server=keys.server)
 
 
 def _check_given(mine: Contribution, terms: SumTerms) -> None:

@@ -27,12 +27,14 @@ class Exchange:
         folder: the exchange folder.
         state: the party's own file.
         seal: encrypts the state; `None` leaves it readable by its owner.
+        ledger: of a client's data; by default beside its state.
     """
 
     terms: SumTerms
     folder: Path
     state: Path
     seal: Seal | None = None
+    ledger: Path | None = None
 
     def load(self, kind: str) -> tuple[dict[str, Any], dict[str, Array]] | None:
         """Read the state; `None` where there is none yet."""

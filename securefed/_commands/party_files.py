@@ -18,14 +18,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
+from rich.markup import escape
 
+from securefed._commands.display import errors
 from securefed._persistence.file_errors import storage_errors
 from securefed._persistence.sealing import make_key
 from securefed._tensors import Array
 from securefed.errors import ConfigError, DataError, StorageError
+
+if TYPE_CHECKING:
+    from securefed.datasets._tables.table_format import TableFormat
 
 try:
     import fcntl
@@ -33,6 +38,11 @@ except ImportError:  # Windows has no such locks
     fcntl = None  # type: ignore[assignment]
 
 _KEY_BYTES: Final = 32
+_TABLES: Final = (".csv", ".csv.gz", ".parquet")
+"""Endings of tables, in lower case."""
+_ADVICE: Final = (
+    "; an update is numbers alone, such as a site's counts or means, not its patients: leave other columns out"
+)
 _NAME: Final = re.compile(
     r"round-(\d+)-exchange-(\d+)-stage-(\d+)-([a-z]+)-client-(\d+)\.(request|reply)", flags=re.ASCII
 )
@@ -139,21 +149,28 @@ def write_whole(path: Path, data: bytes) -> None:
         raise StorageError(f"cannot write {path}: {error.strerror}; choose another path") from error
 
 
-def read_arrays(path: Path) -> dict[str, Any]:
-    """Read arrays by name from an .npz, .safetensors or .csv file.
+def read_arrays(path: Path, form: TableFormat | None = None) -> dict[str, Any]:
+    """Read arrays by name from an .npz or .safetensors file, or a table (.csv, .csv.gz or .parquet).
 
-    The first line of a .csv file names the columns; each column is an array, or a number where one line follows.
+    Each column of a table is an array, or a number where it has one row.
+
+    Args:
+        path: the file.
+        form: how a .csv file is written, where the user says so.
 
     Raises:
         DataError: another ending, or what is in the file is not what its ending says.
         StorageError: the file cannot be read.
     """
-    readers = {".npz": _read_npz, ".safetensors": _read_safetensors, ".csv": _read_csv}
-    if (reader := readers.get(path.suffix.lower())) is None:
-        raise DataError(f"{path} must end in .npz, .safetensors or .csv, and hold arrays by name")
+    ending = path.name.lower()
+    if not ending.endswith((".npz", ".safetensors", *_TABLES)):
+        raise DataError(f"{path} must end in .npz, .safetensors or {', '.join(_TABLES)}, and hold arrays by name")
+    with storage_errors(f"read {path}"):
+        data = path.read_bytes()
+    if ending.endswith(_TABLES):
+        return _read_table(path, form)
     try:
-        with storage_errors(f"read {path}"):
-            arrays = reader(path.read_bytes())
+        arrays = _read_npz(data) if ending.endswith(".npz") else _read_safetensors(data)
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
     if not arrays:
@@ -198,30 +215,16 @@ def _read_safetensors(data: bytes) -> dict[str, Any]:
         raise DataError(f"it is no .safetensors file: {error}") from error
 
 
-def _read_csv(data: bytes) -> dict[str, Any]:
-    """Read columns by the names in the first line; a single line of numbers gives scalars."""
-    try:
-        rows = [row for row in csv.reader(io.StringIO(data.decode("utf-8-sig"), newline="")) if row]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"it is no .csv file in UTF-8: {error}") from error
-    names = [name.strip() for name in rows[0]] if rows else []
-    if len(rows) < 2 or len(set(names)) < len(names):
-        raise DataError("the first line must hold a different name for each column, and numbers must follow")
-    if odd := [number for number, row in enumerate(rows[1:], 2) if len(row) != len(names)]:
-        raise DataError(f"line {odd[0]} has {len(rows[odd[0] - 1])} fields, and there are {len(names)} names")
-    table = np.array([[_number(field, name, line) for field, name in zip(row, names, strict=True)]
-                      for line, row in enumerate(rows[1:], 2)])  # fmt: skip
-    return {name: column[0] if len(column) == 1 else column for name, column in zip(names, table.T, strict=True)}
+def _read_table(path: Path, form: TableFormat | None) -> dict[str, Any]:
+    """Read the columns of a table by their names, and say what was read; a single row gives scalars."""
+    from securefed.datasets._tables.files import read_file  # noqa: PLC0415 - only for files of these kinds
 
-
-def _number(field: str, name: str, line: int) -> float:
-    try:
-        return float(field)
-    except ValueError as error:
-        raise DataError(
-            f"column {name!r} holds {field!r} in line {line}; an update is numbers alone, with decimal points, between "
-            "commas, such as a site's counts or means, not its patients"
-        ) from error
+    table = read_file(path, form if path.name.lower().endswith((".csv", ".csv.gz")) else None)
+    if "" in table.names:
+        raise DataError(f"{path}: column {table.names.index('') + 1} has no name; the first line must name each column")
+    columns = table.matrix(advice=_ADVICE).T
+    errors.print(escape(table.summary), highlight=False, soft_wrap=True)
+    return {name: column[0] if len(column) == 1 else column for name, column in zip(table.names, columns, strict=True)}
 
 
 def make_identity(path: Path) -> bytes:

@@ -2,77 +2,74 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from securefed._auditing.engine.pace import Pace, ticking
 
 Report = Callable[[int, int | None, str], None]
 """Called with the number of finished parts, that of all (`None` where it is not known), and what was finished last."""
 
-INTERVAL: Final = 15.0
-"""Seconds between two lines in a file."""
-
 
 @contextmanager
-def progress(name: str, console: Console, *, silent: bool = False) -> Iterator[Report]:
+def progress(name: str, console: Console, *, silent: bool = False, brief: bool = False) -> Iterator[Report]:
     """Show the progress of a command until the block ends.
 
     Args:
         name: the name of the command, shown until a part has finished.
         console: standard error, in general. On a terminal a bar is drawn, and removed at the end.
         silent: show nothing.
+        brief: say nothing at the start, and draw no bar; the lines at their times come all the same.
     """
+    pace = Pace(name)
     if silent:
         yield lambda done, total, what: None
-    elif console.is_terminal:
-        with _bar(console) as bar:
+        return
+    if console.is_terminal and not brief:
+        with _bar(console, pace) as bar:
             task = bar.add_task(name, total=None)
-            yield lambda done, total, what: bar.update(task, completed=done, total=total, description=escape(what))
-    else:
-        yield _lines(name, console)
+
+            def show(done: int, total: int | None, what: str) -> None:
+                pace.note(done, total, what)
+                bar.update(task, completed=done, total=total, description=escape(what))
+
+            yield show
+        return
+    with ticking(pace, lambda line: console.print(line, soft_wrap=True, highlight=False, markup=False)) as note:
+
+        def begin(done: int, total: int | None, what: str) -> None:
+            note(done, total, what)
+            if not done and not brief:
+                console.print(pace.line(), soft_wrap=True, highlight=False, markup=False)
+
+        yield begin
 
 
-def _bar(console: Console) -> Progress:
+class _Left(TextColumn):
+    """The time that the rest takes, as the lines in a file say it."""
+
+    def __init__(self, pace: Pace) -> None:
+        super().__init__("")
+        self._pace = pace
+
+    def render(self, task: object) -> Text:
+        """Return the estimate of this moment."""
+        return Text(self._pace.left())
+
+
+def _bar(console: Console, pace: Pace) -> Progress:
     return Progress(
         SpinnerColumn(),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+        _Left(pace),
         TextColumn("{task.description}"),
         console=console,
         transient=True,
     )
-
-
-def _lines(name: str, console: Console) -> Report:
-    """Return a function that prints a line at the start and at most every `INTERVAL` seconds, with the time left."""
-    started = shown = time.monotonic()
-
-    def show(done: int, total: int | None, what: str) -> None:
-        nonlocal shown
-        now = time.monotonic()
-        if now - shown < INTERVAL and done:
-            return
-        shown, spent = now, now - started
-        left = f", about {spent * (total - done) / done:.0f} s left" if total and done else ""
-        of = f" of {total}" if total else ""
-        console.print(
-            f"{name}: {done}{of} after {spent:.0f} s{left} ({what})", soft_wrap=True, highlight=False, markup=False
-        )
-
-    return show

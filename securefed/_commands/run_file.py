@@ -1,7 +1,7 @@
 """Read a run from a TOML file, and compare what its plan promises with what the file asks for.
 
     algorithm = "ssi"                 # `securefed list`
-    data      = "digits"              # or a file, with owner_column, label_column and standardise
+    data      = "digits"              # or a file, with owner_column, label_column, standardise, encoding, ...
     clients   = 8
     rounds    = 20
     [settings]                        # of the algorithm
@@ -36,7 +36,7 @@ from securefed.errors import ConfigError
 
 _RUN: Final = {"data": str, "clients": int, "cohort": int, "partition": str, "held_out": float, "rounds": int,
                "evaluate_every": int, "seed": int, "owner_column": str, "label_column": str,
-               "standardise": bool}  # fmt: skip
+               "standardise": bool, "encoding": str, "separator": str, "decimal": str}  # fmt: skip
 _TABLES: Final = ("settings", "defense", "require")
 
 

@@ -18,13 +18,18 @@ from rich.markup import escape
 from securefed._commands.base import (
     DATA_HELP,
     EXIT_DECLINED,
+    Decimal,
     DefenseSettings,
+    Encoding,
     LabelColumn,
     OwnerColumn,
+    Separator,
     Settings,
     Standardise,
     app,
     parse_settings,
+    read_first,
+    table_format,
 )
 from securefed._commands.display import console, errors, say, show_plan, show_registry
 from securefed._commands.progress import progress
@@ -72,6 +77,9 @@ def run(
     ] = "iid",
     owner_column: OwnerColumn = "",
     label_column: LabelColumn = "",
+    encoding: Encoding = "",
+    separator: Separator = "",
+    decimal: Decimal = "",
     standardise: Standardise = False,
     held_out: Annotated[float, typer.Option(help="Share of the rows kept for scoring the result; 0 for none.")] = 0.2,
     rounds: Annotated[
@@ -112,6 +120,9 @@ def run(
     could not be completed: the rounds before are then in the folder of --out.
     """
     seal = _seal(seal_key_file, seal_anchor, checkpoint)
+    if not algorithm.endswith(".toml"):
+        form = table_format(encoding, separator, decimal)
+        read_first(data, owner_column, label_column, form, quiet=as_json)
     from securefed._commands import named_run as running  # noqa: PLC0415 - heavy, and not needed for --help
 
     if algorithm.endswith(".toml"):
@@ -122,7 +133,7 @@ def run(
         own, defending = parse_settings(settings), parse_settings(defense_settings)
         what = running.NamedRun(
             algorithm, own, defense, defending, data, clients, cohort, partition, held_out, rounds, evaluate_every,
-            seed, owner_column, label_column, standardise,
+            seed, owner_column, label_column, standardise, encoding, separator, decimal,
         )  # fmt: skip
 
     def keep(rounds: running.FinishedRun) -> None:
@@ -171,6 +182,8 @@ def _from_file(
             "there"
         )
     what, required = read_run(path)
+    form = table_format(what.encoding, what.separator, what.decimal)
+    read_first(what.data, what.owner_column, what.label_column, form, quiet=quiet)
     made = federation(what, reveal=reveal)
     if not quiet:
         show_plan(made.defense, made.plan)
@@ -258,6 +271,9 @@ def plan(
     defense: Annotated[str, typer.Argument(help="Name of a defence (see `securefed list`).")],
     clients: Annotated[int, typer.Option(help="Number of clients planned for a round.")] = 8,
     data: Annotated[str, typer.Option(help="Data set whose shape and range to plan for.")] = "digits",
+    encoding: Encoding = "",
+    separator: Separator = "",
+    decimal: Decimal = "",
     settings: Settings = None,
     defense_settings: DefenseSettings = None,
     tree: Annotated[
@@ -265,7 +281,9 @@ def plan(
     ] = None,
 ) -> None:
     """Show a run's plan in advance: bounds, bits, largest cohort, error, stages, bytes, cost, assumptions."""
+    form = table_format(encoding, separator, decimal)
+    read_first(data, "", "", form)
     from securefed._commands.audit_run import plan_for  # noqa: PLC0415
 
     own, defending = parse_settings(settings), parse_settings(defense_settings)
-    show_plan(*plan_for(algorithm, defense, clients, data, own, defending), tree)
+    show_plan(*plan_for(algorithm, defense, clients, data, own, defending, form), tree)

@@ -77,7 +77,7 @@ class Checkpoint:
         for exchange, sums in announced.items():
             tensors |= nest(f"announced/{exchange}", sums)
         for client, node in nodes.items():
-            tensors |= nest(f"client/{client}", learned_of(node.state))
+            tensors |= nest(f"client/{client}", learned_of(node))
         details = {"format": FORMAT, "run": dict(meta), "loop": dict(loop)}
         details |= {"followed": sorted(followed), "announced": sorted(announced)}
         container.save(self.path, "checkpoint", details, tensors, self.seal)
@@ -107,7 +107,7 @@ class Checkpoint:
         try:
             self._same_run(details["run"], meta)
             for client, node in nodes.items():
-                state = with_learned(node.state, unnest(f"client/{client}", tensors))
+                state = with_learned(node, unnest(f"client/{client}", tensors))
                 # `place` is the position in the run (round, training or evaluation, attempt) of the last exchange that
                 # the client accepted; it accepts only later ones. The round that the run died in is opened again from
                 # its first attempt, so this order starts anew. That is safe, for no exchange NUMBER is answered twice:

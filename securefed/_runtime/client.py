@@ -18,7 +18,9 @@ checks the whole request for an upload by rules on public facts, and uses the ex
 it computes anything. A client without a contribution (values out of range or not finite, a failed computation, a stuck
 state) sits out: it uploads uniform residues where the defence hides uploads without noise (an extra tensor, the
 indicator, shows that the sum is void, not by whose fault), and zeros where it adds noise. Only if the defence hides
-nothing, it refuses by name. Not guaranteed: that the client's computing time reveals nothing.
+nothing, it refuses by name. A client that sits out encodes, draws and masks as much as one that contributes, and what
+it logs is written later (`late_log`), so that its reply takes as long. Not guaranteed: that the time in which the
+contribution itself is computed reveals nothing.
 """
 
 from __future__ import annotations
@@ -26,13 +28,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from securefed._messages import REFUSAL, SERVER, ClientId, Message
 from securefed._persistence.packing import unnest
+from securefed._runtime.aggregation_offers import AggregationOffers
 from securefed._runtime.client_commits import ClientCommits
+from securefed._runtime.client_encoding import encode_nothing, encoded_or_refusal, encoded_zeros, free
 from securefed._runtime.client_sampling import check_agreed_to_reveal, reveal_scalars
 from securefed._runtime.client_state import ClientNodeState, ComputedContribution, PendingUpload, with_cost
 from securefed._runtime.exchange_context import (
@@ -45,29 +49,24 @@ from securefed._runtime.exchange_context import (
 from securefed._runtime.exchange_header import EVALUATE, TRAIN, ExchangeHeader, integers
 from securefed._runtime.exchange_plans import ExchangePlans
 from securefed._runtime.exchange_schedule import ExchangeSchedule
+from securefed._runtime.late_log import log_absence
 from securefed._runtime.ledger import Ledger, charge
 from securefed._runtime.message_schema import MessageSchema
 from securefed._runtime.privacy_checks import has_memory
 from securefed._runtime.privacy_cost import PrivacyCost, cost_of
 from securefed._runtime.refusals import refusal_body
+from securefed._runtime.sum_guard import SumGuard
+from securefed._runtime.sum_memory import MOST_OUT, SumRule
 from securefed._tensors import Tensors
 from securefed._transports.base import BatchEndpoint
 from securefed.algorithms._capabilities import SupportsPrivacyCost, supports
 from securefed.algorithms._validation import check_contribution
 from securefed.datasets._base import Dataset
 from securefed.defenses._base import Defense, Session, has_indicator, without_indicator_tensor
-from securefed.defenses._capabilities import (
-    SupportsAuthenticatedRefusals,
-    SupportsMemory,
-    SupportsPipelining,
-    SupportsPrecomputation,
-    SupportsVerification,
-)
+from securefed.defenses._capabilities import SupportsAuthenticatedRefusals, SupportsPrecomputation
 from securefed.errors import BudgetSpent, ClientDeclines, ContradictionError, MalformedError, SecureFedError
 
 COMMIT, REVEAL = "commit", "reveal"
-MOST_OUT: Final = 8
-"""Exchanges of a run that a client may sit out; then it declines all others. This bounds what absences reveal."""
 _LOG = logging.getLogger("securefed.client")
 
 
@@ -85,6 +84,8 @@ class ClientNode:
         reveal: whether this client agrees to reveal the scalars that the algorithm selects clients by.
         exchanges: the exchanges of the run; messages of others are refused.
         ledger: counts the use of this client's data; charged before anything is computed.
+        rule: which sums this client lets out beside earlier ones.
+        sums: the ledger that remembers those; `ledger` by default, or one in memory, which freezes with the state.
         persist: writes the state to durable storage; called when an exchange is used up and nothing is computed yet.
     """
 
@@ -109,19 +110,20 @@ class ClientNode:
         reveal: bool = False,
         exchanges: ExchangeSchedule | None = None,
         ledger: Ledger | None = None,
+        rule: SumRule | None = None,
+        sums: Ledger | None = None,
         persist: Callable[[ClientNode], None] | None = None,
     ) -> None:
         self.client, self.run, self.algorithm, self._schema = client, run, schema.algorithm, schema
         self._defense, self._seed, self._keep, self._reveal = defense, seed, keep, reveal
         self.exchanges, self.ledger, self.persist = exchanges or ExchangeSchedule(), ledger, persist
-        aggregation = defense.aggregation  # what it offers besides is asked once: these checks take a while each
-        self._pipelined = aggregation if isinstance(aggregation, SupportsPipelining) else None
-        self._remembering = aggregation if isinstance(aggregation, SupportsMemory) else None
-        self._verifying = aggregation if isinstance(aggregation, SupportsVerification) else None
+        self._offers = AggregationOffers.of(defense.aggregation)
         own: Any = self.algorithm
         self._spending: SupportsPrivacyCost[Any] | None = own if supports(own, SupportsPrivacyCost) else None
         self._plans = ExchangePlans(schema, defense)
-        self._commits = ClientCommits(client, schema, self._plans, self._verifying)
+        self._commits = ClientCommits(client, schema, self._plans, self._offers.verifying)
+        kept = sums or ledger
+        self.guard = SumGuard(kept or Ledger.in_memory(), rule or SumRule(), frozen=kept is None)
         self.state = ClientNodeState(self.algorithm.enroll(data, schema.public, self._rng(0)))
         """All that the client keeps between messages; replaced as a whole, at each message."""
 
@@ -169,31 +171,44 @@ class ClientNode:
     def finish(self, pending: PendingUpload, computed: ComputedContribution) -> Message:
         """Build the reply: the protected contribution, or the upload of a client that sits out."""
         message, state, trains = pending.message, self.state, pending.state.trains
+        assert state.session is not None
+        plan = state.session.plan
         if self.simulated and trains and not isinstance(computed, Exception):
             check_contribution(self.algorithm, computed, self._schema.layouts[TRAIN])
         try:
             if isinstance(computed, BudgetSpent) and self._spending is not None:
                 raise computed  # public: it follows from rounds and numbers of rows
             if isinstance(computed, Exception):
+                encode_nothing(self._defense, plan)
                 self.state, body = self._without(state, computed)
-                return self._reply(message, message.stage, body)
+                return self._uploaded(pending, body)
             tentative, raw = computed
             if trains and self._spending is not None:  # the cost counts whether or not the message arrives
                 self.state = state = with_cost(state, self._spending, tentative)
             if trains:
                 state = replace(state, tentative=tentative, tentative_round=message.round, absent=False)
+            encoded = encoded_or_refusal(self._defense, plan, raw)
+            del raw, computed  # arrays as large as the model: their memory serves the upload
             try:
-                encoded = self._encoded(state, raw)
-                del raw, computed  # arrays as large as the model: their memory serves the upload
+                if isinstance(encoded, Exception):
+                    raise free(encoded)
+                log_absence(self.client, None, None, message.round, now=self.simulated)
                 self.state, body = self._upload(state, encoded)
                 self.absence = None
             except Exception as error:
                 if not (self._plans.hide_absence or isinstance(error, SecureFedError)):
                     raise
                 self.state, body = self._without(self.state, error)
+            return self._uploaded(pending, body)
         except SecureFedError as error:
             return self._refuse(message, error)
-        return self._reply(message, message.stage, body)
+
+    def _uploaded(self, pending: PendingUpload, body: Tensors) -> Message:
+        """Reply with the upload, once the ledger has noted whether the client sat out."""
+        assert pending.state.session is not None
+        if has_indicator(pending.state.session.plan):
+            self.guard.uploaded(pending.source, absent=self.state.out > pending.state.out)
+        return self._reply(pending.message, pending.message.stage, body)
 
     def prepare(self) -> None:
         """Precompute the defence's part of the next upload, between two exchanges or while `compute` runs.
@@ -240,9 +255,11 @@ class ClientNode:
         message.check(run=self.run, round=message.round, stage=message.stage, sender=SERVER, receiver=self.client)
         if message.stage in (COMMIT, REVEAL):
             return self._outside(state, message)
-        if state.out >= MOST_OUT:
-            raise ClientDeclines(f"this client sat out of {MOST_OUT} exchanges and takes no further part in the run")
         if "session/cohort" in message.body:
+            if state.out >= MOST_OUT:  # the last one that it sat out is brought to its end
+                raise ClientDeclines(
+                    f"this client sat out of {MOST_OUT} exchanges and takes no further part in the run"
+                )
             state = self._open(state, message)
         if state.session is None or state.header is None or message.round != state.session.round:
             raise ContradictionError(message.sender, f"exchange {message.round} was never opened here")
@@ -250,6 +267,10 @@ class ClientNode:
             return self._accept(state, message)
         request = replace(message, body=unnest("protocol", message.body))
         protocol, reply = self._defense.aggregation.client_step(state.protocol, request, None)
+        if self._offers.releasing is not None and (
+            release := self._offers.releasing.client_releases(state.protocol, protocol)
+        ):
+            self.guard.release(self.run, release)  # refused, the state stays as it was and nothing is sent
         return self._remember(replace(state, protocol=protocol)), reply
 
     def _accept(self, state: ClientNodeState, message: Message) -> PendingUpload:
@@ -276,11 +297,14 @@ class ClientNode:
         exchange = exchange_context(session, header, digest, counted)
         known = number if has_memory(state.committed) else NEVER  # a state without memory never changes
         context = upload_context(exchange, header.kind, digest, known)
+        self.guard.accept(context.source)
         request = replace(message, body=unnest("protocol", message.body))
         protocol = self._defense.aggregation.client_accept(state.protocol, request, context)
         state = replace(state, protocol=protocol)
         attempt = () if header.attempt == 0 else (2, header.attempt)  # a repeated sum draws other mini-batches
-        return PendingUpload(message, state, number, broadcast, self._rng(header.round + 1, *attempt))
+        return PendingUpload(
+            message, state, number, broadcast, self._rng(header.round + 1, *attempt), source=context.source
+        )
 
     def _use_up(self, pending: PendingUpload) -> None:
         """Mark the exchange as used, durably: no message of it is answered again, in this or another process.
@@ -322,37 +346,36 @@ class ClientNode:
             return state, {}
         return state, reveal_scalars(self.algorithm, state.committed, self._rng(message.round + 1, 1))
 
-    def _encoded(self, state: ClientNodeState, raw: Tensors) -> Tensors:
-        assert state.session is not None
-        return self._defense.encode(raw, state.session.plan)
-
     def _upload(self, state: ClientNodeState, encoded: Tensors | None) -> tuple[ClientNodeState, Tensors]:
         """Upload an encoded contribution; `None` is for a client that sits out where the defence hides uploads."""
         protocol, reply = self._defense.aggregation.client_upload(state.protocol, encoded)
         kept = state.encoded if encoded is None or not self._keep else without_indicator_tensor(encoded)
         state = self._remember(replace(state, protocol=protocol, encoded=kept))
-        if state.trains and self._verifying is not None:  # a secret by which `_commits.check` checks the announced sum
-            state = replace(state, sum_key=self._verifying.client_keeps(protocol))
+        if (
+            state.trains and self._offers.verifying is not None
+        ):  # a secret by which `_commits.check` checks the announced sum
+            state = replace(state, sum_key=self._offers.verifying.client_keeps(protocol))
         return state, reply
 
     def _without(self, state: ClientNodeState, error: Exception) -> tuple[ClientNodeState, Tensors]:
         """Upload for a client without a contribution, or raise `error` if the defence hides nothing."""
         assert state.session is not None
         number, plan = state.session.round, state.session.plan
-        known, self.absence = repr(self.absence) == repr(error), error
+        before, self.absence = self.absence, error
         if not self._plans.hide_absence:
             raise error
-        if not known:  # a client that fails in the same way in every attempt is logged once
-            _LOG.warning("client %d has no contribution to exchange %d: %r", self.client, number, error)
+        log_absence(self.client, before, error, number, now=self.simulated)
         if state.trains:  # the client then replies like any other if the server claims to have counted it
             state = replace(state, tentative=state.committed, tentative_round=number, absent=True)
         if has_indicator(plan):
             return self._upload(replace(state, out=state.out + 1), None)
-        return self._upload(state, self._encoded(state, {spec.name: np.zeros(spec.shape) for spec in plan.own}))
+        return self._upload(state, encoded_zeros(self._defense, plan))
 
     def _remember(self, state: ClientNodeState) -> ClientNodeState:
-        """Keep what the aggregation must know in later exchanges: in which sums this client was, or a pinned key."""
-        kept = state.memory if self._remembering is None else self._remembering.client_memory(state.protocol)
+        """Keep what the aggregation must know in later exchanges, such as a pinned key."""
+        kept = (
+            state.memory if self._offers.remembering is None else self._offers.remembering.client_memory(state.protocol)
+        )
         return replace(state, memory=kept)
 
     def _open(self, state: ClientNodeState, message: Message) -> ClientNodeState:
@@ -365,10 +388,10 @@ class ClientNode:
         if (size := len(header.cohort)) > session.plan.clients:
             raise MalformedError(message.sender, f"cohort of {size} exceeds the planned {session.plan.clients}")
         place = self.exchanges.check(state.place, header)  # its position in the run's schedule
-        if self._pipelined is not None and state.protocol is not None:
-            protocol = self._pipelined.client_resume(session, self.client, state.protocol)
+        if self._offers.pipelined is not None and state.protocol is not None:
+            protocol = self._offers.pipelined.client_resume(session, self.client, state.protocol)
         else:
             protocol = self.protocol_for(session)
-        if self._remembering is not None:
-            protocol = self._remembering.client_remind(protocol, state.memory)
+        if self._offers.remembering is not None:
+            protocol = self._offers.remembering.client_remind(protocol, state.memory)
         return replace(state, header=header, session=session, protocol=protocol, last_round=message.round, place=place)

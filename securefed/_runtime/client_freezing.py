@@ -15,6 +15,7 @@ others can read the disk. The bytes hold:
                                    that the client took part in, and the defence's memory
     committed/...                  the algorithm's state after the last contribution that the server said it counted
     tentative/...                  the same after a contribution since then, which may count or not
+    sums/...                       of which sums its data are part, where no ledger of its own remembers them
 
 Never go on from a state that is older than an answer to a request for an upload: the client would mask two uploads
 alike. Freeze after every answer, and keep only the newest.
@@ -30,27 +31,33 @@ from securefed._runtime.client import ClientNode
 from securefed._runtime.client_state import ClientNodeState
 from securefed._runtime.exchange_header import ExchangeHeader
 from securefed._runtime.exchange_schedule import BEFORE_ALL
+from securefed._runtime.sum_memory import SumMemory
 from securefed._tensors import Array, Tensors, decode, encode
 from securefed.errors import DataError, StorageError
 
-VERSION: Final = 3
+VERSION: Final = 4
 
 
-def learned_of(state: ClientNodeState) -> dict[str, Array]:
+def learned_of(node: ClientNode) -> dict[str, Array]:
     """Pack the part of a state that outlives an exchange: no session, no protocol secrets, no data of the client."""
+    state = node.state
     tensors = nest("node", pack(state)) | nest("committed", pack(state.committed))
+    if node.guard.frozen:
+        tensors |= nest("sums", node.guard.ledger.sums.to_tensors())
     return tensors | (nest("tentative", pack(state.tentative)) if state.tentative is not None else {})
 
 
-def with_learned(state: ClientNodeState, tensors: Tensors) -> ClientNodeState:
-    """Replace the learned part of a freshly enrolled client's state by what `learned_of` returned.
+def with_learned(node: ClientNode, tensors: Tensors) -> ClientNodeState:
+    """Return a freshly enrolled client's state with the learned part replaced by what `learned_of` returned.
 
     The tentative state is the one after the client's last contribution, which no server has confirmed yet.
 
     Raises:
         DataError: a field is missing.
     """
-    template = state.committed
+    state, template = node.state, node.state.committed
+    if node.guard.frozen:
+        node.guard.ledger.remember(SumMemory.from_tensors(unnest("sums", tensors)))
     state = restore(state, unnest("node", tensors))
     tentative = restore(template, unnest("tentative", tensors)) if state.tentative_round >= 0 else None
     return replace(state, committed=restore(template, unnest("committed", tensors)), tentative=tentative)
@@ -66,7 +73,7 @@ def freeze(node: ClientNode, *, learned: bool = False) -> bytes:
     """
     state = node.state
     header: dict[str, Any] = {"version": VERSION, "run": node.run, "client": node.client, "terms": node.terms}
-    tensors = learned_of(state)
+    tensors = learned_of(node)
     if not learned and state.session is not None and state.header is not None:
         header |= {"exchange": state.session.round, "header": state.header.to_json()}
         tensors |= nest("protocol", pack(state.protocol))
@@ -99,7 +106,7 @@ def thaw(node: ClientNode, frozen: bytes, *, resumes: str | None = None) -> None
         if header.get(name) != value:
             raise StorageError(f"this state is of {name} {header.get(name)!r}, not {value!r}; give the client's own")
     try:
-        state = with_learned(node.state, tensors)
+        state = with_learned(node, tensors)
         if resumes is not None:
             # Replays are recognised by the new run's identifier, and the round in which the old run died is repeated.
             state = replace(state, last_round=-1, place=BEFORE_ALL)

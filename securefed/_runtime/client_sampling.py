@@ -23,6 +23,7 @@ from securefed.algorithms._base import Algorithm
 from securefed.algorithms._capabilities import SupportsClientSelection, SupportsPrivacyCost, supports
 from securefed.defenses._base import Defense, Plan
 from securefed.defenses._differential_privacy import FixedSizeSampling, Sampler
+from securefed.defenses._survivor_blocks import SumsSoFar
 from securefed.errors import ConfigError, MalformedError, RoundVoid
 
 Schedule = Callable[[int], Sequence[ClientId]]
@@ -127,25 +128,20 @@ def unpredictable(everyone: Sequence[ClientId], size: int) -> tuple[ClientId, ..
     return tuple(sorted(random.SystemRandom().sample(list(everyone), size)))
 
 
-def drop_surplus(clients: Sequence[ClientId], surplus: int, kept: Sequence[ClientId]) -> tuple[ClientId, ...]:
-    """Remove random clients, so that the survivors differ enough from the last sum's.
-
-    Two sums over sets that differ in few clients can be subtracted, which leaves those few clients' sum. Removing a
-    client that is in both sets makes the sets differ by one more.
+def keep_blocks(alive: Sequence[ClientId], so_far: SumsSoFar, threshold: int) -> tuple[ClientId, ...]:
+    """Leave out random clients, so that a sum over the others tells no small group of clients apart.
 
     Args:
-        clients: survivors of the attempt that was refused.
-        surplus: how many have to go.
-        kept: survivors of the last sum that was opened.
+        alive: survivors of the attempt that was refused.
+        so_far: the run's sums.
+        threshold: survivors that a sum needs.
 
     Returns:
-        The clients to invite next, ascending. If fewer than `surplus` are in both sets, all of `clients`: the next
+        The clients to invite next, ascending. If they would be fewer than the threshold, all of `alive`: the next
         attempts then wait for clients to return.
     """
-    both = sorted(set(clients) & set(kept))
-    if len(both) < surplus:
-        return tuple(clients)
-    return tuple(sorted(set(clients) - set(random.SystemRandom().sample(both, surplus))))
+    kept = so_far.allowed_within(alive, random.SystemRandom().sample)
+    return kept if len(kept) >= threshold else tuple(alive)
 
 
 def check_sampler(sampler: Sampler, public: Public, schedule: Schedule | None, algorithm: Algorithm[Any, Any]) -> None:

@@ -44,7 +44,7 @@ class ClientNodeState:
         session: session of the current exchange.
         protocol: the defence's protocol state in the current exchange.
         encoded: its last encoded contribution (for simulations that score collusion).
-        memory: what the defence's protocol must remember of earlier exchanges, also in a resumed run.
+        memory: what the defence's protocol must remember of earlier exchanges, such as a pinned key.
         sum_key: key that checks the sum of exchange `tentative_round`; empty where sums are not checked.
     """
 
@@ -99,6 +99,7 @@ class PendingUpload:
         broadcast: what the contribution is computed from.
         rng: generator for mini-batches and the like.
         fault: the error because of which there will be no contribution, if it is known before computing.
+        source: digest of what the contribution is computed from (`UploadContext.source`).
     """
 
     message: Message
@@ -107,6 +108,7 @@ class PendingUpload:
     broadcast: Tensors
     rng: np.random.Generator
     fault: Exception | None = None
+    source: bytes = b""
 
 
 ComputedContribution = tuple[Any, Tensors] | Exception

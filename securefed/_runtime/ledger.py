@@ -7,6 +7,8 @@
 
 An exchange is the making of one sum, to which the client contributes once; the client charges it when it accepts the
 request for its contribution.
+It also remembers which sums the data entered, and over which parties, so that no two of them subtract
+(`sum_memory`).
 There is one ledger for each client and data set. It does not depend on terms: runs with other hyper-parameters, another
 defence or another server count in the same ledger. It belongs to the client, so starting run after run does not help a
 server.
@@ -24,7 +26,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,15 +36,19 @@ from securefed._hyperparameters import check_choice, check_integer, check_limit,
 from securefed._messages import SERVER
 from securefed._persistence import container
 from securefed._persistence.file_errors import storage_errors
+from securefed._persistence.packing import nest, unnest
 from securefed._persistence.sealing import Seal
 from securefed._persistence.state_file import locked
 from securefed._runtime.ledger_entries import DataUsage, LedgerEntries
 from securefed._runtime.privacy_cost import PrivacyCost
+from securefed._runtime.sum_memory import SumMemory, what_absences_give
 from securefed.defenses._base import Unit
 from securefed.defenses._differential_privacy.accountant import DELTA
-from securefed.errors import BudgetSpent, ConfigError, ContradictionError, LedgerLost, StorageError
+from securefed.errors import BudgetSpent, ConfigError, ContradictionError, DataError, LedgerLost, StorageError
 
 _KIND: Final = "ledger"
+LEAST_CHANGE: Final = 5
+"""Fewest rows that a declared change of the data has."""
 _LOG = logging.getLogger("securefed.client")
 
 
@@ -87,7 +93,7 @@ class Ledger:
 
     def __init__(self, limits: Limits, path: Path | str | None, seal: Seal | None, book: LedgerEntries) -> None:
         self.limits, self.path = limits, None if path is None else Path(path)
-        self._seal, self._book = seal, book
+        self._seal, self._book, self._sums = seal, book, SumMemory()
 
     @classmethod
     def create(cls, path: Path | str, limits: Limits, *, spent: DataUsage, seal: Seal | None = None) -> Ledger:
@@ -136,6 +142,30 @@ class Ledger:
             ledger._book = ledger._read()
         ledger._check_delta(ledger._book)
         return ledger
+
+    @classmethod
+    def beside(cls, path: Path, seal: Seal | None = None, *, expected: bool) -> Ledger:
+        """Open the ledger that a client keeps beside its state where its operator gives none; make it at first use.
+
+        It has no limits. It remembers over which parties the data were summed, in all runs.
+
+        Args:
+            path: its file.
+            seal: encrypts the file.
+            expected: whether a state of this client says that there is one.
+
+        Raises:
+            LedgerLost: it is expected, and there is none.
+            StorageError, RolledBackError: as `open`.
+        """
+        if expected or path.exists():
+            return cls.open(path, Limits(), seal)
+        try:
+            return cls.create(path, Limits(), spent=DataUsage(), seal=seal)
+        except StorageError:  # another process was first
+            if path.exists():
+                return cls.open(path, Limits(), seal)
+            raise
 
     @classmethod
     def in_memory(cls, limits: Limits | None = None, book: LedgerEntries | None = None) -> Ledger:
@@ -189,6 +219,74 @@ class Ledger:
             self._write(after)
         return True
 
+    @property
+    def sums(self) -> SumMemory:
+        """What is remembered of the sums that the data entered, as of the last use through this object."""
+        return self._sums
+
+    def remember(self, sums: SumMemory) -> None:
+        """Put a memory from a frozen client back into a ledger in memory."""
+        assert self.path is None
+        self._sums = sums
+
+    def change_sums(self, change: Callable[[SumMemory], SumMemory], *, always: bool = False) -> None:
+        """Change what is remembered of sums, in one locked write; what `change` raises ends it before the write.
+
+        Args:
+            change: returns the new memory, or the same object for no change.
+            always: write also where nothing changes, which then takes the same time.
+
+        Raises:
+            LedgerLost, StorageError, RolledBackError: as `charge`.
+        """
+        with self._locked():
+            self._book = self._read()
+            after = change(self._sums)
+            if always or after is not self._sums:
+                self._sums = after
+                self._write(self._book)
+
+    def change_rows(self, rows: int, *, least: int = LEAST_CHANGE) -> None:
+        """Declare that rows of the data set changed: its sums begin a new memory.
+
+        Sums before and after the change subtract to the rows that came or went, so declare changes seldom, of many rows
+        together, and never while a sum is being made.
+
+        Args:
+            rows: number of rows that came, went or changed since the last declaration; 0 for none, which changes
+                nothing.
+            least: the fewest rows of a change.
+
+        Raises:
+            ConfigError: 1 to `least` - 1 rows, or no whole number.
+            LedgerLost, StorageError, RolledBackError: as `charge`.
+        """
+        check_integer("rows", rows, 0)
+        if 0 < rows < least:
+            raise ConfigError(
+                f"{rows} changed rows would be what two statistics, before and after, subtract to; wait until {least} "
+                "or more changed, and use the data of the last declaration until then"
+            )
+        if rows:
+            self.change_sums(lambda sums: sums.of_new_data())
+
+    def allow_absences(self, of_base: int, in_all: int) -> str:
+        """Let the client sit out more exchanges, or fewer.
+
+        Args:
+            of_base: of one base (one model), in all runs.
+            in_all: of the data set.
+
+        Returns:
+            What this gives away, in a sentence.
+
+        Raises:
+            ConfigError: no whole numbers from 0.
+            LedgerLost, StorageError, RolledBackError: as `charge`.
+        """
+        self.change_sums(lambda sums: sums.with_most_out(of_base, in_all))
+        return what_absences_give(in_all)
+
     def _afford(self, after: LedgerEntries, cost: PrivacyCost) -> None:
         """Raise `BudgetSpent` if the entries with this exchange exceed a limit."""
         limits = self.limits
@@ -225,15 +323,17 @@ class Ledger:
         if self.path is None:
             return self._book
         self._check_there(self.path)
-        meta, _ = container.load(self.path, _KIND, self._seal)
+        meta, tensors = container.load(self.path, _KIND, self._seal)
         try:
+            self._sums = SumMemory.from_tensors(unnest("sums", tensors))
             return LedgerEntries.from_json(json.loads(meta["book"]))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, DataError) as error:
             raise StorageError(f"{_KIND} {self.path} lacks a field: {error!r}; restore it from a copy") from error
 
     def _write(self, book: LedgerEntries) -> None:
         if self.path is not None:
-            container.save(self.path, _KIND, {"book": json.dumps(book.to_json())}, {}, self._seal)
+            sums = nest("sums", self._sums.to_tensors())
+            container.save(self.path, _KIND, {"book": json.dumps(book.to_json())}, sums, self._seal)
         self._book = book
 
     @staticmethod
@@ -242,7 +342,8 @@ class Ledger:
             raise LedgerLost(
                 f"there is no ledger {path}; restore it from its newest copy, or say what the data were used for: "
                 "Ledger.create(path, limits, spent=DataUsage(exchanges=..., epsilon=..., delta=...)), with DataUsage() "
-                "if for nothing yet"
+                "if for nothing yet, or `securefed ledger create`. A new ledger knows none of the sums that the data "
+                "entered, so that further sums may be subtracted from those"
             )
 
     @contextmanager

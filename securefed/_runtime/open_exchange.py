@@ -19,7 +19,7 @@ the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from securefed._runtime.exchange_header import ExchangeHeader
 from securefed._runtime.message_limits import MessageLimits
 from securefed._runtime.message_log import MessageLog
 from securefed._runtime.refusals import read_refusal, stop_from_json, stop_to_json
+from securefed._runtime.stage_requests import Requests
 from securefed._tensors import Array, Layout, Tensors
 from securefed.defenses._base import (
     Defense,
@@ -43,9 +44,11 @@ from securefed.defenses._base import (
 from securefed.defenses._capabilities import (
     SupportsAuthenticatedRefusals,
     SupportsPipelining,
+    SupportsReleases,
     SupportsStreaming,
     SupportsVerification,
 )
+from securefed.defenses._survivor_blocks import SumsSoFar
 from securefed.errors import (
     ClientOut,
     DivergenceError,
@@ -97,7 +100,7 @@ def open_exchange(
     number: int,
     content: ExchangeContent,
     log: MessageLog,
-    previous: tuple[ClientId, ...] = (),
+    so_far: SumsSoFar | None = None,
     prepared: Any = None,
 ) -> OpenExchange:
     """Open an exchange, bound to everything that its clients receive before they upload.
@@ -109,7 +112,7 @@ def open_exchange(
         number: the exchange's number, never used before in this run.
         content: what requests hold beside the protocol's fields.
         log: where messages are recorded.
-        previous: survivors of the last sum that was opened; empty before any.
+        so_far: which clients the run's sums tell apart; `None` where any sum may follow.
         prepared: keys and masks that the last exchange precomputed for this one (`SupportsPipelining`).
 
     Raises:
@@ -120,28 +123,8 @@ def open_exchange(
     plan = defense.plan(layouts[header.kind], clients, range_doublings=header.doublings, learned=header.learned)
     session = Session(log.transcript.run, number, header.cohort, plan)
     context = exchange_context(session, header, tensors_digest(content.broadcast), content.counted)
-    return OpenExchange(defense, replace(session, context=context, previous=previous), content, log, prepared)
-
-
-class Requests(Mapping[PartyId, bytes]):
-    """A stage's requests by receiver: `encode(party)` makes one whenever it is looked up, and none is kept."""
-
-    def __init__(self, parties: Mapping[PartyId, Any], encode: Callable[[PartyId], bytes]) -> None:
-        self._parties, self._encode = parties, encode
-
-    def __getitem__(self, party: PartyId) -> bytes:
-        if party not in self._parties:
-            raise KeyError(party)
-        return self._encode(party)
-
-    def __iter__(self) -> Iterator[PartyId]:
-        return iter(self._parties)
-
-    def __len__(self) -> int:
-        return len(self._parties)
-
-    def __contains__(self, party: object) -> bool:
-        return party in self._parties
+    session = replace(session, context=context, so_far=so_far or session.so_far)
+    return OpenExchange(defense, session, content, log, prepared)
 
 
 @dataclass
@@ -256,6 +239,11 @@ class OpenExchange:
         """True in the stages after the upload, whose replies open the sum."""
         stages, upload = self.session.plan.stages, self._protocol.upload
         return upload in stages and self.stage in stages[stages.index(upload) + 1 :]
+
+    @property
+    def named(self) -> tuple[ClientId, ...]:
+        """The clients that were asked to open the sum, and remember it whether or not it was opened; empty before."""
+        return self._protocol.server_names(self._state) if isinstance(self._protocol, SupportsReleases) else ()
 
     def freeze(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the exchange in progress as JSON values and tensors, secrets included; `thaw` restores it."""

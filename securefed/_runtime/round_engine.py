@@ -26,7 +26,7 @@ from securefed._messages import ROTATED, Aggregate, ClientId, Transcript
 from securefed._runtime.checkpoint import Checkpoint
 from securefed._runtime.client import ClientNode
 from securefed._runtime.client_sampling import (
-    drop_surplus,
+    keep_blocks,
     revealed_scalars,
     scheduled,
     uniform,
@@ -42,6 +42,7 @@ from securefed._runtime.privacy_checks import check_privacy
 from securefed._runtime.run_options import RunOptions
 from securefed._runtime.terms import Terms, new_run
 from securefed._tensors import Tensors
+from securefed.defenses._survivor_blocks import SumsSoFar
 from securefed.errors import (
     BudgetSpent,
     ClientOut,
@@ -114,7 +115,7 @@ class RoundEngine:
         self.log = MessageLog(self.transcript, self._keep)
         self._server = self.algorithm.start(self.public, np.random.default_rng([self.seed, _START_STREAM]))
         self._history: list[RoundHistory] = []
-        self._opened: tuple[ClientId, ...] = ()  # survivors of the last sum that was opened
+        self._so_far = SumsSoFar(least=terms.rule.least_block)
         self._prepared: Any = None  # keys and masks that the last exchange made for the next, where it makes any
         self._exchanges = 0  # the next exchange's number
         self._reserved = 0  # the checkpoint on disk reserves the numbers below this one for this process
@@ -203,7 +204,7 @@ class RoundEngine:
         prepared, self._prepared = self._prepared, None  # used once, whatever becomes of this exchange
         content = ExchangeContent(header, broadcast, self._counted.listed(header.cohort), self._counted.body)
         return open_exchange(
-            self.defense, self._terms.schema.layouts, self.public.cohort, number, content, self.log, self._opened,
+            self.defense, self._terms.schema.layouts, self.public.cohort, number, content, self.log, self._so_far,
             prepared,
         )  # fmt: skip
 
@@ -214,14 +215,14 @@ class RoundEngine:
     def completed(self, exchange: OpenExchange, summed: ExchangeResult) -> None:
         """Note that an attempt gave a sum."""
         self._prepared = exchange.prepared
-        self._opened = summed.record.survivors
+        self._so_far = self._so_far.with_sum(summed.record.survivors)
 
     def failed(self, pending: PendingSum, exchange: OpenExchange, error: Exception) -> None:
         """Note that an attempt was void, and decide whom the next one invites.
 
         After `ClientOut` the sum was opened, and is noise: the bounds are doubled, and the same clients are invited
         again. (Two opened sums over different clients could be subtracted, which shows those in one of them only.)
-        After `SurvivorsTooClose` to the last sum nothing was opened, and some clients are left out. Otherwise the same
+        After `SurvivorsTooClose` nothing was opened, and some clients are left out. Otherwise the same
         cohort is tried again.
 
         Args:
@@ -235,14 +236,15 @@ class RoundEngine:
                 doubled as often as it may be.
         """
         self._prepared = exchange.prepared
+        self._so_far = self._so_far.with_sum(exchange.named)
         kind, doubled = pending.kind, isinstance(error, ClientOut | RangeRefused)
         pending.void.append(f"{error}; bounds doubled" if doubled else str(error))
         if isinstance(error, ClientOut):
             pending.was_out = True
             self._double(kind, error)
-            pending.cohort = self._opened = error.survivors
+            pending.cohort = error.survivors
         elif isinstance(error, SurvivorsTooClose):
-            pending.cohort = drop_surplus(error.survivors, error.surplus, self._opened)
+            pending.cohort = keep_blocks(error.survivors, self._so_far, exchange.session.plan.threshold)
         elif doubled or pending.was_out:
             # In the clear a client refused by name; or a repeat after `ClientOut` lost a client, and without larger
             # bounds the clients that were out would be out of the next attempt too.
@@ -350,7 +352,7 @@ class RoundEngine:
             "run": self.transcript.run,
             "exchanges": max(self._exchanges, self._reserved),  # a resumed run uses no number that this one may use
             "sums": self._sums,
-            "opened": list(self._opened),
+            "blocks": [sorted(block) for block in self._so_far.blocks],
             "doublings": self._doublings,
             "learned": list(self._learned),
             "counted": {str(client): exchange for client, exchange in self._counted.exchanges.items()},
@@ -382,6 +384,8 @@ class RoundEngine:
         self._counted = CountedClients(self.algorithm.needs_outcome, exchanges, followed, announced)
         self._history = [RoundHistory.from_json(entry) for entry in loop["history"]]
         self._sums, self._learned = loop["sums"], tuple(loop["learned"])
-        self._opened = tuple(loop["opened"])
+        # files of an earlier version hold the survivors of the last sum only
+        blocks = tuple(frozenset(block) for block in loop.get("blocks", [loop.get("opened", [])]) if block)
+        self._so_far = SumsSoFar(blocks, self._terms.rule.least_block)
         if self._budget is not None:  # every exchange counts, whether or not the run had a budget then
             self._budget = self._budget.spend(self._sums)

@@ -26,10 +26,12 @@ from securefed._runtime.ledger import Ledger
 from securefed._runtime.message_limits import MessageLimits
 from securefed._runtime.message_schema import MessageSchema
 from securefed._runtime.privacy_checks import check_evaluation, check_sampling
+from securefed._runtime.sum_memory import SumRule
 from securefed.algorithms._base import Algorithm
 from securefed.datasets._base import Dataset
 from securefed.defenses._base import Defense
 from securefed.defenses._chain import Link, as_defense
+from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
 from securefed.errors import DataError
 
 
@@ -45,6 +47,7 @@ class Terms:
         schema: the tensors of every message, derived from the rest.
         reveals: whether clients send the server, in the clear, scalars that the algorithm selects clients by.
         exchanges: which sums the run makes, and how often each may be attempted; a client refuses others.
+        rule: which sums a client lets out beside earlier ones of its data.
     """
 
     algorithm: Algorithm[Any, Any]
@@ -54,6 +57,7 @@ class Terms:
     schema: MessageSchema
     reveals: bool
     exchanges: ExchangeSchedule = ExchangeSchedule()
+    rule: SumRule = SumRule()
 
     @classmethod
     def of(
@@ -67,6 +71,7 @@ class Terms:
         rounds: int | None = None,
         evaluate_every: int = 0,
         max_void: int = MAX_VOID,
+        rule: SumRule | None = None,
     ) -> Terms:
         """Make terms, and check that they fit together.
 
@@ -80,6 +85,8 @@ class Terms:
             rounds: training rounds at most; `None` for any number.
             evaluate_every: rounds between two evaluations; 0 for none.
             max_void: most attempts at one sum; an attempt that gives no sum is repeated.
+            rule: which sums clients let out beside earlier ones; by default that of sums with a broadcast, with the
+                least block of the defence (`survivor_change`).
 
         Raises:
             ConfigError: parameters and data clash, no whole number as seed, scalars that the caller did not agree to
@@ -98,7 +105,7 @@ class Terms:
             if evaluate_every:
                 check_evaluation(plan, algorithm)
         exchanges = ExchangeSchedule(rounds, evaluate_every, max_void)
-        return cls(algorithm, layer, public, seed, schema, reveals, exchanges)
+        return cls(algorithm, layer, public, seed, schema, reveals, exchanges, rule or rule_of(layer))
 
     def node(
         self,
@@ -108,6 +115,7 @@ class Terms:
         *,
         keep: bool = False,
         ledger: Ledger | None = None,
+        sums: Ledger | None = None,
         persist: Callable[[ClientNode], None] | None = None,
     ) -> ClientNode:
         """Make the node of one client, enrolled with its data.
@@ -118,11 +126,12 @@ class Terms:
             data: its rows.
             keep: whether it keeps its last encoded contribution, for simulations that score collusion.
             ledger: as in `ClientNode`.
+            sums: as in `ClientNode`.
             persist: as in `ClientNode`.
         """
         return ClientNode(
             client, run, self.schema, data, self.defense, self.seed, keep=keep, reveal=self.reveals,
-            exchanges=self.exchanges, ledger=ledger, persist=persist,
+            exchanges=self.exchanges, ledger=ledger, rule=self.rule, sums=sums, persist=persist,
         )  # fmt: skip
 
     def check_rows(self, client: ClientId, data: Dataset) -> None:
@@ -152,6 +161,12 @@ class Terms:
         """Fingerprint of the terms: parties that agree on it derive the same plan for every exchange."""
         facts = (self.algorithm, self.defense, self.public, self.seed, self.reveals, self.exchanges)
         return hashlib.sha256("\0".join(("securefed terms 2", *map(repr, facts))).encode()).hexdigest()
+
+
+def rule_of(defense: Defense) -> SumRule:
+    """Return the rule of sums with a broadcast: equal sources, and the least block that the defence asks for."""
+    least = defense.aggregation.survivor_change if isinstance(defense.aggregation, SecureAggregation) else 1
+    return SumRule(least_block=least)
 
 
 def new_run() -> str:

@@ -20,15 +20,19 @@ if TYPE_CHECKING:
     from securefed.datasets._named_partitions import partitioned
     from securefed.datasets._spectral_matrices import spectral
     from securefed.datasets._synthetic import linear_rules, low_rank
+    from securefed.datasets._tables.files import read_table
+    from securefed.datasets._tables.table import Table
 
 __all__ = [
     "Dataset",
     "DetectionSplit",
     "LoadedDataset",
+    "Table",
     "linear_rules",
     "load",
     "low_rank",
     "partitioned",
+    "read_table",
     "related_graphs",
     "smooth_signals",
     "spectral",
@@ -43,5 +47,7 @@ EXPORTS = {
     "securefed.datasets._spectral_matrices": "spectral",
     "securefed.datasets._synthetic": "linear_rules low_rank",
     "securefed.datasets._named_partitions": "partitioned",
+    "securefed.datasets._tables.files": "read_table",
+    "securefed.datasets._tables.table": "Table",
 }
 export_lazily(__name__, EXPORTS)

@@ -7,12 +7,17 @@ is made, so that algorithms need none.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from securefed._shape_repr import ShapeRepr
-from securefed._tensors import Array, real_array
+from securefed._tensors import Array
+from securefed.datasets._tables.frames import is_frame, one_column, real_rows
 from securefed.errors import DataError
+
+MOST_CLASSES: Final = 10**6
+"""Labels from this number on are codes, such as 73211009 of SNOMED: a class for each number below would be declared."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -21,6 +26,7 @@ class Dataset(ShapeRepr):
 
     Attributes:
         x: (rows, features) float64, or float32 where it is given so: half the memory, for problems that compute in it.
+            A data frame of pandas, Polars or Arrow may be given, whose columns are numbers or truth values.
         y: (rows,) int64 class labels from 0, or (rows, ...) float64 responses, or `None` where the task has none.
 
     Raises:
@@ -41,8 +47,10 @@ class Dataset(ShapeRepr):
         if self.x is None:
             raise DataError("data must be a (rows, features) matrix; got None. Write Dataset(x), or Dataset(x, y).")
         try:
-            given = real_array(self.x, "data")
+            given = real_rows(self.x, "data", features=True)
         except DataError as error:
+            if is_frame(self.x):  # its columns are named
+                raise
             if isinstance(error.__cause__, ValueError):  # NumPy makes no array of them
                 got = "got rows of different lengths. Give every row the same number of features."
             else:
@@ -65,14 +73,14 @@ class Dataset(ShapeRepr):
 
     def _check_labels(self, given: Array) -> None:
         """Check labels (integers) or responses (floats), and keep them as an array; raise `DataError` for others."""
-        y = np.asarray(given)
+        y = np.asarray(one_column(given, "y"))
         if not y.shape or len(y) != len(self.x):
             raise DataError(f"y must hold one label or response for each of {len(self.x)} rows; got shape {y.shape}")
         if np.issubdtype(y.dtype, np.floating):
             y = np.ascontiguousarray(y, dtype=np.float64)
             if not np.isfinite(y).all():
                 raise DataError("responses must be finite; y holds NaN or infinity. Drop those rows.")
-        elif not np.issubdtype(y.dtype, np.integer) or y.ndim != 1 or y.min() < 0:
+        elif not np.issubdtype(y.dtype, np.integer) or y.ndim != 1 or y.min() < 0 or y.max() >= MOST_CLASSES:
             raise DataError(
                 f"labels must be one integer a row, from 0; got {_labels_given(y)}; encode classes as 0, 1, ...: "
                 f"write Dataset(x, {_labels_remedy(y)})"
@@ -132,7 +140,9 @@ class Dataset(ShapeRepr):
 def _labels_given(y: Array) -> str:
     """Return what is wrong with labels, for the error."""
     if np.issubdtype(y.dtype, np.integer):
-        return f"shape {y.shape}" if y.ndim != 1 else f"the label {y.min()}"
+        if y.ndim != 1:
+            return f"shape {y.shape}"
+        return f"the label {y.min()}" if y.min() < 0 else f"the label {y.max()}, which would declare as many classes"
     return f"labels of type {y.dtype}"
 
 
@@ -158,7 +168,8 @@ def _labels_remedy(y: Array) -> str:
     column = "y" if y.ndim == 1 else "y[:, 0]"
     if y.dtype == bool:
         return f"{column}.astype(int)"
-    return column if numbers and y.min() >= 0 else f"numpy.unique({column}, return_inverse=True)[1]"
+    fits = numbers and y.min() >= 0 and y.max() < MOST_CLASSES
+    return column if fits else f"numpy.unique({column}, return_inverse=True)[1]"
 
 
 def _as_slice(index: Array) -> Array | slice:

@@ -15,8 +15,10 @@ import numpy as np
 from securefed._tensors import Array
 from securefed.datasets._base import Dataset
 from securefed.datasets._dataset_files import DatasetFiles
-from securefed.datasets._formats import TextTable, read_csv, read_npz, read_zeek
+from securefed.datasets._formats import read_npz
 from securefed.datasets._loaded_dataset import LoadedDataset
+from securefed.datasets._tables.table import Table
+from securefed.datasets._tables.text_tables import read_csv, read_zeek
 
 # Each: name, our archive, the original's files (several names for one file in a tuple of their own), the official site.
 UNSW_NB15 = DatasetFiles(
@@ -144,7 +146,7 @@ def iot23() -> LoadedDataset:
 
 def _capture(path: Path) -> tuple[Array, Array]:
     """Read one capture of IoT-23: its connections (rows, columns), and whether each is malicious."""
-    log: TextTable = read_csv(path) if ".csv" in path.suffixes else read_zeek(path)
+    log: Table = read_csv(path) if ".csv" in path.suffixes else read_zeek(path)
     benign = np.char.lower(log.text("label")) == "benign"
     return log.numbers(IOT23_FEATURES, _count), ~benign
 

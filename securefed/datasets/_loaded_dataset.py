@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from securefed._shape_repr import ShapeRepr
 from securefed._tensors import Array
 from securefed.datasets._base import Dataset
+from securefed.datasets._tables.reading import Reading
 from securefed.errors import DataError
 
 
@@ -28,6 +30,9 @@ class LoadedDataset(ShapeRepr):
         groups: facts of the rows of `data`, (rows,) each, by which rows can be grouped or chosen: the subject, the
             recording, the service. The docstring of the set's loader explains the names.
         features: the names of the columns, empty where they have none.
+        class_names: of a user's table the value that stands for each class, in the order of the classes; empty
+            elsewhere.
+        reading: of a user's table what each column was read as, with all columns as they are; `None` elsewhere.
 
     Raises:
         DataError: an entry lies beyond the declared range or is not a number, the test rows have another number of
@@ -41,6 +46,15 @@ class LoadedDataset(ShapeRepr):
     test: Dataset | None = None
     groups: Mapping[str, Array] = field(default_factory=dict)
     features: tuple[str, ...] = ()
+    class_names: tuple[Any, ...] = field(default=(), repr=False)
+    reading: Reading | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def summary(self) -> str:
+        """Say in one line what was read: rows, owners, labels, columns and their types."""
+        if self.reading is not None:
+            return self.reading.line
+        return f"{self.name}: {self.data.rows} rows, {self.data.features} columns"
 
     def __post_init__(self) -> None:
         """Check range, widths and groups."""

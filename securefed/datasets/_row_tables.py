@@ -1,4 +1,4 @@
-"""Read a user's own rows from a table (.npz, .csv or .parquet): features, labels, and whose row each one is.
+"""Read a user's own rows from a table (.npz, .csv, .parquet or a data frame): features, labels, and whose row it is.
 
 `load` and the command line call `read_rows`. Columns other than features become labels, or facts of every row (the
 `groups` of the data set), by which rows are split over clients; the owner of each row is such a fact.
@@ -7,19 +7,24 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from securefed._tensors import Array
 from securefed.datasets._base import Dataset
-from securefed.datasets._formats import read_csv, read_npz
+from securefed.datasets._formats import read_npz
 from securefed.datasets._loaded_dataset import LoadedDataset
+from securefed.datasets._tables.columns import Column, Kind, TypedColumn, typed
+from securefed.datasets._tables.files import TABLES, check_no_form, read_file
+from securefed.datasets._tables.frames import table_of
+from securefed.datasets._tables.reading import Reading, line
+from securefed.datasets._tables.roles import Classes, classes, complete, features_of, owners
+from securefed.datasets._tables.table import Table
+from securefed.datasets._tables.table_format import TableFormat
 from securefed.datasets.scaling import z_score
 from securefed.errors import DataError
 
@@ -28,168 +33,132 @@ LABELS = ("y", "label")
 """Names of the column of labels where the user names none; the first that the table has."""
 _FEW_CLASSES, _ROWS_OF_A_CLASS = 20, 20
 """More labels than the former, with fewer rows of each than the latter, look like a quantity."""
-SUFFIXES = (".npz", ".csv", ".csv.gz", ".parquet")
-"""Endings of the files that can be read."""
+SUFFIXES = (".npz", *TABLES)
+"""Endings of the files that can be read, in lower case."""
+_ADVICE: Final = (
+    "; write categories as 0 and 1, fill empty cells or drop their rows, leave out names and dates, and name the "
+    "columns of labels and owners (--label-column, --owner-column; label=, owner= in Python)"
+)
 
 
-def read_rows(path: Path, owner: str = "", label: str = "") -> LoadedDataset:
+def read_rows(path: Path, owner: str = "", label: str = "", form: TableFormat | None = None) -> LoadedDataset:
     """Read the rows of a table.
 
     An `.npz` file holds an array `x` (rows, features), or pictures (rows, height, width), and one array of one value a
     row for labels, owner and every other fact. In a table (`.csv`, `.parquet`) each column but those of labels and
-    owner is a feature and must hold numbers.
+    owner is a feature and must hold numbers or truth values; row numbers and keys are left out, and `summary` says so.
 
     Args:
         path: the file.
         owner: name of the column that says whose row it is; it becomes a group of that name and is no feature.
         label: name of the column of labels; by default `y` or `label`, where there is one.
+        form: how a `.csv` file is written, where the user says so.
 
     Returns:
-        The rows. Whole numbers from 0 are labels as they are, other whole numbers and texts are numbered in sorted
-        order, and other numbers are responses. The declared range is the largest entry.
+        The rows. Whole numbers from 0 without gaps are labels as they are, other whole numbers and texts are numbered
+        in sorted order (`class_names`), and other numbers are responses. The declared range is the largest entry.
 
     Raises:
-        DataError: the file cannot be read, lacks a column, holds text in the column of a feature, or has rows without
-            label or owner.
+        DataError: the file cannot be read or can be read in two ways, lacks a column, has two of one name, holds text
+            in the column of a feature, or has rows without label or owner.
+        ConfigError: a form is named for a file that is no text.
     """
-    return _from_archive(path, owner, label) if path.suffix == ".npz" else _from_table(path, owner, label)
+    if path.name.lower().endswith(".npz"):
+        check_no_form(path, form or TableFormat())
+        return _from_archive(path, owner, label)
+    return from_table(read_file(path, form, texts=[owner]), owner, label)
+
+
+def read_frame(frame: Any, owner: str = "", label: str = "") -> LoadedDataset:
+    """Read the rows of a data frame of pandas or Polars, or of a table of Arrow, as `read_rows` reads a file."""
+    return from_table(table_of(frame), owner, label)
+
+
+def from_table(table: Table, owner: str = "", label: str = "") -> LoadedDataset:
+    """Make a data set of a table; arguments and errors are those of `read_rows`."""
+    _require(owner, table)
+    _require(label, table)
+    label = label or next((name for name in LABELS if name in table.names and name != owner), "")
+    if owner and owner == label:
+        raise DataError(f"{table.source}: column {owner!r} cannot be both owner and label; name two columns")
+    groups = {owner: owners(table, table.column(owner))} if owner else {}
+    known = _labels(table, table.column(label)) if label else None
+    features, left_out = features_of(table, (owner, label))
+    data = Dataset(Table(table.source, features).matrix(advice=_ADVICE), None if known is None else known.y)
+    said = line(table, features, left_out, owner=groups.get(owner), owner_column=owner, label=known, label_column=label)
+    settled = Table(table.source, tuple(column.settled() for column in table.columns), table.form)
+    names = tuple(column.name for column in features)
+    name = Path(table.source).stem.removesuffix(".csv")
+    return LoadedDataset(
+        data, name, _bound(data), groups=groups, features=names, class_names=known.names if known else (),
+        reading=Reading(settled, owner, label, names, left_out, said),
+    )  # fmt: skip
 
 
 def _from_archive(path: Path, owner: str, label: str) -> LoadedDataset:
-    """Read an `.npz` file; arrays of another length than `x` are ignored."""
+    """Read an `.npz` file; arrays of another length than `x` are left out."""
     arrays = read_npz(path, "x")
     x = arrays.pop("x")
-    y = _labels(arrays, label, path)
-    facts = {name: values for name, values in arrays.items() if values.shape == x.shape[:1]}
-    _require(owner, facts, path)
+    rows = Dataset(x.reshape(len(x), -1) if x.ndim > 2 else x).x  # refuses what is no matrix of numbers
+    facts = [typed(name, str(values.dtype), values) for name, values in arrays.items() if values.shape == (len(rows),)]
+    table = Table(str(path), (*_entries(x, rows), *facts))
+    label = label or next((name for name in LABELS if name in arrays), "")
+    for name in (owner, label if label not in arrays else ""):
+        _require(name, Table(str(path), tuple(facts) or table.columns))
+    groups = {column.name: _fact(column) for column in facts}
     if owner:
-        _complete(path, owner, facts[owner])
-    data = Dataset(x.reshape(len(x), -1) if x.ndim > 2 else x, y)
-    shape = x.shape[1:] if x.ndim == 3 else None
-    return LoadedDataset(data, path.stem, _bound(data), shape, groups=facts)
+        complete(table, table.column(owner))
+    known = None if not label else _labels(table, table.column(label)) if label in groups else _targets(arrays[label])
+    data = Dataset(rows, None if known is None else known.y)
+    left_out = {name: "not one value a row" for name in arrays if name not in groups and name != label}
+    said = line(
+        table, (), left_out, owner=groups.get(owner), owner_column=owner, label=known, label_column=label,
+        columns=data.features,
+    )  # fmt: skip
+    return LoadedDataset(
+        data, path.stem, _bound(data), x.shape[1:] if x.ndim == 3 else None, groups=groups,
+        class_names=known.names if known else (), reading=Reading(table, owner, label, (), left_out, said),
+    )  # fmt: skip
 
 
-def _from_table(path: Path, owner: str, label: str) -> LoadedDataset:
-    """Read a `.csv` or `.parquet` table; every column but labels and owner is a feature."""
-    columns = dict(_parquet(path) if path.suffix == ".parquet" else _csv(path))
-    _require(owner, columns, path)
-    groups = {owner: _complete(path, owner, columns.pop(owner)).astype(str)} if owner else {}
-    y = _labels(columns, label, path)
-    for name in LABELS if not label else (label,):
-        if y is not None and name in columns:
-            del columns[name]
-            break
-    if not columns:
-        raise DataError(f"{path} has no column of features beside labels and owner")
-    data = Dataset(_features(path, columns), y)
-    return LoadedDataset(data, path.stem.removesuffix(".csv"), _bound(data), groups=groups, features=tuple(columns))
+def _entries(x: Array, rows: Array) -> tuple[Column, ...]:
+    """Return the columns of an archive's `x`, which have numbers for names."""
+    kind: Kind = "real" if x.dtype.kind == "f" else "integer"
+    none = np.zeros(len(rows), bool)
+    return tuple(TypedColumn(f"x[{at}]", str(x.dtype), kind, column, none) for at, column in enumerate(rows.T))
 
 
-def _csv(path: Path) -> Mapping[str, Any]:
-    """Return the columns of a `.csv` table, as texts."""
-    if not path.is_file():
-        raise DataError(f"cannot read {path}: there is no such file; give the path of a .csv file")
-    table = read_csv(path)
-    return {name: table.text(name) for name in table.columns}
+def _targets(y: Array) -> Classes:
+    """Return responses of several values a row; `Dataset` refuses another number of rows."""
+    return Classes(y.astype(np.float64) if y.ndim > 1 and y.dtype.kind in "biu" else y)
 
 
-def _parquet(path: Path) -> Mapping[str, Any]:
-    """Return the columns of a `.parquet` table."""
-    try:
-        from pyarrow import ArrowException, parquet  # noqa: PLC0415 - optional
-    except ImportError as error:
-        raise DataError(
-            f"cannot read {path}: parquet files need pyarrow; run `pip install pyarrow`, or write the table as .csv"
-        ) from error
-    try:
-        return {name: np.array(values) for name, values in parquet.read_table(path).to_pydict().items()}
-    except (OSError, ArrowException) as error:
-        raise DataError(f"cannot read {path} as a parquet file: {error}") from error
+def _fact(column: Column) -> Array:
+    """Return a fact of the rows as an array; texts as NumPy's texts, which sort and compare fast."""
+    return column.values.astype(str) if column.kind == "text" else column.values
 
 
-def _require(name: str, columns: Mapping[str, Any], path: Path) -> None:
+def _require(name: str, table: Table) -> None:
     """Raise `DataError` where a column was named that the file lacks."""
-    if name and name not in columns:
-        raise DataError(f"{path} has no column {name!r} with one value a row; it has {', '.join(columns) or 'none'}")
+    if name and name not in table.names:
+        known = ", ".join(filter(None, table.names)) or "none"
+        raise DataError(f"{table.source} has no column {name!r} with one value a row; it has {known}")
 
 
-def _labels(columns: Mapping[str, Any], label: str, path: Path) -> Array | None:
-    """Return the labels or responses, `None` where the user names no column and there is none of a usual name."""
-    _require(label, columns, path)
-    name = label or next((name for name in LABELS if name in columns), "")
-    if not name:
-        return None
-    y = _numbered(_complete(path, name, columns[name]))
-    values = len(np.unique(y)) if y.dtype.kind == "i" else 0
-    if values > _FEW_CLASSES and values * _ROWS_OF_A_CLASS > len(y):
-        _warn_of_quantity(path, name, values, len(y))
-    return y
+def _labels(table: Table, column: Column) -> Classes:
+    """Return labels or responses, and warn where classes look like a quantity."""
+    found = classes(table, column)
+    values = len(found.names)
+    if values > _FEW_CLASSES and values * _ROWS_OF_A_CLASS > table.rows:
+        _warn_of_quantity(table.source, column.name, values, table.rows)
+    return found
 
 
 @cache
-def _warn_of_quantity(path: Path, name: str, values: int, rows: int) -> None:
+def _warn_of_quantity(source: str, name: str, values: int, rows: int) -> None:
     """Log, once a process, that each value of a column of labels counts as a class."""
     message = "%s: column %r has %d values over %d rows, and each counts as a class; group a quantity first"
-    _LOG.warning(message, path, name, values, rows)
-
-
-def _complete(path: Path, name: str, values: Any) -> Array:
-    """Return a column of labels or owners; raise `DataError` where rows have none."""
-    column = np.asarray(values)
-    blank = [row for row, value in enumerate(column.tolist()) if _is_blank(value)]
-    if blank:
-        raise DataError(
-            f"{path}: {len(blank)} of {len(column)} rows have no value in column {name!r} (first: row {blank[0]}); "
-            "they would become a class or a client of their own: fill the column in, or drop these rows"
-        )
-    return column
-
-
-def _is_blank(value: Any) -> bool:
-    """Whether a cell holds blank text, a null or NaN."""
-    if isinstance(value, str):
-        return not value.strip()
-    return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-def _numbered(values: Array) -> Array:
-    """Return whole numbers from 0 and real numbers as they are, and number all other values in sorted order."""
-    try:
-        numbers = values.astype(np.float64)
-    except ValueError:
-        return np.asarray(np.unique(values, return_inverse=True)[1])
-    whole_numbers = np.isfinite(numbers) & (numbers == np.floor(numbers))
-    if values.ndim != 1 or values.dtype.kind == "f" or not whole_numbers.all():
-        return numbers
-    whole = numbers.astype(np.int64)
-    return whole if whole.min() >= 0 else np.asarray(np.unique(whole, return_inverse=True)[1])
-
-
-def _features(path: Path, columns: Mapping[str, Any]) -> Array:
-    """Return the features, (rows, columns); raise one `DataError` for all columns that hold something else."""
-    numbers = {name: _numbers(values) for name, values in columns.items()}
-    if refused := [_described(name, columns[name]) for name, values in numbers.items() if values is None]:
-        raise DataError(
-            f"{path}: features must be numbers, and these columns hold other cells: {', '.join(refused)}; write "
-            "categories as 0 and 1, fill empty cells or drop their rows, leave out names and dates, and name the "
-            "columns of labels and owners (--label-column, --owner-column)"
-        )
-    return np.column_stack([values for values in numbers.values() if values is not None])
-
-
-def _numbers(values: Any) -> Array | None:
-    """Return a column as numbers; `None` where a cell is none."""
-    try:
-        return np.asarray(values).astype(np.float64)
-    except (ValueError, TypeError):
-        return None
-
-
-def _described(name: str, values: Any) -> str:
-    """Describe a column with cells that are no numbers: its name, the first such cell, and how many there are."""
-    cells = [cell for cell in np.asarray(values).tolist() if _numbers([cell]) is None]
-    first = "an empty cell" if _is_blank(cells[0]) else repr(cells[0])
-    return f"{name!r} ({first}; {len(cells)} of {len(values)} rows)"
+    _LOG.warning(message, source, name, values, rows)
 
 
 def _bound(data: Dataset) -> float:

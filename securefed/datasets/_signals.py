@@ -16,8 +16,10 @@ import numpy as np
 from securefed._tensors import Array
 from securefed.datasets._base import Dataset
 from securefed.datasets._dataset_files import DatasetFiles
-from securefed.datasets._formats import TextTable, read_csv, read_matrix, read_npz
+from securefed.datasets._formats import read_matrix, read_npz
 from securefed.datasets._loaded_dataset import LoadedDataset
+from securefed.datasets._tables.table import Table
+from securefed.datasets._tables.text_tables import read_csv
 from securefed.errors import DataError
 
 # Arguments: name; archive; for each of the original's files a tuple of patterns of its name, of which one suffices;
@@ -108,9 +110,9 @@ def _seconds() -> tuple[Array, dict[str, Array]]:
         }
     ((path,),) = ESR.originals()
     rows = read_csv(path)
-    first = next(iter(rows.columns))  # the column of row names has none, or `Unnamed`
+    first = rows.names[0]  # the column of row names has none, or `Unnamed`
     condition = rows.integers("y")
-    chunk, recording = _places(path, rows.columns[first], condition)
+    chunk, recording = _places(path, rows.text(first).tolist(), condition)
     x = rows.numbers([f"X{sample}" for sample in range(1, ESR_SAMPLES + 1)])
     return x, {"recording": recording, "chunk": chunk, "condition": condition}
 
@@ -152,7 +154,7 @@ def abide() -> LoadedDataset:
     return LoadedDataset(Dataset(x, np.repeat(autism.astype(np.int64), lengths)), "abide", ABIDE_BOUND, groups=groups)
 
 
-def _scans(people: TextTable, paths: tuple[Path, ...]) -> tuple[list[Array], list[tuple[bool, str, int]]]:
+def _scans(people: Table, paths: tuple[Path, ...]) -> tuple[list[Array], list[tuple[bool, str, int]]]:
     """Return the series, and (autism, site, subject) of each, from the table of persons."""
     group, subject = people.integers("DX_GROUP"), people.integers("SUB_ID")  # group 1 is autism, 2 control
     site, file = people.text("SITE_ID"), people.text("FILE_ID")
@@ -161,7 +163,7 @@ def _scans(people: TextTable, paths: tuple[Path, ...]) -> tuple[list[Array], lis
     for path in paths:
         person = path.name.split("_rois_")[0]
         if person not in known:
-            raise DataError(f"{path}: {people.path} has no FILE_ID {person!r}")
+            raise DataError(f"{path}: {people.source} has no FILE_ID {person!r}")
         series.append(read_matrix(path))
         lines.append(known[person])
         if series[-1].shape[1] != series[0].shape[1]:

@@ -81,7 +81,9 @@ def client_app(
         seal: returns the seal that encrypts the file.
         personal: called with the client's personal result at the end of a run, for methods that have one.
         ledger: opens the ledger of this SuperNode's data (`Ledger.open`). It counts exchanges and epsilon over all
-            runs, under any terms, and refuses exchanges beyond the limits that the SuperNode's operator has set.
+            runs, under any terms, and refuses exchanges beyond the limits that the SuperNode's operator has set; and it
+            remembers over which parties the data were summed. Without one, a folder holds such a memory
+            (`client-0.ledger`), and without a folder it ends with the run.
 
     Guarantees: those of the defence, against the server and everything between server and client. A client enrols once
     in a Flower run, so the server cannot make it start again: the same invitation gets the same answer and changes
@@ -163,13 +165,13 @@ class _PartyApp:
             _keep(context, helper.freeze(), RunProgress(invitation.run))
             return
         self._check_seal(terms)
-        if self.ledger is not None:
-            self.ledger(context)  # a missing ledger raises here, before the run starts
         rows = self._own(context)
         terms.check_rows(party, rows)
-        node = terms.node(party, invitation.run, rows)
-        check_stateless_clients(terms.defense, node.state.committed)
         folder = self._folder(terms, party, context)
+        ledger = None if self.ledger is None else self.ledger(context)  # a missing one raises here, before the run
+        sums = ledger or (None if folder is None else folder.ledger())
+        node = terms.node(party, invitation.run, rows, sums=sums)
+        check_stateless_clients(terms.defense, node.state.committed)
         # the node takes over what earlier runs left in the folder
         progress = recall(folder, node, invitation.run, invitation.resumes)
         self._save(node, folder, progress, context)
@@ -218,7 +220,8 @@ class _PartyApp:
                 folder.write(standing.next, freeze(node, learned=True))
 
         ledger = None if self.ledger is None else self.ledger(context)
-        node = terms.node(party, standing.run, self._own(context), ledger=ledger, persist=persist)
+        sums = ledger or (None if folder is None else folder.ledger())
+        node = terms.node(party, standing.run, self._own(context), ledger=ledger, sums=sums, persist=persist)
         thaw(node, frozen)
         reply = node.handle(inner)
         self._save(node, folder, standing.next, context)  # before the reply leaves

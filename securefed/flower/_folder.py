@@ -22,6 +22,7 @@ from securefed._persistence.packing import from_bytes
 from securefed._persistence.sealing import Seal
 from securefed._runtime.client import ClientNode
 from securefed._runtime.client_freezing import thaw
+from securefed._runtime.ledger import Ledger
 from securefed._runtime.privacy_checks import has_memory
 from securefed.errors import ConfigError, ContradictionError, StorageError
 
@@ -72,6 +73,17 @@ class ClientFolder:
     path: Path
     seal: Seal | None = None
 
+    def ledger(self) -> Ledger:
+        """Open the ledger that remembers this client's sums, one for all terms of the folder: `client-0.ledger`.
+
+        Raises:
+            LedgerLost: there is none, and the folder holds a state of this client: each was written with one.
+        """
+        client = "-".join(self.path.name.split("-")[:2])  # of client-NUMBER-TERMS.state
+        place = self.path.with_name(f"{client}.ledger")
+        expected = any(self.path.parent.glob(f"{client}-*.state"))
+        return Ledger.beside(place, None if self.seal is None else self.seal.for_file(place.name), expected=expected)
+
     def write(self, standing: RunProgress, learned: bytes) -> None:
         """Write progress and learned state; raise `StorageError` if the file cannot be written."""
         container.save(self.path, _KIND, standing.fields(), {"state": from_bytes(learned)}, self.seal)
@@ -109,7 +121,7 @@ def recall(folder: ClientFolder | None, node: ClientNode, run: str, resumes: str
 
     A run continues run `resumes` where the server starts from that run's checkpoint. The client then gets back what it
     learned there. In any other run, it gets back only what its defence remembers of earlier runs
-    (`SupportsMemory`): in which sums it was, or which key it pinned. The server may have stopped before it saved that a
+    (`SupportsMemory`), such as which key it pinned. The server may have stopped before it saved that a
     run was continued, so `resumes` may also be any earlier run that the file's run continues. If the client's state
     then differs from the server's, the client refuses the first message.
 

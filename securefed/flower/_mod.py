@@ -86,6 +86,8 @@ def secure_mod(
     one of a `SecureStrategy` is refused. Each request is answered at most once. Texts of errors reach the server only
     where they are about its own messages or terms.
     Apps that were given another message, or another `context.run_config`, are not summed.
+    With identities no contribution enters two sums that subtract, in all runs that the site's ledger counts: its own
+    (`SitePolicy.ledger`), or one in its folder. A site with neither forgets when the Flower run ends.
     Not guaranteed: anything against the app's own code, which reads the data and the state. Who may start apps on a
     SuperNode is Flower's to decide (`--trusted-entities`). Nor that all apps were told the same in other rounds, which
     may be void or leave one out: let the app keep nothing of a message that its later updates depend on, such as a
@@ -233,7 +235,7 @@ class _Turn:
             raise StorageError(f"{place} is gone, and this client has answered in this run; start a new Flower run")
         place.parent.mkdir(parents=True, exist_ok=True)
         seal = None if site.seal is None else site.seal.for_file(name)
-        return SumClient(terms, party, identity=site.identity, ledger=site.ledger, file=place, seal=seal)
+        return SumClient(terms, party, identity=site.identity, ledger=site.of_data(party), file=place, seal=seal)
 
     def _keep(self, client: SumClient, terms: SumTerms) -> None:
         """Store the client's new state and its standing in the context; nothing before it has joined a run."""

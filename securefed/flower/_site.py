@@ -19,6 +19,7 @@ from securefed._persistence.sealing import Seal
 from securefed._runtime.ledger import Ledger, Limits
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
 from securefed.errors import ConfigError, StorageError
+from securefed.parties._guards import check_seal
 from securefed.parties._terms import SumTerms
 
 NODE_CONFIG: Final = "securefed"
@@ -43,9 +44,11 @@ class SitePolicy:
         party: number of this client; by default the server gives one. Needed with identities.
         identity: this client's private identity, 32 bytes (`new_identity`).
         identities: the public identities of all clients; the terms must pin exactly these.
-        ledger: counts the use of this site's data over all runs, and refuses exchanges beyond the site's limits.
+        ledger: counts the use of this site's data over all runs, refuses exchanges beyond the site's limits, and
+            remembers over which parties the data were summed. Without one, a folder holds such a memory
+            (`client-0.ledger`).
         folder: where the state of each sum is kept, so that a SuperNode that was killed answers nothing twice. Without
-            one, the state lies in Flower's context.
+            one, the state lies in Flower's context, and without a ledger too, sums of two runs may be subtracted.
         seal: encrypts the files in the folder, which hold secrets. If it has an anchor (a small file that remembers the
             newest version of a sealed file, so that an older copy is refused), each file gets its own beside that,
             called `ANCHOR-FILENAME`.
@@ -135,9 +138,26 @@ class SitePolicy:
         path = context.node_config.get(NODE_CONFIG)
         return cls() if path is None else cls.load(str(path))
 
+    def of_data(self, party: int) -> Ledger | None:
+        """Return the ledger of this site's data: the given one, or that of the folder; `None` without either.
+
+        Args:
+            party: number of this client, by which sites that share a folder keep apart.
+
+        Raises:
+            LedgerLost: the folder holds states of this client, and no ledger: each was written with one.
+        """
+        if self.ledger is not None or self.folder is None:
+            return self.ledger
+        folder, name = Path(self.folder), f"client-{party}.ledger"
+        seal = None if self.seal is None else self.seal.for_file(name)
+        return Ledger.beside(folder / name, seal, expected=any(folder.glob(f"*-{party}-*.state")))
+
     def check(self, terms: SumTerms, party: int) -> None:
         """Raise `ConfigError`, whose text the server may read, unless this site allows the terms."""
         aggregation, plan = terms.defense.aggregation, terms.plan
+        if self.folder is not None:
+            check_seal(terms, self.seal)
         if aggregation.beside:
             raise ConfigError(f"{terms.defense.name} needs a key holder, which a Flower strategy has no place for")
         if self.defense is None and not aggregation.hides:

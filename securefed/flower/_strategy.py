@@ -33,7 +33,8 @@ from securefed.flower._cohorts import check_most_nodes, samplings
 from securefed.flower._outcome import SecureRound
 from securefed.flower._sum_grid import SumGrid
 from securefed.flower._sum_messages import ARRAY, CONTENT, DIGEST_ENTRY, EVALUATE, TRAIN, base_of, config_digest
-from securefed.parties._terms import SumTerms, changes_updates
+from securefed.parties._defense_facts import changes_updates
+from securefed.parties._terms import SumTerms
 
 _MAX_VOID: Final = 3
 """Attempts at one sum. Each takes two exchanges or more, seconds each over Flower; at twice as many, a client that

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
 
 from securefed._messages import SERVER, ClientId, Message
-from securefed._persistence.packing import from_bytes
+from securefed._persistence.packing import from_bytes, nest, unnest
 from securefed._persistence.sealing import Seal
 from securefed._persistence.state_file import StateFile
 from securefed._runtime.client import ClientNode
@@ -28,23 +28,27 @@ from securefed._runtime.client_state import PendingUpload
 from securefed._runtime.ledger import Ledger, Limits
 from securefed._runtime.ledger_entries import DataUsage, LedgerEntries
 from securefed._runtime.privacy_cost import delta_of
+from securefed._runtime.sum_memory import SumMemory
 from securefed._tensors import Array, Tensors, decode, encode
 from securefed.datasets._base import Dataset
-from securefed.errors import ConfigError, DataError, StorageError
+from securefed.errors import ConfigError, DataError, LedgerLost, StorageError
 from securefed.parties._base_check import BaseCheckingNode
 from securefed.parties._checked_result import checked_result
+from securefed.parties._contribution import contribution, number, structure
 from securefed.parties._envelope import check_key, header, unwrap
+from securefed.parties._guards import check_rows, check_seal, open_beside
 from securefed.parties._precision import lost_entirely
 from securefed.parties._result import SumResult
-from securefed.parties._terms import METRIC, UPDATE, WEIGHT, SumTerms, check_terms
-from securefed.parties._update import is_local, model_digest, read_update
-from securefed.parties._wrapped_names import without_wrapper
+from securefed.parties._terms import SumTerms, check_terms
+from securefed.parties._update import model_digest, read_update
 
 Update = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 """Arrays or tensors by name, or a function that computes them when they are due."""
 Weight = float | Callable[[], float]
 _LOG = logging.getLogger("securefed.client")
 _KIND: Final = "client's state of a sum"
+_GIVEN, _BESIDE, _FROZEN = "given", "beside", "frozen"
+"""Who keeps the memory of sums: the caller's ledger, one beside the file, or the state itself (`freeze`)."""
 _NO_DATA: Final = Dataset(np.zeros((1, 1)))
 
 
@@ -55,7 +59,10 @@ class SumClient:
         terms: what all parties agreed on.
         party: this client's number, 0 to N - 1.
         identity: this client's private identity (`new_identity`), where the terms pin identities.
-        ledger: counts the use of this client's data over all runs. Without one, `terms.epsilon` limits this run only.
+        ledger: of this client's data set (`Ledger.open`), the same in every run: it counts the use of the data, and
+            remembers over which parties they were summed, so that no two sums subtract. Without one, a client with a
+            file keeps such a memory beside it (`client-0.ledger` for `client-0.state`), which outlives the state; one
+            without a file has it in memory and in `freeze`; and `terms.epsilon` limits this run only.
         file: where the state is kept: written before anything is computed and after every answer, so that the client
             may be another process for every message. An existing file is continued. Of two processes that read the
             same state, one answers; the other gets a `StorageError`.
@@ -71,14 +78,19 @@ class SumClient:
     Guarantees: those of the defence (`terms.plan`). Whether it answers, and what it refuses, does not depend on the
     update's values: an update that is not finite or beyond its bound, or a function that fails, makes the client sit
     out, and the round is repeated without the server learning which client it was (under a defence that hides uploads).
-    A client that sat out of 8 exchanges of a run declines all others, which the server sees: that bounds what the
-    server learns by asking in several rounds with other cohorts. A round that is void because of
-    this client is tried again, 8 times in all by default, so that one update that stays broken can use up all 8.
+    A client that sat out of 8 exchanges of a run or of a base, or of 64 in all that its ledger counts, declines others,
+    which the server sees: that bounds what it learns by asking in several rounds with other cohorts. A round that is
+    void because of this client is tried again, 8 times in all by default, so that one update that stays broken can use
+    up all 8.
     Not guaranteed: that another client's update is honest. That a state which answered a request is not used again,
-    where the caller restores an old copy of it: one upload may then be masked twice alike.
+    where the caller restores an old copy of it: one upload may then be masked twice alike. That the time of a reply
+    tells nothing of a function that computes the update: a client that sits out encodes, masks and logs as long as one
+    that contributes, but a function that fails early ends early.
 
     Raises:
-        ConfigError: a number outside the terms, or an identity that does not fit them.
+        ConfigError: a number outside the terms, an identity that does not fit them, or a file without a seal where
+            clients check sums (`verify`).
+        LedgerLost: the file was written with a ledger, which is gone.
         StorageError: the file is of another client, run or terms, or cannot be read.
     """
 
@@ -99,7 +111,12 @@ class SumClient:
             raise ConfigError(f"party must be a whole number from 0 to {terms.clients - 1}; got {party!r}")
         self.terms, self.party = terms, party
         self._defense = terms.for_party(party, identity)
+        if file is not None:
+            check_seal(terms, seal)
         self._file = None if file is None else StateFile(file, _KIND, seal)
+        hides = terms.defense.aggregation.hides  # else there is nothing to remember
+        self._beside = partial(open_beside, Path(file), seal) if file is not None and hides else None
+        self._sums, self._kept = ledger, _GIVEN  # the ledger that remembers sums, and who keeps it
         self._own_ledger = ledger is None and terms.epsilon is not None  # then its entries, the "book", freeze with it
         self._ledger = self._limited(None) if self._own_ledger else ledger
         self._node: ClientNode | None = None
@@ -206,10 +223,13 @@ class SumClient:
         """
         if self._node is None:
             return b""
-        values = {"run": self._node.run, "book": ""}
+        values = {"run": self._node.run, "book": "", "ledger": self._kept}
         if self._own_ledger and self._ledger is not None:
             values["book"] = json.dumps(self._ledger.book.to_json())
-        return encode({"node": from_bytes(freeze(self._node))}, values)
+        tensors = {"node": from_bytes(freeze(self._node))}
+        if self._kept == _FROZEN and self._sums is not None:
+            tensors |= nest("sums", self._sums.sums.to_tensors())
+        return encode(tensors, values)
 
     @classmethod
     def thaw(
@@ -247,7 +267,7 @@ class SumClient:
         self._base = None if model is None else model_digest(model)
         due, metrics = self._weight(weight), self._metrics(metrics)
         if not callable(update):
-            update = self._structure(update)
+            update = structure(update, self.terms)
         begun = node.begin(message)
         if isinstance(begun, Message):
             return begun
@@ -257,32 +277,19 @@ class SumClient:
         self, node: ClientNode, pending: PendingUpload, update: Update, weight: Weight, metrics: Mapping[str, float],
         base: Mapping[str, Array] | None,
     ) -> tuple[Any, Tensors] | Exception:  # fmt: skip
-        """Build the contribution, beside the client's next state; an exception stands for a client that sits out.
-
-        For an update x of weight w it holds (w / W) x, or (w / W) (x - base) where differences are summed, beside the
-        weight w / W and the metrics; W is the largest weight that the terms allow.
-        """
+        """Build the contribution, beside the client's next state; an exception stands for a client that sits out."""
         if pending.fault is not None:
             return pending.fault
         try:
-            given = self._structure(update() if callable(update) else update)
-            count = _number(weight(), "weight") if callable(weight) else weight
-            if not 0 <= count < math.inf:
-                raise DataError(f"weight must be finite and at least 0; got {count!r}")
+            given = structure(update() if callable(update) else update, self.terms)
+            check_rows(self.terms, given)
+            count = number(weight(), "weight") if callable(weight) else weight
             if count > self.terms.largest_weight:
                 _LOG.warning(
                     "client %d: the weight %g is beyond the largest that the terms allow, %g; make them with "
                     "largest_weight=%g", self.party, count, self.terms.largest_weight, count,
                 )  # fmt: skip
-            relative = count / self.terms.largest_weight if self.terms.weighted else 1.0
-            out: dict[str, Array] = {}
-            for name, value in given.items():
-                begin = base[name] if self.terms.differences and base is not None else None
-                entries = value if begin is None else np.subtract(value, begin, dtype=np.float64)
-                out[f"{UPDATE}{name}"] = np.multiply(entries, relative, dtype=np.float64)
-            out |= {f"{METRIC}{name}": np.asarray(metrics[name]) for name, _ in self.terms.metrics}
-            if self.terms.weighted:
-                out[WEIGHT] = np.asarray(relative)
+            out = contribution(self.terms, given, count, metrics, base)
             self._say_what_is_lost(pending, out)
             return node.state.committed, out  # the algorithm's state of a client of a sum is empty and stays as it is
         except Exception as error:
@@ -297,21 +304,6 @@ class SumClient:
                 "client %d: all entries of %s are below half a step of fixed point, and are sent as zeros; make terms "
                 "with bounds near the entries", self.party, ", ".join(lost),
             )  # fmt: skip
-
-    def _structure(self, update: Mapping[str, Any]) -> dict[str, Array]:
-        """Read an update; raise `DataError` where names, shapes or types are not those of the terms."""
-        arrays = read_update(update, self.terms.shapes, "the update")
-        update = without_wrapper(update, arrays)
-        for tensor in self.terms.tensors:
-            if tensor.integer and arrays[tensor.name].dtype.kind == "f":
-                _LOG.warning(
-                    "%r is of type %s, and the terms say integers, whose mean is rounded; where it must not be, make "
-                    "the terms from an example of this type, such as 0.0 for 0", tensor.name, arrays[tensor.name].dtype,
-                )  # fmt: skip
-        for name in update:
-            if name not in arrays and not is_local(name, self.terms.local):
-                raise DataError(f"the update holds {name!r}, which the terms neither sum nor keep local")
-        return arrays
 
     def _model(self, base: Mapping[str, Any] | None) -> dict[str, Array] | None:
         """Read the base; raise `ConfigError` where it is missing or the terms bind none."""
@@ -342,20 +334,30 @@ class SumClient:
                 "weight out"
             )
             raise ConfigError(f"a weight is given, and these terms ({self.terms.defense.name}) sum none; {remedy}")
-        return weight if callable(weight) else _number(weight, "weight")
+        return weight if callable(weight) else number(weight, "weight")
 
     def _metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
         wanted = {name for name, _ in self.terms.metrics}
         if set(metrics) != wanted:
             raise ConfigError(f"the terms name the metrics {sorted(wanted)}; got {sorted(metrics)}")
-        return {name: _number(value, f"metric {name!r}") for name, value in metrics.items()}
+        return {name: number(value, f"metric {name!r}") for name, value in metrics.items()}
 
-    def _enrol(self, run: str) -> ClientNode:
-        """Make this client's node for a run; its data set is a stand-in, since updates come from the caller."""
+    def _enrol(self, run: str, *, expected: bool = False) -> ClientNode:
+        """Make this client's node for a run; its data set is a stand-in, since updates come from the caller.
+
+        Args:
+            run: the run.
+            expected: whether a state says that there is a ledger beside it.
+        """
         core = self.terms.core
+        if self._sums is None and self._beside is not None:
+            self._sums, self._kept = self._beside(expected=expected), _BESIDE
+        elif self._sums is None:
+            self._sums, self._kept = Ledger.in_memory(), _FROZEN
         return BaseCheckingNode(
             self.party, run, core.schema, _NO_DATA, self._defense, core.seed, keep=False, exchanges=core.exchanges,
-            ledger=self._ledger, persist=lambda node: self._save(), base=lambda: self._base,
+            ledger=self._ledger, rule=core.rule, sums=self._sums, persist=lambda node: self._save(),
+            base=lambda: self._base,
         )  # fmt: skip
 
     def _save(self) -> None:
@@ -368,8 +370,16 @@ class SumClient:
             tensors, values = decode(frozen)
             if self._own_ledger and values["book"]:
                 self._ledger = self._limited(LedgerEntries.from_json(json.loads(values["book"])))
-            node = self._enrol(values["run"])
+            kept = values.get("ledger", "")
+            if self._sums is None and (kept == _GIVEN or (kept == _BESIDE and self._beside is None)):
+                raise LedgerLost(
+                    f"client {self.party} has answered with a ledger of its data; give it: "
+                    "SumClient(..., ledger=Ledger.open(path, limits))"
+                )
+            node = self._enrol(values["run"], expected=kept == _BESIDE)
             thaw(node, tensors["node"].tobytes())
+            if self._kept == _FROZEN and self._sums is not None:
+                self._sums.remember(SumMemory.from_tensors(unnest("sums", tensors)))
         except (KeyError, ValueError, TypeError, DataError) as error:
             raise StorageError(f"these bytes are no state of client {self.party}: {error!r}") from error
         self._node = node
@@ -378,11 +388,3 @@ class SumClient:
         unit = self.terms.plan.privacy.unit if self.terms.plan.privacy is not None else "client"
         limits = Limits(epsilon=self.terms.epsilon, delta=delta_of(self.terms.defense), unit=unit)
         return Ledger.in_memory(limits, book)
-
-
-def _number(value: Any, what: str) -> float:
-    """Return a number as a float; raise `DataError` for another type, as for a tensor of other names."""
-    try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError) as error:  # torch raises the last for a tensor of several entries
-        raise DataError(f"{what} must be a number; got {value!r}") from error

@@ -28,9 +28,9 @@ DIGEST_BYTES: Final = 32
 def no_model(round: int) -> bytes:
     """Return what stands for the model's digest in a round that no model is bound to.
 
-    It differs from round to round. A contribution to one broadcast may enter sums over one set of clients only, because
-    the difference of two such sums would show few clients; without a model, each round sums something else, and its
-    clients may differ.
+    It binds an upload to its round, and says nothing of what is summed: statistics of round 0 have it in common, and
+    equal contributions of two rounds do not. So no client recognises a contribution by it. Without a model all
+    contributions of the same rows count as equal (`SumRule.sources`, rule B in `sum_memory`).
     """
     return hashlib.sha256(f"securefed no model\0{round}".encode()).digest()
 

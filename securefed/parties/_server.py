@@ -23,14 +23,16 @@ from securefed._runtime.client_sampling import uniform
 from securefed._runtime.engine_freezing import freeze_engine, thaw_engine
 from securefed._runtime.exchange_header import TRAIN
 from securefed._runtime.history import RoundHistory
-from securefed._runtime.open_exchange import ExchangeResult, OpenExchange, Requests
+from securefed._runtime.open_exchange import ExchangeResult, OpenExchange
 from securefed._runtime.privacy_checks import sampler_of, samples_clients
 from securefed._runtime.round_engine import VOIDING, PendingSum, RoundEngine
 from securefed._runtime.run_options import RunOptions
+from securefed._runtime.stage_requests import Requests
 from securefed._tensors import Array, decode, encode
 from securefed.errors import ConfigError, DataError, MessageRefused, PrecisionWarning, SecureFedError, StorageError
 from securefed.parties._envelope import check_key, unwrap, wrap
 from securefed.parties._external import ExternalServer, base_array, no_model
+from securefed.parties._guards import check_parties
 from securefed.parties._precision import imprecise
 from securefed.parties._result import CompletedSum, SumResult, result_of
 from securefed.parties._terms import SumTerms, check_terms
@@ -291,11 +293,10 @@ class SumServer:
         """Check a cohort that the caller chose."""
         if cohort is None:
             return None
-        chosen = tuple(sorted(set(cohort)))
-        if len(chosen) != len(cohort) or not 0 < len(chosen) <= self.terms.cohort:
-            raise ConfigError(f"a cohort holds 1 to {self.terms.cohort} different clients; got {list(cohort)}")
-        if not set(chosen) <= set(range(self.terms.clients)):
-            raise ConfigError(f"clients are numbered 0 to {self.terms.clients - 1}; got {list(cohort)}")
+        chosen, known = tuple(sorted(set(cohort))), set(range(self.terms.clients))
+        if len(chosen) != len(cohort) or not 0 < len(chosen) <= self.terms.cohort or not set(chosen) <= known:
+            allowed = f"1 to {self.terms.cohort} different clients, numbered 0 to {self.terms.clients - 1}"
+            raise ConfigError(f"a cohort holds {allowed}; got {list(cohort)}")
         if sampler_of(self.terms.defense) != "full" or samples_clients(self.terms.defense):
             raise ConfigError(f"{self.terms.defense.name} accounts for a secret random cohort; leave `cohort` out")
         return chosen
@@ -306,6 +307,8 @@ class SumServer:
         assert pending is not None
         try:
             summed = exchange.close_stage()
+            if summed is not None:
+                check_parties(self.terms, summed.record.survivors)
         except VOIDING as error:
             self._exchange = None
             try:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
@@ -35,11 +34,13 @@ from securefed.defenses._chain import Link, as_defense
 from securefed.defenses._differential_privacy import Budget, CentralGaussian
 from securefed.defenses._differential_privacy.distributed import DistributedNoise
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
-from securefed.defenses._transform import ChainStage
 from securefed.errors import ConfigError, DataError
+from securefed.parties._defense_facts import changes_updates, clips, power_of_two
+from securefed.parties._defense_facts import pipelined as pipelined_by
 from securefed.parties._defense_json import defense_from_json, defense_to_json, with_plain_numbers, with_tuples
 from securefed.parties._envelope import LONGEST
 from securefed.parties._external import ExternalSum
+from securefed.parties._guards import check_minima, notes, rule_of
 from securefed.parties._plan_notes import BATCH_NORM, check_declared, noted
 from securefed.parties._summed_tensor import SummedTensor, as_plain, check_type
 from securefed.parties._update import is_local
@@ -50,6 +51,7 @@ _LARGEST_ENTRY: Final = 2.0**20
 """Bound of an entry or a metric where the caller declares none. In a ring of 64 bits and for 1000 clients the rounding
 error of an entry is then 6e-11 where weights are near the largest; at half the bound it is half as large. Coarser sums
 (`check_declared`) need declared bounds."""
+_LATER: Final = {"least_rows", "least_parties"}  # not written where unset, so that digests of older terms stay
 _MOST_CLIENTS: Final = 2**24
 """Terms take memory in proportion to their clients, and a server proposes them to sites (`secure_mod`)."""
 
@@ -76,6 +78,8 @@ class SumTerms:
             exceed it. `None` for no limit.
         max_void: attempts at one sum. An attempt is void if too few clients reply, or if one of them sat out because
             its update was beyond a bound or not finite.
+        least_rows: fewest rows of a party, by its tensor `count`; one with fewer sits out. `None` for any.
+        least_parties: fewest parties of a result. `None` for any.
 
     Raises:
         ConfigError: a field of another type or outside its domain, or fields that do not fit together.
@@ -95,12 +99,15 @@ class SumTerms:
     rounds: int | None = None
     epsilon: float | None = None
     max_void: int = MAX_VOID
+    least_rows: int | None = None
+    least_parties: int | None = None
 
     def __post_init__(self) -> None:
         if not self.tensors:
             raise ConfigError("terms need at least one tensor; `local` keeps all of them with the clients")
         self._check_fields()
         object.__setattr__(self, "defense", with_plain_numbers(self.defense))
+        check_minima(self)
         if self.differences and not self.base:
             raise ConfigError("differences are taken from a base; leave base=True")
         self.budget()  # raises ConfigError now, and not when the server starts
@@ -208,7 +215,7 @@ class SumTerms:
                 "the example must hold arrays or tensors by name, such as net.state_dict(); got "
                 f"{type(example).__name__}"
             )
-        chosen = _pipelined(as_defense(defense)) if pipelined else as_defense(defense)
+        chosen = pipelined_by(as_defense(defense)) if pipelined else as_defense(defense)
         arrays = {name: real_array(value, repr(name)) for name, value in example.items() if not is_local(name, local)}
         declared = (
             dict(bounds)
@@ -229,7 +236,7 @@ class SumTerms:
             tensors, clients, clients if cohort is None else cohort, chosen,
             tuple((name, float(bound)) for name, bound in sorted(sums.items())),
             1.0 if largest_weight is None else power_of_two(largest_weight), largest_weight is not None, base,
-            (_clips(chosen) and base) if differences is None else differences,
+            (clips(chosen) and base) if differences is None else differences,
             tuple(local), rounds, epsilon, max_void,
         )  # fmt: skip
         undeclared = [] if isinstance(metrics, Mapping) else [f"{METRIC}{name}" for name in sums]
@@ -249,16 +256,16 @@ class SumTerms:
         if self.weighted:
             specs.append(TensorSpec(WEIGHT, (), 1.0, 64))
         public = Public(self.clients, self.cohort, 1, (1,) * self.clients, 0, 1.0)
-        return Terms.of(ExternalSum(tuple(specs)), public, self.defense, rounds=self.rounds, max_void=self.max_void)
+        return Terms.of(
+            ExternalSum(tuple(specs)), public, self.defense, rounds=self.rounds, max_void=self.max_void,
+            rule=rule_of(self),
+        )  # fmt: skip
 
     @cached_property
     def plan(self) -> Plan:
         """The defence's plan for one round: tensors with their errors, stages, bytes, threshold, assumptions."""
         plan = self.defense.plan(self.core.schema.layouts[TRAIN], self.cohort)
-        plan = noted(plan, self.largest_weight if self.weighted else None)
-        if self.base:
-            return plan
-        return plan.assume("No model is bound to a sum: a server that hands out different models is not noticed.")
+        return noted(plan, self.largest_weight if self.weighted else None).assume(*notes(self))
 
     @cached_property
     def digest(self) -> bytes:
@@ -314,6 +321,7 @@ class SumTerms:
     def _facts(self) -> dict[str, Any]:
         """Return all fields but the defence, as JSON values."""
         facts = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "defense"}
+        facts = {name: value for name, value in facts.items() if value is not None or name not in _LATER}
         return facts | {"tensors": [asdict(tensor) for tensor in self.tensors]}
 
     def for_party(self, party: PartyId, identity: bytes | None) -> Defense:
@@ -364,31 +372,6 @@ class SumTerms:
             ConfigError: the defence adds noise that is not accounted for.
         """
         return epsilon_after(self.defense, self.plan, exchanges)
-
-
-def power_of_two(least: float) -> float:
-    """Return the smallest power of two from `least` > 0 on: exact, whereas a rounded logarithm may fall short."""
-    mantissa, exponent = math.frexp(least)  # least = mantissa 2^exponent, 1/2 <= mantissa < 1
-    return math.ldexp(1.0, exponent - (mantissa == 0.5))
-
-
-def _pipelined(defense: Defense) -> Defense:
-    aggregation = defense.aggregation
-    if not isinstance(aggregation, SecureAggregation):
-        return defense
-    return replace(defense, aggregation=replace(aggregation, pipelined=True))
-
-
-def changes_updates(defense: Defense) -> bool:
-    """Tell whether a defence sparsifies, clips or noises the whole contribution, which excludes weights beside it.
-
-    Noise of the clients has the stage `ENCODE`, but needs a clip before it, which is found here.
-    """
-    return any(transform.stage < ChainStage.ENCODE for transform in defense.transforms)
-
-
-def _clips(defense: Defense) -> bool:
-    return any(transform.stage == ChainStage.CLIP for transform in defense.transforms)
 
 
 def check_terms(terms: object) -> None:

@@ -25,9 +25,11 @@ import numpy as np
 from securefed._hyperparameters import check_choice
 from securefed._messages import ClientId
 from securefed._tensors import Array, real_array
+from securefed.datasets._tables.frames import one_column, real_rows
 from securefed.defenses._base import Plan
 from securefed.defenses._chain import Link, as_defense
 from securefed.errors import ConfigError, DataError
+from securefed.parties._guards import adds_noise
 from securefed.parties._result import SumResult
 from securefed.parties._server import SumServer
 from securefed.parties._simulation import play_round
@@ -35,9 +37,13 @@ from securefed.parties._summed_tensor import SummedTensor
 from securefed.parties._terms import SumTerms
 
 Rows = Any
-"""One party's rows: an array (rows, features), or what `np.asarray` turns into one."""
+"""One party's rows: an array (rows, features), what `np.asarray` turns into one, or a data frame of numbers."""
 
 Outliers = Literal["refuse", "omit"]
+LEAST_ROWS: Final = 5
+"""Fewest rows of a party in a statistic."""
+LEAST_PARTIES: Final = 3
+"""Fewest parties of a statistic: of two, each learns the other's part."""
 _ROUNDING: Final = 1e-9
 """Relative rounding error that the products of a million rows stay far below."""
 
@@ -133,7 +139,7 @@ class Statistic(ABC):
 
     def terms(
         self, *, clients: int, defense: Link | None, cohort: int | None = None, epsilon: float | None = None,
-        rounds: int | None = 1,
+        rounds: int | None = 1, least_rows: int | None = LEAST_ROWS, least_parties: int | None = LEAST_PARTIES,
     ) -> SumTerms:  # fmt: skip
         """Make the terms of the sum, for `securefed.parties`.
 
@@ -146,10 +152,15 @@ class Statistic(ABC):
                 any party has: a party with more takes no part, which noise does not hide.
             cohort: parties planned for the round; all by default.
             epsilon: privacy budget over all rounds with these terms.
-            rounds: rounds at most. A party's rows are the same in every round, so a server that sums them twice, over
-                all parties and over all but one, has the rows' sums of that one: let clients answer more than one
-                round only where the rows changed in between, or under noise with `epsilon`. Several statistics of the
-                same rows, each with its own terms, subtract in the same way: have the same parties in each of them.
+            rounds: rounds at most.
+            least_rows: fewest rows of a party; one with fewer sits out. `None` for any. Not used under noise, which
+                hides a row only if no other follows from it.
+            least_parties: fewest parties of a result: the terms plan for as many, and clients open no sum over fewer.
+                `None` for any.
+
+        A party's rows are the same in every sum, so two sums over all parties and over all but one subtract to those
+        of that one. With identities each party's ledger refuses such sums, for all statistics of its rows; without
+        them have the same parties in each, and let clients answer one round only, or add noise with `epsilon`.
 
         Raises:
             ConfigError: noise for single rows where `outliers` is "refuse": one row beyond the bounds would take its
@@ -164,9 +175,11 @@ class Statistic(ABC):
             )
             for tensor in self.tensors()
         )  # fmt: skip
+        layer = as_defense(defense)
         terms = SumTerms(
-            tensors, clients, clients if cohort is None else cohort, as_defense(defense), largest_weight=1.0,
+            tensors, clients, clients if cohort is None else cohort, layer, largest_weight=1.0,
             weighted=False, base=False, epsilon=epsilon, rounds=rounds,
+            least_rows=None if adds_noise(layer) else least_rows, least_parties=least_parties,
         )  # fmt: skip
         privacy = terms.plan.privacy
         if privacy is not None and privacy.unit == "record" and self.outliers == "refuse":
@@ -183,18 +196,19 @@ class Statistic(ABC):
         no part, and the server does not learn which party that was. A plain call raises instead.
 
         Args:
-            x: rows, (rows, features).
+            x: rows, (rows, features); of a data frame (pandas, Polars, Arrow) all columns must be numbers.
             y: targets, (rows,), for statistics that have them.
 
         Raises:
-            DataError: another number of columns, or more rows than declared; where `outliers` is "refuse", also a row
-                that is not finite or beyond the declared bounds.
+            DataError: another number of columns, columns that hold no numbers (by name, with their types), or more
+                rows than declared; where `outliers` is "refuse", also a row that is not finite or beyond the declared
+                bounds.
         """
         if isinstance(x, tuple) and y is None:
             raise DataError("x is a pair, as `simulate` takes it; here rows and targets are two: summand(x, y)")
-        rows = np.atleast_1d(np.asarray(real_array(x, "x"), np.float64))
+        rows = np.atleast_1d(np.asarray(real_rows(x, "x"), np.float64))
         rows = rows[:, None] if rows.ndim == 1 else rows
-        target = None if y is None else np.asarray(real_array(y, "y"), np.float64)
+        target = None if y is None else np.asarray(real_array(one_column(y, "y"), "y"), np.float64)
         self._check(rows, target)
         kept = self._kept(rows, target)
         units, own = self._units(), self._summand(rows[kept], None if target is None else target[kept])
@@ -239,7 +253,7 @@ class Statistic(ABC):
         return Estimate(value, bound, noise, float(total["count"]), result.survivors, result.plan, detail)
 
     def simulate(self, parties: Sequence[Rows], defense: Link | None = None) -> Estimate:
-        """Compute the statistic where all parties' rows are in this process.
+        """Compute the statistic where all parties' rows are in this process, whatever their number.
 
         Args:
             parties: one array of rows for each party, or one pair (x, y).
@@ -252,7 +266,7 @@ class Statistic(ABC):
         summands = [self.summand(*party) if isinstance(party, tuple) else self.summand(party) for party in parties]
         if not summands:
             raise ConfigError("a statistic needs at least one party's rows")
-        terms = self.terms(clients=len(summands), defense=defense)
+        terms = self.terms(clients=len(summands), defense=defense, least_rows=None, least_parties=None)
         return self.estimate(play_round(SumServer(terms), [{"update": summand} for summand in summands]))
 
 

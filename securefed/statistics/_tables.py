@@ -6,13 +6,15 @@ point; where its error is below one half, rounding gives the exact counts. With 
 
 In each class `tensors` declares what is summed, `_within` says which rows are allowed by the declaration (for a table,
 those with known codes), `_summand` computes one party's counts, and `_value` the table and the bound on its error.
+Small cells are left out of the value (`_suppression`): `detail["suppressed"]` says which.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 
@@ -21,6 +23,10 @@ from securefed._tensors import Array
 from securefed.errors import ConfigError
 from securefed.parties._summed_tensor import SummedTensor
 from securefed.statistics._base import Statistic, Sums, check_table
+from securefed.statistics._suppression import small_cells
+
+LEAST_CELL: Final = 5
+"""Fewest rows of a cell that the value of a table shows."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,7 @@ class Histogram(Statistic):
             closed; entries outside are not counted in any bin.
         features: number of columns.
         rows: most rows of one party.
+        least_cell: bins with fewer rows are left out of the value, NaN, with a second one of the column; 1 for none.
 
     Raises:
         ConfigError: edges that are no numbers or do not ascend, or a number outside its domain.
@@ -40,9 +47,11 @@ class Histogram(Statistic):
     edges: tuple[float, ...]
     features: int = 1
     rows: int = 2**20
+    least_cell: int = field(default=LEAST_CELL, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_integer("least_cell", self.least_cell, 1)
         numbers = isinstance(self.edges, list | tuple | np.ndarray) and all(
             isinstance(e, int | float | np.number) and type(e) is not bool for e in self.edges
         )
@@ -73,7 +82,7 @@ class Histogram(Statistic):
         return {"count": np.asarray(float(len(x))), "bins": bins}
 
     def _value(self, sums: Sums) -> tuple[Array, Array, dict[str, Array]]:
-        return _counts(sums, "bins")
+        return _counts(sums, "bins", self.least_cell, (1,))
 
 
 @dataclass(frozen=True)
@@ -83,6 +92,7 @@ class ContingencyTable(Statistic):
     Attributes:
         levels: number of codes of each column; codes are 0, 1, ... A 2 x 3 table has levels=(2, 3).
         rows: most rows of one party.
+        least_cell: cells with fewer rows are left out of the value, NaN, with a second one of each line; 1 for none.
 
     Raises:
         ConfigError: a number outside its domain.
@@ -90,9 +100,11 @@ class ContingencyTable(Statistic):
 
     levels: tuple[int, ...]
     rows: int = 2**20
+    least_cell: int = field(default=LEAST_CELL, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_integer("least_cell", self.least_cell, 1)
         object.__setattr__(self, "levels", checked_integers("levels", self.levels))  # a list becomes a tuple
         check_integer("rows", self.rows, 1)
 
@@ -119,12 +131,18 @@ class ContingencyTable(Statistic):
         return {"count": np.asarray(float(len(x))), "cells": table.astype(np.float64)}
 
     def _value(self, sums: Sums) -> tuple[Array, Array, dict[str, Array]]:
-        return _counts(sums, "cells")
+        return _counts(sums, "cells", self.least_cell, tuple(range(len(self.levels))))
 
 
-def _counts(sums: Sums, name: str) -> tuple[Array, Array, dict[str, Array]]:
-    """Round counts to whole numbers where the error of fixed point is below one half: then they are exact."""
+def _counts(sums: Sums, name: str, least: int, lines: tuple[int, ...]) -> tuple[Array, Array, dict[str, Array]]:
+    """Round counts to whole numbers where the error of fixed point is below one half, and leave small ones out.
+
+    Rounded so, counts are exact. Under noise nothing is left out, as noise hides single rows from the server too.
+    """
     value, error = sums.total[name], sums.error[name]
-    if not sums.noised and error < 0.5:
+    if sums.noised:
+        return value, np.full(value.shape, error), {}
+    if error < 0.5:
         value, error = np.rint(value), 0.0
-    return value, np.full(value.shape, error), {}
+    hidden = small_cells(value, least, lines)
+    return np.where(hidden, np.nan, value), np.full(value.shape, error), {"suppressed": hidden}

@@ -291,7 +291,7 @@ def test_what_is_not_declared_is_refused_and_named():
             clients = [Dataset(d.x, np.arange(d.rows) % 3) for d in data()]
             Federation(algorithm, clients, chain(records(), gaussian(1.0)))
     private = record_level(SSI(rank=2), 1.0)
-    with pytest.raises(PlanError, match="samples clients, not records"):
+    with pytest.raises(ConfigError, match="draws cohorts of a fixed size"):
         Federation(private, data(), chain(records(), gaussian(1.0, sampler=PoissonSampling(0.1))))
     with pytest.raises(ConfigError, match="of the same stage"):
         chain(clip(1.0), records())

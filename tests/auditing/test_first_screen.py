@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from securefed._auditing.alerts import Alert
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.incomplete_results import Missing
 from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, Artifact
@@ -319,14 +320,18 @@ def test_a_protection_under_which_a_known_leak_was_not_looked_for_is_not_advised
     ]
 
 
-def test_sizes_stand_above_every_matrix_and_warnings_at_the_top() -> None:
+def test_sizes_stand_above_every_matrix_and_alerts_at_the_top() -> None:
     size = {"clients": 8, "rows of client 0": 1, "rows of the others": 1, "rounds": 6, "epochs": 2}
     settings = {name: {**values, "sizes": size} for name, values in SMALL.settings.items() if name != "audit"}
-    settings["audit"] = {**SMALL.settings["audit"], "warnings": ["columns are not scaled"]}
-    html = render(replace(SMALL, settings=settings))
+    settings["audit"] = SMALL.settings["audit"]
+    alerts = [Alert("constant column", f"unit {number}", 9, "Leave it out.", f"Unit {number}.") for number in range(7)]
+    html = render(replace(SMALL, settings=settings, alerts=tuple(alerts)))
     assert text(html).count("FAPS and SSI: 8 clients, 1 row each, 6 rounds, epochs 2.") == 2  # of a client, and pooled
-    assert text(html).index("Warning: columns are not scaled") < text(html).index("Without protection")
-    assert "Warning" not in text(render(SMALL))
+    shown = [
+        text(html).index(part) for part in ("Unit 0. Leave it out.", "Show 2 more", "Unit 6.", "Without protection")
+    ]
+    assert shown == sorted(shown) and "personal data" not in text(html)
+    assert "Look at the data first" not in text(render(SMALL))
 
 
 def test_a_secret_that_leaks_in_two_views_is_named_once_by_the_worse_of_them() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from securefed import Dataset, audit, audit_algorithm
+from securefed import Dataset, advise, audit, audit_algorithm
 from securefed._auditing.engine.column_scores import columns_read, gram_leaks_by_column
 from securefed._auditing.engine.statistics import EXPOSED, FOUND, INCONCLUSIVE, NOT_DETECTED, PARTIAL, interval, verdict
 from securefed._auditing.gate.planted_tables import PLANTED_TABLES, UNASKED, check_table
@@ -237,3 +237,15 @@ def test_a_dataset_of_labels_that_are_quantities_has_no_classes_to_count() -> No
         lambda x, broadcast: {"gram": x.T @ x}, data, start={"round": np.zeros(1)}, seeds=2, rounds=1
     )
     assert not [one for one in made.cells if one.secret in ("labels", "class means")]
+
+
+@pytest.mark.exhaustive
+def test_advice_states_the_people_in_the_sums_beside_the_leak_of_one_client(tmp_path) -> None:
+    advice = advise("pca/ssi", data=_without_owner(patients(tmp_path)), seeds=3, cohorts=())
+    assert advice.advised is not None and advice.advised.leak_upper < 0.01
+    assert advice.advised.pooled_leak > 0.999 and advice.advised.people_leak > 0.999
+    assert (
+        "0.00 at most with 95 % confidence. That is one client's: the sums give all clients' data together away (a "
+        "leak of 1.00). People stand in the sums: the server reads the row of one person (stage_d)"
+        in advice.sentences[0]
+    )

@@ -93,7 +93,8 @@ def test_the_gate_passes_safety_and_fails_leaks_and_weak_audits() -> None:
     assert assert_leakage_below(0.95, found) is found
     with pytest.raises(AssertionError, match=r"not below 0\.9"):
         assert_leakage_below(0.9, product, clients, **arguments)
-    power = max(cell.verdict.detectable for cell in found.cells if cell.secret != "confirmation")
+    searched = [cell for cell in found.cells if cell.secret != "confirmation" and not cell.derived]
+    power = max(cell.verdict.detectable for cell in searched)
     tops = max(cell.leakage.high for cell in found.cells if cell.secret != "confirmation")
     assert tops < power  # so there are limits that the leakage stays below, but that the audit could not see
     with pytest.raises(AssertionError, match="too weak"):

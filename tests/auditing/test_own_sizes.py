@@ -122,7 +122,7 @@ def test_the_report_says_the_sizes_the_warning_and_a_command_that_repeats_it(tmp
     report = audit(data=str(path), owner_column="site", defenses=[QUANTISE], **own, **QUICK)
     sizes = report.settings["optimization/dsgd"]["sizes"]
     assert head_text(sizes) == "5 clients, 2 rows each, 2 rounds, step 0.5, batch 2"
-    assert "not scaled" in report.settings["audit"]["warnings"][0]
+    assert any("not scaled" in alert.text and "--standardise" in alert.opens for alert in report.alerts)
     for part in ("--owner-column site", "--rows-per-client 2", "--rounds 2", "--set learning_rate=0.5"):
         assert part in report.command
     assert "--clients" not in report.command
@@ -131,7 +131,7 @@ def test_the_report_says_the_sizes_the_warning_and_a_command_that_repeats_it(tmp
     assert "--clients 4 --rows-per-client 8" in dealt.command
     assert dealt_rows("digits", load("digits"), 4) is None  # named sets keep the sizes of the audit cases
     scaled = audit(data=str(path), standardise=True, defenses=[QUANTISE], **own, **QUICK)
-    assert "warnings" not in scaled.settings["audit"]
+    assert not any(alert.kind == "not scaled" for alert in scaled.alerts)
 
 
 @pytest.mark.parametrize(

@@ -48,13 +48,13 @@ def ran(program: str, folder: Path, *, how: str = "script") -> subprocess.Comple
 @pytest.mark.parametrize("how", ["stdin", "script"])
 def test_a_program_without_a_guard_audits_in_a_checkout_that_is_not_installed(tmp_path: Path, how: str) -> None:
     done = ran(UNINSTALLED + AUDIT.format("ssi"), tmp_path, how=how)
-    assert (done.returncode, done.stdout) == (0, "cells 1 of 0.1.0\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "cells 2 of 0.1.0\n"), done.stderr
     assert "this process" not in done.stderr  # the workers ran
 
 
 def test_a_class_of_a_program_on_standard_input_is_audited_in_its_process(tmp_path: Path) -> None:
     done = ran(MINE + AUDIT.format("mine/ssi"), tmp_path, how="stdin")
-    assert (done.returncode, done.stdout) == (0, "cells 1 of 0.1.0\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "cells 2 of 0.1.0\n"), done.stderr
     assert "all parts run in this process, one after the other" in done.stderr
     assert "put the classes into a module" in done.stderr
 
@@ -67,14 +67,14 @@ def test_both_remedies_that_it_names_let_workers_run_it(tmp_path: Path, remedy: 
         done = ran("import mine\n" + body, tmp_path)
     else:
         done = ran(MINE + GUARD + body.replace("\n", "\n    "), tmp_path)
-    assert (done.returncode, done.stdout) == (0, "cells 1 of 0.1.0\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "cells 2 of 0.1.0\n"), done.stderr
     assert "this process" not in done.stderr
 
 
 def test_a_program_that_looks_guarded_and_is_not_loses_the_workers_and_no_result(tmp_path: Path) -> None:
     done = ran("print(__name__)\n" + MINE + AUDIT.format("mine/ssi"), tmp_path)
     assert done.returncode == 0
-    assert done.stdout.splitlines()[-1] == "cells 1 of 0.1.0"
+    assert done.stdout.splitlines()[-1] == "cells 2 of 0.1.0"
     assert "a worker process ended early" in done.stderr
 
 

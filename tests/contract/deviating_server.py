@@ -229,7 +229,7 @@ class World:
         content = ExchangeContent(header, broadcast, counted, lambda client: body)
         prepared, self.prepared = self.prepared, None
         exchange = open_exchange(
-            self.terms.defense, self.terms.schema.layouts, PUBLIC.cohort, number, content, self.log, (), prepared
+            self.terms.defense, self.terms.schema.layouts, PUBLIC.cohort, number, content, self.log, None, prepared
         )
         try:
             return self.coordinator.exchange(exchange)

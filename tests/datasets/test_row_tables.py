@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from securefed.datasets import load
-from securefed.datasets._row_tables import _complete, scaling_warning, standardised
+from securefed.datasets._row_tables import scaling_warning, standardised
 from securefed.errors import ConfigError, DataError
 
 TABLE = "age,dose,hospital,outcome\n30,0.5,north,well\n41,1.5,south,ill\n52,2.5,north,well\n"
@@ -101,14 +101,6 @@ def test_infinite_labels_are_refused_and_become_no_class(table: Path) -> None:
     table.write_text(TABLE.replace("well", "1").replace("ill", "inf"))
     with pytest.raises(DataError, match="responses must be finite"):
         load(table, owner="hospital", label="outcome")
-
-
-@pytest.mark.parametrize("missing", [None, float("nan")])
-def test_a_null_of_a_table_is_a_missing_label(missing) -> None:
-    """As pyarrow returns columns of a parquet file with nulls: texts beside None, numbers beside None or NaN."""
-    for whole in (["ill", missing], [1, missing]):
-        with pytest.raises(DataError, match="1 of 2 rows have no value in column 'outcome'"):
-            _complete(Path("rows.parquet"), "outcome", np.array(whole, object))
 
 
 def test_a_parquet_file_without_the_package_says_what_to_install(tmp_path: Path, monkeypatch) -> None:

@@ -373,7 +373,7 @@ def test_defaults_and_declarations():
         (lambda: threshold_paillier(holders=4, keys=KEYS), ConfigError, "holders must be 5, .*got 4"),
         (lambda: ThresholdPaillier(3, 5, bits=512, keys=KEYS), ConfigError, "insecure keys"),
         (lambda: chain(SCHEME).plan(LAYOUT, 2), PlanError, "cannot reach the threshold 3"),
-        (lambda: chain(threshold_paillier()).plan(LAYOUT, 1), PlanError, "2 <= t"),
+        (lambda: chain(threshold_paillier()).plan(LAYOUT, 1), ConfigError, "at least 2"),
         (lambda: chain(threshold_paillier(3)).plan(LAYOUT, 6), PlanError, "at least 4"),
         (lambda: chain(threshold_paillier()).plan(LAYOUT, 65), PlanError, "N <= 64"),
         (lambda: SCHEME.server_open(Session(RUN, 0, tuple(range(6)), PLAN)), ConfigError, "exceeds the planned"),

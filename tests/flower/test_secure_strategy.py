@@ -30,9 +30,9 @@ from securefed.errors import BudgetSpent, ConfigError, StorageError
 from securefed.flower import SecureStrategy, SitePolicy, secure_mod
 from securefed.flower._sum_messages import SumRequest, base_of, content_digest, model_of
 from securefed.parties import SumTerms
+from securefed.parties._defense_facts import changes_updates
 from securefed.parties._envelope import unwrap, wrap
 from securefed.parties._external import base_array
-from securefed.parties._terms import changes_updates
 from securefed.parties._update import model_digest, read_update
 from tests.combinations import each_value
 from tests.flower import ordinary_app

@@ -32,7 +32,6 @@ def terms_in(folder: Path) -> tuple[SumTerms, Identities]:
         terms = SumTerms.like(
             UPDATES[0],
             clients=CLIENTS,
-            base=False,
             defense=secure_aggregation(identities=Identities(identities.public)),
         )
         (folder / "keys").write_text(json.dumps({i: key.hex() for i, key in identities.own.items()}))
@@ -60,9 +59,9 @@ def kill_at(number: int, half: bool) -> None:
     container.write_atomically = counted  # type: ignore[attr-defined]
 
 
-def answer(folder: Path, terms: SumTerms, client: SumClient, request: bytes) -> bytes:
+def answer(folder: Path, terms: SumTerms, client: SumClient, request: bytes, base: Any) -> bytes:
     """Answer one request, and note each upload in a log before it leaves."""
-    reply = client.receive(request, UPDATES[client.party])
+    reply = client.receive(request, UPDATES[client.party], base=base)
     message = Message.decode(unwrap(terms.digest, reply, client.party), claimed_sender=client.party)
     if message.stage == "upload":
         with (folder / "uploads").open("a") as log:
@@ -76,12 +75,13 @@ def run(folder: Path, rounds: int) -> Any:
     terms, identities = terms_in(folder)
     server = SumServer(terms, file=folder / "server")
     while server.round < rounds or server.outgoing:
+        base = {"w": np.full(3, float(server._engine.position))}  # another model in each round
         if not server.outgoing:
-            server.open()
+            server.open(base)
         replies = {}
         for party, request in server.outgoing.items():
             client = SumClient(terms, party, identity=identities.own[party], file=folder / f"client-{party}")
-            replies[party] = answer(folder, terms, client, request)
+            replies[party] = answer(folder, terms, client, request, base)
         try:
             server.receive(replies)
         except RoundVoid:

@@ -48,18 +48,21 @@ def test_of_two_processes_with_one_file_one_answers(tmp_path: Path) -> None:
         return SumClient(terms, party, identity=identities.own[party], file=tmp_path / file)
 
     members = {i: client(i, f"client-{i}") for i in range(CLIENTS)}
-    server.open()
+    base = {"w": np.zeros(3)}
+    server.open(base)
     for _ in range(2):
         server.receive({i: members[i].receive(request) for i, request in server.outgoing.items()})
-    (tmp_path / "copy").write_bytes((tmp_path / "client-0").read_bytes())
+    for name in ("copy", "copy.ledger"):
+        (tmp_path / name).write_bytes((tmp_path / name.replace("copy", "client-0")).read_bytes())
     first, second, copied = client(0, "client-0"), client(0, "client-0"), client(0, "copy")
     request, other = server.outgoing[0], {"w": UPDATES[0]["w"] + 1}
-    reply = first.receive(request, UPDATES[0])
+    reply = first.receive(request, UPDATES[0], base=base)
     for late in (second, members[0]):
         with pytest.raises(StorageError, match="another process"):
-            late.receive(request, other)
+            late.receive(request, other, base=base)
     bodies = [
-        Message.decode(unwrap(terms.digest, data, SERVER)).body for data in (reply, copied.receive(request, other))
+        Message.decode(unwrap(terms.digest, data, SERVER)).body
+        for data in (reply, copied.receive(request, other, base=base))
     ]
     step = next(tensor.step for tensor in terms.plan.tensors if tensor.name == "update.w")
     moved = (bodies[1]["masked/update.w"] - bodies[0]["masked/update.w"]).astype(np.int64) * step

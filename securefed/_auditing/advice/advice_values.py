@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, Self
 
+from securefed._auditing.alerts.alert import Alert
 from securefed._auditing.engine.results import finite_or_none
 from securefed.errors import DataError
 
@@ -60,13 +61,15 @@ class Setting(_Values):
             intervals, 95 % for all settings of the search together.
         detectable: smallest mean leak that at least one attack would most likely have noticed; it says nothing of leaks
             that these attacks cannot find. NaN where that is not known.
-        holds: whether `leak_upper` and `detectable` are at most the acceptable leak.
+        holds: whether `leak_upper` and `detectable` are at most the acceptable leak, and the same figures of the
+            smallest client too.
         epsilon: promise of differential privacy for one client over all rounds against the server; `None` without.
         utility: mean score of the final model on held-out rows; higher is better.
         utility_clear: the same without a defence, at the same sizes.
         bytes_up: bytes that one client sends in one round.
         seconds_per_round: wall-clock time of one round of the whole federation in one process.
-        usable: whether the setting keeps enough of `utility_clear` (`Advice.keep`).
+        usable: whether the setting is shown to keep enough of what `utility_clear` exceeds its floor by
+            (`Advice.keep`).
         usable_from: smallest simulated cohort at which the defence keeps enough utility; `None` where none did, or
             where nothing was simulated.
         note: what else the reader must know, in a sentence; empty if nothing.
@@ -75,7 +78,7 @@ class Setting(_Values):
         simulated: on what data the cohort `usable_from` was simulated, and the utilities that it reached, in words;
             empty where that is `None`.
         smallest_rows: training rows of the smallest client; 0 where all have as many.
-        smallest_leak: mean leakage of the strongest attack over the runs that attacked a client of so few rows.
+        smallest_leak: mean leakage of the strongest attack on the client of fewest rows, over all runs.
         smallest_runs: number of these runs.
         pooled_leak: mean leakage of the strongest attack on all clients' data together, from the same sums; NaN where
             none applied.
@@ -83,6 +86,12 @@ class Setting(_Values):
             which few people share a category; NaN where there are none.
         people: the people who were read best, in words; empty where there are none.
         member_leak: mean leakage of whether a given row was among all clients' rows; NaN where that was not tested.
+        smallest_upper: as `leak_upper`, of that client; NaN where all have about as many rows.
+        floor: mean of the best score that needs no federation; NaN where none is known.
+        floor_name: what reaches the floor, in words.
+        model: whether the runs in the clear are shown to exceed the floor; true where none is known.
+        share: share of `utility_clear` - `floor` that the setting keeps; NaN without a model.
+        share_low: lower bound on that share at 95 %, of paired runs; NaN without a model.
     """
 
     algorithm: str
@@ -113,6 +122,12 @@ class Setting(_Values):
     people_leak: float = math.nan
     people: str = ""
     member_leak: float = math.nan
+    smallest_upper: float = math.nan
+    floor: float = math.nan
+    floor_name: str = ""
+    model: bool = True
+    share: float = math.nan
+    share_low: float = math.nan
 
 
 MEASURED: Final = tuple(field.name for field in fields(Setting) if field.type == "float")
@@ -137,11 +152,14 @@ class RecordSetting(_Values):
         utility_clear: the same of the user's algorithm without a defence, at the same sizes.
         bytes_up: bytes that one client sends in one round.
         seconds_per_round: wall-clock time of one round of the whole federation in one process.
-        usable: whether the setting keeps enough of `utility_clear` (`Advice.keep`).
+        usable: as of a `Setting`.
         note: what epsilon does not cover, in a sentence.
         utility_deviation: standard deviation of the utility of a single run; NaN where fewer than two ran.
         changes: what the command sets otherwise than the user did, and why, in a sentence; empty if nothing.
         smallest_rows: training rows of the smallest client; 0 where all have as many.
+        floor: as of a `Setting`.
+        share: as of a `Setting`.
+        share_low: as of a `Setting`.
     """
 
     algorithm: str
@@ -160,6 +178,9 @@ class RecordSetting(_Values):
     utility_deviation: float = math.nan
     changes: str = ""
     smallest_rows: int = 0
+    floor: float = math.nan
+    share: float = math.nan
+    share_low: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -177,9 +198,11 @@ class Advice(_Values):
         sentences: two sentences: what to do, and what it costs.
         clients_needed: where `advised` is `None`, the smallest simulated cohort from which on a setting holds and is
             usable; `None` where none of those simulated is large enough.
-        keep: share of the utility in the clear that a usable setting keeps.
+        keep: share of what the utility in the clear exceeds its floor by that a usable setting keeps.
         records: noise that hides single rows of a client, strongest promise first; empty where none was tried.
         records_note: why none was tried, in a sentence; empty otherwise.
+        alerts: what the data themselves open, found before anything ran.
+        measure: what the utility measures, such as "accuracy".
     """
 
     algorithm: str
@@ -193,6 +216,12 @@ class Advice(_Values):
     keep: float = 0.9
     records: tuple[RecordSetting, ...] = ()
     records_note: str = ""
+    alerts: tuple[Alert, ...] = ()
+    measure: str = "utility"
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to JSON values; each alert says whether it is personal data."""
+        return super().to_json() | {"alerts": [alert.to_json() for alert in self.alerts]}
 
     @property
     def record(self) -> RecordSetting | None:
@@ -230,6 +259,7 @@ class Advice(_Values):
             "advised": None if values["advised"] is None else Setting.from_json(values["advised"]),
             "sentences": tuple(values["sentences"]),
             "records": tuple(map(RecordSetting.from_json, values.get("records", ()))),
+            "alerts": tuple(map(Alert.from_json, values.get("alerts", ()))),
         }
         return replace(made, **parts)
 

@@ -16,6 +16,7 @@ from typing import Final
 
 from securefed._auditing.advice.advice_values import Advice, RecordSetting, Setting
 from securefed._auditing.advice.pooled_words import pooled_words
+from securefed._auditing.engine.kept_utility import Kept, floor_sentence
 from securefed._auditing.engine.statistics import PARTIAL_FROM
 
 ALL, NONE, FAILED, UNKNOWN = "all", "none", "failed", "n/a"
@@ -47,6 +48,14 @@ def utility_words(one: Setting | RecordSetting) -> str:
         return UNKNOWN
     deviation = one.utility_deviation
     return f"{one.utility:.2f}" + ("" if math.isnan(deviation) else f"±{deviation:.2f}")
+
+
+def floor_words(one: Setting) -> tuple[str, str, str]:
+    """Write the utility in the clear, its floor, and the least share above it that is kept, for a table."""
+    clear, floor = (f"{value:.2f}" if math.isfinite(value) else UNKNOWN for value in (one.utility_clear, one.floor))
+    if not one.model:
+        return clear, floor, "no model"
+    return clear, floor, f"{max(one.share_low, 0.0):.0%}" if math.isfinite(one.share_low) else UNKNOWN
 
 
 def explained_words(tried: Sequence[Setting]) -> str:
@@ -109,7 +118,8 @@ def sentences(
     best = max(holding, key=lambda one: one.utility)
     first = (
         f"With {best.clients} clients {len(holding)} of {len(tried)} settings keep the leak at {acceptable:g} or less, "
-        f"but none keeps {keep:.0%} of the utility: the best, {best.defense}, has {best.utility:.3f}{_scatter(best)} "
+        f"but none is shown to keep {keep:.0%} of {_what_is_kept(best)}: the best, {best.defense}, has "
+        f"{best.utility:.3f}{_scatter(best)} "
         f"where messages in the clear reach {best.utility_clear:.3f}. {pooled_words(best)}"
     )
     if needed is not None:
@@ -118,6 +128,33 @@ def sentences(
     if not largest:
         return first, "Larger cohorts, in which noise costs less, were not simulated."
     return first, f"No cohort of up to {largest} clients that was simulated makes one usable."
+
+
+def no_model_sentences(first: Setting, measure: str) -> tuple[str, str]:
+    """Say that there is no model to protect, where runs in the clear do not exceed the floor of their utility.
+
+    Args:
+        first: the setting without a defence, with its floor.
+        measure: what the utility measures.
+    """
+    return (
+        floor_sentence(measure, first.utility_clear, Kept(first.floor, first.floor_name, model=False)),
+        "So no setting is advised: do not train for this. More rows, more rounds or other settings may give a model "
+        "that is worth protecting; then ask again.",
+    )
+
+
+def _what_is_kept(one: Setting | RecordSetting) -> str:
+    """Say of what a usable setting keeps its share."""
+    return "the utility" if math.isnan(one.floor) else f"what the model adds to its floor of {one.floor:.3f}"
+
+
+def _kept(one: Setting | RecordSetting) -> str:
+    """Say what share of the utility above its floor is kept; empty where no floor is known."""
+    if math.isnan(one.share):
+        return ""
+    low = f" (at least {max(one.share_low, 0.0):.0%})" if math.isfinite(one.share_low) else ""
+    return f", {one.share:.0%}{low} of {_what_is_kept(one)}"
 
 
 def nearest_sentence(advice: Advice) -> str:
@@ -129,14 +166,14 @@ def nearest_sentence(advice: Advice) -> str:
     said += f"a leak of up to {one.leak_upper:.2f} is not excluded"
     if not one.detectable <= advice.acceptable:
         said += f", and {_missed(one)}"
-    said += f"; its utility is {one.utility:.3f}{_scatter(one)}, {one.utility_clear:.3f} in the clear."
+    said += f"; its utility is {one.utility:.3f}{_scatter(one)}, {one.utility_clear:.3f} in the clear{_kept(one)}."
     said += f" {pooled_words(one)}"
     larger = [s for s in advice.tried if s.usable_from is not None and s.epsilon is not None]
     if larger and not any(s.holds for s in advice.tried):
         first = min(larger, key=lambda s: (s.usable_from or 0, s.epsilon or 0.0, s.rounds))
         said += (
             f" From {first.usable_from} clients on, noise of epsilon {first.epsilon:g} in {first.rounds} "
-            f"round{'s' * (first.rounds != 1)} keeps {advice.keep:.0%} of the utility{_simulation(first)}; "
+            f"round{'s' * (first.rounds != 1)} keeps {advice.keep:.0%} of {_what_is_kept(first)}{_simulation(first)}; "
             "its leak there was not measured."
         )
     return said
@@ -169,7 +206,8 @@ def record_sentence(advice: Advice) -> str:
         return (
             "If it is enough to hide each single row (a patient) and not a whole client: use "
             f"{one.algorithm} with epsilon {one.epsilon:g} (delta {one.delta:g}) for a row. Its utility is "
-            f"{one.utility:.3f}{_scatter(one)}, {kept} in the clear. An attacker who knows all other rows and sees "
+            f"{one.utility:.3f}{_scatter(one)}, {kept} in the clear{_kept(one)}. An attacker who knows all "
+            "other rows and sees "
             "every message then tells whether a row was there in at most "
             f"{_of_100(one.guess)} of 100 cases; a coin is right in 50. What a client's rows "
             "have in common is not hidden. The table of single rows has the other epsilons."
@@ -179,9 +217,9 @@ def record_sentence(advice: Advice) -> str:
     best = max(advice.records, key=lambda one: one.utility)
     tried = ", ".join(f"{one.epsilon:g}" for one in advice.records)
     return (
-        f"Noise that hides single rows, at epsilon {tried} for a row, does not keep {advice.keep:.0%} of the utility "
-        f"either: the best has {best.utility:.3f}, {best.utility_clear:.3f} in the clear. More rows a client, or fewer "
-        "rounds and local steps, need less noise."
+        f"Noise that hides single rows, at epsilon {tried} for a row, does not keep {advice.keep:.0%} of "
+        f"{_what_is_kept(best)} either: the best has {best.utility:.3f}, {best.utility_clear:.3f} in the clear. More "
+        "rows a client, or fewer rounds and local steps, need less noise."
     )
 
 
@@ -209,6 +247,8 @@ def answers(advice: Advice) -> list[AdvisedAnswer]:
     Of equal ones that of higher utility comes first. Then follow why no setting is advised, where none is, and the
     setting that comes nearest.
     """
+    if not any(one.model for one in advice.tried if not math.isnan(one.utility)) and advice.advised is None:
+        return [AdvisedAnswer(" ".join(advice.sentences), None)]  # no model: nothing is nearest to a good setting
     main = AdvisedAnswer(" ".join((*advice.sentences, smallest_sentence(advice.advised))).strip(), advice.advised)
     hidden = advice.record  # noise that hides single rows
     parts = record_sentence(advice), smallest_sentence(hidden), hidden.changes if hidden else ""
@@ -237,13 +277,16 @@ def smallest_sentence(one: Setting | RecordSetting | None) -> str:
         )
     promise = f" Epsilon {one.epsilon:g} holds for it as for every client." if one.epsilon is not None else ""
     if not one.smallest_runs or math.isnan(one.smallest_leak):
-        return f"The smallest client ({rows}) was not attacked in a run of its own.{promise}"
+        return f"No attack applied to the smallest client ({rows}), so that nothing is known of its leak.{promise}"
     times = "1 run" if one.smallest_runs == 1 else f"{one.smallest_runs} runs"
     leak = leak_words(replace(one, leak=one.smallest_leak))[0]
     if leak == FAILED:
         said = f"On the smallest client ({rows}, {times}) the attacks failed, so that nothing is known of its leak."
         return f"{said}{promise}"
-    return f"Of the smallest client ({rows}, {times}) a leak of {leak} was measured.{promise}"
+    bound = (
+        "" if math.isnan(one.smallest_upper) else f", {min(one.smallest_upper, 1.0):.2f} at most with 95 % confidence"
+    )
+    return f"Of the smallest client ({rows}, {times}) a leak of {leak} was measured{bound}.{promise}"
 
 
 def _of_100(chance: float) -> int:
@@ -289,6 +332,7 @@ def _costs(advised: Setting, tried: Sequence[Setting]) -> str:
     lost = advised.utility_clear - advised.utility
     utility = f"The utility is {advised.utility:.3f}{_scatter(advised)}"
     utility += f", {lost:.3f} less than in the clear" if round(lost, 3) > 0 else ", no less than in the clear"
+    utility += _kept(advised)
     plain = tried[0]
     times = f" ({advised.bytes_up / plain.bytes_up:.1f} times)" if plain.bytes_up > 0 else ""
     return (

@@ -21,6 +21,7 @@ from securefed._auditing.registered.audited_defenses import (
     noise_words,
     sums_words,
 )
+from securefed.datasets._tables.table_format import TableFormat
 
 EPSILONS: Final = (1.0, 8.0, 64.0)
 """Promises that are tried: strong, customary, and one that only hides from weak attacks."""
@@ -119,11 +120,14 @@ def _between(values: tuple[Any, ...], fineness: int) -> list[Any]:
     return sorted([*values, *means])
 
 
-def data_options(data: str, owner_column: str = "", label_column: str = "", standardise: bool = False) -> str:
+def data_options(
+    data: str, owner_column: str = "", label_column: str = "", standardise: bool = False,
+    form: TableFormat | None = None,
+) -> str:  # fmt: skip
     """Write the options by which `securefed run` and `securefed advise` read the same rows."""
     named = {"--data": data, "--owner-column": owner_column, "--label-column": label_column}
     parts = [f"{option} {shlex.quote(value)}" for option, value in named.items() if value]
-    return " ".join([*parts, *(["--standardise"] if standardise else [])])
+    return " ".join([*parts, *(form.command_options() if form else ()), *(["--standardise"] if standardise else [])])
 
 
 def command(algorithm: str, candidate: Candidate, options: str, settings: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ from scipy.special import stdtrit
 
 from securefed._auditing.cases import Case, Prepared
 from securefed._auditing.cases.data_splits import resampled
+from securefed._auditing.cases.utility_floors import floors
 from securefed._messages import Aggregate
 from securefed._tensors import Array, Tensors
 from securefed.algorithms._base import Algorithm, RoundOutcome
@@ -47,23 +48,33 @@ class CohortUtility:
         clients: number of clients.
         noised: by run, the utility under the noise; -inf where it failed.
         clear: by run, that of the same federation without noise.
+        floor: by run, the best score that needs no federation; NaN where none is known, empty for NaN everywhere.
     """
 
     clients: int
     noised: tuple[float, ...]
     clear: tuple[float, ...]
+    floor: tuple[float, ...] = ()
 
     def interval(self, keep: float) -> tuple[float, float]:
         """Return the ends of Student's interval of the mean of utility - least usable utility, each at `LEVEL`.
 
-        The least usable utility is clear - (1 - keep) |clear|, as in `keeps`. A failed run makes both ends -inf; fewer
-        than `_FIRST` runs say nothing.
+        The least usable utility is floor + keep (clear - floor); without a floor clear - (1 - keep) |clear|, as in
+        `keeps`. A failed run makes both ends -inf, and so does a mean in the clear that does not exceed the floor;
+        fewer than `_FIRST` runs say nothing.
         """
         if not np.isfinite((*self.noised, *self.clear)).all():
             return -math.inf, -math.inf
         if len(self.noised) < _FIRST:
             return -math.inf, math.inf
-        above = [one - clear + (1 - keep) * abs(clear) for one, clear in zip(self.noised, self.clear, strict=True)]
+        floors = self.floor or (math.nan,) * len(self.clear)
+        lost = [
+            (1 - keep) * (abs(clear) if math.isnan(floor) else clear - floor)
+            for clear, floor in zip(self.clear, floors, strict=True)
+        ]
+        if fmean(lost) < 0:
+            return -math.inf, -math.inf
+        above = [one - clear + less for one, clear, less in zip(self.noised, self.clear, lost, strict=True)]
         count = len(above)
         half = float(stdtrit(count - 1, 1 - LEVEL)) * float(np.std(above, ddof=1)) / math.sqrt(count)
         return fmean(above) - half, fmean(above) + half
@@ -110,19 +121,21 @@ def simulate(
     multiplier = calibrate(epsilon, delta, case.rounds) / math.sqrt(share)
     sized = replace(case, prepare=resampled(case.prepare, of, rows))
 
-    def pairs(clients: int) -> Iterator[tuple[float, float]]:
+    def runs(clients: int) -> Iterator[tuple[float, float, float]]:
         for seed in seeds:
             noised = _utility(sized, source, clients, seed, norm, multiplier * norm)
-            yield noised, _utility(sized, source, clients, seed, np.inf, 0.0)
+            clear = _utility(sized, source, clients, seed, np.inf, 0.0)
+            best = max(floors(sized, sized.prepare(source, clients, seed), seed).values(), default=math.nan)
+            yield noised, clear, best
 
-    return tuple(_until_decided(clients, pairs(clients), keep) for clients in cohorts)
+    return tuple(_until_decided(clients, runs(clients), keep) for clients in cohorts)
 
 
-def _until_decided(clients: int, pairs: Iterator[tuple[float, float]], keep: float) -> CohortUtility:
-    """Take pairs of utilities, under noise and in the clear, until they decide or end."""
+def _until_decided(clients: int, runs: Iterator[tuple[float, float, float]], keep: float) -> CohortUtility:
+    """Take runs (utility under noise, in the clear, floor) until they decide or end."""
     found = CohortUtility(clients, (), ())
-    for noised, clear in pairs:
-        found = replace(found, noised=(*found.noised, noised), clear=(*found.clear, clear))
+    for noised, clear, floor in runs:
+        found = CohortUtility(clients, (*found.noised, noised), (*found.clear, clear), (*found.floor, floor))
         if found.decided(keep):
             break
     return found

@@ -17,8 +17,8 @@ clients. A `Case` is an algorithm with the hyper-parameters, rounds and data wit
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ from securefed._auditing.advice.cohorts import keeps
 from securefed._auditing.advice.trials import Trials
 from securefed._auditing.cases import Case
 from securefed._auditing.cases.utilities import utility
+from securefed._auditing.engine.kept_utility import kept
 from securefed._catalogue import algorithms
 from securefed._public import Public
 from securefed.errors import ConfigError, MissingExtraError, SecureFedError
@@ -77,14 +78,25 @@ def record_settings(
     try:
         public = trials.prepare(candidate, 0).public
         priced = _Priced(trials, candidate, _settings(trials.case, public))
-        clear = trials.clear_utility(candidate, candidate.rounds, seeds)
+        clear = trials.clear_utilities(candidate, candidate.rounds, seeds)
+        beside = trials.floors(candidate, seeds)
         rate, clip = priced.choose(range(CHOICE_SEEDS))
-        found = [priced.setting(epsilon, rate, clip, clear, keep, seeds, options) for epsilon in EPSILONS]
+        compared = _Compared(clear, beside, keep)
+        found = [priced.setting(epsilon, rate, clip, compared, seeds, options) for epsilon in EPSILONS]
     except MissingExtraError as error:
         return (), f"Noise that hides single rows was not tried: {error}"
     except SecureFedError as error:
         return (), f"Noise that hides single rows was not tried: {error}."
     return tuple(found), ""
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """Utilities that the private ones are compared with, one a seed, and the share of them that is enough."""
+
+    clear: list[float]
+    floors: list[Mapping[str, float]]
+    keep: float
 
 
 class _Priced:
@@ -116,7 +128,7 @@ class _Priced:
         return self._rate * factor, clip
 
     def setting(
-        self, epsilon: float, rate: float, clip: float, clear: float, keep: float, seeds: Sequence[int], options: str
+        self, epsilon: float, rate: float, clip: float, compared: _Compared, seeds: Sequence[int], options: str
     ) -> RecordSetting:
         """Measure one epsilon.
 
@@ -124,8 +136,7 @@ class _Priced:
             epsilon: the epsilon for one row, over the whole run.
             rate: learning rate.
             clip: norm to which a row's gradient is clipped.
-            clear: utility of the user's algorithm without a defence.
-            keep: share of it that a usable setting keeps.
+            compared: utilities of the user's algorithm without a defence, and their floors.
             seeds: the seeds of the runs.
             options: what names the data in the command to paste.
         """
@@ -133,7 +144,9 @@ class _Priced:
         trials = self._trials.of(case)
         upload, seconds = trials.cost(self._candidate)
         scores = self._utilities(trials, seeds)
-        score = float(np.mean(scores))
+        score, clear = float(np.mean(scores)), float(np.mean(compared.clear))
+        beside = kept(scores, compared.clear, compared.floors)
+        enough = keeps(score, clear, compared.keep) if math.isnan(beside.floor) else beside.keeps(compared.keep)
         limited = dict(case.setting) | {"epsilon": epsilon}  # in the command, clients refuse to spend more than this
         defense = f"--defense secure_aggregation --defense-set threshold={self._candidate.threshold}"
         scaled = f", {SCALED}" if trials.own.standardise else ""
@@ -149,11 +162,14 @@ class _Priced:
             utility_clear=clear,
             bytes_up=upload,
             seconds_per_round=seconds,
-            usable=keeps(score, clear, keep),
+            usable=enough,
             note=NOT_COVERED + scaled,
             utility_deviation=float(np.std(scores, ddof=1)) if len(scores) > 1 else math.nan,
             changes=self._changes(rate, clip),
             smallest_rows=trials.prepare(self._candidate, 0).smallest,
+            floor=beside.floor,
+            share=beside.share,
+            share_low=beside.low,
         )
 
     def _changes(self, rate: float, clip: float) -> str:
@@ -172,7 +188,8 @@ class _Priced:
         noise = noise_multiplier(epsilon, self._trials.delta, self._steps)
         tuned = {"learning_rate": rate, "max_grad_norm": clip, "noise_multiplier": noise}
         made = replace(self._trials.case, name=METHOD, setting=self._fixed | tuned)
-        return replace(made, utility=utility("accuracy", made.build)[0])
+        score, label = utility("accuracy", made.build)  # `Trials` balances it over the classes where one is small
+        return replace(made, utility=score, utility_name=label)
 
     def _utilities(self, trials: Trials, seeds: Sequence[int]) -> list[float]:
         return [trials.utility(self._candidate, seed) for seed in seeds]

@@ -10,36 +10,38 @@ anew from the question (`_Question`), which holds names and numbers only.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import numpy as np
 
 from securefed._auditing.advice.advice_values import LEAST_ACCEPTABLE, MEASURED, Advice, RecordSetting, Setting
-from securefed._auditing.advice.advised_words import sentences
+from securefed._auditing.advice.advised_words import no_model_sentences, sentences
 from securefed._auditing.advice.candidates import Candidate, candidates, data_options, paste
 from securefed._auditing.advice.cohorts import COHORTS, CohortUtility, keeps, simulate, usable_from
 from securefed._auditing.advice.record_privacy import record_settings
 from securefed._auditing.advice.trials import Trial, Trials
+from securefed._auditing.alerts import alerts, facts_of
 from securefed._auditing.cases import Prepared, case
 from securefed._auditing.cases.data_splits import HELD_OUT, dealt_rows
 from securefed._auditing.cases.own_setup import OwnSetup, owners_of
+from securefed._auditing.engine.kept_utility import kept
+from securefed._auditing.engine.pace import logged
 from securefed._auditing.engine.results import FEDERATION
 from securefed._auditing.engine.worker_processes import run_all
 from securefed._auditing.gate.leakage_limits import require_limit
 from securefed._auditing.registered.audited_defenses import distributed_multiplier
+from securefed._auditing.registered.smallest_client import smallest_client
 from securefed._hyperparameters import check_choice, check_integer, check_number
-from securefed.datasets._loaders import load
-from securefed.datasets._row_tables import scaling_warning
+from securefed.datasets._loaders import load_once
+from securefed.datasets._tables.table_format import TableFormat, TableOptions
 from securefed.errors import SecureFedError
 
-_LOG = logging.getLogger(__name__)
 KEEP: Final = 0.9
 """Share of the utility in the clear that a usable setting keeps; the user may name another."""
 COHORT_SEEDS: Final = 10
@@ -51,6 +53,7 @@ Progress = Callable[[int, int, str], None]
 """Called with (settings done, settings in all, words of the setting just done)."""
 
 
+@logged
 def advise(
     algorithm: str,
     *,
@@ -71,6 +74,7 @@ def advise(
     cohorts: Sequence[int] = COHORTS,
     workers: int | None = 1,
     progress: Progress | None = None,
+    **table: Unpack[TableOptions],
 ) -> Advice:
     """Search defences and their parameters for those that keep a leak acceptable, and say what each costs.
 
@@ -101,7 +105,8 @@ def advise(
         fineness: 2 searches twice as fine.
         cohorts: numbers of clients at which the utility under noise is simulated.
         workers: processes that try settings; `None` for one on each core. They are those of `securefed.audit`.
-        progress: called after every setting.
+        progress: called before the first setting and after every one; without it, progress is logged (INFO).
+        **table: `encoding`, `separator` and `decimal` of a `.csv` file, where it cannot be told how it is written.
 
     Returns:
         The settings that were tried, the one to use if there is one, and two sentences.
@@ -115,21 +120,23 @@ def advise(
     check_number("keep", keep, 0, most=1)
     check_integer("seeds", seeds, 2)
     check_choice("fineness", fineness, (1, 2))
-    source = load(data, owner=owner_column, label=label_column)
-    if not standardise and (text := scaling_warning(source.data)):
-        _LOG.warning(text)
+    form = TableFormat(**table)
+    source = load_once(data, owner_column, label_column, form)
     count = clients if clients is not None else owners_of(source, owner_column) if owner_column else 8
     check_integer("clients", count, 3)
     if rows_per_client is None and not owner_column:
         rows_per_client = dealt_rows(data, source, count)
+    parties = [] if owner_column or rows_per_client is None else [rows_per_client] * count
+    facts = facts_of(source, owner=owner_column, label=label_column, parties=parties, standardised=standardise)
     own = OwnSetup(rows_per_client, rounds, tuple((settings or {}).items()), standardise, owner_column)
     check_integer("colluding", colluding, 0, count - 2)
     if workers is not None:
         check_integer("workers", workers, 1)
     question = _Question(
-        algorithm, data, owner_column, label_column, own, delta, count, colluding, fineness, seeds, acceptable, keep,
-        tuple(cohorts),
+        algorithm, data, owner_column, label_column, form, own, delta, count, colluding, fineness, seeds, acceptable,
+        keep, tuple(cohorts),
     )  # fmt: skip
+    found, measure = alerts(facts), _search_of(question).measure
     tried, (records, none) = _try_all(question, workers or os.cpu_count() or 1, progress)
     advised = _best(tried)
     needed = None if advised is not None else _needed(tried)
@@ -137,7 +144,11 @@ def advise(
     if colluding:
         view += f", less the contributions of {colluding} clients that collude with it"
     said = sentences(tried, advised, needed, acceptable, keep, max(cohorts, default=0))
-    return Advice(algorithm, data, acceptable, view, tuple(tried), advised, said, needed, keep, records, none)
+    if advised is None and needed is None and not any(one.model for one in tried if math.isfinite(one.utility)):
+        nothing = no_model_sentences(tried[0], measure)
+        said = nothing if any(one.holds for one in tried) else (said[0], nothing[0])
+    shared = algorithm, data, acceptable, view, tuple(tried), advised, said, needed
+    return Advice(*shared, keep, records, none, found, measure)
 
 
 def listing(trials: Trials, clients: int, colluding: int = 0, fineness: int = 1) -> tuple[Candidate, ...]:
@@ -156,6 +167,7 @@ class _Question:
     data: str
     owner_column: str
     label_column: str
+    form: TableFormat
     own: OwnSetup
     delta: float
     clients: int
@@ -168,7 +180,7 @@ class _Question:
 
     def search(self) -> _Search:
         """Read the data, and list the candidates."""
-        source = load(self.data, owner=self.owner_column, label=self.label_column)
+        source = load_once(self.data, self.owner_column, self.label_column, self.form)
         trials = Trials(self.own.apply(case(self.algorithm)), self.own, source, self.delta)
         return _Search(trials, self, listing(trials, self.clients, self.colluding, self.fineness))
 
@@ -195,13 +207,13 @@ def _try(task: tuple[_Question, int]) -> Setting | _Records:
 
 
 def _try_all(question: _Question, workers: int, progress: Progress | None) -> tuple[list[Setting], _Records]:
-    """Try every candidate, and the settings that hide single rows; these first, since they take longest.
+    """Try every candidate, the simplest first, and then the settings that hide single rows, which take longest.
 
     Returns:
         The candidates' settings in the order of the list, and the others.
     """
     count = len(_search_of(question).listed)
-    tasks = [(question, number) for number in (_RECORDS, *range(count))]
+    tasks = [(question, number) for number in (*range(count), _RECORDS)]
     found: dict[int, Setting] = {}
     records: list[_Records] = []
 
@@ -214,6 +226,8 @@ def _try_all(question: _Question, workers: int, progress: Progress | None) -> tu
         if progress is not None:
             progress(len(found) + len(records), len(tasks), words)
 
+    if progress is not None:
+        progress(0, len(tasks), "the first setting runs")
     run_all(tasks, workers, _try, finished)
     _built.last = None
     return [found[number] for number in range(count)], records[0]
@@ -232,7 +246,12 @@ class _Search:
         self._trials, self._question, self.listed = trials, question, listed
         self._seeds = range(question.seeds)
         asked = question.data, question.owner_column, question.label_column, question.own.standardise
-        self._options = data_options(*asked)  # names the data in the commands to paste
+        self._options = data_options(*asked, question.form)  # names the data in the commands to paste
+
+    @property
+    def measure(self) -> str:
+        """What the utility measures."""
+        return self._trials.case.utility_name
 
     def records(self) -> _Records:
         """Price noise that hides single rows."""
@@ -247,7 +266,8 @@ class _Search:
             prepared = trials.prepare(candidate, 0)
             norm = trials.norm(candidate) if candidate.epsilon is not None else case.clip
             trial = trials.run(candidate, self._seeds, question.acceptable)
-            clear = trials.clear_utility(candidate, case.rounds, self._seeds)
+            in_the_clear = trials.clear_utilities(candidate, case.rounds, self._seeds)
+            beside = kept(trial.utilities, in_the_clear, trials.floors(candidate, self._seeds))
             upload, seconds = trials.cost(candidate) if not trial.failure else (math.nan, math.nan)
         except SecureFedError as error:
             return _unmeasured(case.name, candidate, str(error))
@@ -258,11 +278,18 @@ class _Search:
                 candidate.clients, candidate.threshold, candidate.colluding,
             )  # fmt: skip
         utility = float(np.mean(trial.utilities)) if trial.utilities else math.nan
-        usable = keeps(utility, clear, question.keep) and not trial.failure
-        cohort = None if usable or candidate.epsilon is None else self._usable_from(candidate, norm)
-        (smallest_leak, smallest_runs), smallest = trial.of_smallest, prepared.smallest
+        clear = float(np.mean(in_the_clear))
+        known = not math.isnan(beside.floor)
+        enough = beside.keeps(question.keep) if known else keeps(utility, clear, question.keep)
+        usable = enough and not trial.failure
+        cohort = None if usable or candidate.epsilon is None or not beside.model else self._usable_from(candidate, norm)
         pooled = trial.pooled
         upper, detectable = trial.upper(len(self.listed)), trial.detectable(len(self.listed))
+        small, few = trial.of_smallest, smallest_client(prepared.public.rows) is not None
+        small_upper = small.upper(len(self.listed)) if few else math.nan
+        held = upper <= question.acceptable and detectable <= question.acceptable
+        if few:
+            held &= small_upper <= question.acceptable and small.detectable(len(self.listed)) <= question.acceptable
         return Setting(
             algorithm=case.name,
             defense=candidate.words(norm),
@@ -273,7 +300,7 @@ class _Search:
             leak=trial.mean,
             leak_upper=upper,
             detectable=detectable,
-            holds=upper <= question.acceptable and detectable <= question.acceptable,
+            holds=held,
             epsilon=candidate.epsilon,
             utility=utility,
             utility_clear=clear,
@@ -285,9 +312,15 @@ class _Search:
             delta=None if candidate.epsilon is None else trials.delta,
             utility_deviation=float(np.std(trial.utilities, ddof=1)) if len(trial.utilities) > 1 else math.nan,
             simulated="" if cohort is None else _simulated(cohort, prepared, candidate),
-            smallest_rows=smallest,
-            smallest_leak=smallest_leak,
-            smallest_runs=smallest_runs,
+            smallest_rows=prepared.smallest if few else 0,
+            smallest_leak=small.mean,
+            smallest_runs=max(map(len, small.leaks.values()), default=0),
+            smallest_upper=small_upper,
+            floor=beside.floor,
+            floor_name=beside.name,
+            model=beside.model,
+            share=beside.share,
+            share_low=beside.low,
             pooled_leak=pooled.mean(FEDERATION),
             people_leak=pooled.mean("people"),
             people=pooled.people,

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from scipy.special import stdtrit
@@ -27,6 +27,7 @@ from securefed import _catalogue as catalogue
 from securefed._auditing.advice.candidates import Candidate
 from securefed._auditing.cases import Case, Prepared
 from securefed._auditing.cases.own_setup import OwnSetup
+from securefed._auditing.cases.utility_floors import floors, for_these_classes
 from securefed._auditing.engine.explained_messages import explains, precision
 from securefed._auditing.engine.results import CLIENT, FEDERATION, SUMMARIES
 from securefed._auditing.engine.seed_result import Place
@@ -36,6 +37,8 @@ from securefed._auditing.implied.truth import Truth
 from securefed._auditing.registered.attacker import WEAKER_FITS, Attacker
 from securefed._auditing.registered.audited_defenses import PLAIN, clipping_norm, distributed
 from securefed._auditing.registered.scoring import assess
+from securefed._auditing.registered.smallest_client import smallest_client
+from securefed._messages import ClientId
 from securefed._runtime.federation import Federation
 from securefed._runtime.server import Result
 from securefed.attacks import views
@@ -94,7 +97,9 @@ class Trial:
         utilities: the utilities of the final models, one a seed.
         failure: why the setting could not run; empty if it ran.
         asked: number of seeds that were to run.
-        smallest: by seed, whether the attacked client was smaller than others and none was smaller.
+        smallest: by attack and seed, leakage of the client with fewest rows, attacked in every run; empty where all
+            clients have about as many.
+        smallest_explained: as `explained`, of these attacks.
         pooled: what the same views tell of all members together.
     """
 
@@ -103,15 +108,14 @@ class Trial:
     utilities: tuple[float, ...]
     failure: str = ""
     asked: int = 0
-    smallest: tuple[bool, ...] = ()
+    smallest: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    smallest_explained: Mapping[str, float] = field(default_factory=dict)
     pooled: Pooled = field(default_factory=Pooled)
 
     @property
-    def of_smallest(self) -> tuple[float, int]:
-        """Mean leakage of the worst attack over the runs that attacked the smallest client, and their number."""
-        runs = [number for number, small in enumerate(self.smallest) if small]
-        complete = [values for values in self.leaks.values() if len(values) == len(self.smallest)]
-        return max((_mean([one[run] for run in runs]) for one in complete if runs), default=math.nan), len(runs)
+    def of_smallest(self) -> Trial:
+        """The same trial of the smallest client."""
+        return replace(self, leaks=dict(self.smallest), explained=dict(self.smallest_explained))
 
     @property
     def mean(self) -> float:
@@ -169,6 +173,35 @@ def _noise(values: Sequence[float]) -> float:
     return POWER * float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
+_Scored = tuple[str, float, bool | None]
+"""An attack, the leakage that it reached, and whether its estimate explains the messages; `None` if it cannot tell."""
+
+
+@dataclass
+class _Leaks:
+    """Leakages of one client, collected run by run.
+
+    Attributes:
+        leaks: by attack, one a run; 0 for an estimate too large for a float.
+        explained: by attack, whether it explained the messages, one a run where it can tell.
+    """
+
+    leaks: dict[str, list[float]] = field(default_factory=dict)
+    explained: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, scored: Sequence[_Scored]) -> None:
+        """Add the attacks of one run."""
+        for name, leak, fits in scored:
+            self.leaks.setdefault(name, []).append(leak if math.isfinite(leak) else 0.0)
+            if fits is not None:
+                self.explained.setdefault(name, []).append(float(fits))
+
+    def by_attack(self) -> tuple[dict[str, tuple[float, ...]], dict[str, float]]:
+        """Return leakages, and shares of explained runs."""
+        complete = {name: tuple(values) for name, values in self.leaks.items()}
+        return complete, {name: float(np.mean(values)) for name, values in self.explained.items()}
+
+
 class Trials:
     """Runs settings of one algorithm on one data set, and remembers runs in the clear, which several of them share.
 
@@ -181,10 +214,11 @@ class Trials:
     """
 
     def __init__(self, case: Case, own: OwnSetup, source: LoadedDataset, delta: float) -> None:
-        self.case, self.own, self.source, self.delta = case, own, source, delta
+        self.case, self.own, self.source, self.delta = for_these_classes(case, source.data), own, source, delta
         # left out: attacks that pose the same problem as another one, and solve it less often
         self._attacks = [name for name in catalogue.attacks.names if name not in WEAKER_FITS]
         self._clear: dict[tuple[int, int | None, int, int], Result] = {}
+        self._floors: dict[tuple[int, int | None, int], Mapping[str, float]] = {}
 
     def of(self, case: Case) -> Trials:
         """Return trials of another algorithm on the same data."""
@@ -240,8 +274,8 @@ class Trials:
         masking = secure_aggregation(threshold=candidate.threshold)
         return chain(masking) if candidate.ring is None else chain(rounding, masking)
 
-    def clear_utility(self, candidate: Candidate, rounds: int, seeds: Sequence[int]) -> float:
-        """Return the mean utility over seeds without a defence, with the clients and rows of a setting.
+    def clear_utilities(self, candidate: Candidate, rounds: int, seeds: Sequence[int]) -> list[float]:
+        """Return the utilities without a defence, one a seed, with the clients and rows of a setting.
 
         Args:
             candidate: the setting.
@@ -249,7 +283,15 @@ class Trials:
             seeds: the seeds of the runs.
         """
         plain = replace(candidate, rounds=rounds)
-        return float(np.mean([self._utility(self._in_the_clear(plain, s), plain, s) for s in seeds]))
+        return [self._utility(self._in_the_clear(plain, s), plain, s) for s in seeds]
+
+    def floors(self, candidate: Candidate, seeds: Sequence[int]) -> list[Mapping[str, float]]:
+        """Return the floors of the utility, by their names, one mapping a seed, with the rows of a setting."""
+        for seed in seeds:
+            if (candidate.clients, candidate.rows, seed) not in self._floors:
+                sized, prepared = self.sized(candidate.rows), self.prepare(candidate, seed)
+                self._floors[candidate.clients, candidate.rows, seed] = floors(sized, prepared, seed)
+        return [self._floors[candidate.clients, candidate.rows, seed] for seed in seeds]
 
     def cost(self, candidate: Candidate) -> tuple[float, float]:
         """Measure, in two rounds of the defence itself, bytes that a client sends in a round and seconds of a round."""
@@ -273,28 +315,25 @@ class Trials:
         Returns:
             Leakages and utilities; a run that is refused or diverges ends the trial, which says why.
         """
-        leaks: dict[str, list[float]] = {}
-        explained: dict[str, list[float]] = {}
+        found, smallest, pooled = _Leaks(), _Leaks(), Pooled()
         utilities: list[float] = []
-        small: list[bool] = []
-        pooled = Pooled()
         try:
             for done, seed in enumerate(seeds, 1):
                 result = self._result(candidate, seed)
                 utilities.append(self._utility(result, candidate, seed))
-                prepared = self.prepare(candidate, seed)
-                small.append(prepared.public.rows[TARGET] == prepared.smallest)
-                for name, leak, fits in self._attacked(candidate, result, seed, pooled):
-                    leaks.setdefault(name, []).append(leak if math.isfinite(leak) else 0.0)
-                    if fits is not None:
-                        explained.setdefault(name, []).append(float(fits))
-                if done == _HOPELESS and any(min(values) > acceptable for values in leaks.values()):
+                found.add(attacked := self._attacked(candidate, result, seed, TARGET, pooled))
+                small = smallest_client(self.prepare(candidate, seed).public.rows)
+                if small is not None:
+                    smallest.add(
+                        attacked if small == TARGET else self._attacked(candidate, result, seed, small, Pooled())
+                    )
+                if done == _HOPELESS and any(min(values) > acceptable for values in found.leaks.values()):
                     break
         except SecureFedError as error:
             return Trial({}, {}, tuple(utilities), str(error), len(seeds))
-        complete = {name: tuple(values) for name, values in leaks.items()}
-        shares = {name: float(np.mean(values)) for name, values in explained.items()}
-        return Trial(complete, shares, tuple(utilities), asked=len(seeds), smallest=tuple(small), pooled=pooled)
+        small_leaks, small_shares = smallest.by_attack()
+        leaks, shares = found.by_attack()
+        return Trial(leaks, shares, tuple(utilities), "", len(seeds), small_leaks, small_shares, pooled)
 
     def _result(self, candidate: Candidate, seed: int) -> Result:
         if candidate.defense == PLAIN:
@@ -316,29 +355,30 @@ class Trials:
         return float(self.case.utility(result.output, self.prepare(candidate, seed).test))
 
     def _attacked(
-        self, candidate: Candidate, result: Result, seed: int, pooled: Pooled
-    ) -> list[tuple[str, float, bool | None]]:
-        """Attack the server's view; return attack, leakage of one client's secret, and whether it explains.
+        self, candidate: Candidate, result: Result, seed: int, client: ClientId, pooled: Pooled
+    ) -> list[_Scored]:
+        """Attack what the server sees of a client; return attack, leakage of its secret, and whether it explains.
 
         What the view tells of all members together is added to `pooled`. Statistics of the client count like its other
         secrets where no noise is in the sums, whose scatter would hide that they say nothing.
         """
         prepared = self.prepare(candidate, seed)
-        observed = self._view(candidate, result)
+        observed = self._view(candidate, result, client)
         target = Target(self.case.build(), prepared.public)
         attacker = Attacker(self._attacks, self.case.secrets, target, seed, nulls=False)  # no runs on shuffled views
-        level, out, sources = precision(observed), [], []
+        level, out = precision(observed), list[_Scored]()
+        sources: list[Source] = []
         for finding in attacker.attack(observed)[0]:
             fits = explains(finding.estimate, level)
             sources.append(Source(finding.attack, finding.estimate, None, fits))
-            for judged in assess(prepared, observed, finding.estimate, result, TARGET):
+            for judged in assess(prepared, observed, finding.estimate, result, client):
                 leak = leakage(judged.error, judged.baseline)
                 if judged.secret == CLIENT:
                     out.append((finding.attack, leak, fits))
                 else:
                     pooled.add(FEDERATION, finding.attack, leak)
-        truth = Truth.of(prepared, TARGET, seed, self.source.features)
-        place = Place(self.case.name, candidate.defense, observed.view, seed, TARGET)
+        truth = Truth.of(prepared, client, seed, self.source.features)
+        place = Place(self.case.name, candidate.defense, observed.view, seed, client)
         for implied in implied_attempts(place, sources, observed, target, truth):
             if implied.secret in ("people", "membership") and len(observed.members) > 1:
                 pooled.add(implied.secret, implied.attack, implied.leakage, implied.part)
@@ -346,15 +386,15 @@ class Trials:
                 out.append((f"{implied.attack}, {implied.secret}", implied.leakage, implied.explained))
         return out
 
-    def _view(self, candidate: Candidate, result: Result) -> View:
-        """Return what the server sees: the target's own messages, or the smallest sum that holds them.
+    def _view(self, candidate: Candidate, result: Result, client: ClientId) -> View:
+        """Return what the server sees of a client: its own messages, or the smallest sum that holds them.
 
-        The smallest sum that the server can see is of `candidate.members` honest clients, the target among them. Runs
+        The smallest sum that the server can see is of `candidate.members` honest clients, this one among them. Runs
         sum over all clients; the contributions of the others are subtracted, as if these colluded.
         """
         if candidate.defense == PLAIN:
-            return views.server(result.transcript, TARGET)
-        others: Any = range(candidate.members, candidate.clients)
+            return views.server(result.transcript, client)
+        others = [one for one in range(candidate.clients) if one != client][candidate.members - 1 :]
         if not others:
-            return views.sum_only(result.transcript, TARGET)
-        return views.collusion(result.transcript, TARGET, others)
+            return views.sum_only(result.transcript, client)
+        return views.collusion(result.transcript, client, others)

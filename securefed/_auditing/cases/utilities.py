@@ -21,6 +21,19 @@ from securefed.errors import ConfigError
 
 Utility = Callable[[Tensors, Dataset], float]
 """(final broadcast, held-out rows) -> score; higher is better."""
+ACCURACY, BALANCED, CAPTURED = "accuracy", "balanced accuracy", "captured variance"
+MEAN_SHARE = "mean share of a client's energy in its own basis, on its own rows"
+"""Labels of utilities in the report."""
+
+
+def balanced(score: Utility) -> Utility:
+    """Turn an accuracy into balanced accuracy: the mean over the classes of the held-out rows, each scored alone."""
+
+    def over_classes(output: Tensors, test: Dataset) -> float:
+        labels = test.labels()
+        return float(np.mean([score(output, test.take(labels == one)) for one in np.unique(labels)]))
+
+    return over_classes
 
 
 def captured_variance(output: Tensors, test: Dataset) -> float:
@@ -58,12 +71,12 @@ def graph_fit(output: Tensors, test: Dataset) -> float:
 
 
 NAMED: dict[str, tuple[Utility, str]] = {
-    "captured_variance": (captured_variance, "captured variance"),
-    "mean_share": (mean_share, "mean share of a client's energy in its own basis, on its own rows"),
+    "captured_variance": (captured_variance, CAPTURED),
+    "mean_share": (mean_share, MEAN_SHARE),
     "graph_fit": (graph_fit, "fit to held-out rows"),
 }
 """For each name, a utility and its label in the report."""
-OWN = {"score": "score on held-out rows", "accuracy": "accuracy"}
+OWN = {"score": "score on held-out rows", "accuracy": ACCURACY}
 """Labels of an algorithm's own method `utility`."""
 
 

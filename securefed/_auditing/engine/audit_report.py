@@ -11,18 +11,20 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
 import securefed
-from securefed._auditing.engine.audit_result import AUDIT, FORMAT, AuditResult, rows_cut
+from securefed._auditing.engine.audit_result import AUDIT, FORMAT, AuditResult, SmallestClient, rows_cut
 from securefed._auditing.engine.gathering import gather
 from securefed._auditing.engine.incomplete_results import missing
-from securefed._auditing.engine.results import finite_or_none
+from securefed._auditing.engine.kept_utility import utilities
+from securefed._auditing.engine.results import RunFacts, finite_or_none
 from securefed._auditing.engine.seed_result import SeedResult
 from securefed._persistence.file_errors import storage_errors
 
@@ -54,7 +56,7 @@ class Report(AuditResult):
     """A whole audit, which prints as a table and is saved as JSON and as a page."""
 
     def __str__(self) -> str:
-        lines = []
+        lines = [f"alert: {alert}" for alert in self.alerts]
         for name in self.algorithms:
             seeds, rounds = self.settings[AUDIT]["seeds"], self.settings[name]["rounds"]
             scale = "1 = exact, 0 = nothing, below 0 worse than a guess"
@@ -78,6 +80,11 @@ class Report(AuditResult):
             "environment": dict(self.environment),
             "settings": {name: dict(values) for name, values in self.settings.items()},
             "seconds": self.seconds,
+            "date": self.date,
+            "data": self.data.to_json(),
+            "alerts": [alert.to_json() for alert in self.alerts],
+            "smallest": [one.cell.to_json() | {"rows": [one.least, one.most]} for one in self.smallest],
+            "utilities": {name: finite_or_none(asdict(found)) for name, found in self.utilities.items()},
             "cells": [cell.to_json() for cell in self.cells],
             "runs": [{key: finite_or_none(value) for key, value in asdict(fact).items()} for fact in self.facts],
             "missing": [asdict(item) for item in self.missing],
@@ -138,9 +145,24 @@ def make_report(
         cells=tuple(gather(attempts, facts, covered, shared["seeds"])),
         facts=tuple(facts),
         artifacts=tuple(artifact for result in results for artifact in result.artifacts),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        smallest=tuple(_smallest(results, facts, covered, shared["seeds"])),
+        utilities=utilities(names, facts, [one for result in results for one in result.floors]),
         missing=missing(names, defenses, shared["seeds"], attempts, gaps, unfit) + more.pop("missing", ()),
         **more,
     )
+
+
+def _smallest(
+    results: Sequence[SeedResult], facts: Sequence[RunFacts], covered: Mapping[str, Collection[str]], seeds: int
+) -> Iterator[SmallestClient]:
+    """Gather the attacks on the smallest client, which run beside the runs whose costs are known."""
+    attempts = [attempt for result in results for attempt in result.smallest]
+    rows: dict[str, list[int]] = {}
+    for attempt in attempts:
+        rows.setdefault(attempt.algorithm, []).append(attempt.rows)
+    for cell in gather(attempts, facts, covered, seeds):
+        yield SmallestClient(min(rows[cell.algorithm]), max(rows[cell.algorithm]), cell)
 
 
 def environment() -> dict[str, str]:

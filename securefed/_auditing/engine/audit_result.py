@@ -6,10 +6,13 @@ An audit returns them as a `Report` (`audit_report`), which can also be printed 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from securefed._auditing.alerts.alert import Alert
+from securefed._auditing.alerts.data_sheet import DataSheet
 from securefed._auditing.engine.incomplete_results import Missing
+from securefed._auditing.engine.kept_utility import AlgorithmUtility
 from securefed._auditing.engine.results import Artifact, Cell, RunFacts
 from securefed.errors import ConfigError
 
@@ -20,6 +23,21 @@ FORMAT: Final = 2
 CUT: Final = "rows cut"
 """Key, among what all algorithms share, of [rows that each client kept, rows that the largest client holds]; it is
 there only if clients were cut for lack of time."""
+
+
+@dataclass(frozen=True)
+class SmallestClient:
+    """One attack on one secret of the client with fewest rows, over all runs.
+
+    Attributes:
+        least: fewest rows that it had in a run.
+        most: most rows that it had in a run; owners drawn anew for every run differ.
+        cell: the results.
+    """
+
+    least: int
+    most: int
+    cell: Cell
 
 
 @dataclass(frozen=True)
@@ -39,6 +57,11 @@ class AuditResult:
         skipped: what was not run, and why.
         missing: what was asked for and did not run, or ran for some seeds only.
         assumptions: what the attackers are given.
+        date: when the audit ended, as ISO 8601 in UTC.
+        data: rows, columns and parties of the data, and the digest of their file.
+        alerts: what the data themselves open, found before any attack.
+        smallest: the cells of the client with fewest rows, over all runs; empty where clients have about as many.
+        utilities: by algorithm, what of its utility above the floor each defence keeps (`kept_utility`).
         seconds: wall-clock time of the audit.
         artifacts: secrets and estimates for pictures; they are in the page, and not in the JSON.
     """
@@ -55,6 +78,11 @@ class AuditResult:
     skipped: tuple[str, ...] = ()
     missing: tuple[Missing, ...] = ()
     assumptions: tuple[str, ...] = ()
+    date: str = ""
+    data: DataSheet = DataSheet()
+    alerts: tuple[Alert, ...] = ()
+    smallest: tuple[SmallestClient, ...] = ()
+    utilities: Mapping[str, AlgorithmUtility] = field(default_factory=dict)
     seconds: float = 0.0
     artifacts: tuple[Artifact, ...] = ()
 

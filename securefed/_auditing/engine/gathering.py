@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from securefed._auditing.engine.column_scores import columns_read
+from securefed._auditing.engine.column_scores import columns_read, first_few
 from securefed._auditing.engine.explained_messages import fall_back_on_guess
 from securefed._auditing.engine.results import FEDERATION, NOT_COVERED, Attempt, Cell, RunFacts, owner
 from securefed._auditing.engine.statistics import (
@@ -26,6 +26,7 @@ from securefed._auditing.engine.statistics import (
     PARTIAL,
     RECONSTRUCTED,
     SIGHTED,
+    Interval,
     interval,
     verdict,
 )
@@ -91,6 +92,8 @@ def _cell(
     columns, most = columns_read([(a.columns, a.null_columns) for a in group])
     if columns and judged.word not in FOUND:
         judged = replace(judged, word=EXPOSED if most else PARTIAL)  # the word follows the columns that are known best
+    if first.secret == "people" and judged.word in FOUND and not part:  # nearly right is enough to be about people
+        part = f"{max(group, key=lambda a: a.part_leakage).part} of all clients' rows"
     left_open = next((a.open for a in group if a.open), "")
     if judged.word in FOUND or not explained >= SIGHTED:
         left_open = ""
@@ -116,7 +119,7 @@ def _cell(
         rank=_mean([float(a.rank) for a in group]),
         unknowns=first.unknowns,
         condition=_mean([a.condition for a in group]),
-        note="; ".join(filter(None, (_note(runs, real), left_open and f"{first.attack} leaves open {left_open}"))),
+        note="; ".join(filter(None, (_note(runs, real), *_read(first, leak, columns, part, left_open)))),
         explained=explained,
         highest=max(leaks),
         tpr=_mean([a.tpr for a in group]),
@@ -127,6 +130,25 @@ def _cell(
         derived=all(a.derived for a in group),
         open=left_open,
         columns=columns,
+    )
+
+
+def _read(first: Attempt, leak: Interval, columns: Sequence[str], part: str, left_open: str) -> tuple[str, ...]:
+    """Say which columns and people an attack read where the mean does not say it, and what it leaves open.
+
+    Args:
+        first: an attempt of the attack.
+        leak: its leakage.
+        columns: names of the columns that were read.
+        part: the column, row or people that were read in some run.
+        left_open: what the messages cannot determine.
+    """
+    named = first_few(columns) if columns and leak.mean < EXPOSED_FROM else ""
+    people = part if first.secret == "people" else ""
+    return (
+        f"{first.attack} leaves open {left_open}" if left_open else "",
+        f"{first.attack} read these columns: {named}" if named else "",
+        f"{first.attack} read {people}" if people else "",
     )
 
 

@@ -42,22 +42,9 @@ FEDERATION: Final[Literal["federation"]] = "federation"
 RECORD: Final = "record"
 """Owner of a membership secret: one row, which took part or did not."""
 Secret = Literal[
-    "client",
-    "federation",
-    "gram",
-    "samples",
-    "labels",
-    "statistics",
-    "tokens",
-    "membership",
-    "confirmation",
-    "pooled gram",
-    "pooled samples",
-    "people",
-    "counts",
-    "column means",
-    "class means",
-]
+    "client", "federation", "gram", "samples", "labels", "statistics", "tokens", "membership", "confirmation",
+    "pooled gram", "pooled samples", "people", "counts", "column means", "class means",
+]  # fmt: skip
 """Names of secrets. In an audit of registered algorithms they are `client` and `federation`: one client's and all
 clients' data, whose kind the algorithm's audit case (the settings in which it is audited) states. The others state the
 kind itself, in an audit of a user's own algorithm; `pooled` means the data of all clients together. `confirmation` is
@@ -150,6 +137,11 @@ class Attempt:
     open: str = ""
     columns: Mapping[str, float] = field(default_factory=dict)
     null_columns: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def owner(self) -> str:
+        """Whose data the secret is."""
+        return owner(self.secret)
 
     @property
     def reconstructs(self) -> bool:

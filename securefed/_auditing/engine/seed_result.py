@@ -168,6 +168,32 @@ class Tradeoff:
     utility: float
 
 
+@dataclass(frozen=True)
+class SeedFloors:
+    """Floors of the utility of one algorithm on the data of one seed.
+
+    Attributes:
+        algorithm: its name.
+        seed: the seed of the run.
+        floors: by what reaches it, in words, a score that needs no federation (`cases.utility_floors`).
+    """
+
+    algorithm: str
+    seed: int
+    floors: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class SmallestAttempt(Attempt):
+    """One attack on the smallest client of one run.
+
+    Attributes:
+        rows: number of its rows.
+    """
+
+    rows: int = 0
+
+
 @dataclass
 class SeedResult:
     """All results of one seed of one algorithm.
@@ -181,6 +207,8 @@ class SeedResult:
         tradeoffs: leakage and utility at several epsilons.
         gaps: what was to run and did not, for the gate.
         names: the names of the columns; empty where they have none.
+        floors: floors of the utility.
+        smallest: attacks on the client with fewest rows, where clients differ in their rows.
     """
 
     attempts: list[Attempt] = field(default_factory=list)
@@ -191,6 +219,8 @@ class SeedResult:
     tradeoffs: list[Tradeoff] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     names: tuple[str, ...] = ()
+    floors: list[SeedFloors] = field(default_factory=list)
+    smallest: list[SmallestAttempt] = field(default_factory=list)
 
     def leave_out(self, place: Place, attack: str, reason: str) -> None:
         """Note that an attack did not run, and why."""

@@ -164,6 +164,9 @@ def require_names(views: Sequence[str], secrets: Sequence[str], options: tuple[s
 def leaks(report: Report, limit: float, views: Sequence[str], secrets: Sequence[Secret]) -> list[str]:
     """List every cell whose `upper` end reaches the limit, and every client, row or column that was reconstructed.
 
+    The scatter of a silent estimate that was computed from another secret's does not count where an attack on its own
+    secret has the power that the limit needs.
+
     Args:
         report: the report of the audit.
         limit: a leakage.
@@ -177,7 +180,7 @@ def leaks(report: Report, limit: float, views: Sequence[str], secrets: Sequence[
     out = [
         f"{_place(cell)}: up to {upper(cell.leakage):.2f}{_seeds_needed(cell, limit)}"
         for cell in cells
-        if upper(cell.leakage) >= limit
+        if upper(cell.leakage) >= limit and (cell.verdict.word in FOUND or not _covered(cell, cells, limit))
     ]
     return out + [f"{_place(cell)}: {cell.given_away} was reconstructed" for cell in cells if cell.given_away]
 

@@ -4,8 +4,8 @@ The command line calls `self_check`. A planted function is a client function who
 same run, views, attacks, statistics and verdicts as every audit of a user's own algorithm. A gap is something that was
 to run and did not: an attack, a seed, an algorithm. The gate decides whether an audit passes a limit on leakage; with a
 gap it must not pass. The functions are in `planted_leaks`, and tables whose exposed secrets imply others in
-`planted_tables`; planted gaps go through the gate of registered algorithms,
-and planted noise through the audit of noise.
+`planted_tables`; planted gaps go through the gate of registered algorithms, and planted noise through the audit of
+noise. Tables with a fault (`planted_alerts`) must raise their alerts.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from securefed._auditing.alerts import alerts
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.audit_result import AUDIT
 from securefed._auditing.engine.gathering import gather
@@ -22,6 +23,7 @@ from securefed._auditing.engine.results import CLIENT, GATED, Attempt, Cell, Run
 from securefed._auditing.engine.seed_result import Gap
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE
 from securefed._auditing.gate.leakage_limits import leaks, reasons
+from securefed._auditing.gate.planted_alerts import clean, planted_tables
 from securefed._auditing.gate.planted_leaks import BOUND, PLANTED, Planted, advance, clients, labelled
 from securefed._auditing.gate.planted_noise import PLANTED_NOISE, audited
 from securefed._auditing.gate.planted_tables import PLANTED_TABLES, check_table
@@ -57,11 +59,11 @@ class Checked:
 
 
 def self_check() -> tuple[Checked, ...]:
-    """Audit every planted function, gap and noise. It takes some forty seconds of one core.
+    """Audit every planted function, gap, noise and table. It takes some forty seconds of one core.
 
     All but the noise is deterministic; noise of the planned size is flagged in less than 3 of 10^6 checks.
     """
-    return (*map(check, PLANTED), *check_tables(), *check_gaps(), *check_noise())
+    return (*map(check, PLANTED), *check_tables(), *check_gaps(), *check_noise(), *check_alerts())
 
 
 def failures(checked: Iterable[Checked]) -> list[str]:
@@ -137,6 +139,18 @@ def check_noise() -> tuple[Checked, ...]:
         said = f"standard deviation at most {found.deviation:.2f} of the planned one, "
         said += "; ".join([f"epsilon at least {epsilon:.2f} of {found.claimed:.2f}", *found.faults])
         out.append(Checked(name, None, found.flagged == to_flag, said))
+    return tuple(out)
+
+
+def check_alerts() -> tuple[Checked, ...]:
+    """Draw the alerts of every planted table, which must be found, and of a clean one, which must raise none."""
+    out = []
+    for name, (facts, kind, column) in planted_tables().items():
+        found = alerts(facts)
+        right = any(alert.kind == kind and column in alert.column for alert in found)
+        out.append(Checked(name, None, right, "; ".join(alert.text for alert in found) or "no alert"))
+    found = alerts(clean())
+    out.append(Checked("a clean table", None, not found, "; ".join(alert.text for alert in found) or "no alert"))
     return tuple(out)
 
 

@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from securefed._auditing.alerts import TableFacts, alerts, data_sheet, facts_of_clients
 from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_report
+from securefed._auditing.engine.pace import logged
 from securefed._auditing.engine.seed_result import SeedResult, gap_sentences
 from securefed._auditing.own.active_attempts import attack_actively
 from securefed._auditing.own.function_algorithm import Backend, Combine, Contribute, as_algorithm
@@ -33,6 +35,7 @@ Clients = Sequence[Dataset | Array] | Callable[[int], Sequence[Dataset | Array]]
 """The clients' rows, or a function of the seed that draws them (better, since seeds then vary the data too)."""
 
 
+@logged
 def audit_algorithm(
     algorithm: Algorithm[Any, Any] | Contribute,
     clients: Clients,
@@ -73,7 +76,8 @@ def audit_algorithm(
             then. 900 seconds are far more than a step of milliseconds needs.
         active: also attack an instance with a server that chooses its broadcasts (view `active server`), outside
             `seconds`.
-        progress: called after every run with (runs done, runs in all, name of the run just done).
+        progress: called before the first run and after every one with (runs done, runs in all, name of the run just
+            done); without it, progress is logged (INFO).
 
     Returns:
         A report with one cell for each view, secret and attack. Leakage is 1 - error of the attack's estimate / error
@@ -102,6 +106,8 @@ def audit_algorithm(
     function = None if is_instance else (start, combine, backend)
     subject = OwnSubject(algorithm, function, draw, rounds, seeds, options, seconds)
     results = []
+    if progress is not None:
+        progress(0, seeds, "the first run is attacked")
     for seed in range(seeds):
         results.append(subject.audit_seed(seed))
         if progress is not None:
@@ -113,6 +119,8 @@ def audit_algorithm(
         {"data": "the caller's rows", "clients": subject.clients, "seeds": seeds, "acceptable": ACCEPTABLE},
         skipped=(*(reason for result in results for reason in result.skipped), *gap_sentences(results, seeds, "seeds")),
         assumptions=subject.assumptions(),
+        alerts=alerts(subject.facts),
+        data=data_sheet(subject.facts),
         seconds=time.perf_counter() - began,
     )
 
@@ -133,6 +141,7 @@ class OwnSubject:
         labelled: whether the clients have labels.
         label_counts: whether counts of labels were a secret in some run.
         name: the name of the algorithm; known once a seed has run.
+        facts: facts of the rows of the first seed.
     """
 
     algorithm: Any
@@ -146,6 +155,7 @@ class OwnSubject:
     labelled: bool = False
     label_counts: bool = False
     name: str = ""
+    facts: TableFacts = TableFacts(())
     # of an instance: every client's first message, made before the first run, to name failures and to notice an
     # instance that changes itself and could not be replayed
     _rehearsal: Rehearsal | None = None
@@ -170,6 +180,8 @@ class OwnSubject:
         """Run one seed in the clear and attack its views; each gets an equal part of the seconds that are left."""
         data = _datasets(self.draw(seed))
         self.clients, self.labelled = len(data), self.labelled or data[0].y is not None
+        if seed == 0:
+            self.facts = facts_of_clients(data)
         method: Any = self.algorithm
         if self.function is None:
             if self._rehearsal is None:

@@ -35,7 +35,7 @@ def audit_command(
         parts.append(f"--clients {settings.clients}")
     if len(sizes) > 1:
         parts.append(f"--rows-per-client {','.join(map(str, sizes))}")
-    parts += [*_own_options(settings.own, settings.label), f"--seeds {seeds}"]
+    parts += [*settings.form.command_options(), *_own_options(settings.own, settings.label), f"--seeds {seeds}"]
     parts += [f"--epsilon {settings.epsilon:g}", f"--delta {settings.delta:g}"]
     if settings.epsilons:
         parts.append(f"--epsilons {','.join(f'{epsilon:g}' for epsilon in settings.epsilons)}")

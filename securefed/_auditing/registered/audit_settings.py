@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 
 from securefed._auditing.cases.case import Case, case
 from securefed._auditing.cases.own_setup import OwnSetup
+from securefed._auditing.cases.utility_floors import for_these_classes
 from securefed.datasets._loaded_dataset import LoadedDataset
-from securefed.datasets._loaders import load
+from securefed.datasets._loaders import load_once
+from securefed.datasets._tables.table_format import TableFormat
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Settings:
         own: what the user changes of every algorithm's audit case; `own.owner` names the fact of the rows (such as
             their writer) that says whose they are, where each client is one owner.
         label: name of the column of labels in a file of the user's; empty for the usual ones.
+        form: how a text table of the user's is written, where the user says so.
         clips: by (algorithm, rows of every client or `None`) the clipping norm under noise, where it is measured
             (`registered_subject.measured_clips`).
     """
@@ -55,6 +57,7 @@ class Settings:
     active: bool = False
     own: OwnSetup = OwnSetup()
     label: str = ""
+    form: TableFormat = TableFormat()
     clips: Mapping[tuple[str, int | None], float] = field(default_factory=dict)
 
     def case(self, algorithm: str, rows: int | None = None) -> Case:
@@ -65,7 +68,7 @@ class Settings:
             rows: the number of rows of every client, where they are not those of `own`.
         """
         own = self.own if rows is None else replace(self.own, rows=rows)
-        found = own.apply(case(algorithm))
+        found = for_these_classes(own.apply(case(algorithm)), self.source().data)
         return replace(found, clip=self.clips.get((algorithm, rows), found.clip))
 
     def present(self, round: int) -> tuple[int, ...]:
@@ -82,9 +85,4 @@ class Settings:
 
     def source(self) -> LoadedDataset:
         """Load the data, once in a process."""
-        return _loaded(self.data, self.own.owner, self.label)
-
-
-@cache
-def _loaded(data: str, owner: str, label: str) -> LoadedDataset:
-    return load(data, owner=owner, label=label)
+        return load_once(self.data, self.own.owner, self.label, self.form)

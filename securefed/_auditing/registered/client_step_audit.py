@@ -52,4 +52,5 @@ def audit_client_step(
         Missing(found.algorithms[0], name, "", "", 0, shared["seeds"], reason) for name in under if name in NOISES
     ]
     settings = {**found.settings, AUDIT: {**found.settings[AUDIT], "acceptable": shared["acceptable"]}}
-    return replace(found, command=report.command, settings=settings, missing=(*found.missing, *absent))
+    found = replace(found, command=report.command, alerts=report.alerts, data=report.data)
+    return replace(found, settings=settings, missing=(*found.missing, *absent))

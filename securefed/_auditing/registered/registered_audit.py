@@ -12,15 +12,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from securefed import _catalogue as catalogue
+from securefed._auditing.alerts import alerts, data_sheet, facts_of
 from securefed._auditing.cases import case, defaults, every, require_clients
 from securefed._auditing.cases.data_splits import dealt_rows
 from securefed._auditing.cases.own_setup import OwnSetup, owners_of
 from securefed._auditing.differential_privacy.membership_audit import Play, membership_rows, play, unmeasured_canaries
 from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_report
 from securefed._auditing.engine.incomplete_results import Missing
+from securefed._auditing.engine.pace import logged
 from securefed._auditing.engine.seed_result import Gap, SeedResult
 from securefed._auditing.engine.statistics import interval
 from securefed._auditing.engine.worker_processes import run_all
@@ -31,8 +33,8 @@ from securefed._auditing.registered.client_step_audit import audit_client_step
 from securefed._auditing.registered.registered_subject import RegisteredSubject, measured_clips
 from securefed._auditing.registered.unfinished_tasks import Unfinished
 from securefed._auditing.report.round_curves import curves_of
-from securefed.datasets._loaders import load
-from securefed.datasets._row_tables import scaling_warning
+from securefed.datasets._loaders import load_once
+from securefed.datasets._tables.table_format import TableFormat, TableOptions
 from securefed.errors import ConfigError, DataError
 
 CLIENTS: Final = 8
@@ -43,6 +45,7 @@ Task = tuple[RegisteredSubject, int]
 """An algorithm with its audit case (the settings in which it is audited), and the seed to run."""
 
 
+@logged
 def audit(
     algorithms: Sequence[str] | None = None,
     defenses: Sequence[str] | None = None,
@@ -68,6 +71,7 @@ def audit(
     workers: int | None = None,
     progress: Progress | None = None,
     keep: Path | str | None = None,
+    **table: Unpack[TableOptions],
 ) -> Report:
     """Attack every named algorithm under every named defence.
 
@@ -108,8 +112,9 @@ def audit(
         workers: processes; all cores by default; `workers=1` starts none. Where an algorithm of the caller's is a class
             of the main program, a script calls this under `if __name__ == "__main__":`; elsewhere everything then runs
             in this process.
-        progress: called before the first task and after every one.
+        progress: called before the first task and after every one; without it, progress is logged (INFO).
         keep: folder for the results so far; the same audit, started again after an interruption, continues from them.
+        **table: `encoding`, `separator` and `decimal` of a `.csv` file, where it cannot be told how it is written.
 
     Returns:
         The report; `save` writes `audit.json` and `audit.html`.
@@ -124,12 +129,16 @@ def audit(
     sizes = (
         (rows_per_client,) if rows_per_client is None or isinstance(rows_per_client, int) else tuple(rows_per_client)
     )
-    source = load(data, owner=owner_column, label=label_column)
+    form = TableFormat(**table)
+    source = load_once(data, owner_column, label_column, form)
     count = clients
     if count is None:
         count = owners_of(source, owner_column) if owner_column else CLIENTS
     if sizes == (None,) and not owner_column and count > 0:
         sizes = (dealt_rows(data, source, count),)
+    held = [size for size in sizes if size is not None]
+    parties = [min(held)] * count if held and not owner_column else []
+    facts = facts_of(source, owner=owner_column, label=label_column, parties=parties, standardised=standardise)
     own = OwnSetup(
         sizes[0] if len(sizes) == 1 else None, rounds, tuple((settings or {}).items()), standardise, owner_column
     )
@@ -142,7 +151,7 @@ def audit(
     curve = tuple(sorted(set(epsilons)))
     common = Settings(
         data, count, under, with_attacks, epsilon, delta, noise={}, epsilons=curve, every_seed=every_seed,
-        survivor_change=survivor_change, active=active, own=own, label=label_column,
+        survivor_change=survivor_change, active=active, own=own, label=label_column, form=form,
     )  # fmt: skip
     subjects, unfit = _fitting(
         _subjects(algorithms, common, sizes), named=bool(algorithms) and list(algorithms or ()) != [ALL]
@@ -156,7 +165,6 @@ def audit(
     unfinished = Unfinished(Path(keep), common) if keep is not None else None
     results: list[SeedResult] = _run(tasks, processes, _audit_seed, progress, unfinished=unfinished)
     rows, unplayed = _membership(tasks, processes, progress) if membership else ([], [])
-    warnings = [text] if not standardise and (text := scaling_warning(source.data)) else []
     missing = [
         Missing(subject.name, defense, "", "", 0, seeds, reason)
         for subject in subjects
@@ -170,7 +178,7 @@ def audit(
         subjects,
         results,
         [name for name in DEFENSES if name in under],
-        shared | {"acceptable": acceptable} | ({"warnings": warnings} if warnings else {}),
+        shared | {"acceptable": acceptable},
         covered=COVERED,
         unfit=unfit,
         command=audit_command(common, algorithms, seeds, clients, sizes, acceptable, membership=membership),
@@ -179,6 +187,8 @@ def audit(
         membership=tuple(rows),
         missing=(*missing, *_missing_membership(unplayed, seeds)),
         skipped=tuple(dict.fromkeys(skipped)),
+        alerts=alerts(facts),
+        data=data_sheet(facts, data),
         seconds=time.perf_counter() - start,
     )
     ran = all(result.facts for result in results)

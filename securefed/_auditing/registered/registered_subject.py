@@ -14,7 +14,8 @@ from typing import Any
 
 from securefed._auditing.cases import Case, Prepared
 from securefed._auditing.cases.own_setup import head, owners_of
-from securefed._auditing.engine.seed_result import SeedResult
+from securefed._auditing.cases.utility_floors import floors
+from securefed._auditing.engine.seed_result import SeedFloors, SeedResult
 from securefed._auditing.registered.audit_settings import Settings
 from securefed._auditing.registered.audited_defenses import (
     DDP,
@@ -26,6 +27,7 @@ from securefed._auditing.registered.audited_defenses import (
     noise_words,
 )
 from securefed._auditing.registered.seed_run import SeedRun
+from securefed._auditing.registered.smallest_client import attack_smallest
 from securefed._runtime.federation import Federation
 from securefed.defenses._chain import chain
 from securefed.errors import SecureFedError
@@ -94,7 +96,11 @@ class RegisteredSubject:
         On seed 0 the defences themselves run, and pictures are kept. On other seeds cheaper runs with the same sums
         stand for the defences.
         """
-        return SeedRun(self.name, self.case, self.settings, self.prepare(seed), seed, first=seed == 0).run()
+        case, prepared = self.case, self.prepare(seed)
+        result = SeedRun(self.name, case, self.settings, prepared, seed, first=seed == 0).run()
+        result.smallest += attack_smallest(self.name, case, self.settings, prepared, seed, result)
+        result.floors.append(SeedFloors(self.name, seed, floors(case, prepared, seed)))
+        return result
 
 
 def measured_clips(subjects: Iterable[RegisteredSubject]) -> dict[tuple[str, int | None], float]:

@@ -22,7 +22,7 @@ import securefed
 import securefed.attacks
 import securefed.defenses
 from securefed._auditing.engine.results import Artifact, Attempt, RunFacts
-from securefed._auditing.engine.seed_result import Gap, SeedResult, Trace, Tradeoff
+from securefed._auditing.engine.seed_result import Gap, SeedFloors, SeedResult, SmallestAttempt, Trace, Tradeoff
 from securefed._auditing.registered.audit_settings import Settings
 from securefed._persistence import container
 from securefed.errors import StorageError
@@ -36,6 +36,8 @@ _LISTS: Mapping[str, type[Any]] = {
     "traces": Trace,
     "tradeoffs": Tradeoff,
     "gaps": Gap,
+    "floors": SeedFloors,
+    "smallest": SmallestAttempt,
 }
 """Fields of `SeedResult` that are lists of dataclasses, and what they hold; `skipped` is a list of sentences."""
 _ARRAYS: Final = ("truth", "estimate")

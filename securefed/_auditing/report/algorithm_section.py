@@ -10,12 +10,14 @@ comes after that, and `None` without noise.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 from markupsafe import Markup
 
 from securefed import _catalogue as catalogue
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult
+from securefed._auditing.engine.kept_utility import floor_sentence
 from securefed._auditing.engine.results import CLIENT, FEDERATION, NOT_COVERED, Cell
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE
 from securefed._auditing.registered.audited_defenses import DDP
@@ -27,8 +29,16 @@ from securefed._auditing.report.recovered import recovered, strongest_artifact
 from securefed._auditing.report.report_words import chance_text, figure, leak_text, protection, short
 from securefed._auditing.report.selections import PLAIN, worst
 
-_FIGURES: Final = ("bytes per client and round", "times plain's", "seconds per round", "epsilon")
-"""Columns of the table of costs after utility; the second is the bytes over those of plain messages."""
+_FIGURES: Final = (
+    "floor",
+    "kept above it",
+    "bytes per client and round",
+    "times plain's",
+    "seconds per round",
+    "epsilon",
+)
+"""Columns of the table of costs after utility: its floor, the share that is kept of the utility in the clear above it
+with its lower bound at 95 %, and costs; the second of these is the bytes over those of plain messages."""
 
 
 def section(report: AuditResult, algorithm: str) -> dict[str, Any]:
@@ -51,6 +61,7 @@ def section(report: AuditResult, algorithm: str) -> dict[str, Any]:
         "notes": [str(item) for item in report.missing if item.algorithm == algorithm],  # did not run, or not in full
         "charts": [Markup(chart) for chart in _charts(report, algorithm) if chart],  # noqa: S704 - charts escape their text
         "costs": (rows := _costs(report, algorithm)),
+        "floor": utility_sentence(report, algorithm),
         "noise": noise_sentence(report, algorithm),
         "columns": [  # (name, whether some row has a figure in it)
             (name, any(row["figures"][index] for row in rows))
@@ -108,6 +119,26 @@ def noise_sentence(report: AuditResult, algorithm: str) -> str:
     )
 
 
+def utility_sentence(report: AuditResult, algorithm: str) -> str:
+    """Say what the model of an algorithm adds to its floor; empty where no floor was measured."""
+    found = report.utilities.get(algorithm)
+    if found is None or not found.kept:
+        return ""
+    return floor_sentence(report.settings[algorithm]["utility"], found.clear, next(iter(found.kept.values())))
+
+
+def _above_floor(report: AuditResult, algorithm: str, defense: str) -> tuple[str, str]:
+    """Format the floor of the utility, and the share above it that a defence keeps with its lower bound."""
+    found = report.utilities.get(algorithm)
+    kept = found.kept.get(defense) if found is not None else None
+    if kept is None or math.isnan(kept.floor):
+        return "", ""
+    if not kept.model:
+        return f"{kept.floor:.3f}", "no model"
+    low = "" if not math.isfinite(kept.low) else f", at least {max(kept.low, 0.0):.0%}"
+    return f"{kept.floor:.3f}", f"{kept.share:.0%}{low}" if math.isfinite(kept.share) else ""
+
+
 def _costs(report: AuditResult, algorithm: str) -> list[dict[str, Any]]:
     """Make a row for each defence: what it leaves open to the server alone, and what it costs."""
     first: dict[str, Cell] = {}
@@ -130,6 +161,7 @@ def _costs(report: AuditResult, algorithm: str) -> list[dict[str, Any]]:
                 "federation": _judged(everyone),
                 "figures": (
                     figure(cell.utility, ".3f"),
+                    *_above_floor(report, algorithm, defense),
                     figure(cell.bytes_per_client_round, ",.0f"),
                     figure(cell.bytes_per_client_round / plain.bytes_per_client_round, ".2f") if plain else "",
                     figure(cell.seconds_per_round, ".4f"),

@@ -7,12 +7,14 @@ the strongest attack of each situation, a section for each algorithm, membership
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from markupsafe import Markup
 
+from securefed._auditing.alerts import about_people, sheet_lines
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 from securefed._auditing.engine.results import Cell
 from securefed._auditing.report.algorithm_section import section
@@ -36,12 +38,15 @@ from securefed._auditing.report.report_words import (
     style,
     times,
 )
+from securefed._auditing.report.smallest_client import smallest_lines, with_smallest
 from securefed._extras import needed_for
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 _FOLDER = files("securefed._auditing.report")
+_MOST_ALERTS: Final = 5
+"""Alerts on the data that stand open at the top; the others are folded, so that the conclusion is not far below."""
 
 
 def template_page(template: str, styles: Sequence[str], **values: object) -> str:
@@ -84,11 +89,16 @@ def render(report: AuditResult) -> str:
         "report.html.j2",
         ["report.css"],
         title=f"{shared['data']}, {shared['clients']} clients",
-        first=first_screen(report),
+        date=f"{datetime.fromisoformat(report.date):%d %B %Y}" if report.date else "",
+        sheet=sheet_lines(report.data),
+        first=first_screen(with_smallest(report)),
+        smallest=smallest_lines(report),
         matrices=matrices(report),
         counts=COUNTS,
         sizes=sizes(report),
-        warnings=shared.get("warnings", ()),
+        alerts=report.alerts,
+        about_people=about_people(report.alerts),
+        most_alerts=_MOST_ALERTS,
         sections=[section(report, name) for name in algorithms],
         tones=list(TONES.items()),
         cores=report.environment["cores"],

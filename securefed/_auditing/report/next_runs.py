@@ -43,8 +43,8 @@ _LEAST: Final = 3
 _SMALLER: Final = 4
 """Factor by which a smaller case has fewer rows a client."""
 _KEPT: Final = (
-    "--data", "--clients", "--owner-column", "--label-column", "--rows-per-client", "--rounds", "--set",
-    "--standardise",
+    "--data", "--encoding", "--separator", "--decimal", "--clients", "--owner-column", "--label-column",
+    "--rows-per-client", "--rounds", "--set", "--standardise",
 )  # fmt: skip
 """Options of `securefed audit` that `securefed advise` has too, with the same meaning."""
 # Options without a value.

@@ -19,8 +19,10 @@ from securefed._auditing.report.report_words import listed, short
 from securefed._auditing.report.selections import ALONE, PLAIN, strongest, worst
 
 _UNTRIED: Final = "untried"
+_PARTIAL_TOO: Final = "partial too"
 _TITLES: Final = {
     EXPOSED: "That is about single clients: the sums give all clients' data together away{where}.",
+    _PARTIAL_TOO: "The sums give a part of all clients' data together away{where}.",
     PARTIAL: "That is about single clients: the sums give a part of all clients' data together away{where}.",
     NOT_DETECTED: "Of all clients' data together no leak was found{where}.",
     INCONCLUSIVE: "Whether the sums give all clients' data together away is not known{where}.",
@@ -50,6 +52,8 @@ def pooled(report: AuditResult) -> str:
         by_word[next(word for word in order if word in {*words, _UNTRIED})].append(short(name))
         for cell in read_people(cells):
             people.setdefault(who(cell), []).append(short(name))
+    if by_word[EXPOSED]:  # the sentence before says already what is meant
+        by_word[_PARTIAL_TOO], by_word[PARTIAL] = by_word[PARTIAL], []
     several = len(report.algorithms) > 1
     said = [_TITLES[word].format(where=_in(group, several)) for word, group in by_word.items() if group]
     said += [_PEOPLE.format(who=words, where=_in(group, several)) for words, group in people.items()]

@@ -17,8 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from securefed._auditing.alerts import TableFacts, alerts, data_sheet, facts_of_clients
 from securefed._auditing.engine.audit_report import ACCEPTABLE, Report, make_report
 from securefed._auditing.engine.audit_result import CUT
+from securefed._auditing.engine.pace import logged_lines
 from securefed._auditing.engine.results import Cell, RunFacts
 from securefed._auditing.engine.seed_result import SeedResult, gap_sentences
 from securefed._auditing.engine.statistics import INCONCLUSIVE, NOT_DETECTED
@@ -35,6 +37,7 @@ from securefed._hyperparameters import check_integer
 from securefed._messages import Transcript
 from securefed._public import require
 from securefed._tensors import real_array
+from securefed.datasets._base import Dataset
 from securefed.errors import DataError, SecureFedError
 
 Clients = Sequence[tuple[Any, Any]]
@@ -110,6 +113,7 @@ def audit_training(
     named_scores = returns_object(model, rows[0].x[:1], layout)
     training = TorchTraining(model, loss, local_step, layout=layout, named_scores=named_scores)
     _check_model(training, rows[0])
+    facts = _facts(rows) if layout is None else TableFacts(())
     notes, slower, asked = list[str](), 1.0, list[float]()
     held = max(len(own) for own in rows)
     if local_step is not None and recording is None:
@@ -122,7 +126,12 @@ def audit_training(
     named = _classes(training, rows, classes)
     subject = TrainingSubject(training, runs, rows, held_out, named, chosen, seconds, slower, asked=asked)
     curve = subject.measure_sizes() if local_step is not None else SizeCurve()
-    results = [subject.audit_seed(seed) for seed in range(runs.count)]
+    results = []
+    with logged_lines("audit_training") as note:
+        note(0, runs.count, "the first run is attacked")
+        for seed in range(runs.count):
+            results.append(subject.audit_seed(seed))
+            note(seed + 1, runs.count, f"run {seed}")
     for seed, result in enumerate(results):
         _note_costs(result, subject, chosen, seed)
     report = make_report(
@@ -140,9 +149,20 @@ def audit_training(
             *curve.gaps(),
         ),
         assumptions=subject.assumptions(),
+        alerts=alerts(facts),
+        data=data_sheet(facts),
         seconds=time.perf_counter() - began,
     )
     return _without_shadow(report)
+
+
+def _facts(rows: Sequence[TrainedRows]) -> TableFacts:
+    """Collect the facts of the clients' rows, where a row is a row of a table: one number for each column."""
+    if rows[0].x.ndim != 2 or not rows[0].x.is_floating_point():
+        return TableFacts(())
+    classes = all(own.y.ndim == 1 and not own.y.is_floating_point() for own in rows)
+    parts = [(own.x.double().numpy(), own.y.long().numpy() if classes else None) for own in rows]
+    return facts_of_clients([Dataset(x, y) for x, y in parts])
 
 
 def _more_seconds(asked: Sequence[float]) -> list[str]:

@@ -3,8 +3,9 @@ refusal; and the run goes on."""
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from securefed._messages import SERVER, Aggregate, Message
+from securefed._runtime.sum_memory import SumMemory, SumRule
 from securefed.defenses._base import Plan, Session
 from securefed.defenses._secure_aggregation import Identities, SecureAggregation, secure_aggregation
 from securefed.errors import MessageRefused, TooFewSurvivors
@@ -46,9 +48,10 @@ class Event:
 
 @dataclass
 class Run:
-    """Honest parties, but for the events.
+    """Honest parties, but for the events; each client asks its memory of sums before it replies, as in a federation.
 
     Attributes:
+        memories: by client, what it remembers of the sums that it let out.
         released: by client, the survivors each contribution of it was released for.
         agreed: by exchange, the survivors that clients released shares for.
     """
@@ -61,6 +64,7 @@ class Run:
     carried: Any = None
     clients: dict[int, Any] = field(default_factory=dict)
     sent: dict[tuple[int, int], Message] = field(default_factory=dict)
+    memories: dict[int, SumMemory] = field(default_factory=dict)
     released: dict[int, dict[bytes, set[Any]]] = field(default_factory=dict)
     agreed: dict[int, set[Any]] = field(default_factory=dict)
 
@@ -129,6 +133,10 @@ class Run:
             after, body = self.protocol.client_step(
                 before, request, {"w": values} if request.stage == "upload" else None
             )
+            if (release := self.protocol.client_releases(before, after)) is not None:
+                asked = replace(release, source=hashlib.sha256(values.tobytes()).digest())
+                memory = self.memories.get(client, SumMemory())
+                self.memories[client] = memory.admitted(RUN, asked, SumRule())
         except MessageRefused:
             return {}
         self.clients[client] = after

@@ -1,0 +1,113 @@
+"""The distinct values of a column with their numbers of rows, and what the column may hold: categories, numbers, a key.
+
+Everything is computed from the sorted distinct values, so that the order of the rows changes nothing, not even the
+last bit.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from securefed._tensors import Array
+
+MOST_LEVELS: Final = 20
+"""Most distinct numbers of a column that are taken as codes of categories. Ages and counts of visits have more; a code
+of more categories is found only where a column of texts holds it."""
+
+
+@dataclass(frozen=True)
+class ColumnValues:
+    """Distinct values of a column, with the numbers of rows that hold them.
+
+    Attributes:
+        values: distinct values in sorted order, gaps left out.
+        counts: by value, the number of rows.
+        gaps: number of rows without a value.
+        numeric: whether all values are numbers.
+    """
+
+    values: Array
+    counts: Array
+    gaps: int
+    numeric: bool
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that have a value."""
+        return int(self.counts.sum())
+
+    @property
+    def whole(self) -> bool:
+        """Whether all values are whole numbers."""
+        return self.numeric and bool((self.values == np.floor(self.values)).all())
+
+    def is_key(self, fewest: int) -> bool:
+        """Return whether every row has a text or whole number of its own, over more than `fewest` rows."""
+        return len(self.values) == self.rows > fewest and (self.whole or not self.numeric)
+
+    def has_categories(self, fewest: int) -> bool:
+        """Return whether the values are categories: texts, two values, or few numbers of at least `fewest` rows each.
+
+        Args:
+            fewest: rows of a category that is not rare; a column of numbers has codes where their mean is as large.
+        """
+        levels = len(self.values)
+        return not self.numeric or levels == 2 or (levels <= MOST_LEVELS and levels * fewest <= self.rows)
+
+    def rare(self, fewest: int, *, categories: bool) -> dict[Any, int]:
+        """Return the values of fewer than `fewest` rows, with their numbers of rows.
+
+        Args:
+            fewest: rows of a value that is not rare.
+            categories: whether every value counts. Otherwise all values but the usual one count together, where fewer
+                than `fewest` rows hold another: a sum over this column is then a sum over these rows.
+        """
+        pairs = zip(self.values.tolist(), self.counts.tolist(), strict=True)
+        if categories:
+            return {value: count for value, count in pairs if count < fewest}
+        usual = int(np.argmax(self.counts))
+        if len(self.values) < 2 or self.rows - int(self.counts[usual]) >= fewest:
+            return {}
+        return {value: count for place, (value, count) in enumerate(pairs) if place != usual}
+
+    def largest_share(self) -> float:
+        """Return the largest share that one row has in the column's sum of squares, as it stands or around its mean."""
+        if not self.numeric or len(self.values) < 2:
+            return 0.0
+        scaled = self.values / np.abs(self.values).max()  # so that no square overflows
+        mean = float(self.counts @ scaled) / self.rows
+        return max(_share(scaled, self.counts), _share(scaled - mean, self.counts))
+
+
+def _share(values: Array, counts: Array) -> float:
+    squares = values**2
+    total = float(counts @ squares)
+    return float(squares.max()) / total if total > 0 else 0.0
+
+
+def column_values(values: Array) -> ColumnValues:
+    """Count the distinct values of a column; texts that are all numbers count as numbers."""
+    given = np.asarray(values)
+    if given.dtype.kind in "fiub":
+        known = given[np.isfinite(given)] if given.dtype.kind == "f" else given
+        return _counted(known.astype(np.float64), len(given), numeric=True)
+    cells = [cell.strip() if isinstance(cell, str) else cell for cell in given.tolist()]
+    present = [cell for cell in cells if not _is_gap(cell)]
+    try:
+        numbers = np.array([float(cell) for cell in present])
+    except (TypeError, ValueError):
+        return _counted(np.array([str(cell) for cell in present]), len(cells), numeric=False)
+    return _counted(numbers, len(cells), numeric=True)
+
+
+def _is_gap(cell: Any) -> bool:
+    return cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell))
+
+
+def _counted(known: Array, rows: int, *, numeric: bool) -> ColumnValues:
+    found, counts = np.unique(known, return_counts=True)
+    return ColumnValues(found, counts, rows - len(known), numeric)

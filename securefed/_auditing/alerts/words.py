@@ -1,0 +1,61 @@
+"""The table of sentences of the alerts: by kind, what it opens and what to do, and a sentence for many columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from securefed._auditing.alerts import alert as kinds
+
+NAMED: Final = 6
+"""Most names of a list that are shown; the others are counted."""
+_ONE_OR_FEW: Final = "over one row that is this person's data, over 2 to 4 their mean"
+
+OPENS: Final[Mapping[str, str]] = {
+    kinds.FEW_ROWS: "Any sum over so few rows is nearly the rows: no protection of sums hides them.",
+    kinds.SMALL_PARTY: (
+        "Means, counts and second moments of so few rows are nearly the rows themselves. Its leak stands on a line of "
+        "its own; let it join with another party, or leave it out."
+    ),
+    kinds.RARE_CATEGORY: (
+        "A second moment, a table of counts or a gradient holds the sum of exactly these rows, also in a sum over all "
+        f"parties: {_ONE_OR_FEW}. Merge the category with another, or leave the column out."
+    ),
+    kinds.SMALL_CLASS: (
+        f"Class means and gradients hold the sum of exactly these rows: {_ONE_OR_FEW}. Merge the class with another."
+    ),
+    kinds.DOMINATED: (
+        "Products of this column with the others are nearly that row times one number, so that a second moment, also "
+        "one over all parties, gives the row away. Take the logarithm or clip the column before training."
+    ),
+    kinds.KEY: "It looks like a key: where the column leaks, each row is named. Leave it out; no model learns from it.",
+    kinds.MINORITY: (
+        "Accuracy says little then: naming the largest class always is right for all other rows. Utilities here are "
+        "balanced over the classes where the class has less than a twentieth of the rows; and few people are in it."
+    ),
+    kinds.MISSING: "How the gaps are filled decides what these rows say; fill or drop them at every party alike.",
+    kinds.NOT_SCALED: (
+        "Training and leakage are those of the largest columns; scale them, or give --standardise (standardise=True)."
+    ),
+    kinds.CONSTANT: (
+        "A constant other than 0 turns second moments into the sums of every other column; leave the column out."
+    ),
+    kinds.DUPLICATE: "They give an attack more equations for the same unknowns; leave all but one out.",
+}
+"""By kind, what it opens and what to do."""
+TOGETHER: Final[Mapping[str, str]] = {
+    kinds.RARE_CATEGORY: "{number} columns have values that few rows hold, the rarest {least}: {names}.",
+    kinds.DOMINATED: "In {number} columns one row holds half of the sum of squares or more: {names}.",
+    kinds.KEY: "{number} columns have another value in each row: {names}.",
+    kinds.MISSING: "{number} columns have gaps, in {least} at least: {names}.",
+    kinds.CONSTANT: "{number} columns are constant: {names}.",
+    kinds.DUPLICATE: "{number} groups of columns hold the same values: {names}.",
+}
+"""By kind, the sentence for more columns than get an alert each."""
+
+
+def listed(names: Sequence[str]) -> str:
+    """List names; of many the first, and how many more there are."""
+    if len(names) > NAMED:
+        return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"
+    return ", ".join(names[:-1]) + f" and {names[-1]}" if len(names) > 1 else "".join(names)

@@ -1,0 +1,93 @@
+"""Say how a text table is written, where its reader cannot tell: encoding, separator and decimal mark."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Final, TypedDict, cast
+
+from securefed.errors import ConfigError
+
+SEPARATORS: Final[Mapping[str, str]] = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+"""The separators that are found without being named, and their words."""
+_WORDS: Final = {"comma": ",", "semicolon": ";", "tab": "\t", "\\t": "\t", "bar": "|", "pipe": "|", "point": "."}
+"""What may be written for a separator or a decimal mark instead of the character."""
+
+
+class TableOptions(TypedDict, total=False):
+    """The fields of a `TableFormat`, as keyword arguments of the functions that read tables.
+
+    Attributes:
+        encoding: encoding of the text.
+        separator: the character between two cells.
+        decimal: the decimal mark.
+    """
+
+    encoding: str
+    separator: str
+    decimal: str
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """How a text table is written; what is empty is found out from the table, or the table is refused.
+
+    Attributes:
+        encoding: encoding of the text, such as "utf-8", "cp1252" or "utf-16-le".
+        separator: the character between two cells, or its name: "comma", "semicolon", "tab" or "bar".
+        decimal: the decimal mark, "." or ",".
+
+    Raises:
+        ConfigError: an unknown encoding, or a separator or decimal mark that cannot be one.
+    """
+
+    encoding: str = ""
+    separator: str = ""
+    decimal: str = ""
+
+    def __post_init__(self) -> None:
+        """Replace words by their characters, and check them."""
+        for name in ("separator", "decimal"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, _WORDS.get(value, value))
+        if len(self.separator) > 1 or self.separator.isalnum() or self.separator in ('"', ".", "+", "-", "\n", "\r"):
+            raise ConfigError(
+                f"the separator must be one character between cells, such as ';', or a word: comma, semicolon, tab, "
+                f"bar; got {self.separator!r}"
+            )
+        if self.decimal not in ("", ".", ","):
+            raise ConfigError(f"the decimal mark must be '.' or ','; got {self.decimal!r}")
+        if self.encoding:
+            try:
+                b"aaaa".decode(self.encoding, "ignore")  # of no bytes, every name is an encoding
+            except (LookupError, UnicodeError) as error:
+                raise ConfigError(
+                    f"the encoding must be one that Python knows, such as utf-8, cp1252, latin-1 or utf-16; got "
+                    f"{self.encoding!r}"
+                ) from error
+
+    def given(self) -> TableOptions:
+        """Return what was named, by the names of the fields."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return cast("TableOptions", {name: value for name, value in values.items() if value})
+
+    def command_options(self) -> list[str]:
+        """Return what was named, as options of a command line."""
+        return [_option(name, value) for name, value in cast("dict[str, str]", self.given()).items()]
+
+
+def remedy(**values: str) -> str:
+    """Write the options that name these values, on the command line and in Python, for an error."""
+    options = " ".join(_option(name, value) for name, value in values.items())
+    arguments = ", ".join(f"{name}={value!r}" for name, value in values.items())
+    return f"{options} ({arguments} in Python)"
+
+
+def separator_word(separator: str) -> str:
+    """Return the word for the cells' separators."""
+    return SEPARATORS.get(separator, repr(separator))
+
+
+def _option(name: str, value: str) -> str:
+    return f"--{name} {'tab' if value == chr(9) else shlex.quote(value)}"

@@ -1,0 +1,78 @@
+"""Read an update of the caller's training loop, and turn it into what a client contributes to a sum."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from securefed._tensors import Array
+from securefed.errors import DataError
+from securefed.parties._terms import METRIC, UPDATE, WEIGHT, SumTerms
+from securefed.parties._update import is_local, read_update
+from securefed.parties._wrapped_names import without_wrapper
+
+_LOG = logging.getLogger("securefed.client")
+
+
+def structure(update: Mapping[str, Any], terms: SumTerms) -> dict[str, Array]:
+    """Read an update; raise `DataError` where names, shapes or types are not those of the terms."""
+    arrays = read_update(update, terms.shapes, "the update")
+    update = without_wrapper(update, arrays)
+    for tensor in terms.tensors:
+        if tensor.integer and arrays[tensor.name].dtype.kind == "f":
+            _LOG.warning(
+                "%r is of type %s, and the terms say integers, whose mean is rounded; where it must not be, make "
+                "the terms from an example of this type, such as 0.0 for 0", tensor.name, arrays[tensor.name].dtype,
+            )  # fmt: skip
+    for name in update:
+        if name not in arrays and not is_local(name, terms.local):
+            raise DataError(f"the update holds {name!r}, which the terms neither sum nor keep local")
+    return arrays
+
+
+def contribution(
+    terms: SumTerms,
+    given: Mapping[str, Array],
+    weight: float,
+    metrics: Mapping[str, float],
+    base: Mapping[str, Array] | None,
+) -> dict[str, Array]:
+    """Return what a client contributes for an update x of weight w.
+
+    It holds (w / W) x, or (w / W) (x - base) where differences are summed, beside the weight w / W and the metrics. W
+    is the largest weight that the terms allow. Without weights, w / W counts as 1.
+
+    Args:
+        terms: the terms of the sum.
+        given: the update by name, as `structure` returns it.
+        weight: its weight w.
+        metrics: the client's metrics, by name.
+        base: the model that the update was computed from; `None` without one.
+
+    Raises:
+        DataError: a weight below 0 or not finite.
+    """
+    if not 0 <= weight < math.inf:
+        raise DataError(f"weight must be finite and at least 0; got {weight!r}")
+    relative = weight / terms.largest_weight if terms.weighted else 1.0
+    out: dict[str, Array] = {}
+    for name, value in given.items():
+        begin = base[name] if terms.differences and base is not None else None
+        entries = value if begin is None else np.subtract(value, begin, dtype=np.float64)
+        out[f"{UPDATE}{name}"] = np.multiply(entries, relative, dtype=np.float64)
+    out |= {f"{METRIC}{name}": np.asarray(metrics[name]) for name, _ in terms.metrics}
+    if terms.weighted:
+        out[WEIGHT] = np.asarray(relative)
+    return out
+
+
+def number(value: Any, what: str) -> float:
+    """Return a number as a float; raise `DataError` for another type, as for a tensor of other names."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # torch raises the last for a tensor of several entries
+        raise DataError(f"{what} must be a number; got {value!r}") from error

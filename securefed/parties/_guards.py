@@ -1,0 +1,173 @@
+"""State and check what the terms of a sum promise about other sums of the same data, and about small numbers.
+
+The rules themselves stand in `sum_memory`, and every client applies them through its ledger. Here is what follows from
+the terms: which rule a sum falls under, the sentences that its plan prints, and two public minima, of rows at a party
+and of parties in a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from securefed._hyperparameters import check_integer
+from securefed._messages import ClientId
+from securefed._persistence.sealing import Seal
+from securefed._runtime.ledger import Ledger
+from securefed._runtime.sum_memory import SumRule
+from securefed.defenses._base import Defense, Plan
+from securefed.defenses._differential_privacy import CentralGaussian
+from securefed.defenses._differential_privacy.distributed import DistributedNoise
+from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
+from securefed.errors import ConfigError, DataError, TooFewSurvivors
+
+COUNT: Final = "count"
+"""Name of the tensor that holds a party's number of rows, where the terms ask for a least number."""
+_LEAST_BLOCK, _OF_MANY, _MANY = 2, 3, 8
+
+
+class GuardedTerms(Protocol):
+    """What is read here of terms (`SumTerms`)."""
+
+    @property
+    def clients(self) -> int: ...
+    @property
+    def cohort(self) -> int: ...
+    @property
+    def defense(self) -> Defense: ...
+    @property
+    def base(self) -> bool: ...
+    @property
+    def least_rows(self) -> int | None: ...
+    @property
+    def least_parties(self) -> int | None: ...
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]: ...
+    @property
+    def plan(self) -> Plan: ...
+
+
+def rule_of(terms: GuardedTerms) -> SumRule:
+    """Return the rule by which clients of these terms let sums out.
+
+    With a base, contributions to one base keep their survivors. Without one, contributions of the same rows are equal
+    in all sums: with identities, no sums tell apart groups of fewer than 2 parties, or 3 where there are 8 or more.
+    """
+    asked = _masking(terms.defense).survivor_change if _masks(terms.defense) else 1
+    return SumRule(terms.base, max(asked, _default_block(terms)), terms.least_parties or 1)
+
+
+def adds_noise(defense: Defense) -> bool:
+    """Tell whether a defence adds noise, which it does to contributions that it clips or to the sum."""
+    return any(isinstance(link, CentralGaussian | DistributedNoise) for link in defense.transforms)
+
+
+def notes(terms: GuardedTerms) -> tuple[str, ...]:
+    """Return the sentences about other sums of the same data, and about small numbers, for the plan."""
+    out: list[str] = []
+    if not terms.base:
+        out.append("No model is bound to a sum: a server that hands out different models is not noticed.")
+    if (least := _default_block(terms)) > 1:
+        out.append(
+            f"Contributions without a model count as equal in all sums of the same rows: the sums that a client knows "
+            f"tell no group of fewer than {least} parties apart, whatever their terms, until its operator declares "
+            "changed rows. Against parties that tell the server their own, that many fewer."
+        )
+    if terms.least_parties:
+        out.append(
+            f"No result over fewer than {terms.least_parties} parties is released"
+            + (": clients open none." if _masks(terms.defense) else ", by the server's word alone.")
+        )
+    if terms.least_parties and not adds_noise(terms.defense):
+        out.append(
+            "The server sees every entry of the sum, small cells too: leaving them out of a table protects the readers "
+            "of a release only. Coarser levels, agreed before the sum, or noise protect against the server."
+        )
+    if terms.least_rows:
+        out.append(f"A party with fewer than {terms.least_rows} rows sits out, and the round is void.")
+    return tuple(out)
+
+
+def check_minima(terms: GuardedTerms) -> None:
+    """Raise `ConfigError` for minima that no sum of these terms can reach, or that they cannot check."""
+    if terms.least_parties is not None:
+        check_integer("least_parties", terms.least_parties, 1)
+        if terms.cohort < terms.least_parties:
+            raise ConfigError(
+                f"a result is released over {terms.least_parties} parties or more, and these terms plan for "
+                f"{terms.cohort}: with fewer, each learns what the others hold; find more parties, or agree on "
+                "least_parties below"
+            )
+    if terms.least_rows is not None:
+        check_integer("least_rows", terms.least_rows, 1)
+        if terms.shapes.get(COUNT) != ():
+            raise ConfigError(f"least_rows is compared with the number of rows, a tensor {COUNT!r} of one number")
+
+
+def check_rows(terms: GuardedTerms, update: Mapping[str, Any]) -> None:
+    """Raise `DataError`, for which the party sits out, where it has fewer rows than the terms ask for."""
+    if terms.least_rows is not None and not (rows := float(np.asarray(update[COUNT]))) >= terms.least_rows:
+        raise DataError(
+            f"{rows:g} rows, and these terms ask for {terms.least_rows} or more of each party: what so few rows add to "
+            "a sum says much of each; take no part, or agree on other terms"
+        )
+
+
+def check_parties(terms: GuardedTerms, survivors: Sequence[ClientId]) -> None:
+    """Raise `TooFewSurvivors` where a sum is over fewer parties than the terms release a result of."""
+    if terms.least_parties is not None and len(survivors) < terms.least_parties:
+        raise TooFewSurvivors(f"{len(survivors)} parties, and the terms release a result of {terms.least_parties}")
+
+
+def check_seal(terms: GuardedTerms, seal: Seal | None) -> None:
+    """Raise `ConfigError` if a client's file would hold, unencrypted, the key by which it checks the server's sums."""
+    if terms.plan.verified and seal is None:
+        raise ConfigError(
+            "with verify=True a client keeps a key between rounds, which must not be stored unencrypted: give a seal "
+            "(Seal.from_file; on the command line --seal-key-file, in a site's file seal), or keep no file"
+        )
+
+
+def ledger_beside(state: Path) -> Path:
+    """Return where a client without a ledger keeps its own: beside its state, `client-0.ledger` for `client-0.state`.
+
+    It outlives the state: a new run at the same place goes on with it.
+    """
+    return state.with_name(f"{state.name.removesuffix('.state')}.ledger")
+
+
+def open_beside(state: Path, seal: Seal | None, *, expected: bool, named: Path | None = None) -> Ledger:
+    """Open the ledger of a client's data: the one that is named, or the one beside its state, made at first use.
+
+    Args:
+        state: the client's state.
+        seal: of the state; the ledger gets an anchor of its own.
+        expected: whether there is a state, which was written with a ledger.
+        named: the ledger's file, where the operator names it.
+
+    Raises:
+        LedgerLost: it is named or expected, and there is none.
+        StorageError, RolledBackError: as `Ledger.open`.
+    """
+    path = named or ledger_beside(state)
+    own = None if seal is None else seal.for_file(path.name)
+    return Ledger.beside(path, own, expected=expected or named is not None)
+
+
+def _default_block(terms: GuardedTerms) -> int:
+    """Return the least block of sums without a base; 1 without identities, as nothing is promised then."""
+    if terms.base or not _masks(terms.defense) or _masking(terms.defense).identities is None:
+        return 1
+    return _OF_MANY if terms.clients >= _MANY else _LEAST_BLOCK
+
+
+def _masks(defense: Defense) -> bool:
+    return isinstance(defense.aggregation, SecureAggregation)
+
+
+def _masking(defense: Defense) -> SecureAggregation:
+    assert isinstance(defense.aggregation, SecureAggregation)
+    return defense.aggregation

@@ -1,0 +1,227 @@
+"""The data raise alerts before any attack: planted faults are found, and the order of the table changes nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from typer.testing import CliRunner
+
+from securefed import audit_algorithm, audit_training
+from securefed._auditing.alerts import TableColumn, TableFacts, alerts, facts_of, facts_of_clients
+from securefed._auditing.alerts import alert as kinds
+from securefed._auditing.engine.audit_report import Report
+from securefed._auditing.gate.planted_alerts import clean, planted_tables
+from securefed._auditing.gate.self_check import check_alerts
+from securefed._commands.cli import app
+from securefed._tensors import Array
+from securefed.datasets import Dataset, load
+from securefed.errors import ConfigError
+
+QUICK = ["--algorithms", "ssi", "--defenses", "plain", "--seeds", "1", "--workers", "1"]
+
+
+def named(kind: str, facts: TableFacts, fewest: int = 5) -> list[str]:
+    """Return the sentences of one kind."""
+    return [alert.text for alert in alerts(facts, fewest) if alert.kind == kind]
+
+
+def of(**columns: Array) -> TableFacts:
+    """Make the facts of a table of these columns alone."""
+    return TableFacts(tuple(TableColumn(name, values) for name, values in columns.items()))
+
+
+def hospital(path: Path, *, faults: bool = True) -> Path:
+    """Write 300 rows with a disease of one patient, a hospital of four and one heavy tail; or without these."""
+    rng = np.random.default_rng(1)
+    probnp = np.exp(rng.normal(5, 0.3, 300))
+    probnp[7] *= 400 if faults else 1
+    rare = (np.arange(300) == 11) if faults else rng.integers(0, 2, 300)
+    sizes = (120, 90, 86, 4) if faults else (120, 90, 90, 0)
+    hospitals = np.repeat(["north", "south", "east", "west"], sizes)
+    lines = ["age,bmi,sodium,nt_probnp,disease,hospital,outcome"] + [
+        f"{','.join(f'{lab:.3f}' for lab in rng.normal(60, 12, 3))},{value:.4f},{int(one)},{place},{rng.integers(0, 2)}"
+        for value, one, place in zip(probnp, rare, hospitals, strict=True)
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("checked", check_alerts(), ids=lambda checked: checked.name)
+def test_the_self_check_finds_each_planted_table_and_passes_a_clean_one(checked) -> None:
+    assert checked.right, checked.said
+
+
+@pytest.mark.parametrize("name", planted_tables())
+def test_a_planted_fault_raises_no_alert_of_another_kind(name: str) -> None:
+    facts, kind, _ = planted_tables()[name]
+    also = {kinds.MINORITY} if kind == kinds.SMALL_CLASS else set()  # a class of three is a minority too
+    assert {alert.kind for alert in alerts(facts)} == {kind} | also
+
+
+@given(st.sampled_from([clean(), *(facts for facts, *_ in planted_tables().values())]), st.randoms())
+def test_the_order_of_rows_and_columns_changes_nothing(facts: TableFacts, random) -> None:
+    rows = np.array(random.sample(range(facts.rows), facts.rows))
+    columns = [TableColumn(one.name, one.values[rows]) for one in random.sample(facts.columns, len(facts.columns))]
+    classes = None if facts.classes is None else facts.classes[rows]
+    parties = dict(random.sample(sorted(facts.parties.items()), len(facts.parties)))
+    assert alerts(replace(facts, columns=tuple(columns), classes=classes, parties=parties)) == alerts(facts)
+
+
+@given(st.integers(2, 9), st.integers(1, 8), st.booleans())
+def test_a_category_is_rare_below_the_number_that_the_caller_names(fewest: int, rows: int, complement: bool) -> None:
+    column = (np.arange(200) < rows).astype(float)
+    found = named(kinds.RARE_CATEGORY, of(one=1 - column if complement else column), fewest)
+    assert bool(found) == (rows < fewest)
+    assert not found or f"{rows} row" in found[0]
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(100, 400), st.integers(1, 6))
+def test_normal_columns_raise_nothing(seed: int, rows: int, columns: int) -> None:
+    x = np.random.default_rng(seed).normal(size=(rows, columns))
+    assert alerts(of(**{f"lab{number}": x[:, number] for number in range(columns)})) == ()
+
+
+@given(st.floats(0.05, 0.95), st.floats(-1e3, 1e3), st.floats(1e-3, 1e3))
+def test_one_row_dominates_from_half_of_the_squares_on_wherever_the_column_is_centred(
+    share: float, mean: float, scale: float
+) -> None:
+    column = np.where(np.arange(1000) % 2 == 0, 1.0, -1.0) * np.linspace(0.9, 1.1, 1000)
+    rest = float((column[1:-1] ** 2).sum())
+    column[0] = np.sqrt(rest * share / (1 - share))
+    column[-1] = 0.0  # the share of the first row around the mean differs from `share` by less than a hundredth
+    found = named(kinds.DOMINATED, of(lab=mean + scale * column))
+    if abs(share - 0.5) > 0.02:
+        assert bool(found) == (share > 0.5)
+
+
+def test_ages_and_visits_are_no_codes_and_no_keys() -> None:
+    rng = np.random.default_rng(0)
+    assert alerts(of(age=np.round(rng.normal(60, 12, 300)), visits=rng.poisson(6.0, 3000) % 12)) == ()
+
+
+def test_a_column_of_few_levels_counts_as_a_code_only_where_the_levels_have_rows_enough() -> None:
+    ties = np.round(2 * np.random.default_rng(0).normal(size=60))  # 9 levels over 60 rows, the outer ones rare
+    assert named(kinds.RARE_CATEGORY, of(score=ties)) and not named(kinds.RARE_CATEGORY, of(score=ties[:20]))
+
+
+def test_many_columns_of_a_kind_share_one_alert() -> None:
+    facts = facts_of(load("digits"))
+    found = alerts(facts)
+    assert [alert.kind for alert in found] == [kinds.RARE_CATEGORY, kinds.CONSTANT]
+    assert found[1].text == "3 columns are constant: column 0, column 32 and column 39."
+    many = of(**{f"gene{number}": (np.arange(100) == number).astype(float) for number in range(40)})
+    (one,) = alerts(many)
+    assert one.text.startswith("40 columns have values that few rows hold, the rarest 1 row: gene0, gene1, ")
+    assert one.text.endswith("and 34 more.") and one.column.count(",") == 39
+
+
+def test_small_tables_and_parties_raise_one_alert_and_not_one_for_each_class() -> None:
+    rng = np.random.default_rng(0)
+    four = TableFacts(
+        tuple(TableColumn(f"word{n}", np.array(["a", "b", "c", "d"])) for n in range(9)), classes=np.arange(4)
+    )
+    assert [alert.text for alert in alerts(four)] == ["The whole table has 4 rows."]
+    clients = [Dataset(rng.normal(size=(4, 3)), rng.integers(0, 2, 4)) for _ in range(30)]
+    found = [alert for alert in alerts(facts_of_clients(clients)) if alert.kind == kinds.SMALL_PARTY]
+    assert [alert.text for alert in found] == ["All 30 clients have 4 rows each."]
+    classes = TableFacts((TableColumn("x", rng.normal(size=60)),), classes=np.arange(60) // 2)
+    assert [alert.kind for alert in alerts(classes)] == [kinds.SMALL_CLASS, kinds.MINORITY]
+
+
+def test_thirty_even_classes_are_no_minorities() -> None:
+    even = TableFacts((TableColumn("x", np.random.default_rng(0).normal(size=3000)),), classes=np.arange(3000) % 30)
+    assert alerts(even) == ()
+
+
+def test_texts_gaps_and_numbers_in_texts_are_read() -> None:
+    texts = np.array(["1.5", " 2.5", None, "", "4.0"] * 20, object)
+    found = alerts(of(lab=texts, blood=np.array(["A", "A ", "B", None] * 25, object)))
+    assert [(alert.kind, alert.column, alert.count) for alert in found] == [
+        (kinds.MISSING, "blood", 25),
+        (kinds.MISSING, "lab", 40),
+    ]
+
+
+@pytest.mark.parametrize("fewest", [1, 2.5])
+def test_a_number_that_makes_nothing_rare_is_refused(fewest: float) -> None:
+    with pytest.raises(ConfigError, match="fewest"):
+        alerts(clean(), fewest)  # type: ignore[arg-type]
+
+
+def test_alerts_stand_first_on_terminal_page_and_json_and_fail_the_command(tmp_path: Path) -> None:
+    data = ["--data", str(hospital(tmp_path / "rows.csv")), "--owner-column", "hospital", "--label-column", "outcome"]
+    out = tmp_path / "report"
+    ran = CliRunner().invoke(app, ["audit", *data, *QUICK, "--standardise", "--out", str(out), "--fail-on-alerts"])
+    assert ran.exit_code == 3
+    assert ran.stdout.startswith("alert: Hospital west has 4 rows.")
+    assert "personal data" in ran.stdout
+    for said in (
+        "Hospital west has 4 rows.",
+        "Column disease has the value 1 in 1 row.",
+        "In column nt_probnp one row",
+    ):
+        assert said in ran.stderr
+    saved = json.loads((out / "audit.json").read_text())
+    assert [alert["kind"] for alert in saved["alerts"]] == ["small party", "rare category", "dominated column"]
+    assert saved["alerts"][0]["personal"] and saved["alerts"][0]["count"] == 4
+    page = (out / "audit.html").read_text()
+    first = page.index("Look at the data first")
+    assert first < page.index("Hospital west has 4 rows.") < page.index('class="decision"')
+    assert "what you read here is personal data" in page
+
+
+def test_a_table_without_alerts_passes_and_its_page_has_no_such_part(tmp_path: Path) -> None:
+    rows = hospital(tmp_path / "rows.csv", faults=False)
+    data = ["--data", str(rows), "--owner-column", "hospital", "--label-column", "outcome", "--standardise"]
+    ran = CliRunner().invoke(app, ["audit", *data, *QUICK, "--out", str(tmp_path / "report"), "--fail-on-alerts"])
+    assert ran.exit_code == 0 and "alert:" not in ran.stdout
+    assert "Look at the data first" not in (tmp_path / "report" / "audit.html").read_text()
+
+
+def test_an_audit_of_the_callers_own_rows_has_alerts_too() -> None:
+    rng = np.random.default_rng(0)
+    clients = [rng.normal(size=(rows, 3)) * [1, 1, 0] for rows in (30, 30, 3)]
+    report = audit_algorithm(
+        lambda rows, broadcast: {"n": np.ones(1)}, clients, start={"round": np.zeros(1)}, rounds=1, seeds=1
+    )
+    assert [alert.text for alert in report.alerts] == ["Client 2 has 3 rows.", "Column 2 is constant."]
+    assert str(report).startswith("alert: Client 2 has 3 rows.")
+
+
+def test_a_training_audit_looks_at_tables_and_not_at_pictures_or_texts() -> None:
+    rng = np.random.default_rng(0)
+
+    def step(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
+        optimiser = torch.optim.SGD(model.parameters(), 0.1)
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimiser.step()
+
+    def report(shape: tuple[int, ...]) -> Report:
+        clients = [(rng.normal(size=(3, *shape)).astype(np.float32), rng.integers(0, 2, 3)) for _ in range(3)]
+        model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+        loss = nn.CrossEntropyLoss()
+        return audit_training(model, loss, step, clients, seeds=1, seconds=1, view=("server",))
+
+    assert [alert.text for alert in report((4,)).alerts if alert.kind == kinds.SMALL_PARTY] == [
+        "Client 0 has 3 rows.",
+        "Client 1 has 3 rows.",
+        "Client 2 has 3 rows.",
+    ]
+    assert report((2, 2)).alerts == ()
+
+
+def test_an_advice_begins_with_the_alerts_and_fails_on_them(tmp_path: Path) -> None:
+    data = ["--data", str(hospital(tmp_path / "rows.csv")), "--owner-column", "hospital", "--standardise"]
+    few = ["--seeds", "2", "--rounds", "1", "--workers", "1", "--label-column", "outcome"]
+    out = tmp_path / "advice.json"
+    ran = CliRunner().invoke(app, ["advise", "ssi", *data, *few, "--out", str(out), "--fail-on-alerts"])
+    assert ran.exit_code == 3 and ran.stdout.startswith("alert: Hospital west has 4 rows.")
+    assert json.loads(out.read_text())["alerts"][1]["column"] == "disease"
