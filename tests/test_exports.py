@@ -55,7 +55,7 @@ _NAMES = {
         FlowerRecording Recording
     """,
     "securefed.flower": """
-        SecureRound SecureStrategy SitePolicy client_app secure_mod serve
+        AppReply SecureRound SecureStrategy SitePolicy client_app secure_mod serve
     """,
     "securefed.parties": """
         SumClient SumHelper SumResult SumServer SumTerms SummedTensor

@@ -26,20 +26,22 @@ import securefed.flower._grid  # noqa: F401 - first, as it names the extra where
 from securefed._lazy import export_lazily
 
 if TYPE_CHECKING:
+    from securefed.flower._app_reply import AppReply
     from securefed.flower._client import client_app
     from securefed.flower._mod import secure_mod
+    from securefed.flower._outcome import SecureRound
     from securefed.flower._server import serve
     from securefed.flower._site import SitePolicy
     from securefed.flower._strategy import SecureStrategy
-    from securefed.flower._sum_grid import SecureRound
 
-__all__ = ["SecureRound", "SecureStrategy", "SitePolicy", "client_app", "secure_mod", "serve"]
+__all__ = ["AppReply", "SecureRound", "SecureStrategy", "SitePolicy", "client_app", "secure_mod", "serve"]
 
 EXPORTS: Final = {
+    "securefed.flower._app_reply": "AppReply",
     "securefed.flower._strategy": "SecureStrategy",
     "securefed.flower._mod": "secure_mod",
     "securefed.flower._site": "SitePolicy",
-    "securefed.flower._sum_grid": "SecureRound",
+    "securefed.flower._outcome": "SecureRound",
     "securefed.flower._server": "serve",
     "securefed.flower._client": "client_app",
 }

@@ -20,19 +20,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol, overload
 
-import numpy as np
 from flwr.app import ConfigRecord, Context, Error, Message
 from flwr.common.constant import ErrorCode
 
 from securefed._messages import SERVER
 from securefed.errors import ConfigError, ContradictionError, DataError, MessageRefused, StorageError
+from securefed.flower._app_reply import AppReply, WrongStructure, metrics_of, summed
 from securefed.flower._grid import from_record, to_record
+from securefed.flower._refusals import MARK, ORDER
 from securefed.flower._site import SitePolicy
 from securefed.flower._sum_messages import (
-    ARRAY,
     CONTENT,
-    METRIC,
-    TRAIN,
     SumRequest,
     base_of,
     config_digest,
@@ -65,18 +63,23 @@ class Mod(Protocol):
 @overload
 def secure_mod(message: Message, context: Context, call_next: App, /) -> Message: ...
 @overload
-def secure_mod(site: SitePolicy, /) -> Mod: ...
+def secure_mod(site: SitePolicy | None = None, /, *, reply: AppReply | None = None) -> Mod: ...
 
 
-def secure_mod(first: Message | SitePolicy, context: Context | None = None, call_next: App | None = None, /) -> Any:
+def secure_mod(
+    first: Message | SitePolicy | None = None, context: Context | None = None, call_next: App | None = None, /, *,
+    reply: AppReply | None = None,
+) -> Any:  # fmt: skip
     """Let a ClientApp take part in the sums of a `SecureStrategy`.
 
         app = ClientApp(mods=[secure_mod])                 # the site's rules: --node-config 'securefed="site.toml"'
         app = ClientApp(mods=[secure_mod(SitePolicy(...))])    # the rules stand in the app, which the site wrote
+        app = ClientApp(mods=[secure_mod(reply=AppReply(...))])    # terms that do not fit the app are refused by name
 
     The functions of the app stay as they are. The mod stands first in the list, so that other mods (such as Flower's
-    `fixedclipping_mod`) change an update before it is protected. Between two messages the client's state lies in the
-    context's state, where the app does not see it, or in the site's folder.
+    `fixedclipping_mod`) change an update before it is protected. A mod before it would see the stages of the sum: where
+    it refuses or changes them, the run ends with an error that says so. Between two messages the client's state lies in
+    the context's state, where the app does not see it, or in the site's folder.
 
     Guarantees: those of the defence in the terms, which the site's rules allowed (`SitePolicy`). The server reads none
     of the app's replies: an update leaves this SuperNode only inside the protected upload, and a message that is not
@@ -90,24 +93,42 @@ def secure_mod(first: Message | SitePolicy, context: Context | None = None, call
     may be void or leave one out: let the app keep nothing of a message that its later updates depend on, such as a
     learning rate. An app that raises or exits sits out; where its process is killed (out of memory), the server sees
     that this SuperNode did not answer.
+
+    Args:
+        first: Flower's message; or the site's rules, for a mod with these.
+        context: Flower's context.
+        call_next: calls the next mod or the app.
+        reply: the structure of the app's replies, to be compared with the terms before the app is called.
+
+    Returns:
+        The answer to the message; or a mod, where `first` is none.
+
+    Raises:
+        ConfigError: other arguments.
     """
-    if isinstance(first, SitePolicy):
-        return lambda message, context, call_next: _answer(message, context, call_next, lambda _: first)
-    if context is None or call_next is None:
-        raise ConfigError("secure_mod takes a SitePolicy; or give it to a ClientApp as it is: mods=[secure_mod]")
-    return _answer(first, context, call_next, SitePolicy.of)
+    if isinstance(first, SitePolicy) or (first is None and reply is not None):
+        policy = SitePolicy.of if first is None else lambda _: first
+        return lambda message, context, call_next: _answer(message, context, call_next, policy, reply)
+    if not isinstance(first, Message) or context is None or call_next is None:
+        raise ConfigError(
+            "secure_mod takes a SitePolicy, or reply=AppReply(...); or give it to a ClientApp as it is: "
+            "mods=[secure_mod]"
+        )
+    return _answer(first, context, call_next, SitePolicy.of, None)
 
 
-def _answer(message: Message, context: Context, call_next: App, site: Callable[[Context], SitePolicy]) -> Message:
+def _answer(
+    message: Message, context: Context, call_next: App, site: Callable[[Context], SitePolicy], reply: AppReply | None
+) -> Message:
     """Answer one message; errors about this site's data, disk or app appear in its own log only."""
     try:
-        return _Turn(site(context), message, context, call_next).answer()
+        return _Turn(site(context), message, context, call_next, reply).answer()
     except (_TermsRefused, MessageRefused) as error:
         _LOG.warning("a request is refused: %s", error)
-        return Message(Error(code=ErrorCode.MOD_FAILED_PRECONDITION, reason=str(error)), reply_to=message)
+        return Message(Error(code=ErrorCode.MOD_FAILED_PRECONDITION, reason=f"{MARK}{error}"), reply_to=message)
     except Exception:
         _LOG.exception("a message is not answered")
-        reason = "this SuperNode cannot answer; its own log gives the reason"
+        reason = f"{MARK}this SuperNode cannot answer; its own log gives the reason"
         return Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message)
 
 
@@ -124,7 +145,8 @@ class _Turn:
         message: the message; the request's records are removed from it.
         context: the SuperNode's context.
         call_next: calls the app.
-        failed: whether the app failed, or gave an update that does not fit the terms.
+        declared: the structure of the app's replies, where the app declares it.
+        failed: why the app failed, or gave an update that does not fit the terms.
         weight: the weight that the app gave.
         request: the server's request.
         phase: `train` or `evaluate`.
@@ -134,7 +156,8 @@ class _Turn:
     message: Message
     context: Context
     call_next: App
-    failed: bool = False
+    declared: AppReply | None = None
+    failed: BaseException | None = None
     weight: float = 1.0
     request: SumRequest = field(init=False)
     phase: str = field(init=False)
@@ -157,7 +180,9 @@ class _Turn:
         finally:
             self.context.state.update(own)
             self._keep(client, terms)
-        if self.failed and self.site.announce_errors:
+        if self.failed is not None and self.site.announce_errors:
+            if isinstance(self.failed, WrongStructure):
+                raise _TermsRefused(self.failed.public)
             raise RuntimeError("the app failed, as its own log says; this site announces such failures")
         return Message(reply_content(reply), reply_to=self.message)
 
@@ -178,6 +203,11 @@ class _Turn:
                 "and the server sums updates under other values; give its strategy the ServerApp's: "
                 "SecureStrategy(strategy, defense, context.run_config)"
             )
+        if self.declared is not None:
+            try:
+                self.declared.check(terms, self.phase, self.request.weighted_by)
+            except ConfigError as error:
+                raise _TermsRefused(str(error)) from error
         if not terms.base or CONTENT not in terms.shapes:  # clients that were sent different records could be summed
             raise _TermsRefused("the terms do not bind updates to what the request holds; use SecureStrategy")
         standing = self.context.state.config_records.get(_STANDING + self.phase)
@@ -226,52 +256,31 @@ class _Turn:
         if not client.wants_update(data):
             return client.receive(data)
         digest = content_digest(self.message, self.request.weighted_by, self.request.run_config)
+        if self.request.digest not in ("", digest.hex()):
+            raise _TermsRefused(
+                "this SuperNode's app would be given another model or config than the server sent, so that its update "
+                f"could not be summed: something changed them on the way. For a mod of the app, {ORDER}"
+            )
         _, model = model_of(self.message, self.phase)
-        metrics = [name.removeprefix(METRIC) for name in terms.shapes if name.startswith(METRIC)]
 
         def update() -> Mapping[str, Any]:
             try:
-                return self._update(terms, metrics, digest)
+                return self._update(terms, digest)
             except (Exception, SystemExit) as error:  # if the process ended, the server would miss a reply
-                self.failed = True
+                self.failed = error
                 _LOG.exception("the app gave no update; this client sits out of the attempt")
                 raise DataError(f"the app gave no update: {error!r}") from error
 
-        base = base_of(model, metrics, digest)
+        base = base_of(model, metrics_of(terms), digest)
         weight = (lambda: self.weight) if terms.weighted else None  # `update` sets the weight
         return client.receive(data, update, weight=weight, base=base)
 
-    def _update(self, terms: SumTerms, metrics: list[str], digest: bytes) -> Mapping[str, Any]:
+    def _update(self, terms: SumTerms, digest: bytes) -> Mapping[str, Any]:
         """Call the app, and return the tensors of its reply that are summed, with the request's digest."""
         reply = self.call_next(self.message, self.context)
         if reply.has_error():
             raise DataError(f"the app replied with an error: {reply.error.reason}")
-        given: dict[str, Any] = {CONTENT: digest_array(digest)}
-        if self.phase == TRAIN:
-            record = _only(reply.content.array_records, "ArrayRecord, the updated model")
-            given |= {f"{ARRAY}{name}": np.asarray(value.numpy()) for name, value in record.items()}
-        if not (terms.weighted or metrics):
-            return given
-        found = _only(reply.content.metric_records, "MetricRecord, with the weight and the metrics")
-        if terms.weighted:
-            self.weight = _number(found, self.request.weighted_by)
-        given |= {f"{METRIC}{name}": np.asarray(_number(found, name)) for name in metrics}
-        if private := sorted(set(found) - set(metrics) - {self.request.weighted_by}):
+        given, self.weight, private = summed(reply.content, terms, self.phase, self.request.weighted_by)
+        if private:
             _LOG.info("metrics that the terms do not sum stay here: %s", ", ".join(private))
-        return given
-
-
-def _only(records: Mapping[str, Any], what: str) -> Any:
-    """Return the one value of a mapping; raise `DataError` unless it holds exactly one."""
-    if len(records) != 1:
-        raise DataError(f"the app's reply must hold one {what}; got {len(records)}")
-    return next(iter(records.values()))
-
-
-def _number(metrics: Mapping[str, Any], name: str) -> float:
-    """Return a metric of the app's reply; raise `DataError` where it is missing or no single number."""
-    if name not in metrics:
-        raise DataError(f"the app's metrics lack {name!r}, which the terms name; they hold {sorted(metrics)}")
-    if not isinstance(value := metrics[name], int | float):
-        raise DataError(f"the metric {name!r} must be one number; got {type(value).__name__}")
-    return float(value)
+        return {CONTENT: digest_array(digest), **given}

@@ -52,8 +52,9 @@ class SitePolicy:
         seal: encrypts the files in the folder, which hold secrets. If it has an anchor (a small file that remembers the
             newest version of a sealed file, so that an older copy is refused), each file gets its own beside that,
             called `ANCHOR-FILENAME`.
-        announce_errors: whether the server reads that the app failed, so that the round goes on without this client. By
-            default the client sits out: the round is repeated, and the server does not learn because of which client.
+        announce_errors: whether the server reads that the app failed, so that the round goes on without this client,
+            and in what the structure of its reply differs from the terms (names, shapes, kinds of metrics). By default
+            the client sits out: the round is repeated, and the server does not learn because of which client.
 
     Raises:
         ConfigError: a rule of another type, or identities without this client's own, or the reverse.

@@ -29,8 +29,10 @@ from securefed.defenses._chain import Link, as_defense
 from securefed.defenses._fixed_point import check_ring
 from securefed.defenses._transform import ChainStage
 from securefed.errors import ConfigError
-from securefed.flower._sum_grid import SecureRound, SumGrid
-from securefed.flower._sum_messages import ARRAY, CONTENT, DIGEST_ENTRY, EVALUATE, TRAIN, config_digest
+from securefed.flower._cohorts import check_most_nodes, samplings
+from securefed.flower._outcome import SecureRound
+from securefed.flower._sum_grid import SumGrid
+from securefed.flower._sum_messages import ARRAY, CONTENT, DIGEST_ENTRY, EVALUATE, TRAIN, base_of, config_digest
 from securefed.parties._defense_facts import changes_updates
 from securefed.parties._terms import SumTerms
 
@@ -84,6 +86,10 @@ class _Wanted:
         for bound in self.bounds.values() if isinstance(self.bounds, Mapping) else [self.bounds]:
             if bound is not None:
                 check_positive("bounds", bound)
+
+    def for_nodes(self, phase: str, sampled: int) -> SumTerms:
+        """Make terms that are a phase's but for the model's arrays, to see whether so many SuperNodes are enough."""
+        return self.terms(phase, base_of({}, self.metrics[phase], bytes(32)), sampled, sampled)
 
     @property
     def clips(self) -> bool:
@@ -165,6 +171,7 @@ class SecureStrategy(Strategy):
         ConfigError: a strategy that needs single replies, an evaluation at the clients without metrics, a defence that
             weights updates without their largest weight (or one that does not, with it), or a config that is no
             mapping.
+        PlanError: a phase that samples too few of `clients` SuperNodes for a sum.
     """
 
     def __init__(
@@ -210,6 +217,9 @@ class SecureStrategy(Strategy):
         self._run_config = config_digest(run_config or {})
         self._poll, self._patience = poll, patience
         self._folder, self._seal = None if folder is None else Path(folder), seal
+        self._samplings = tuple(samplings(inner))
+        if clients is not None:
+            check_most_nodes(clients, self._wanted.for_nodes, self._samplings)
         self._secured: SumGrid | None = None
         self.history: list[SecureRound] = []
 
@@ -231,11 +241,14 @@ class SecureStrategy(Strategy):
         Raises:
             ConfigError: SuperNodes do not accept the terms, or arguments that do not fit together.
             BudgetSpent: the privacy budget does not allow a single round.
+            PlanError: a phase has too few SuperNodes for its sum; nothing was trained.
+            RoundVoid: no round of training gave a sum (where the strategy only evaluates: none of these); the text
+                holds the reasons of the last one, and what a reply must hold.
         """
         if self._secured is None or self._secured.grid is not grid:
             self._secured = SumGrid(
                 grid, self._wanted.terms, self._weighted_by, self._run_config, self._wanted.metrics, self._poll,
-                self._patience, self.history, self._folder, self._seal,
+                self._patience, self.history, self._samplings, self._folder, self._seal,
             )  # fmt: skip
         secured = self._secured
         secured.begin()
@@ -249,10 +262,12 @@ class SecureStrategy(Strategy):
             return evaluate_fn(server_round, arrays)
 
         logging.getLogger("securefed.flower").info("replies are summed under %s", as_defense(self._wanted.defense).name)
-        return self.strategy.start(
+        result = self.strategy.start(
             secured, initial_arrays, num_rounds, timeout, train_config, evaluate_config,
             None if evaluate_fn is None else evaluate,
         )  # fmt: skip
+        secured.end()
+        return result
 
     @property
     def epsilon(self) -> float:

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from securefed._persistence.sealing import Seal
@@ -27,13 +26,17 @@ from securefed.errors import (
     ConfigError,
     DataError,
     MalformedError,
+    PlanError,
     RangeRefused,
     RoundVoid,
     SecureFedError,
     VersionRefused,
 )
+from securefed.flower._cohorts import Sampling, check_nodes
 from securefed.flower._grid import replies
 from securefed.flower._kept_sums import kept_sum
+from securefed.flower._outcome import SecureRound, check_outcome
+from securefed.flower._refusals import ALLOW, foreign, refusal_of
 from securefed.flower._roster import Roster
 from securefed.flower._sum_messages import (
     ARRAY,
@@ -41,7 +44,7 @@ from securefed.flower._sum_messages import (
     TRAIN,
     SumRequest,
     base_of,
-    content_digest,
+    common_digest,
     model_of,
     party_named,
     phase_of,
@@ -56,29 +59,6 @@ _SMALLEST_COHORT: Final = 3
 are sampled, the terms of evaluation are made for this number all the same: the missing clients count as lost, as they
 would in a round of training."""
 _LOG = logging.getLogger("securefed.flower")
-
-
-@dataclass(frozen=True)
-class SecureRound:
-    """Record of one phase of a round: the sum over its SuperNodes, or why there is none.
-
-    Attributes:
-        phase: `train` or `evaluate`.
-        exchanges: number of times that the server sent messages to its clients and waited for their replies.
-        survivors: ids of the SuperNodes in the sum; empty where the round was void.
-        seconds: time that it took.
-        void: why attempts at the sum were void.
-        refusals: by SuperNode, why its message was refused.
-        error: largest rounding error of an entry of the mean that the plan allows; 0 where the round was void.
-    """
-
-    phase: str
-    exchanges: int
-    survivors: tuple[int, ...]
-    seconds: float
-    void: tuple[str, ...] = ()
-    refusals: Mapping[int, str] = field(default_factory=dict)
-    error: float = 0.0
 
 
 @dataclass
@@ -96,6 +76,7 @@ class SumGrid(Grid):
         poll: seconds between two looks for replies.
         patience: seconds to wait for the replies of a stage in which clients do not train.
         rounds: what became of each phase so far.
+        samplings: how the strategy samples in each phase, where it does so as Flower's own ones do.
         folder: where the terms and the state of each phase's sum are kept; `None` to keep them in memory.
         seal: encrypts the states.
         trained: rounds of training that gave a sum since the strategy was started.
@@ -112,6 +93,7 @@ class SumGrid(Grid):
     poll: float
     patience: float
     rounds: list[SecureRound]
+    samplings: tuple[Sampling, ...] = ()
     folder: Path | None = None
     seal: Seal | None = None
     trained: int = field(default=0, init=False)
@@ -123,6 +105,8 @@ class SumGrid(Grid):
     _roster: Roster | None = None  # which SuperNode is which client, for all phases
     _exchanges: int = 0  # how often the server has sent requests and waited for replies
     _refused: dict[int, str] = field(default_factory=dict)  # by SuperNode, why it refused its newest request
+    _foreign: dict[int, str] = field(default_factory=dict)  # likewise, why it could not answer at all
+    _begun: int = 0  # phases that took place before the strategy was started last
 
     def set_run(self, run: Any) -> None:
         """Set the run, as the ServerApp's grid does."""
@@ -147,7 +131,12 @@ class SumGrid(Grid):
 
     def begin(self) -> None:
         """Count trained rounds anew: the strategy is started."""
-        self.trained, self.stopped = 0, None
+        self.trained, self.stopped, self._begun = 0, None, len(self.rounds)
+
+    def end(self) -> None:
+        """Raise `RoundVoid` where rounds took place since `begin`, and none gave a sum: the strategy has returned."""
+        terms = {phase: server.terms for phase, server in self._sums.items()}
+        check_outcome(self.rounds[self._begun :], terms, self.weighted_by)
 
     def get_nodes(self) -> Iterable[Any]:
         """Return the connected SuperNodes."""
@@ -175,6 +164,8 @@ class SumGrid(Grid):
             BudgetSpent: the privacy budget allows no round.
         """
         given = list(messages)
+        self._refused.clear()
+        self._foreign.clear()
         if not given or self.stopped is not None:
             return []
         if given[0].content.array_records:
@@ -190,19 +181,21 @@ class SumGrid(Grid):
 
     def _phase(self, given: list[Message], timeout: float | None) -> list[Message]:
         """Run the sum of a phase; errors as of `send_and_receive`, at any round."""
-        phase, digest = phase_of(given[0]), self._common_digest(given)
+        phase, digest = phase_of(given[0]), common_digest(given, self.weighted_by, self.run_config)
         record, model = model_of(given[0], phase)
         begun, before = time.monotonic(), self._exchanges
         base = base_of(model, self.metrics[phase], digest)
-        server = self._server(phase, base, len(given))
         result: SumResult | None = None
         void: tuple[str, ...] = ()
-        cohort = self._cohort([message.metadata.dst_node_id for message in given], given[0], server.terms)
-        server.open(base, cohort=cohort)
         try:
-            result = self._run(server, given[0], phase, timeout)
+            server = self._server(phase, base, len(given))
+            cohort = self._cohort([message.metadata.dst_node_id for message in given], given[0], server.terms)
+            server.open(base, cohort=cohort)
+            result = self._run(server, given[0], digest, phase, timeout)
             void = result.void
-        except (RoundVoid, RangeRefused, DataError) as error:  # the last: weights that sum to zero
+        except (RoundVoid, RangeRefused, DataError, PlanError) as error:  # data: weights that sum to zero
+            if isinstance(error, PlanError) and self._roster is None:
+                raise
             void = (str(error),)
             _LOG.warning("%s, round void, nothing was learned and the model stays as it is: %s", phase, error)
         self._note(phase, before, begun, result, void)
@@ -210,22 +203,6 @@ class SumGrid(Grid):
             return []
         self.trained += phase == TRAIN
         return [self._mean(result, given[0], record, base)]
-
-    def _common_digest(self, messages: list[Message]) -> bytes:
-        """Return the digest of the content that all messages have."""
-        first = messages[0]
-
-        def digest_of(message: Message) -> bytes:
-            return content_digest(message, self.weighted_by, self.run_config)
-
-        digest = digest_of(first)
-        for message in messages[1:]:
-            if message.content is not first.content and digest_of(message) != digest:
-                raise ConfigError(
-                    "the strategy sends different messages to different SuperNodes, and a sum is bound to one content; "
-                    "send all of them the same"
-                )
-        return digest
 
     def _server(self, phase: str, base: Mapping[str, NumPyArray], sampled: int) -> SumServer:
         """Return the phase's sum; its terms are made from the first round's messages.
@@ -241,6 +218,7 @@ class SumGrid(Grid):
             connected = len(list(self.grid.get_node_ids()))
             if self._roster is not None and connected < self._roster.clients:
                 sampled = max(sampled, min(_SMALLEST_COHORT, self._roster.clients))
+            self._check_nodes(phase, base, sampled, connected)
             terms = self.make_terms(phase, base, sampled, connected if self._roster is None else self._roster.clients)
             server = SumServer(terms) if self.folder is None else kept_sum(self.folder, phase, terms, self.seal)
             terms = server.terms
@@ -248,6 +226,18 @@ class SumGrid(Grid):
             self._sums[phase], self._terms[phase] = server, terms.to_bytes()
             self._roster = self._roster or Roster(terms.clients)
         return self._sums[phase]
+
+    def _check_nodes(self, phase: str, base: Mapping[str, NumPyArray], sampled: int, connected: int) -> None:
+        """Raise `PlanError` where a phase has too few SuperNodes: before the first one, for each that is to come."""
+        wanted, clients = {phase: sampled}, 0 if self._roster is None else self._roster.clients
+        if self._roster is None:
+            wanted |= {other.phase: other.nodes(connected) for other in self.samplings if other.phase != phase}
+
+        def made(name: str, number: int) -> SumTerms:  # arrays do not change the number that a sum needs
+            example = base if name == phase else base_of({}, self.metrics[name], bytes(32))
+            return self.make_terms(name, example, number, clients or max(connected, number))
+
+        check_nodes(wanted, connected, made, self.samplings)
 
     @property
     def epsilon(self) -> float:
@@ -277,7 +267,9 @@ class SumGrid(Grid):
         if len(parties) > terms.cohort:
             _LOG.warning("%d SuperNodes are sampled, and the terms plan for %d", len(parties), terms.cohort)
         if not parties:  # no site that was asked for its number gave one
-            self._refuse(self._refused)
+            if self.trained:
+                raise RoundVoid("none of the sampled SuperNodes is a client of these terms")
+            self._refuse(self._refused or self._foreign)
         return parties[: terms.cohort]
 
     @property
@@ -298,12 +290,13 @@ class SumGrid(Grid):
             if party is not None:
                 yield node, party
 
-    def _run(self, server: SumServer, message: Message, phase: str, timeout: float | None) -> SumResult:
+    def _run(self, server: SumServer, message: Message, digest: bytes, phase: str, timeout: float | None) -> SumResult:
         """Carry the stages of a round until its result is there.
 
         Args:
             server: the sum, with an open round.
             message: one of the strategy's messages; its content goes out with the request for the upload.
+            digest: digest of the content.
             phase: `train` or `evaluate`.
             timeout: seconds to wait for the updates; `None` for no limit.
         """
@@ -316,7 +309,7 @@ class SumGrid(Grid):
             numbers = {roster.node(party): party for party in requests}
             contents = {
                 roster.node(party): SumRequest(
-                    party, self.weighted_by, self.run_config, self._terms[phase], data
+                    party, self.weighted_by, self.run_config, self._terms[phase], data, digest.hex() if uploads else ""
                 ).content(message.content if uploads else None)
                 for party, data in requests.items()
             }
@@ -337,6 +330,9 @@ class SumGrid(Grid):
             if refusing and server.round == 0 and len(contents) - len(refusing) < needed:
                 server.abandon()
                 self._refuse(self._refused)
+            if server.round == 0 and set(contents) <= set(self._foreign):  # as with a mod before secure_mod
+                server.abandon()
+                self._refuse(self._foreign)
             if missing:  # end the stage without them; otherwise the last reply has ended it
                 server.receive({})
         return server.result
@@ -344,10 +340,8 @@ class SumGrid(Grid):
     def _refuse(self, refused: Mapping[int, str]) -> None:
         """Raise `ConfigError` that names one SuperNode which does not accept the terms, and its reason."""
         node, reason = next(iter(refused.items()), (0, "none of them answered"))
-        raise ConfigError(
-            f"too few SuperNodes take part: {len(refused)} refuse, for instance {node}: {reason}; let the site's "
-            "file (SitePolicy) allow these terms, or propose others"
-        )
+        remedy = "" if refused is self._foreign else ALLOW
+        raise ConfigError(f"too few SuperNodes take part: {len(refused)} refuse, for instance {node}: {reason}{remedy}")
 
     def _carry(
         self, contents: Mapping[int, RecordDict], like: Any, wait: float | None
@@ -359,19 +353,23 @@ class SumGrid(Grid):
             for node, content in contents.items()
         }
         for node, reply in replies(self.grid, sent, wait, self.poll):
+            self._refused.pop(node, None)
+            self._foreign.pop(node, None)
             if not reply.has_error():
-                self._refused.pop(node, None)
                 yield node, reply.content
                 continue
             _LOG.warning("SuperNode %d dropped out: %.300s", node, reply.error.reason)
-            if reply.error.code == ErrorCode.MOD_FAILED_PRECONDITION:
-                self._refused[node] = str(reply.error.reason)
+            if (refusal := refusal_of(reply.error)) is not None:
+                self._refused[node] = refusal
+            elif (other := foreign(reply.error)) is not None:
+                self._foreign[node] = other
 
     def _note(self, phase: str, before: int, begun: float, result: SumResult | None, void: tuple[str, ...]) -> None:
         """Add a phase to the record; `before` and `begun` are the exchanges made and the time at its begin."""
         roster, exchanges, seconds = self._known_roster, self._exchanges - before, time.monotonic() - begun
         survivors = () if result is None else tuple(roster.node(party) for party in result.survivors)
         refusals = {} if result is None else {roster.node(p): text for p, text in result.refusals.items()}
+        refusals |= self._refused | self._foreign
         error = 0.0 if result is None else max(result.error.values(), default=0.0)
         self.rounds.append(SecureRound(phase, exchanges, survivors, seconds, void, refusals, error))
         _LOG.info("%s: sum of %d clients after %d exchanges, %.1f s", phase, len(survivors), exchanges, seconds)

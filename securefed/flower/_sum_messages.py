@@ -18,7 +18,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
@@ -27,6 +27,7 @@ from securefed._messages import PROTOCOL_VERSION, SERVER, check_version
 from securefed._tensors import Array
 from securefed.errors import ConfigError, MalformedError
 from securefed.flower._grid import from_record, to_record
+from securefed.flower._refusals import ORDER
 
 TRAIN, EVALUATE = "train", "evaluate"
 """The phases of a round."""
@@ -41,6 +42,8 @@ _VERSION: Final = "version"
 _PARTY: Final = "party"
 _WEIGHTED_BY: Final = "weighted-by"
 _RUN_CONFIG: Final = "run-config"
+_CONTENT_DIGEST: Final = "content"
+_REPLY_DIGEST: Final = "securefed.digest"
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,9 @@ class SumRequest:
         run_config: digest of the run's config (`config_digest`), as the ServerApp has it.
         terms: the terms, as `SumTerms.to_bytes` wrote them.
         data: the message of the sum.
+        digest: in hexadecimal the `content_digest` of the records that go out with the request for the upload, by which
+            `secure_mod` finds that a mod before it changed them; empty in other requests. It finds mistakes, and
+            protects nothing: updates are bound to what the SuperNode itself was sent.
     """
 
     party: int
@@ -60,6 +66,7 @@ class SumRequest:
     run_config: str = ""
     terms: bytes = b""
     data: bytes = b""
+    digest: str = ""
 
     @property
     def asks_for_party(self) -> bool:
@@ -73,14 +80,10 @@ class SumRequest:
             original: the strategy's own records, where the request is for an upload.
         """
         content = RecordDict({} if original is None else dict(original))
-        content[_FACTS] = ConfigRecord(
-            {
-                _VERSION: PROTOCOL_VERSION,
-                _PARTY: self.party,
-                _WEIGHTED_BY: self.weighted_by,
-                _RUN_CONFIG: self.run_config,
-            }
-        )
+        facts: dict[str, Any] = {_VERSION: PROTOCOL_VERSION, _PARTY: self.party}
+        texts = {_WEIGHTED_BY: self.weighted_by, _RUN_CONFIG: self.run_config, _CONTENT_DIGEST: self.digest}
+        facts |= {name: text for name, text in texts.items() if text}  # Flower's `message_size_mod` takes no empty text
+        content[_FACTS] = ConfigRecord(facts)
         if not self.asks_for_party:
             content[_TERMS], content[_DATA] = to_record(self.terms), to_record(self.data)
         return content
@@ -99,7 +102,7 @@ class SumRequest:
             if facts is None:
                 raise ValueError("no request of a SecureStrategy")
             check_version(facts.get(_VERSION), SERVER)
-            party, weighted_by, run_config = facts[_PARTY], facts[_WEIGHTED_BY], facts[_RUN_CONFIG]
+            party, weighted_by, run_config = facts[_PARTY], facts.get(_WEIGHTED_BY, ""), facts.get(_RUN_CONFIG, "")
             if type(party) is not int or type(weighted_by) is not str or type(run_config) is not str:
                 raise ValueError("a request whose fields have other types")
             if party < 0:
@@ -109,24 +112,32 @@ class SumRequest:
             raise MalformedError(
                 SERVER,
                 f"the message holds {error}, and this SuperNode answers no other: it never uploads in the clear; run "
-                "the server's strategy as SecureStrategy(strategy, defense, context.run_config)",
+                "the server's strategy as SecureStrategy(strategy, defense, context.run_config)"
+                + (f", and {ORDER}" if facts is not None else ""),
             ) from error
         for name in (_FACTS, _TERMS, _DATA):
             del content[name]
-        return cls(party, weighted_by, run_config, terms, data)
+        return cls(party, weighted_by, run_config, terms, data, str(facts.get(_CONTENT_DIGEST, "")))
 
 
 def reply_content(data: bytes) -> RecordDict:
-    """Return the content of the answer to a message of the sum; `reply_data` reads it."""
-    return RecordDict({_DATA: to_record(data)})
+    """Return the content of the answer to a message of the sum; `reply_data` reads it.
+
+    Its digest is there to find a mod that changes replies by mistake. It protects nothing.
+    """
+    return RecordDict({_DATA: to_record(data), _REPLY_DIGEST: to_record(hashlib.sha256(data).digest())})
 
 
 def reply_data(content: RecordDict, party: int) -> bytes:
     """Read what `reply_content` wrote; raise `MalformedError` that names the party for any other content."""
     try:
-        return from_record(content.array_records.get(_DATA))
+        data = from_record(content.array_records.get(_DATA))
+        digest = content.array_records.get(_REPLY_DIGEST)
+        if digest is not None and from_record(digest) != hashlib.sha256(data).digest():
+            raise ValueError("another answer than secure_mod gave")
     except ValueError as error:
-        raise MalformedError(party, f"its reply holds {error}; does its app have secure_mod among its mods?") from error
+        raise MalformedError(party, f"its reply holds {error}; {ORDER}") from error
+    return data
 
 
 def party_content(party: int) -> RecordDict:
@@ -190,6 +201,23 @@ def content_digest(message: Message, weighted_by: str, run_config: str) -> bytes
             # a value is a number, a text, bytes or a list of them, and never an object
             add(json.dumps(list(record.items()), default=lambda data: {"bytes": data.hex()}).encode())
     return digest.digest()
+
+
+def common_digest(messages: Sequence[Message], weighted_by: str, run_config: str) -> bytes:
+    """Return the `content_digest` that all messages have.
+
+    Raises:
+        ConfigError: they differ.
+    """
+    first = messages[0]
+    digest = content_digest(first, weighted_by, run_config)
+    for message in messages[1:]:
+        if message.content is not first.content and content_digest(message, weighted_by, run_config) != digest:
+            raise ConfigError(
+                "the strategy sends different messages to different SuperNodes, and a sum is bound to one content; "
+                "send all of them the same"
+            )
+    return digest
 
 
 def model_of(message: Message, phase: str) -> tuple[str, dict[str, Array]]:

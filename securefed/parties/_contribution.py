@@ -13,6 +13,7 @@ from securefed._tensors import Array
 from securefed.errors import DataError
 from securefed.parties._terms import METRIC, UPDATE, WEIGHT, SumTerms
 from securefed.parties._update import is_local, read_update
+from securefed.parties._wrapped_names import without_wrapper
 
 _LOG = logging.getLogger("securefed.client")
 
@@ -20,6 +21,7 @@ _LOG = logging.getLogger("securefed.client")
 def structure(update: Mapping[str, Any], terms: SumTerms) -> dict[str, Array]:
     """Read an update; raise `DataError` where names, shapes or types are not those of the terms."""
     arrays = read_update(update, terms.shapes, "the update")
+    update = without_wrapper(update, arrays)
     for tensor in terms.tensors:
         if tensor.integer and arrays[tensor.name].dtype.kind == "f":
             _LOG.warning(

@@ -35,6 +35,7 @@ from securefed.errors import ConfigError, DataError
 from securefed.parties._envelope import check_key, check_signed
 from securefed.parties._terms import METRIC, UPDATE, WEIGHT, SumTerms
 from securefed.parties._update import is_local, like
+from securefed.parties._wrapped_names import without_wrapper
 
 T = TypeVar("T")
 
@@ -149,16 +150,18 @@ class SumResult:
         """Return the mean in the types, dtypes and devices of an example, for `load_state_dict`; of booleans the share.
 
         Args:
-            example: arrays or tensors by name; those that the terms keep local are taken from it as they are.
+            example: arrays or tensors by name, which are the names of the result; those that the terms keep local are
+                taken from it as they are.
 
         Raises:
             DataError: the example holds a tensor that was neither summed nor kept local.
         """
         out = {}
-        for name, value in example.items():
-            if name in self.mean:
-                out[name] = like(self.mean[name], value)
-            elif is_local(name, self._local):
+        known = without_wrapper(example, self.mean)
+        for (name, value), own in zip(example.items(), known, strict=True):
+            if own in self.mean:
+                out[name] = like(self.mean[own], value)
+            elif is_local(own, self._local):
                 out[name] = value
             else:
                 raise DataError(

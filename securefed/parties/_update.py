@@ -15,6 +15,7 @@ import numpy as np
 from securefed._runtime.exchange_context import tensors_digest
 from securefed._tensors import Array, is_torch, real_array
 from securefed.errors import DataError
+from securefed.parties._wrapped_names import unwrap_hint, without_wrapper
 
 T = TypeVar("T")
 
@@ -28,7 +29,8 @@ def read_update(update: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
     """Return the summed tensors of an update as NumPy arrays in this machine's byte order, in the order of the terms.
 
     Args:
-        update: arrays or tensors by name, on any device; further names are left out if the terms keep them local.
+        update: arrays or tensors by name, on any device; further names are left out if the terms keep them local. Names
+            may have a prefix of a library that wraps models (`without_wrapper`).
         shapes: by name, the shape that the terms state.
         what: what the mapping is, for errors.
 
@@ -42,9 +44,11 @@ def read_update(update: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
         raise DataError(
             f"{what} must hold arrays or tensors by name, such as a state_dict; got {type(update).__name__}"
         )
+    update = without_wrapper(update, shapes)
     if missing := [name for name in shapes if name not in update]:
         raise DataError(
             f"{what} lacks {missing[0]!r} ({len(missing)} of {len(shapes)} tensors of the terms are missing)"
+            f"{unwrap_hint(missing[0], update)}"
         )
     out = {}
     for name, shape in shapes.items():

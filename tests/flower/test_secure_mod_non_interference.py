@@ -310,9 +310,9 @@ class PassesMetrics(mod._Turn):
 class ForgetsExits(mod._Turn):
     """A mod that an app's `sys.exit` ends, as it was."""
 
-    def _update(self, terms: SumTerms, metrics: list[str], digest: bytes) -> Mapping[str, Any]:
+    def _update(self, terms: SumTerms, digest: bytes) -> Mapping[str, Any]:
         try:
-            return super()._update(terms, metrics, digest)
+            return super()._update(terms, digest)
         except SystemExit as error:
             raise Ended from error
 

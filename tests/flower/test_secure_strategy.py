@@ -295,7 +295,7 @@ def bind(message: Message) -> None:
     asked = Inner.decode(unwrap(terms.digest, request.data, SERVER))
     named = base_array(model_digest(read_update(base, terms.shapes, "the base")))
     asked = replace(asked, body={**asked.body, "broadcast/base": named})
-    changed = replace(request, data=wrap(terms.digest, asked.encode())).content(given.content)
+    changed = replace(request, data=wrap(terms.digest, asked.encode()), digest=digest.hex()).content(given.content)
     for name, record in changed.items():
         message.content[name] = record
 
