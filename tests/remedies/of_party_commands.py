@@ -185,8 +185,10 @@ TABLE: dict[str, Followed] = {
     "no weight": Followed(
         ANSWER,
         "these terms weight updates",
-        lambda _: asked("--update", "u.npz", terms=("--no-base", "--largest-weight", 9)),
-        lambda message, _: client("--update", "u.npz", "--weight", found(r"--weight, .* up to (\S+)", message)),
+        lambda _: asked("--update", "u.npz", terms=("--no-base", "--largest-weight", 2**20)),
+        lambda message, _: (
+            "sit out" not in client("--update", "u.npz", "--weight", found(r"--weight, .* up to (\S+)", message))
+        ),
     ),
     "a weight that the terms do not sum": Followed(
         ANSWER,
