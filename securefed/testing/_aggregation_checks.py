@@ -256,10 +256,11 @@ def _request(stage: str, body: Mapping[str, Any]) -> Message:
 
 def _expect_refusal(aggregation: Aggregation, state: Any, request: Message, encoded: Tensors | None, what: str) -> None:
     other: SecureFedError | None = None
+    message = f"{aggregation}: a client must refuse {what} by a ProtocolError; see `expect_stage`"
     try:
         aggregation.client_step(state, request, encoded)
     except ProtocolError:
         return
     except SecureFedError as error:
         other = error
-    raise AssertionError(f"{aggregation}: a client must refuse {what} by a ProtocolError; see `expect_stage`") from other
+    raise AssertionError(message) from other

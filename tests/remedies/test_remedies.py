@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from securefed.errors import SecureFedError
-from tests.remedies import of_algorithms, of_data, of_defenses, of_party_commands, of_testing
+from tests.remedies import of_algorithms, of_audits, of_commands, of_data, of_defenses, of_parties, of_party_commands, of_testing
 from tests.remedies.followed import Followed
 from tests.remedies.sites import sites
 
-AREAS = (of_algorithms, of_data, of_defenses, of_party_commands, of_testing)
+AREAS = (of_algorithms, of_audits, of_commands, of_data, of_defenses, of_parties, of_party_commands, of_testing)
 TABLE: dict[str, Followed] = {name: item for area in AREAS for name, item in area.TABLE.items()}
 NOT_YET: dict[str, int] = {}
 """By file, the errors whose remedy is not followed yet."""

@@ -93,8 +93,8 @@ class FLAME(ConsensusADMM, PersonalMethod):
         check_integer("candidates", self.candidates, 0)
         require(
             (self.candidates == 0) is (self.selection == "uniform"),
-            "candidates must be 0 with selection='uniform'; with selection='biased' it is the number of clients that are "
-            f"asked, at least as many as a round takes; got {self.candidates} with selection={self.selection!r}",
+            "candidates must be 0 with selection='uniform'; with selection='biased' it is the number of clients that "
+            f"are asked, at least as many as a round takes; got {self.candidates} with selection={self.selection!r}",
         )
 
     def layout(self, public: Public) -> Layout:
