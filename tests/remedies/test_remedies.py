@@ -13,7 +13,16 @@ from pathlib import Path
 import pytest
 
 from securefed.errors import SecureFedError
-from tests.remedies import of_algorithms, of_audits, of_commands, of_data, of_defenses, of_parties, of_party_commands, of_testing
+from tests.remedies import (
+    of_algorithms,
+    of_audits,
+    of_commands,
+    of_data,
+    of_defenses,
+    of_parties,
+    of_party_commands,
+    of_testing,
+)
 from tests.remedies.followed import Followed
 from tests.remedies.sites import sites
 
