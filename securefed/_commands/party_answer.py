@@ -120,7 +120,8 @@ def _check_given(mine: Contribution, terms: SumTerms) -> None:
     if mine.update is None:
         raise ConfigError("this request asks for the contribution; give --update FILE, and --weight if it has one")
     if terms.weighted and mine.weight is None:
-        raise ConfigError(f"these terms weight updates; give --weight, a number of rows up to {terms.largest_weight:g}")
+        most = f"{terms.largest_weight:.12g}"
+        raise ConfigError(f"these terms weight updates; give --weight, a number of rows up to {most}")
     if not terms.weighted and mine.weight is not None:
         raise ConfigError("these terms sum no --weight: leave it out, or make terms with --largest-weight ROWS")
     if terms.base and mine.base is None:

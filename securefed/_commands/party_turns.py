@@ -95,7 +95,7 @@ class _Turn:
         unknown = set(without) - set(range(self.at.terms.clients))
         if unknown:
             raise ConfigError(
-                f"clients are numbered 0 to {self.at.terms.clients - 1}; --without {min(unknown)} is none"
+                f"--without must be 0 to {self.at.terms.clients - 1}, a client of these terms; got {min(unknown)}"
             )
         done = self._publish()
         complete, is_open = self.server.round, bool(self.server.outgoing)  # `complete`: number of complete rounds

@@ -173,8 +173,8 @@ class SitePolicy:
             raise ConfigError(f"this site does not allow the terms {terms.digest.hex()[:16]}")
         if self.largest_weight is not None and terms.weighted and self.largest_weight > terms.largest_weight:
             raise ConfigError(
-                f"this site's updates weigh up to {self.largest_weight:g}, and the terms allow "
-                f"{terms.largest_weight:g}; give SecureStrategy largest_weight={self.largest_weight:g} or more"
+                f"this site's updates weigh up to {self.largest_weight:.12g}, and the terms allow "
+                f"{terms.largest_weight:.12g}; give SecureStrategy largest_weight={self.largest_weight:.12g} or more"
             )
         if self.party is not None and party != self.party:
             raise ConfigError(f"this site is client {self.party}, and the server takes it for client {party}")

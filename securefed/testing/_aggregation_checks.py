@@ -26,7 +26,7 @@ from securefed.defenses._base import Aggregation, Defense, Session, UploadContex
 from securefed.defenses._chain import chain
 from securefed.defenses._fixed_point import Quantise
 from securefed.defenses._plan import Plan, has_indicator
-from securefed.errors import ProtocolError, TooFewSurvivors
+from securefed.errors import ProtocolError, SecureFedError, TooFewSurvivors
 from securefed.testing._transform_checks import CLIENTS, LAYOUT, contributions
 
 _RUN: Final = "ab" * 16
@@ -255,8 +255,12 @@ def _request(stage: str, body: Mapping[str, Any]) -> Message:
 
 
 def _expect_refusal(aggregation: Aggregation, state: Any, request: Message, encoded: Tensors | None, what: str) -> None:
+    other: SecureFedError | None = None
+    message = f"{aggregation}: a client must refuse {what} by a ProtocolError; see `expect_stage`"
     try:
         aggregation.client_step(state, request, encoded)
     except ProtocolError:
         return
-    raise AssertionError(f"{aggregation}: a client must refuse {what} by a ProtocolError; see `expect_stage`")
+    except SecureFedError as error:
+        other = error
+    raise AssertionError(message) from other

@@ -263,8 +263,8 @@ def test_the_largest_norms_take_part() -> None:
         ({"weighting": "size"}, "weighting must be one of 'uniform', 'rows'"),
         ({"anchor": "server"}, "anchor must be one of 'local', 'global'"),
         ({"selection": "greedy"}, "selection must be one of 'uniform', 'biased'"),
-        ({"selection": "biased"}, "how many clients biased selection asks"),
-        ({"candidates": 3}, "how many clients biased selection asks"),
+        ({"selection": "biased"}, "the number of clients that are asked"),
+        ({"candidates": 3}, "the number of clients that are asked"),
         ({"initial_seed": -1}, "initial_seed must be an integer of at least 0"),
     ],
 )

@@ -93,8 +93,8 @@ class FLAME(ConsensusADMM, PersonalMethod):
         check_integer("candidates", self.candidates, 0)
         require(
             (self.candidates == 0) is (self.selection == "uniform"),
-            f"candidates is how many clients biased selection asks; with selection={self.selection!r} it cannot be "
-            f"{self.candidates}",
+            "candidates must be 0 with selection='uniform'; with selection='biased' it is the number of clients that "
+            f"are asked, at least as many as a round takes; got {self.candidates} with selection={self.selection!r}",
         )
 
     def layout(self, public: Public) -> Layout:

@@ -206,7 +206,7 @@ def _check_derived(algorithm: Any) -> None:
     else:
         raise ConfigError(
             f"for {kind.__module__.rpartition('.')[2]}.{kind.__name__} no bound on what one record changes is derived; "
-            "use pca/ssi, pca/localpower with local_steps=(1,), graph/fedavg or graph/fedprox"
+            "use pca/ssi, pca/localpower with local_steps=(1,), or graph/fedavg or graph/fedprox with local_steps=1"
         )
 
 
@@ -222,10 +222,11 @@ def _sensitivities(algorithm: Algorithm[Any, Any], public: Public, norm: float) 
     steps, rate = algorithm.local_steps, algorithm.step_size
     if steps > 1:
         curvature = algorithm.problem(public).smoothness(0.0) + algorithm.pull  # L
+        below = 0.995 * 2 / curvature  # three digits of it are within the limit, also where they are rounded up
         require(
             rate * curvature <= 2,
             f"{steps} local steps of {rate:g} may amplify a record's change: step_size must be at most "
-            f"{2 / curvature:.3g} (2 / L at degree zero; a larger zeta lowers L), or local_steps=1",
+            f"{below:.3g} (2 / L at degree zero; a larger zeta lowers L), or local_steps=1",
         )
     moved = steps * rate * math.sqrt(2 * public.features) * norm**2 / rows  # K eta sqrt(2 d) R^2 / n_max
     weight = algorithm.largest_weight(public)

@@ -1,0 +1,75 @@
+"""Remedies of Flower apps."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from flwr.serverapp.strategy import FedAvg
+
+from securefed.defenses import chain, clip, secure_aggregation, skellam
+from securefed.flower import SecureStrategy, SitePolicy
+from securefed.flower._client import party_of
+from tests.parties.sums import terms_of
+from tests.remedies.followed import Followed, arguments, found
+
+STRATEGY = "securefed/flower/_strategy.py"
+NOISE = chain(clip(1.0), skellam(1.0), secure_aggregation())
+
+
+def strategy(defense: Any = None, fraction: float = 0.0, **given: Any) -> SecureStrategy:
+    return SecureStrategy(FedAvg(fraction_evaluate=fraction), defense or secure_aggregation(), **given)
+
+
+def metrics(message: str) -> None:
+    strategy(fraction=1.0, largest_weight=9, **arguments(r"SecureStrategy (evaluate_metrics=\(.*?\)),",
+             message.replace(", ...", ",")))  # fmt: skip
+    SecureStrategy(FedAvg(**arguments(r"strategy (fraction_evaluate=0.0)$", message)), secure_aggregation(),
+                   largest_weight=9)  # fmt: skip
+
+
+def site(largest: float) -> None:
+    SitePolicy(largest_weight=1234564.0).check(terms_of(secure_aggregation(), largest_weight=largest), 0)
+
+
+def party(config: dict[str, Any]) -> object:
+    return party_of(SimpleNamespace(node_config=config))  # type: ignore[arg-type]
+
+
+TABLE: dict[str, Followed] = {
+    "a SuperNode without a number": Followed(
+        "securefed/flower/_client.py",
+        "this SuperNode's config names no client",
+        lambda _: party({}),
+        lambda message, _: (
+            party({name: int(value) for name, value in [found('--node-config "(.*?)"', message).split("=")]}) == 0
+        ),
+    ),
+    "metrics under a clip": Followed(
+        STRATEGY,
+        "so metrics cannot ",
+        lambda _: strategy(NOISE, 1.0),
+        lambda message, _: SecureStrategy(FedAvg(**arguments(r"set (fraction_evaluate=0.0) in", message)), NOISE),
+    ),
+    "an evaluation without metrics": Followed(
+        STRATEGY,
+        "no metric is named to be summed",
+        lambda _: strategy(fraction=1.0, largest_weight=9),
+        lambda message, _: metrics(message),
+    ),
+    "no largest weight": Followed(
+        STRATEGY,
+        "the largest weight that one client may have is not ",
+        lambda _: strategy(),
+        lambda message, _: strategy(**arguments("SecureStrategy (largest_weight=1000),", message)),
+    ),
+    "a site with more rows than the terms": Followed(
+        "securefed/flower/_site.py",
+        "this site's updates weigh up to ",
+        lambda _: site(32),
+        lambda message, _: site(
+            **{"largest": arguments(r"SecureStrategy (largest_weight=\S+)", message)["largest_weight"]}
+        ),
+    ),
+}
+"""By name, the remedies that are followed."""

@@ -1,0 +1,64 @@
+"""Follow the remedy of each error on the input that raised it: it must work.
+
+A remedy is taken from the message where that can be done: the expression is evaluated, the option given, the command
+run. A test reads the sources for errors with remedies, and fails for one that no table of `tests/remedies` holds and
+whose file is not in `NOT_YET`, which may only shrink.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from securefed.errors import SecureFedError
+from tests.remedies import (
+    of_algorithms,
+    of_audits,
+    of_commands,
+    of_data,
+    of_defenses,
+    of_parties,
+    of_party_commands,
+    of_testing,
+)
+from tests.remedies.followed import Followed
+from tests.remedies.sites import sites
+
+AREAS = (of_algorithms, of_audits, of_commands, of_data, of_defenses, of_parties, of_party_commands, of_testing)
+TABLE: dict[str, Followed] = {name: item for area in AREAS for name, item in area.TABLE.items()}
+NOT_YET: dict[str, int] = {}
+"""By file, the errors whose remedy is not followed yet."""
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_the_remedy_of_an_error_works_on_what_raised_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    item = TABLE[name]
+    with pytest.raises((SecureFedError, AssertionError)) as raised:
+        item.raises(tmp_path)
+    message = str(raised.value)
+    assert item.piece in message
+    outcome = item.remedy(message, tmp_path)
+    assert outcome is None or outcome is not False
+
+
+def test_names_of_entries_are_given_once() -> None:
+    assert len(TABLE) == sum(len(area.TABLE) for area in AREAS)
+
+
+def test_every_error_with_a_remedy_is_followed_or_listed() -> None:
+    found = list(sites())
+    for item in TABLE.values():
+        assert any(site.file == item.file and item.piece in site.text for site in found), item.piece
+    open_ = Counter(
+        site.file
+        for site in found
+        if not any(item.file == site.file and item.piece in site.text for item in TABLE.values())
+    )
+    new = {file: count for file, count in open_.items() if count > NOT_YET.get(file, 0)}
+    assert not new, "add an entry to a table of tests/remedies for these errors, or mend their words"
+    assert {file: open_[file] for file in NOT_YET} == NOT_YET, "followed by now: lower or remove the entry in NOT_YET"
