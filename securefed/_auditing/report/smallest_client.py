@@ -13,10 +13,10 @@ from typing import Final, TypeVar
 from securefed._auditing.engine.audit_result import AuditResult
 from securefed._auditing.engine.results import CLIENT
 from securefed._auditing.engine.statistics import EXPOSED, INCONCLUSIVE, NOT_DETECTED, PARTIAL
-from securefed._auditing.registered.attacker import CHANGING_SURVIVORS
 from securefed._auditing.report.observers import FEWEST
 from securefed._auditing.report.report_words import in_sentence, listed, short
 from securefed._auditing.report.selections import PLAIN, worst
+from securefed.attacks.views import CHANGING_SURVIVORS
 
 _WORDS: Final[dict[str, str]] = {
     EXPOSED: "its data can be computed in {names}",
