@@ -47,13 +47,15 @@ class Dataset(ShapeRepr):
         self._check_rows()
         if self.y is not None:
             self._check_labels(self.y)
-        if self.class_names:
-            object.__setattr__(self, "class_names", class_names(self.class_names))
-            if self.labels().max() >= len(self.class_names):
-                raise DataError(
-                    f"the label {self.labels().max()} has no name: class_names has {len(self.class_names)}, of the "
-                    f"classes 0 to {len(self.class_names) - 1}; name each class"
-                )
+        if isinstance(self.class_names, tuple) and not self.class_names:
+            return
+        names = class_names(self.class_names)
+        object.__setattr__(self, "class_names", names)
+        if names and (largest := int(self.labels().max())) >= len(names):
+            raise DataError(
+                f"the label {largest} has no name: class_names has {len(names)}, of the classes 0 to {len(names) - 1}; "
+                "name each class"
+            )
 
     def _check_rows(self) -> None:
         """Turn the rows into a float matrix; raise `DataError` where they are none, or not finite."""
