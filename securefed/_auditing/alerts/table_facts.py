@@ -87,13 +87,17 @@ def _columns(source: LoadedDataset) -> tuple[TableColumn, ...]:
         names = source.features or tuple(f"column {number}" for number in range(source.data.features))
         return tuple(TableColumn(name, source.data.x[:, number]) for number, name in enumerate(names))
     wanted = {*source.reading.features, *source.reading.left_out}
-    return tuple(
-        TableColumn(
-            column.name, np.where(column.missing, None, column.values) if column.missing.any() else column.values
-        )
-        for column in source.reading.table.columns
-        if column.name in wanted
-    )
+    columns = [column for column in source.reading.table.columns if column.name in wanted]
+    return tuple(TableColumn(column.name, _with_gaps(column.values, column.missing)) for column in columns)
+
+
+def _with_gaps(values: Array, missing: Array) -> Array:
+    """Return values with `None` in place of the missing ones."""
+    if not missing.any():
+        return values
+    out: Array = values.astype(object)
+    out[missing] = None
+    return out
 
 
 def facts_of_clients(clients: Sequence[Dataset]) -> TableFacts:
