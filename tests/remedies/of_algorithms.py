@@ -10,6 +10,7 @@ import numpy as np
 
 from securefed import Algorithm, Dataset, Federation, Layout, Public, RunOptions, TensorSpec, secure_mean
 from securefed._runtime.ledger import Ledger, Limits
+from securefed._runtime.ledger_entries import DataUsage
 from securefed._runtime.privacy_cost import DPSGDLoss, GaussianLoss, PrivacyCost, PrivacyMechanism
 from securefed.algorithms import FLAME, SSI, FedAvg, GraphFedAvg, LocalPower, ScaffoldProx, algorithms, record_level
 from securefed.algorithms._validation import check_object
@@ -331,6 +332,19 @@ TABLE: dict[str, Followed] = {
         lambda message, _: [
             mean(**arguments(pattern, message)) for pattern in (r"such as (defense=\S+\));", r"write (defense=\S+)$")
         ],
+    ),
+    "no ledger": Followed(
+        "securefed/_runtime/ledger.py",
+        "there is no ledger ",
+        lambda folder: Ledger.open(folder / "ledger", Limits()),
+        lambda message, folder: evaluated(
+            r"used for: (Ledger\.create\(.*\)), with",
+            message.replace("exchanges=..., epsilon=..., delta=...", "exchanges=1, epsilon=1.0, delta=1e-6"),
+            Ledger=Ledger,
+            DataUsage=DataUsage,
+            path=folder / "ledger",
+            limits=Limits(),
+        ),
     ),
 }
 """By name, the remedies that are followed."""

@@ -28,8 +28,8 @@ def metrics(message: str) -> None:
                    largest_weight=9)  # fmt: skip
 
 
-def site(largest: float) -> None:
-    SitePolicy(largest_weight=1234564.0).check(terms_of(secure_aggregation(), largest_weight=largest), 0)
+def site(largest_weight: float) -> None:
+    SitePolicy(largest_weight=1234564.0).check(terms_of(secure_aggregation(), largest_weight=largest_weight), 0)
 
 
 def party(config: dict[str, Any]) -> object:
@@ -67,9 +67,7 @@ TABLE: dict[str, Followed] = {
         "securefed/flower/_site.py",
         "this site's updates weigh up to ",
         lambda _: site(32),
-        lambda message, _: site(
-            **{"largest": arguments(r"SecureStrategy (largest_weight=\S+)", message)["largest_weight"]}
-        ),
+        lambda message, _: site(**arguments(r"SecureStrategy (largest_weight=\S+)", message)),
     ),
 }
 """By name, the remedies that are followed."""

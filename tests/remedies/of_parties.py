@@ -15,6 +15,7 @@ from securefed.defenses import (
     gaussian,
     new_identity,
     public_identity,
+    records,
     secure_aggregation,
 )  # fmt: skip
 from securefed.parties import SumClient, SummedTensor, SumServer, SumTerms
@@ -113,6 +114,7 @@ def of_a_result(message: str) -> object:
     return estimated(getattr(server, found(r"`(\w+)`", message)))
 
 
+RECORDS = chain(records(), gaussian(1.0), secure_aggregation())
 REGRESSION = LinearRegression(2, bound=16.0, target_bound=16.0, rows=6)
 
 
@@ -232,6 +234,20 @@ TABLE: dict[str, Followed] = {
     ),
     "another result": Followed(
         STATISTICS, "estimate needs a SumServer's ", lambda _: estimated(3), lambda message, _: of_a_result(message)
+    ),
+    "a round without its model, in Python": Followed(
+        "securefed/parties/_server.py",
+        "these terms bind each round to a model; give it",
+        lambda _: SumServer(like()).open(),
+        lambda message, _: SumServer(like()).open(**arguments(r"open\((base=model)\)", message, model=UPDATE)),
+    ),
+    "noise for records that are refused": Followed(
+        STATISTICS,
+        "noise for single rows does not hide ",
+        lambda _: Mean(features=2, bound=16.0, rows=6).terms(clients=3, defense=RECORDS),
+        lambda message, _: evaluated(
+            r"instead: (Mean\(.*\))$", message.replace("...", "features=2, bound=16.0, rows=6"), Mean=Mean
+        ).terms(clients=3, defense=RECORDS),
     ),
 }
 """By name, the remedies that are followed."""

@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 _CODE = r"`[^`]+`|(?<!\w)--[a-z]|\b[Ww]rite [\w.{}]*[(\[]"
 _TELLS = r"\b(?:give|use|pass|set|say|take|make|leave|allow|replace|lower|such as|with|or)\b"
-_REMEDY = re.compile(rf"{_CODE}|(?i:{_TELLS})[^;:]*?(?:(?<![\w.])[a-z_]+=['\"\w(\[{{]|(?<![\w.])[a-z]+\.\w+\.?\w*\()")
+_REMEDY = re.compile(rf"{_CODE}|(?i:{_TELLS})[^;]*?(?:(?<![\w.])[a-z_]+=['\"\w(\[{{]|(?<![\w.])[a-z]+\.\w+\.?\w*\()")
 """Code in backticks, an option of the command line, an expression to write, or an argument or a call to give."""
 _DEPTH = 2
 """Names and helpers in a message that are followed to their text, each in the text of the one before."""

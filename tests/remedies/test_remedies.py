@@ -10,25 +10,54 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from securefed.errors import SecureFedError
 from tests.remedies import (
     of_algorithms,
+    of_attacks,
     of_audits,
+    of_cases,
     of_commands,
     of_data,
     of_defenses,
+    of_flower,
     of_parties,
     of_party_commands,
     of_testing,
+    of_torch,
+    of_training,
 )
 from tests.remedies.followed import Followed
 from tests.remedies.sites import sites
 
-AREAS = (of_algorithms, of_audits, of_commands, of_data, of_defenses, of_parties, of_party_commands, of_testing)
+AREAS = (
+    of_algorithms,
+    of_attacks,
+    of_audits,
+    of_cases,
+    of_commands,
+    of_data,
+    of_defenses,
+    of_flower,
+    of_parties,
+    of_party_commands,
+    of_testing,
+    of_torch,
+    of_training,
+)
 TABLE: dict[str, Followed] = {name: item for area in AREAS for name, item in area.TABLE.items()}
-NOT_YET: dict[str, int] = {}
+NOT_YET: dict[str, int] = {
+    "attacks/_active/trap_weights.py": 1,
+    "securefed/_auditing/training/membership_scores.py": 1,
+    "securefed/_auditing/training/training_audit.py": 1,
+    "securefed/flower/_client.py": 1,
+    "securefed/flower/_mod.py": 1,
+    "securefed/flower/_server.py": 1,
+    "securefed/parties/_client.py": 1,
+    "securefed/torch/_state.py": 1,
+}
 """By file, the errors whose remedy is not followed yet."""
 
 
@@ -43,7 +72,7 @@ def test_the_remedy_of_an_error_works_on_what_raised_it(
     message = str(raised.value)
     assert item.piece in message
     outcome = item.remedy(message, tmp_path)
-    assert outcome is None or outcome is not False
+    assert not isinstance(outcome, bool | np.bool_) or outcome
 
 
 def test_names_of_entries_are_given_once() -> None:
