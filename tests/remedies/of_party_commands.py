@@ -68,7 +68,8 @@ def lost_state() -> str:
     for number in range(3):
         client(number=number, identity=True)
     server()
-    Path("client-0.state").rename("elsewhere.state")
+    for end in ("state", "ledger"):  # the ledger of the data stands beside the state
+        Path(f"client-0.{end}").rename(f"elsewhere.{end}")
     return client(identity=True)
 
 
@@ -82,6 +83,7 @@ def found_state(message: str) -> None:
     for reply in Path("exchange").glob("*shares-client-0.reply"):
         reply.unlink()
     Path("client-0.state").write_bytes(copy)
+    Path("client-0.ledger").write_bytes(Path("elsewhere.ledger").read_bytes())
     assert "is answered" in client(identity=True)
     for reply in Path("exchange").glob("*shares-client-0.reply"):
         reply.unlink()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Protocol
 
 from securefed._auditing.engine.column_scores import first_few
 from securefed._auditing.engine.statistics import (
@@ -13,14 +14,48 @@ from securefed._auditing.engine.statistics import (
     PARTIAL_FROM,
     RECONSTRUCTED,
     SIGHTED,
+    Interval,
+    Verdict,
     reaches_far,
 )
 
-if TYPE_CHECKING:
-    from securefed._auditing.engine.results import Cell
+
+class Judged(Protocol):
+    """What remarks read of a cell (`results.Cell`)."""
+
+    @property
+    def verdict(self) -> Verdict: ...
+    @property
+    def leakage(self) -> Interval: ...
+    @property
+    def null_leakage(self) -> Interval: ...
+    @property
+    def bound(self) -> str: ...
+    @property
+    def worse_than(self) -> str: ...
+    @property
+    def open(self) -> str: ...
+    @property
+    def without(self) -> str: ...
+    @property
+    def asked(self) -> int: ...
+    @property
+    def explained(self) -> float: ...
+    @property
+    def residual(self) -> float: ...
+    @property
+    def reconstructed(self) -> bool: ...
+    @property
+    def given_away(self) -> str: ...
+    @property
+    def highest(self) -> float: ...
+    @property
+    def part(self) -> str: ...
+    @property
+    def columns(self) -> Sequence[str]: ...
 
 
-def remarks_on(cell: Cell) -> str:
+def remarks_on(cell: Judged) -> str:
     """Return the remarks on a cell in brackets, after a space; empty if there are none."""
     remarks = [cell.bound] if cell.bound else []
     if cell.verdict.word == NOT_DETECTED and not cell.bound:
