@@ -144,7 +144,7 @@ class Ledger:
         return ledger
 
     @classmethod
-    def beside(cls, path: Path, seal: Seal | None = None, *, expected: bool) -> Ledger:
+    def beside(cls, path: Path | str, seal: Seal | None = None, *, expected: bool) -> Ledger:
         """Open the ledger that a client keeps beside its state where its operator gives none; make it at first use.
 
         It has no limits. It remembers over which parties the data were summed, in all runs.
@@ -158,7 +158,7 @@ class Ledger:
             LedgerLost: it is expected, and there is none.
             StorageError, RolledBackError: as `open`.
         """
-        if expected or path.exists():
+        if expected or Path(path).exists():
             return cls.open(path, Limits(), seal)
         try:
             return cls.create(path, Limits(), spent=DataUsage(), seal=seal)

@@ -199,7 +199,12 @@ def test_epsilon_covers_the_servers_view_of_distributed_noise_and_not_of_lattice
     report = audit(defenses=[CKKS, DDP], clients=3, rounds=1, **QUICK)
     assert {cell.epsilon for cell in report.cells if cell.defense == DDP} == {8.0}
     assert {cell.epsilon for cell in report.cells if cell.defense == CKKS} == {None}
-    assert {cell.view for cell in report.cells if cell.defense == CKKS} == {"sum only", "server + key holder"}
+    assert {cell.view for cell in report.cells if cell.defense == CKKS} == {
+        "sum only",
+        "smallest sum",
+        "server + key holder",
+    }
+    assert {cell.view for cell in report.cells if cell.defense == DDP} == {"sum only"}  # masks: all three, by default
 
 
 def test_several_numbers_of_rows_give_an_algorithm_several_rows_of_the_report() -> None:

@@ -320,7 +320,7 @@ def test_a_run_that_died_goes_on_with_what_server_and_clients_kept(tmp_path: Pat
     assert [entry.round for entry in ours.history] == [0, 1, 2, 3]
     for tensor, value in theirs.output.items():
         np.testing.assert_array_equal(ours.output[tensor], value)
-    states = sorted(path.name for path in (tmp_path / "states").iterdir())
+    states = sorted(path.name for path in (tmp_path / "states").glob("*.state"))
     assert states == [f"client-{client}-{terms.digest[:16]}.state" for client in range(CLIENTS)]
 
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
+from securefed._auditing.engine.allowed_views import default_threshold
 from securefed._auditing.registered.audited_defenses import (
     DDP,
     PLAIN,
     SECURE_AGGREGATION,
-    default_threshold,
     noise_words,
     sums_words,
 )

@@ -28,7 +28,20 @@ _PARTIES: Final = {
     views.CHANGING_SURVIVORS: "sums over clients that come and go",
 }
 """By view, what its attacker reads, in a sentence."""
+_MASKED: Final = ("secure_aggregation", "ddp")
+"""Protections by masks: a sum over two would tell each the other's part, so by default they sum three or more."""
 SAME_CLIENTS: Final = "as long as the same clients take part in every round"
+
+
+def default_threshold(clients: int, defense: str = "secure_aggregation") -> int:
+    """Return the fewest clients over which a protection opens a sum by default: a majority, under masks at least 3.
+
+    Args:
+        clients: number of clients in a round.
+        defense: name of the protection.
+    """
+    fewest = min(3, clients) if defense in _MASKED else min(2, clients)
+    return max(clients // 2 + 1, fewest)
 
 
 @dataclass(frozen=True)

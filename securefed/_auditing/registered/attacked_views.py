@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from securefed._auditing.cases import Prepared
+from securefed._auditing.engine.allowed_views import default_threshold
 from securefed._auditing.engine.explained_messages import explains, precision
 from securefed._auditing.engine.incomplete_results import NOT_ATTACKED, NOT_READ
 from securefed._auditing.engine.seed_result import Judge, Place, SeedResult
@@ -18,7 +19,6 @@ from securefed._auditing.implied.implications import Source, implied_attempts
 from securefed._auditing.implied.truth import Truth
 from securefed._auditing.registered.attacker import DIFFERENCE, Attacker, is_changing
 from securefed._auditing.registered.audit_settings import Settings
-from securefed._auditing.registered.audited_defenses import default_threshold
 from securefed._auditing.registered.scoring import assess
 from securefed._auditing.registered.sum_views import one_client, sums_seen
 from securefed._runtime.server import Result
@@ -51,7 +51,7 @@ class AttackedViews:
 
     def _attack_sums(self, defense: str, result: Result) -> None:
         """Attack every view of a server that sees the sums of a run over the same clients."""
-        threshold = default_threshold(self.settings.clients)
+        threshold = default_threshold(self.settings.clients, defense)
         sizes = self.settings.clients, threshold, self.settings.colluders
         for observed in sums_seen(result.transcript, TARGET, *sizes):
             self._attack(defense, result, observed)

@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from securefed._auditing.engine.allowed_views import default_threshold
 from securefed._extras import check_installed
 from securefed._messages import RoundRecord, Transcript
 from securefed._runtime.federation import Federation
@@ -133,11 +134,6 @@ def noise_words(epsilon: float, norm: float, threshold: int, clients: int, preci
 def sums_words(threshold: int, clients: int, precision: str = "") -> str:
     """Describe secure aggregation; the arguments are those of `noise_words`."""
     return f"secure aggregation (sums of at least {threshold} of {clients} clients{precision})"
-
-
-def default_threshold(clients: int) -> int:
-    """Return the smallest number of clients over which secure aggregation and distributed noise open a sum."""
-    return clients // 2 + 1
 
 
 def distributed(

@@ -15,6 +15,7 @@ from typing import Any
 from securefed._auditing.cases import Case, Prepared
 from securefed._auditing.cases.own_setup import head, owners_of
 from securefed._auditing.cases.utility_floors import floors
+from securefed._auditing.engine.allowed_views import default_threshold
 from securefed._auditing.engine.seed_result import SeedFloors, SeedResult
 from securefed._auditing.registered.audit_settings import Settings
 from securefed._auditing.registered.audited_defenses import (
@@ -22,7 +23,6 @@ from securefed._auditing.registered.audited_defenses import (
     DP,
     NOISES,
     clipping_norm,
-    default_threshold,
     distributed_multiplier,
     noise_words,
 )

@@ -29,6 +29,7 @@ from typing import Any, Final
 
 from securefed._auditing.active.active_views import ActiveAudit
 from securefed._auditing.cases import Case, Preparation, Prepared
+from securefed._auditing.engine.allowed_views import default_threshold
 from securefed._auditing.engine.results import CLIENT, RunFacts
 from securefed._auditing.engine.seed_result import (
     Gap,
@@ -232,7 +233,9 @@ class SeedRun(AttackedViews):
             sums: a cheap defence with the same sums, or a function that makes it for the data of this view.
             defense: the audited defence, run beside it on the first seed if its cost is of interest.
         """
-        if self.case.rounds == 1:  # of one sum there is no difference
+        shared = self.settings
+        staying = shared.clients - shared.survivor_change
+        if self.case.rounds == 1 or staying < default_threshold(shared.clients, name):  # no two sums to subtract
             return
         how: dict[str, Any] = {"rounds": ABSENCE_ROUNDS, "schedule": self.settings.present}  # without it in odd rounds
         with self._data(
@@ -243,7 +246,6 @@ class SeedRun(AttackedViews):
             result = self._sums(sums, CHANGING_SURVIVORS, **how)
             if defense is not None:
                 result, _ = self._exact(name, defense, result, CHANGING_SURVIVORS, **how)
-            shared = self.settings
             observed = changing_sums(result.transcript, TARGET, shared.clients, shared.colluders)
             self._attack(name, result, observed, attacker)
 

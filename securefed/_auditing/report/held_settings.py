@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
+from securefed._auditing.engine.allowed_views import default_threshold
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 
 _CODE: Final[Mapping[str, str]] = {
@@ -41,7 +42,7 @@ def settings_of(report: AuditResult, algorithm: str, defense: str, *, fixed: boo
         The settings; the noise multiplier is rounded up, so that epsilon holds, and `None` where it is not known.
     """
     clients = report.settings[AUDIT]["clients"]
-    threshold = {"threshold": clients if fixed and defense != "ddp" else clients // 2 + 1}
+    threshold = {"threshold": clients if fixed and defense != "ddp" else default_threshold(clients, defense)}
     noise = report.settings[algorithm].get("noise multipliers", {}).get(defense)
     if defense not in ("dp", "ddp"):
         return threshold

@@ -12,7 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from securefed._auditing.engine.allowed_views import BLIND, KEPT, LEAKS, Allowance, Ruling, judge, limits_of
+from securefed._auditing.engine.allowed_views import (
+    BLIND,
+    KEPT,
+    LEAKS,
+    Allowance,
+    Ruling,
+    default_threshold,
+    judge,
+    limits_of,
+)
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult
 from securefed._auditing.engine.results import CLIENT, Cell
 from securefed._auditing.engine.statistics import FOUND, upper
@@ -99,7 +108,7 @@ def _setting(report: AuditResult, algorithm: str, defense: str) -> Allowance | N
     if "clients" not in shared:
         return None
     clients = int(shared["clients"])
-    threshold = int(shared.get("threshold", clients // 2 + 1))
+    threshold = int(shared.get("threshold", default_threshold(clients, defense)))
     summed = any(cell.view.startswith(_SUMS) for cell in report.of(algorithm) if cell.defense == defense)
     rounds = report.settings[algorithm].get("rounds", 2)
     rounds = rounds if isinstance(rounds, int) else 2
