@@ -47,7 +47,7 @@ def test_without_preparation_it_takes_five() -> None:
 def test_clients_lost_at_every_stage_of_both_openings(lose: str) -> None:
     """Mini-batches are drawn anew for every exchange, so void rounds are repeated with whoever is left.
 
-    But who confirmed a sum over all refuses the same sum without client 0, for the two would subtract: one attempt more.
+    But who confirmed a sum over all refuses it without client 0, for the two would subtract: one attempt more.
     """
     events: list[tuple[str, tuple[int, ...]]] = []
     for subset in LOSSES:
