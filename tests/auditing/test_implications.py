@@ -240,11 +240,11 @@ def test_a_dataset_of_labels_that_are_quantities_has_no_classes_to_count() -> No
 
 
 @pytest.mark.exhaustive
+@pytest.mark.xfail(
+    strict=True, reason="alerts of this table leave no advised setting; the sentence needs another table"
+)
 def test_advice_states_the_people_in_the_sums_beside_the_leak_of_one_client(tmp_path) -> None:
     advice = advise("pca/ssi", data=_without_owner(patients(tmp_path)), seeds=3, cohorts=())
-    if advice.advised is None:  # an alert of the data may refuse every setting
-        assert advice.alerts
-        return
     assert advice.advised is not None and advice.advised.leak_upper < 0.01
     assert advice.advised.pooled_leak > 0.999 and advice.advised.people_leak > 0.999
     assert (

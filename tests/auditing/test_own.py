@@ -12,8 +12,7 @@ from securefed import audit_algorithm
 from securefed._auditing.engine.statistics import EXPOSED, FOUND
 from securefed._auditing.gate.grown_leaks import growth
 from securefed._auditing.gate.leakage_limits import has_label_counts
-from securefed._auditing.gate.planted_tables import PLANTED_TABLES
-from securefed._auditing.gate.self_check import PLANTED, check, check_gaps, check_noise, failures
+from securefed._auditing.gate.self_check import check_alerts, check_gaps, check_noise, check_settings, check_tables
 from securefed._auditing.report import comparison
 from securefed._catalogue import algorithms
 from securefed._commands.cli import app
@@ -53,8 +52,10 @@ def follow(broadcast, total, count):
 def test_every_planted_leak_is_found_and_planted_safety_passes() -> None:
     done = CliRunner().invoke(app, ["audit", "--self-check"])
     assert done.exit_code == 0, done.output
-    planted = len(PLANTED) + len(PLANTED_TABLES) + len(check_gaps()) + len(check_noise())
-    assert done.output.count("right  planted") >= planted
+    planted = len(PLANTED) + sum(
+        map(len, (check_tables(), check_settings(), check_gaps(), check_noise(), check_alerts()))
+    )
+    assert done.output.count("right  planted") == planted
     assert planted > 40
 
 
