@@ -12,7 +12,16 @@ from securefed import audit_algorithm
 from securefed._auditing.engine.statistics import EXPOSED, FOUND
 from securefed._auditing.gate.grown_leaks import growth
 from securefed._auditing.gate.leakage_limits import has_label_counts
-from securefed._auditing.gate.self_check import check_alerts, check_gaps, check_noise, check_settings, check_tables
+from securefed._auditing.gate.self_check import (
+    PLANTED,
+    check,
+    check_alerts,
+    check_gaps,
+    check_noise,
+    check_settings,
+    check_tables,
+    failures,
+)
 from securefed._auditing.report import comparison
 from securefed._catalogue import algorithms
 from securefed._commands.cli import app
