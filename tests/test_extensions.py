@@ -251,8 +251,9 @@ def test_an_attack_of_an_own_module_is_audited_by_its_place(tmp_path: Path) -> N
         (tmp_path / f"own_{name}.py").write_text((ROOT / "extension_templates" / f"{name}.py").read_text())
     options = ["--attacks", "own_attack:MeanRow", "--defenses", "plain", "--seeds", "2", "--workers", "1", "--json"]
     shown = run_beside(tmp_path, "audit", "--algorithms", "own_algorithm:FederatedMean", *options)
-    cells = json.loads(shown)["cells"]
-    assert "statistics/mean-row" in {cell["attack"] for cell in cells}
+    own, *implied = json.loads(shown)["cells"]
+    assert own["attack"] == "statistics/mean-row"
+    assert [cell["attack"] for cell in implied] == ["rows/means", "membership/gram"]  # computed from the mean it found
 
 
 def test_a_class_without_a_method_says_which() -> None:

@@ -158,12 +158,13 @@ class Ledger:
             LedgerLost: it is expected, and there is none.
             StorageError, RolledBackError: as `open`.
         """
-        if expected or Path(path).exists():
+        place = Path(path)
+        if expected or place.exists():
             return cls.open(path, Limits(), seal)
         try:
             return cls.create(path, Limits(), spent=DataUsage(), seal=seal)
         except StorageError:  # another process was first
-            if path.exists():
+            if place.exists():
                 return cls.open(path, Limits(), seal)
             raise
 

@@ -57,7 +57,11 @@ def test_a_run_that_noise_ends_early_is_audited_as_far_as_it_went(monkeypatch) -
     diverges(2, monkeypatch)
     found = outcome("graph/ppgl", DP)
     assert [fact.rounds for fact in found.facts] == [2]
-    assert [text for text in found.skipped if "only 2 of 6 rounds: noise outweighs" in text]
+    early, absences = found.skipped
+    assert "only 2 of 6 rounds: noise outweighs" in early
+    assert (
+        absences == "graph/ppgl, dp, seed 5: noise outweighs the weights"
+    )  # the run over changing survivors, all of it
 
 
 def test_a_run_without_a_good_round_is_left_out_and_the_others_go_on(monkeypatch) -> None:
