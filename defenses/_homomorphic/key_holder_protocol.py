@@ -149,5 +149,8 @@ def check_replies(replies: Mapping[PartyId, Message], session: Session, stage: s
 
 
 def threshold_of(threshold: int | None, clients: int) -> int:
-    """Return `threshold`, or where it is `None` the default for so many clients: more than half, and at least 2."""
-    return threshold or max(2, clients // 2 + 1)
+    """Return `threshold`; for `None` the default: more than half, and 3 at least where there are as many.
+
+    Of a sum over two, each of them could subtract its own part and would have the other's.
+    """
+    return threshold or max(2, min(3, clients), clients // 2 + 1)

@@ -149,7 +149,8 @@ class CKKS(KeyHolderAggregation[LatticeClient]):
     The server's steps, in the base class, call `_distribute`, `_collect` and `_finish` after the stages of the table.
 
     Attributes:
-        threshold: survivors a round needs; by default more than half of the planned clients, and at least 2.
+        threshold: survivors a round needs; by default more than half of the planned clients, and at least 3
+            of as many.
         name: the aggregation's name.
         exact: false, as sums are not taken in a ring of integers.
         hides: true, as single contributions stay hidden from the server.

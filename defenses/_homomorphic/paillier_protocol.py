@@ -52,7 +52,8 @@ class Paillier(KeyHolderAggregation[EncryptingClient]):
             `half` (Damgard, Jurik and Nielsen: powers of a public base with exponents of half the modulus' length, from
             a table of its powers), or `short` (exponents of 400 or 448 bits: faster, on an assumption of its own that
             the plan prints).
-        threshold: survivors a round needs; by default more than half of the planned clients, and at least 2.
+        threshold: survivors a round needs; by default more than half of the planned clients, and at least 3
+            of as many.
         public: the key, where clients are given it at set-up; without it they trust the first one of a run and refuse
             every other one in it.
         pool: encryption randomness that `client_prepare` computed ahead of time.

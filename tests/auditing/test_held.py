@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from securefed._auditing.advice.advised_words import answers
 from securefed._auditing.advice.candidates import Candidate
 from securefed._auditing.advice.limits import limits
-from securefed._auditing.engine.allowed_views import KEPT, Allowance, judge
+from securefed._auditing.engine.allowed_views import KEPT, Allowance, default_threshold, judge
 from securefed._auditing.engine.audit_result import AUDIT
 from securefed._auditing.engine.incomplete_results import NOT_ATTACKED
 from securefed._auditing.engine.results import CLIENT, FEDERATION, Artifact
@@ -24,13 +24,27 @@ from securefed._auditing.report.decision import decision
 from securefed._auditing.report.held_settings import to_paste
 from securefed._auditing.report.observers import observers
 from securefed._commands.cli import app
+from securefed._tensors import Layout, TensorSpec
 from securefed.attacks.views import CHANGING_SURVIVORS, SMALLEST_SUM, SUM_ONLY
+from securefed.defenses._chain import chain
+from securefed.defenses._homomorphic import ckks, paillier, threshold_paillier
+from securefed.defenses._secure_aggregation import secure_aggregation
 from securefed.errors import ConfigError
 from tests.auditing import page
 from tests.auditing.test_advice_values import ADVICE, SETTING
 from tests.auditing.test_report import cell, report
 
 LOCALPOWER = "pca/localpower"
+
+
+@pytest.mark.parametrize("clients", [2, 3, 4, 5, 8, 30])
+def test_the_threshold_that_a_word_is_judged_by_is_the_protections_own(clients: int) -> None:
+    """The smallest sum that the audit attacks is never larger than one that the plan would open."""
+    layout, judged = Layout((TensorSpec("x", (4,), 8.0, 64),)), default_threshold(clients)
+    for made in (secure_aggregation(), paillier(), ckks())[clients == 2 :]:  # masks of two hide nothing: refused
+        assert chain(made).plan(layout, clients).threshold == judged
+    assert chain(threshold_paillier()).plan(layout, clients).threshold >= judged
+    assert judged >= min(3, clients)  # of a sum over two, each has the other's part
 
 
 @pytest.fixture(scope="module")

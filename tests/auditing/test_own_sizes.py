@@ -199,12 +199,8 @@ def test_epsilon_covers_the_servers_view_of_distributed_noise_and_not_of_lattice
     report = audit(defenses=[CKKS, DDP], clients=3, rounds=1, **QUICK)
     assert {cell.epsilon for cell in report.cells if cell.defense == DDP} == {8.0}
     assert {cell.epsilon for cell in report.cells if cell.defense == CKKS} == {None}
-    assert {cell.view for cell in report.cells if cell.defense == CKKS} == {
-        "sum only",
-        "smallest sum",
-        "server + key holder",
-    }
-    assert {cell.view for cell in report.cells if cell.defense == DDP} == {"sum only"}  # masks: all three, by default
+    assert {cell.view for cell in report.cells if cell.defense == CKKS} == {"sum only", "server + key holder"}
+    assert {cell.view for cell in report.cells if cell.defense == DDP} == {"sum only"}  # all three, by default
 
 
 def test_several_numbers_of_rows_give_an_algorithm_several_rows_of_the_report() -> None:
@@ -219,7 +215,8 @@ def test_several_numbers_of_rows_give_an_algorithm_several_rows_of_the_report() 
 def test_sums_with_noise_have_a_null_of_their_own() -> None:
     """The null of sums without noise, which come first, is not taken for that of noised sums."""
     report = audit(defenses=["secure_aggregation", DDP], clients=3, rounds=2, **QUICK)
-    nulls = {cell.defense: cell.null_leakage.mean for cell in report.cells if cell.view == "sum only"}
+    fits = [one for one in report.cells if (one.view, one.attack) == ("sum only", "gradient_inversion/fit")]
+    nulls = {one.defense: one.null_leakage.mean for one in fits}
     assert len(nulls) == len(set(nulls.values())) == 2
 
 

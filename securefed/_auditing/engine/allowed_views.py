@@ -28,20 +28,16 @@ _PARTIES: Final = {
     views.CHANGING_SURVIVORS: "sums over clients that come and go",
 }
 """By view, what its attacker reads, in a sentence."""
-_MASKED: Final = ("secure_aggregation", "ddp")
-"""Protections by masks: a sum over two would tell each the other's part, so by default they sum three or more."""
 SAME_CLIENTS: Final = "as long as the same clients take part in every round"
 
 
-def default_threshold(clients: int, defense: str = "secure_aggregation") -> int:
-    """Return the fewest clients over which a protection opens a sum by default: a majority, under masks at least 3.
+def default_threshold(clients: int) -> int:
+    """Return the fewest clients over which a protection opens a sum by default: more than half, and 3 of as many.
 
-    Args:
-        clients: number of clients in a round.
-        defense: name of the protection.
+    Of a sum over two, each of them could subtract its own part. Paillier without a key holder asks for more clients, so
+    that a view of fewer is attacked than it allows.
     """
-    fewest = min(3, clients) if defense in _MASKED else min(2, clients)
-    return max(clients // 2 + 1, fewest)
+    return max(clients // 2 + 1, min(3, clients))
 
 
 @dataclass(frozen=True)

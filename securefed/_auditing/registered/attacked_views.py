@@ -51,7 +51,7 @@ class AttackedViews:
 
     def _attack_sums(self, defense: str, result: Result) -> None:
         """Attack every view of a server that sees the sums of a run over the same clients."""
-        threshold = default_threshold(self.settings.clients, defense)
+        threshold = default_threshold(self.settings.clients)
         sizes = self.settings.clients, threshold, self.settings.colluders
         for observed in sums_seen(result.transcript, TARGET, *sizes):
             self._attack(defense, result, observed)

@@ -235,7 +235,7 @@ class SeedRun(AttackedViews):
         """
         shared = self.settings
         staying = shared.clients - shared.survivor_change
-        if self.case.rounds == 1 or staying < default_threshold(shared.clients, name):  # no two sums to subtract
+        if self.case.rounds == 1 or staying < default_threshold(shared.clients):  # no two sums to subtract
             return
         how: dict[str, Any] = {"rounds": ABSENCE_ROUNDS, "schedule": self.settings.present}  # without it in odd rounds
         with self._data(

@@ -42,7 +42,7 @@ def settings_of(report: AuditResult, algorithm: str, defense: str, *, fixed: boo
         The settings; the noise multiplier is rounded up, so that epsilon holds, and `None` where it is not known.
     """
     clients = report.settings[AUDIT]["clients"]
-    threshold = {"threshold": clients if fixed and defense != "ddp" else default_threshold(clients, defense)}
+    threshold = {"threshold": clients if fixed and defense != "ddp" else default_threshold(clients)}
     noise = report.settings[algorithm].get("noise multipliers", {}).get(defense)
     if defense not in ("dp", "ddp"):
         return threshold

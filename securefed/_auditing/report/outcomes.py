@@ -108,7 +108,7 @@ def _setting(report: AuditResult, algorithm: str, defense: str) -> Allowance | N
     if "clients" not in shared:
         return None
     clients = int(shared["clients"])
-    threshold = int(shared.get("threshold", default_threshold(clients, defense)))
+    threshold = int(shared.get("threshold", default_threshold(clients)))
     summed = any(cell.view.startswith(_SUMS) for cell in report.of(algorithm) if cell.defense == defense)
     rounds = report.settings[algorithm].get("rounds", 2)
     rounds = rounds if isinstance(rounds, int) else 2
