@@ -156,7 +156,7 @@ class Encrypted:
 
 @lru_cache(maxsize=8)
 def _paillier(bits: int, noise: Any) -> Defense:
-    return chain(paillier(bits, noise))
+    return chain(paillier(bits, noise, threshold=2))
 
 
 AnyPoint = Point | Encrypted
