@@ -25,6 +25,9 @@ from securefed.errors import DataError, RangeRefused
 
 _PART: Final = 1 << 15
 """Entries converted at a time; 256 kB, which stay in a core's second-level cache."""
+_BLOCK: Final = 16
+_ZEROS: Final = memoryview(bytes(1 << 16))
+"""Encrypted a part at a time for a stand-in, which takes no memory beside it."""
 
 
 def check_upload(reply: Message, plan: Plan) -> None:
@@ -71,8 +74,8 @@ def residues_of(encoded: Tensors, plan: Plan) -> list[Array]:
         raise DataError(f"encoded tensors {sorted(encoded)} are not those of the plan")
     out = []
     for tensor in tensors:
-        value = np.ascontiguousarray(encoded[tensor.name])
-        if encoded[tensor.name].shape != tensor.shape or value.dtype != np.int64:
+        value = encoded[tensor.name]
+        if value.shape != tensor.shape or value.dtype != np.int64:
             raise DataError(
                 f"encoded {tensor.name!r} is {value.dtype} of shape {value.shape}, not int64 {tensor.shape}"
             )
@@ -88,7 +91,7 @@ def _residues(flat: Array, tensor: TensorPlan, clients: int) -> Array:
         least, most = -(most // clients), most // clients
     out = np.empty(flat.size if whole else 0, wire_dtype(tensor.ring))
     for start in range(0, flat.size, _PART):
-        part = flat[start : start + _PART]
+        part = np.ascontiguousarray(flat[start : start + _PART])
         if not least <= part.min() <= part.max() <= most:
             raise RangeRefused(f"encoded {tensor.name!r} does not fit a ring of {tensor.ring} bits")
         if whole:
@@ -104,8 +107,11 @@ def uniform_residues(plan: Plan) -> list[Array]:
     stream, drawn = key_stream(secrets.token_bytes(KEY_BYTES)), []
     for tensor in plan.tensors:
         dtype = wire_dtype(tensor.ring)
-        zeros = bytes(dtype.itemsize * wire_size(tensor.size, tensor.ring))
-        drawn.append(np.frombuffer(bytearray(stream.update(zeros)), dtype))
+        nbytes = dtype.itemsize * wire_size(tensor.size, tensor.ring)
+        out = np.empty(nbytes + _BLOCK, np.uint8)  # `update_into` wants room for one block more than it fills
+        for start in range(0, nbytes, len(_ZEROS)):
+            stream.update_into(_ZEROS[: nbytes - start], out[start:])
+        drawn.append(out[:nbytes].view(dtype))
     return drawn
 
 
@@ -121,6 +127,8 @@ def upload_residues(encoded: Tensors | None, plan: Plan) -> list[Array]:
     Raises:
         DataError, RangeRefused: as `residues_of`.
     """
-    values = {t.name: np.zeros(t.shape, np.int64) for t in plan.tensors} if encoded is None else encoded
+    # zeros without memory of their own, where the arrays of a contribution are in memory: fresh pages would take longer
+    nothing = np.zeros((), np.int64)
+    values = {t.name: np.broadcast_to(nothing, t.shape) for t in plan.tensors} if encoded is None else encoded
     own, stand_in = residues_of(values, plan), uniform_residues(plan)
     return stand_in if encoded is None else own
