@@ -63,6 +63,7 @@ def test_every_word_of_a_finding_is_on_the_page() -> None:
     assert "`misfit`" not in PAGE  # the control
 
 
+@pytest.mark.exhaustive
 def test_the_gates_of_the_page_pass_on_what_they_protect_and_central_noise_does_not(tmp_path, monkeypatch) -> None:
     """The commands as printed, on small data."""
     monkeypatch.chdir(tmp_path)

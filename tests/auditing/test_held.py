@@ -83,6 +83,7 @@ def test_the_json_says_of_every_setting_what_was_attacked_and_what_was_not(swept
     assert CHANGING_SURVIVORS in held["pca/faps", "secure_aggregation"]["not known"]
 
 
+@pytest.mark.exhaustive
 def test_every_default_algorithm_is_attacked_where_clients_come_and_go_or_said_not_to_be() -> None:
     names = ["pca/fedpg", "optimization/dsgd", "optimization/losac"]
     found = audit(names, ["plain", "secure_aggregation"], seeds=2, workers=1)

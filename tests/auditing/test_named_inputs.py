@@ -99,6 +99,7 @@ def report() -> Report:
     return audited()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("secret", "attack"), [("tokens", "text/tokens"), ("samples", "text/spans")])
 def test_padded_texts_are_read_off_one_gradient(report: Report, secret: str, attack: str) -> None:
     (cell,) = [cell for cell in report.cells if (cell.secret, cell.attack) == (secret, attack)]
@@ -107,6 +108,7 @@ def test_padded_texts_are_read_off_one_gradient(report: Report, secret: str, att
     assert cell.null_leakage.high < 0.5  # another client's message tells nothing of these texts
 
 
+@pytest.mark.exhaustive
 def test_classes_of_texts_are_attacked_too(report: Report) -> None:
     assert "labels" in {cell.secret for cell in report.cells}
 
@@ -213,6 +215,7 @@ class Masked(nn.Module):
         return Output(self.head(body.output(body.layers(entered, mask=hidden.repeat_interleave(4, dim=0)))[:, -1]))
 
 
+@pytest.mark.exhaustive
 def test_padding_in_front_of_texts_is_no_secret_and_not_searched_behind() -> None:
     def moved(rows: int, seed: int) -> tuple[dict[str, Tensor], Tensor]:
         x, y = texts(rows, seed)
@@ -261,6 +264,7 @@ def test_tokens_in_bytes_are_marked_as_others() -> None:
     assert text.traced(torch.tensor([[5, 6, PADDING]], dtype=torch.uint8)).tolist() == [[5, 6, -1]]
 
 
+@pytest.mark.exhaustive
 def test_a_frozen_embedding_tells_of_no_token() -> None:
     model = classifier()
     model.body.token.requires_grad_(False)
@@ -341,6 +345,7 @@ def test_inputs_of_whole_numbers_are_not_searched() -> None:
     assert "membership" in {cell.secret for cell in report.cells}
 
 
+@pytest.mark.exhaustive
 def test_the_null_of_pooled_rows_holds_none_of_them() -> None:
     """A sum with one client's change exchanged still gives the others' rows away: 2 in 3 of them here."""
     report = audited(view=["sum only"])

@@ -248,6 +248,7 @@ def _bytes(seed: int) -> tuple[Tensor, Tensor]:
     return torch.randint(0, 256, (2, FEATURES), generator=generator).to(torch.uint8), torch.arange(2)
 
 
+@pytest.mark.exhaustive
 def test_pictures_in_bytes_are_recovered_like_others() -> None:
     given = {"seeds": 2, "seconds": 10.0, "view": ["server"]}
     report = audit_training(Pixels(), LOSS, descend, [_bytes(seed) for seed in range(3)], **given)

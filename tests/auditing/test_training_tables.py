@@ -94,7 +94,7 @@ def cells(report: Report, view: str, secret: str) -> dict[str, Cell]:
     return {cell.attack: cell for cell in report.cells if (cell.view, cell.secret) == (view, secret)}
 
 
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("packed", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 def test_the_categories_of_every_column_are_read_as_by_hand(packed: bool) -> None:
     for seed in range(CLIENTS):
         _, kinds, _ = patients(ROWS, seed)
@@ -197,7 +197,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("case", list(HEADS))
-@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("rows", [1, pytest.param(4, marks=pytest.mark.exhaustive)])
 def test_labels_are_counted_behind_any_head(case: str, rows: int) -> None:
     outputs, loss, drawn, bias = HEADS[case]
     report, _, _ = head(outputs, loss, rows, drawn, bias=bias)
@@ -251,6 +251,7 @@ class Pooled(nn.Module):
         return self.head(self.body(x)[:, -1])
 
 
+@pytest.mark.exhaustive
 def test_a_sum_of_texts_shows_which_tokens_occur_at_any_client() -> None:
     loss = nn.CrossEntropyLoss()
     generator = torch.Generator().manual_seed(5)
@@ -274,7 +275,7 @@ def test_a_sum_of_texts_shows_which_tokens_occur_at_any_client() -> None:
     assert own.leakage.mean < 0.5
 
 
-@pytest.mark.parametrize("outputs", [1, 5])
+@pytest.mark.parametrize("outputs", [1, pytest.param(5, marks=pytest.mark.exhaustive)])
 def test_label_counts_are_learned_from_one_score_as_from_several(outputs: int) -> None:
     """Several steps, of which no closed form counts labels; a regression on simulated clients does."""
     loss, drawn = (LOSS, _two) if outputs == 1 else (nn.CrossEntropyLoss(), _five)

@@ -158,7 +158,7 @@ def test_flame_is_followed_from_where_its_run_began(begun) -> None:
         assert sample_error(alone.value, clients[0].x) > 0.1
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.exhaustive), 1])
 def test_a_run_in_single_precision_is_not_blamed_on_its_settings_where_rounding_explains_the_misfit(seed: int) -> None:
     """SSI on ill-conditioned products, and FedPE: estimates that are right to a fraction of a percent or to 3 %."""
     for method, sizes, columns, least in (
