@@ -15,7 +15,6 @@ from benchmarks.rows import RESULTS
 
 NAMES = (
     "secure_aggregation",
-    "scaling",
     "upload_path",
     "parties",
     "reply_time",
