@@ -23,7 +23,7 @@ _NAMES = {
     """,
     "securefed.algorithms": """
         Algorithm AuditCase ClientData CompositeFedADMM DSGD Ditto FAPS FLAME FedADMM FedAvg FedCM FedPE FedPG
-        FedProx FedSaga GraphDitto GraphFedAvg GraphFedProx GuardedFAPS IGL L1 LoSAC LoSACProx LocalPower
+        FedProx FedSaga GraphDitto GraphFedAvg GraphFedProx IGL L1 LoSAC LoSACProx LocalPower
         MRMTL MimeSVRG NoRegulariser Nuclear PFedMe PPGL PrincipalComponents PrivateFedAvg Regulariser
         RoundOutcome SSI Scaffold ScaffoldProx SelfLearningPCA SupportsBatches SupportsBroadcastCheck
         SupportsClientSelection SupportsPrivacyCost algorithms centralised clip_records community_scores

@@ -135,9 +135,6 @@ FAPS = Paper(
             "wanted one; near the solution that makes FAPS slow.",
         ),
         Claim("Figure 1: SSI gives a client's matrix away, rounds until it is known", "faps/figure1", "rounds of SSI"),
-        Claim(
-            "A rule of this project: rounds of guarded FAPS over rounds of SSI", "faps/inner-rule", "guarded FAPS / SSI"
-        ),
     ),
     ("pca/faps", "pca/ssi"),
 )
