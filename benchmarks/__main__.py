@@ -36,7 +36,6 @@ NAMES = (
     "inversion_peers",
     "attacks_pca",
     "attacks_samples",
-    "attacks_reference",
     "auditors",
     "leakage",
     "audits",

@@ -1,4 +1,4 @@
-"""How much the attacks get where the reference figures are silent: other data, sizes, rounds and precisions.
+"""How much the attacks get on other data, sizes, rounds and precisions.
 
     python -m benchmarks.pages.leakage [CURVE ...] [--fresh] [--page]
 
