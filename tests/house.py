@@ -25,7 +25,7 @@ OTHERS = {
     "benchmarks/ledger": "Experiments of the papers: their figures beside ours, judged against fixed targets.",
     "benchmarks/nightly": "`make nightly`: fresh schedules and cases, mutants of the package, soaks with random kills.",
     "benchmarks/pages": "Measurements behind the generated pages of the documentation.",
-    "benchmarks/results": "Results of the benchmarks as JSON, and the page made of them.",
+    "benchmarks/results": "Results of the benchmarks as JSON, and the table of targets made of them.",
     "tests": "Tests, in folders that mirror the package.",
     "tests/contract": "Batteries over the registries: every algorithm under every defence, with deviating parties.",
 }

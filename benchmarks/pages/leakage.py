@@ -4,7 +4,7 @@
 
 Runs a federation, looks at it through one view, attacks and scores as the audit does, for every point of every curve
 (or of those named) and every seed. A point goes to `results/leakage.json` at once, and the next run goes on where this
-one stopped; `--fresh` measures the chosen curves again, `--page` only draws. Writes `docs/leakage.md` and its figures.
+one stopped; `--fresh` measures the chosen curves again, `--page` only draws. Draws the figures of docs/leakage.md.
 """
 
 from __future__ import annotations

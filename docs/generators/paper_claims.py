@@ -28,7 +28,7 @@ class Paper:
 
     Attributes:
         page: name of the page in `docs/papers`, and first part of its experiments' names.
-        heading: beginning of its heading in `docs/reproduction.md`.
+        heading: beginning of its heading on the page of the ledger.
         methods: what the index calls it by.
         claims: rows of the table, in order.
         algorithms: registered names whose leaks the digest shows.
