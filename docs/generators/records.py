@@ -19,8 +19,11 @@ INCLUDED = {
     "attacks-samples": ("attacks_samples", "attacks_batch"),
     "attacks-networks": ("attacks_networks", "attacks_labels", "attacks_detection", "inversion_peers"),
     "attacks-training": ("attacks_texts",),
+    "privacy": ("privacy",),
+    "torch": ("masked_all_reduce",),
+    "flower": ("flower_strategy", "flower_run"),
 }
-"""Pages of attacks, and the benchmarks whose rows stand on each."""
+"""Pages, and the benchmarks whose rows stand on each."""
 
 
 def pages() -> dict[str, str]:
