@@ -30,15 +30,11 @@ _NAMES = {
         edge_scores reconstruction_loss record_level
     """,
     "securefed.attacks": """
-        ADMMRecursion ActiveAttack Attack BroadcastSigns ChosenBases ChosenBroadcast ChosenConsensus
-        ClassThresholds ClientGroups ClientKernels ConfirmationAttack ConsensusGram DLG Dialogue DifferenceGram
-        DistanceFit ESTIMATORS
-        FLAMENetworkInversion FedPEDuals FitRows FedPGDuals GradientSuppression
-        InversionEffort JointDuals JointGram
-        LocalPowerGram LocalSteps MembershipAttack NaiveDescent NetworkInversion ParticipationMatrix
-        PersonalModelReplay PooledDuals PowerGram Reconstruction RecoveredRows RoundView SampleFit
-        ShadowMembership Situation Target TelescopingFit TrapWeights View active_attacks attacks broadcast_signs
-        disaggregate group_by_client insert_imprint_module invert isolate membership_rates psnr tabular_accuracy
+        ActiveAttack Attack BroadcastSigns ChosenBases ChosenBroadcast ChosenConsensus ClassThresholds ClientGroups
+        ClientKernels ConsensusGram Dialogue DifferenceGram DistanceFit ESTIMATORS FitRows GradientSuppression
+        InversionEffort LocalSteps NaiveDescent NetworkInversion ParticipationMatrix PowerGram Reconstruction
+        RecoveredRows RoundView SampleFit Situation Target TrapWeights View active_attacks attacks broadcast_signs
+        disaggregate group_by_client insert_imprint_module invert isolate psnr tabular_accuracy
     """,
     "securefed.defenses": """
         AdaptiveTransform Aggregation Budget ChainStage Defense FixedSizeSampling Identities KeyHolder KeySet
