@@ -66,7 +66,7 @@ types: $(READY)  ## Static types of the installed package
 bench: $(READY)  ## Benchmarks against the peers (installs pfl-research and breaching beside, in .venv-pfl and .venv-breaching)
 	$(BIN)/python -m benchmarks
 
-reproduce: $(READY)  ## The papers' figures beside ours; writes docs/reproduction.md (REPRODUCE_ARGS=--quick: 5 minutes)
+reproduce: $(READY)  ## The papers' figures beside ours, kept as JSON; `make docs` shows them (REPRODUCE_ARGS=--quick: 5 minutes)
 	$(BIN)/python -m benchmarks.ledger $(REPRODUCE_ARGS)
 
 docs: $(READY)  ## The documentation site, without the network; writes build/site/index.html
@@ -76,7 +76,8 @@ docs: $(READY)  ## The documentation site, without the network; writes build/sit
 release-check: $(READY)  ## Wheel and sdist built twice and compared, the core tried in an empty environment (RELEASE_ARGS=--extras audit,...)
 	$(BIN)/python -m tests.release_check $(RELEASE_ARGS)
 
-nightly: $(READY)  ## Fresh schedules, cases, mutants and soaks with kills, for hours; writes docs/nightly.md (NIGHTLY_ARGS=--quick: minutes)
+nightly: $(READY)  ## Fresh schedules, cases, mutants and soaks with kills, for hours, kept as JSON; `make docs` shows them (NIGHTLY_ARGS=--quick: minutes)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[nightly]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.nightly $(NIGHTLY_ARGS)
 
 clean:  ## Remove everything the other targets made

@@ -37,36 +37,21 @@ if TYPE_CHECKING:
     from securefed.attacks._aggregates.participation import ParticipationMatrix
     from securefed.attacks._base import Attack, Reconstruction, RoundView, Target, View, attacks
     from securefed.attacks._distances.distance_fit import DistanceFit
-    from securefed.attacks._duals.fedpe import FedPEDuals
-    from securefed.attacks._duals.fedpg import FedPGDuals
-    from securefed.attacks._duals.joint_fit import JointDuals
-    from securefed.attacks._duals.pooled_client import PooledDuals
     from securefed.attacks._generic.row_fit import FitRows
-    from securefed.attacks._gradient_inversion.dlg import DLG
     from securefed.attacks._gradient_inversion.naive_descent import NaiveDescent
     from securefed.attacks._gradient_inversion.sample_fit import SampleFit
-    from securefed.attacks._gradient_inversion.telescoping_fit import TelescopingFit
     from securefed.attacks._gram.faps.consensus_attack import ConsensusGram
-    from securefed.attacks._gram.faps.summed_clients import JointGram
     from securefed.attacks._gram.linear import ESTIMATORS
-    from securefed.attacks._gram.local_power import LocalPowerGram
     from securefed.attacks._gram.subspace_iteration import PowerGram
     from securefed.attacks._gram.survivor_differences import DifferenceGram
-    from securefed.attacks._membership.likelihood_ratio import ConfirmationAttack, MembershipAttack, ShadowMembership
-    from securefed.attacks._membership.membership_rates import membership_rates
     from securefed.attacks._networks.client_simulations import LocalSteps
     from securefed.attacks._networks.module_inversion import invert
     from securefed.attacks._networks.reconstruction_quality import psnr, tabular_accuracy
     from securefed.attacks._networks.staged_inversion import InversionEffort, RecoveredRows
     from securefed.attacks._networks.view_inversion import NetworkInversion
-    from securefed.attacks._personal.admm_recursion import ADMMRecursion
-    from securefed.attacks._personal.flame_network_inversion import FLAMENetworkInversion
-    from securefed.attacks._personal.personal_model_replay import PersonalModelReplay
 
 __all__ = [
-    "DLG",
     "ESTIMATORS",
-    "ADMMRecursion",
     "ActiveAttack",
     "Attack",
     "BroadcastSigns",
@@ -76,36 +61,24 @@ __all__ = [
     "ClassThresholds",
     "ClientGroups",
     "ClientKernels",
-    "ConfirmationAttack",
     "ConsensusGram",
     "Dialogue",
     "DifferenceGram",
     "DistanceFit",
-    "FLAMENetworkInversion",
-    "FedPEDuals",
-    "FedPGDuals",
     "FitRows",
     "GradientSuppression",
     "InversionEffort",
-    "JointDuals",
-    "JointGram",
-    "LocalPowerGram",
     "LocalSteps",
-    "MembershipAttack",
     "NaiveDescent",
     "NetworkInversion",
     "ParticipationMatrix",
-    "PersonalModelReplay",
-    "PooledDuals",
     "PowerGram",
     "Reconstruction",
     "RecoveredRows",
     "RoundView",
     "SampleFit",
-    "ShadowMembership",
     "Situation",
     "Target",
-    "TelescopingFit",
     "TrapWeights",
     "View",
     "active_attacks",
@@ -116,7 +89,6 @@ __all__ = [
     "insert_imprint_module",
     "invert",
     "isolate",
-    "membership_rates",
     "psnr",
     "tabular_accuracy",
 ]
@@ -134,34 +106,21 @@ EXPORTS = {
     "securefed.attacks._base": "Attack View RoundView Target Reconstruction attacks",
     "securefed.attacks._gram.linear": "ESTIMATORS",
     "securefed.attacks._gram.subspace_iteration": "PowerGram",
-    "securefed.attacks._gram.local_power": "LocalPowerGram",
     "securefed.attacks._gram.faps.consensus_attack": "ConsensusGram",
     "securefed.attacks._gram.survivor_differences": "DifferenceGram",
-    "securefed.attacks._gram.faps.summed_clients": "JointGram",
-    "securefed.attacks._duals.fedpg": "FedPGDuals",
-    "securefed.attacks._duals.fedpe": "FedPEDuals",
-    "securefed.attacks._duals.joint_fit": "JointDuals",
-    "securefed.attacks._duals.pooled_client": "PooledDuals",
     "securefed.attacks._distances.distance_fit": "DistanceFit",
     "securefed.attacks._generic.row_fit": "FitRows",
-    "securefed.attacks._gradient_inversion.dlg": "DLG",
     "securefed.attacks._gradient_inversion.naive_descent": "NaiveDescent",
-    "securefed.attacks._gradient_inversion.telescoping_fit": "TelescopingFit",
     "securefed.attacks._gradient_inversion.sample_fit": "SampleFit",
     "securefed.attacks._networks.view_inversion": "NetworkInversion",
     "securefed.attacks._networks.module_inversion": "invert",
     "securefed.attacks._networks.client_simulations": "LocalSteps",
     "securefed.attacks._networks.staged_inversion": "InversionEffort RecoveredRows",
     "securefed.attacks._networks.reconstruction_quality": "psnr tabular_accuracy",
-    "securefed.attacks._personal.admm_recursion": "ADMMRecursion",
-    "securefed.attacks._personal.personal_model_replay": "PersonalModelReplay",
-    "securefed.attacks._personal.flame_network_inversion": "FLAMENetworkInversion",
     "securefed.attacks._aggregates.client_groups": "ClientGroups group_by_client",
     "securefed.attacks._aggregates.disaggregation": "disaggregate",
     "securefed.attacks._aggregates.dropout_isolation": "isolate",
     "securefed.attacks._aggregates.participation": "ParticipationMatrix",
-    "securefed.attacks._membership.likelihood_ratio": "MembershipAttack ShadowMembership ConfirmationAttack",
-    "securefed.attacks._membership.membership_rates": "membership_rates",
 }
 export_lazily(
     __name__,

@@ -104,7 +104,7 @@ class Quantise(Transform):
         largest = (2 ** (ring - 1) - 1) // clients  # most units of one client's entry
         if largest < 2:
             raise PlanError(
-                f"{clients} clients are too many for a {ring}-bit ring; use a wider ring or a tree of aggregators"
+                f"{clients} clients are too many for a {ring}-bit ring; use a wider ring, or fewer clients"
             )
         if tensor.bound / largest < _SMALLEST_STEP:
             raise PlanError(

@@ -18,7 +18,8 @@ project_copyright = "the securefed maintainers, Apache-2.0"
 version = release = securefed.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["generators", "generated/decision-tree.md", "generated/papers", "**/.ipynb_checkpoints"]
+_INCLUDED = ["generated/decision-tree.md", "generated/papers", "generated/records"]  # parts of other pages
+exclude_patterns = ["generators", *_INCLUDED, "**/.ipynb_checkpoints"]
 default_role = "literal"  # docstrings of this package put code between single backticks
 nitpicky = False
 

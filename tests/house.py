@@ -25,7 +25,7 @@ OTHERS = {
     "benchmarks/ledger": "Experiments of the papers: their figures beside ours, judged against fixed targets.",
     "benchmarks/nightly": "`make nightly`: fresh schedules and cases, mutants of the package, soaks with random kills.",
     "benchmarks/pages": "Measurements behind the generated pages of the documentation.",
-    "benchmarks/results": "Results of the benchmarks as JSON, and the page made of them.",
+    "benchmarks/results": "Results of the benchmarks as JSON, and the table of targets made of them.",
     "tests": "Tests, in folders that mirror the package.",
     "tests/contract": "Batteries over the registries: every algorithm under every defence, with deviating parties.",
 }
@@ -33,7 +33,7 @@ OTHERS = {
 
 
 def tree() -> str:
-    """Return one line for each folder, and below each folder of the package its modules."""
+    """Return one line for each folder."""
     lines = [line for top in PACKAGES for line in _folder(ROOT / top, 0)]
     lines += [f"{folder}/".ljust(WIDTH) + line for folder, line in OTHERS.items()]
     return "\n".join(["```", *lines, "```"])
@@ -91,22 +91,9 @@ def _inside(folder: Path) -> list[Path]:
 
 def _folder(folder: Path, depth: int) -> Iterator[str]:
     yield f"{'    ' * depth}{folder.name}/".ljust(WIDTH) + description(folder)
-    names = sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
-    yield from _wrapped(names, "    " * (depth + 1))
     for inner in sorted(folder.iterdir()):
         if inner.is_dir() and inner.name != "__pycache__" and any(inner.rglob("*.py")):
             yield from _folder(inner, depth + 1)
-
-
-def _wrapped(names: list[str], indent: str) -> Iterator[str]:
-    line = indent
-    for name in names:
-        if len(line) + len(name) > 118:
-            yield line.rstrip()
-            line = indent
-        line += f"{name}  "
-    if line.strip():
-        yield line.rstrip()
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ TESTED_ELSEWHERE = {
     "torch.md",
 }
 """Pages whose code needs a network or parties around it; `test_docs_*`, `test_flower_docs` and `test_torch_docs`."""
-SLOW = {"attacks-networks.md", "tutorials/first-audit.md", "tutorials/differential-privacy.md"}
+SLOW = {"how-to/invert-a-gradient.md", "tutorials/first-audit.md", "tutorials/differential-privacy.md"}
 
 
 def pages() -> list[str]:

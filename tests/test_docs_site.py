@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from docs.generators import docstrings, error_names, licences, links, reference, which_leaks
+from docs.generators import (
+    decision_tree,
+    docstrings,
+    error_names,
+    licences,
+    links,
+    papers,
+    records,
+    reference,
+    which_leaks,
+)
 from securefed._commands.cli import app
 from tests.test_exports import PINNED, PUBLIC_MODULES
 
@@ -80,6 +90,20 @@ def test_every_link_of_the_pages_leads_to_a_file() -> None:
     assert broken == []
 
 
+def test_every_table_that_a_page_includes_is_made_from_results() -> None:
+    made = {**records.pages(), **papers.pages(), **decision_tree.pages()}
+    included = {
+        name
+        for page in sorted((ROOT / "docs").rglob("*.md"))
+        if "generated" not in page.parts
+        for name in re.findall(r"include} /generated/(\S+)", page.read_text())
+    }
+    assert included <= set(made)
+    shown = {name for name in made if name.startswith("records/")}
+    assert shown <= included  # what is made is shown
+    assert all(re.search(r"\d", made[name]) for name in shown)
+
+
 def test_the_table_of_leaks_holds_every_audited_algorithm() -> None:
     page = which_leaks.pages()["which-algorithm-leaks-what.md"]
     assert re.search(r"`pca/ssi` \| second moments \| \*\*exposed 1\.00\*\* \| not detected", page)
@@ -87,7 +111,6 @@ def test_the_table_of_leaks_holds_every_audited_algorithm() -> None:
 
 
 def test_the_decision_tree_names_defences_that_are_registered() -> None:
-    from docs.generators import decision_tree  # noqa: PLC0415
     from securefed import _catalogue as catalogue  # noqa: PLC0415
 
     named = re.findall(r"- \*\*([\w/]+)\*\*", decision_tree.pages()["decision-tree.md"])

@@ -23,22 +23,18 @@ _NAMES = {
     """,
     "securefed.algorithms": """
         Algorithm AuditCase ClientData CompositeFedADMM DSGD Ditto FAPS FLAME FedADMM FedAvg FedCM FedPE FedPG
-        FedProx FedSaga GraphDitto GraphFedAvg GraphFedProx GuardedFAPS IGL L1 LoSAC LoSACProx LocalPower
+        FedProx FedSaga GraphDitto GraphFedAvg GraphFedProx IGL L1 LoSAC LoSACProx LocalPower
         MRMTL MimeSVRG NoRegulariser Nuclear PFedMe PPGL PrincipalComponents PrivateFedAvg Regulariser
         RoundOutcome SSI Scaffold ScaffoldProx SelfLearningPCA SupportsBatches SupportsBroadcastCheck
         SupportsClientSelection SupportsPrivacyCost algorithms centralised clip_records community_scores
         edge_scores reconstruction_loss record_level
     """,
     "securefed.attacks": """
-        ADMMRecursion ActiveAttack Attack BroadcastSigns ChosenBases ChosenBroadcast ChosenConsensus
-        ClassThresholds ClientGroups ClientKernels ConfirmationAttack ConsensusGram DLG Dialogue DifferenceGram
-        DistanceFit ESTIMATORS
-        FLAMENetworkInversion FedPEDuals FitRows FedPGDuals GradientSuppression
-        InversionEffort JointDuals JointGram
-        LocalPowerGram LocalSteps MembershipAttack NaiveDescent NetworkInversion ParticipationMatrix
-        PersonalModelReplay PooledDuals PowerGram Reconstruction RecoveredRows RoundView SampleFit
-        ShadowMembership Situation Target TelescopingFit TrapWeights View active_attacks attacks broadcast_signs
-        disaggregate group_by_client insert_imprint_module invert isolate membership_rates psnr tabular_accuracy
+        ActiveAttack Attack BroadcastSigns ChosenBases ChosenBroadcast ChosenConsensus ClassThresholds ClientGroups
+        ClientKernels ConsensusGram Dialogue DifferenceGram DistanceFit ESTIMATORS FitRows GradientSuppression
+        InversionEffort LocalSteps NaiveDescent NetworkInversion ParticipationMatrix PowerGram Reconstruction
+        RecoveredRows RoundView SampleFit Situation Target TrapWeights View active_attacks attacks broadcast_signs
+        disaggregate group_by_client insert_imprint_module invert isolate psnr tabular_accuracy
     """,
     "securefed.defenses": """
         AdaptiveTransform Aggregation Budget ChainStage Defense FixedSizeSampling Identities KeyHolder KeySet

@@ -31,7 +31,6 @@ FLOORS = {
     "statistics": 2,
     "_runtime": 2,
     "_transports": 2,
-    "_costs": 2,
     "_catalogue": 2,
     "_auditing": 3,
     "flower": 4,

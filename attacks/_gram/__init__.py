@@ -46,7 +46,7 @@ attacks.register(
     ConsensusGram,
     summary="estimates S near FAPS' consensus; for single clients solves round by round, or fits a simulated client",
     source="against faps proposition 5: eqs. (12)-(20) near X_i = Z, and inverted by Levenberg-Marquardt",
-    applies_to="pca/faps, and blocks of pca/faps-guarded",
+    applies_to="pca/faps",
     reads="the product of every round beside the basis that was sent; round 0 alone gives beta and a block of S",
 )
 attacks.register(

@@ -7,8 +7,7 @@ method:
 
 - SSI (simultaneous subspace iteration): all.
 - LocalPower, in which clients make local power iterations: those with a single local step.
-- FAPS, in which S_i Z is masked by a subspace that the client keeps: none. Guarded FAPS alternates blocks of FAPS
-  rounds with rounds of SSI, which show it.
+- FAPS, in which S_i Z is masked by a subspace that the client keeps: none.
 - Any method that stops by the optimality (KKT) conditions of PCA, (I - Z Z^T) S Z = 0: all, since its clients send
   S_i Z beside their message, to test these conditions.
 
@@ -24,7 +23,6 @@ import numpy as np
 from securefed._messages import ClientId
 from securefed._public import Public
 from securefed._tensors import Array
-from securefed.algorithms._pca.guarded_faps import BLOCK, GuardedFAPS
 from securefed.algorithms._pca.localpower import LOCAL_STEPS
 from securefed.algorithms._pca.server import BASIS, GRAM_PRODUCT, PRODUCT, SubspaceMethod
 from securefed.algorithms._pca.ssi import SSI
@@ -39,9 +37,9 @@ Members = frozenset[ClientId]
 def shows_products(algorithm: object) -> bool:
     """Return whether some rounds of an algorithm may show the product S Z of the Gram matrix and the broadcast basis.
 
-    This holds for SSI, LocalPower, guarded FAPS, and every method that stops by the KKT conditions.
+    This holds for SSI, LocalPower, and every method that stops by the KKT conditions.
     """
-    if isinstance(algorithm, SSI | GuardedFAPS):
+    if isinstance(algorithm, SSI):
         return True
     return isinstance(algorithm, SubspaceMethod) and algorithm.sends_gram_product
 
@@ -49,8 +47,8 @@ def shows_products(algorithm: object) -> bool:
 def linear_rounds(observed: View) -> list[RoundView]:
     """Return the rounds that show S Z exactly.
 
-    These are all rounds of SSI and of methods that stop by the KKT conditions, the rounds of LocalPower with one local
-    step, and the rounds of guarded FAPS that are rounds of SSI. Rounds whose broadcast is missing are left out.
+    These are all rounds of SSI and of methods that stop by the KKT conditions, and the rounds of LocalPower with one
+    local step. Rounds whose broadcast is missing are left out.
     """
     return [o for o in observed.rounds if o.broadcast and gram_product(o) is not None]
 
@@ -59,13 +57,12 @@ def gram_product(observation: RoundView) -> Array | None:
     """Return S Z of a round, (features, rank), or `None` if this round does not show it.
 
     The algorithm must satisfy `shows_products`. Its message is S Z where the broadcast asks for one local step
-    (LocalPower) and belongs to no block of FAPS rounds (guarded FAPS); both numbers are missing in SSI's broadcasts.
+    (LocalPower); SSI's broadcasts do not state their number.
     """
     message, broadcast = observation.message, observation.broadcast
     if GRAM_PRODUCT in message:
         return message[GRAM_PRODUCT]
-    plain = int(broadcast.get(LOCAL_STEPS, 1)) == 1 and int(broadcast.get(BLOCK, 0)) == 0
-    return message[PRODUCT] if plain else None
+    return message[PRODUCT] if int(broadcast.get(LOCAL_STEPS, 1)) == 1 else None
 
 
 def rounds_by_members(rounds: Iterable[RoundView]) -> dict[Members, list[RoundView]]:

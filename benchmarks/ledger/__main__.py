@@ -1,4 +1,4 @@
-"""The papers' tables and figures beside ours: run the experiments and write docs/reproduction.md.
+"""The papers' tables and figures beside ours: run the experiments and keep their results.
 
 Examples:
   python -m benchmarks.ledger                          all of them, at most an hour on two cores

@@ -16,7 +16,7 @@ from benchmarks.ledger.faps_runs import (
     ssi,
 )
 from benchmarks.ledger.ledger import Context, Curve, Experiment, Findings, Line
-from securefed.algorithms._pca import FAPS, SSI, GuardedFAPS, LocalPower
+from securefed.algorithms._pca import FAPS, SSI, LocalPower
 from securefed.datasets._loaders import load
 from securefed.datasets._spectral_matrices import arithmetic, spectral
 from securefed.datasets.partition import iid
@@ -59,9 +59,7 @@ def sizes(context: Context) -> Findings:
     return Findings(tuple(lines))
 
 
-_FRAGILE = (
-    "A fixed number of inner steps suits some spectra and not others; the experiment faps/inner-rule measures it."
-)
+_FRAGILE = "A fixed number of inner steps suits some spectra and not others."
 
 
 def images(context: Context) -> Findings:
@@ -74,7 +72,6 @@ def images(context: Context) -> Findings:
         "SSI": SSI(5),
         "LocalPower": LocalPower(5),
         "FAPS": FAPS(5, max_rounds=most),
-        "guarded FAPS": GuardedFAPS(5),
     }
     runs = {
         name: [solve(method, problem.together if name == "SSI" else problem, seed) for seed in context.seeds[:1]]

@@ -1,4 +1,4 @@
-"""Play fresh schedules, cases, kernels, mutants and soaks, keep the result, and write docs/nightly.md.
+"""Play fresh schedules, cases, kernels, mutants and soaks, and keep the result.
 
 Examples:
   python -m benchmarks.nightly                     all of it, for hours

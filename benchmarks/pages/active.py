@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.pages import active_groups, active_page
+from benchmarks.pages import active_groups
 from benchmarks.rows import RESULTS
 from securefed import ActiveRun, DeviatingServer, Federation, chain
 from securefed._auditing.cases import Prepared
@@ -245,15 +245,14 @@ def fill(path: Path, wanted: Sequence[Any], run: Callable[[Any, int], dict[str, 
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    """Measure what is missing, and write the page."""
+    """Measure what is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no further cell after so long")
     parser.add_argument("--part", choices=("rows", "groups", "all"), default="all", help="measure a part of the cells")
     chosen = parser.parse_args(arguments or None)
     limit = time.monotonic() + chosen.seconds
-    rows = fill(FILE, cells(), measure, limit if chosen.part != "groups" else 0.0)
-    groups = fill(GROUPS, active_groups.cells(), active_groups.measure, limit if chosen.part != "rows" else 0.0)
-    print(f"wrote {active_page.write(cells(), active_groups.cells(), rows | groups)}")
+    fill(FILE, cells(), measure, limit if chosen.part != "groups" else 0.0)
+    fill(GROUPS, active_groups.cells(), active_groups.measure, limit if chosen.part != "rows" else 0.0)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python -m benchmarks.pages.active_convolutions [--seconds S]
 
-Writes one cell at a time to `results/active_convolutions.json`, goes on where it stopped, and writes the table of
-docs/attacks-active.md. MNIST is read from `SECUREFED_DATA`.
+Writes one cell at a time to `results/active_convolutions.json`, and goes on where it stopped; the
+table is part of docs/attacks-active.md. MNIST is read from `SECUREFED_DATA`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.pages import active_page
 from benchmarks.pages.active import RATE, SUMS, fill, recovered
 from benchmarks.rows import RESULTS
 from securefed import DeviatingServer
@@ -97,12 +96,11 @@ def measure(cell: ConvolutionCell, seed: int) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    """Measure what is missing, and write the table."""
+    """Measure what is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no further cell after so long")
     chosen = parser.parse_args(arguments or None)
-    stored = fill(FILE, cells(), measure, time.monotonic() + chosen.seconds)
-    print(f"wrote {active_page.write_convolutions(cells(), stored)}")
+    fill(FILE, cells(), measure, time.monotonic() + chosen.seconds)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python -m benchmarks.pages.active_distances [--seconds S]
 
-Writes one cell at a time to `results/active_distances.json`, goes on where it stopped, and writes the table of
-docs/attacks-active.md. Set OMP_NUM_THREADS=1: on a busy machine more threads take ten times as long.
+Writes one cell at a time to `results/active_distances.json`, and goes on where it stopped; the
+table is part of docs/attacks-active.md. Set OMP_NUM_THREADS=1: on a busy machine more threads take ten times as long.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from benchmarks.pages import active_page
 from benchmarks.pages.active import SUMS, fill
 from benchmarks.rows import RESULTS
 from securefed import DeviatingServer, Federation
@@ -101,12 +100,11 @@ def measure(cell: DistanceCell, seed: int) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    """Measure what is missing, and write the table."""
+    """Measure what is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no further cell after so long")
     chosen = parser.parse_args(arguments or None)
-    stored = fill(FILE, cells(), measure, time.monotonic() + chosen.seconds)
-    print(f"wrote {active_page.write_distances(cells(), stored)}")
+    fill(FILE, cells(), measure, time.monotonic() + chosen.seconds)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,11 @@
-"""Write the tables of docs/attacks-active.md from the cells of `benchmarks.pages.active`."""
+"""Make the tables of docs/attacks-active.md from the cells of `benchmarks.pages.active`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-PAGE = Path(__file__).parents[2] / "docs" / "attacks-active.md"
-MARK = "<!-- {}: {} -->"
 HEAD = (
     "| attack | model | clients x rows | what the server sees | rounds | rows recovered | called single: right |\n"
     "|---|---|---|---|---|---|---|"
@@ -33,8 +30,8 @@ CONVOLUTIONS = (
 )
 
 
-def write(cells: Iterable[Any], groups: Iterable[Any], stored: Mapping[str, Any]) -> Path:
-    """Replace the tables of rows and groups; cells that are not measured are left out."""
+def rows_read(cells: Iterable[Any], groups: Iterable[Any], stored: Mapping[str, Any]) -> str:
+    """Return the tables of rows and groups; cells that are not measured are left out."""
     known = [(cell, stored[cell.name]["seeds"]) for cell in cells if cell.name in stored]
     noised = [pair for pair in known if pair[0].defence.startswith("clip")]
     plain = [pair for pair in known if pair not in noised]
@@ -55,28 +52,19 @@ def write(cells: Iterable[Any], groups: Iterable[Any], stored: Mapping[str, Any]
         GROUPS,
         *(_group(cell, stored[cell.name]["seeds"]) for cell in groups if cell.name in stored),
     ]
-    return _replaced("figures", parts)
+    return "\n".join(parts) + "\n"
 
 
-def write_distances(cells: Iterable[Any], stored: Mapping[str, Any]) -> Path:
-    """Replace the table of clients' distances behind sums; cells that are not measured are left out."""
+def distances(cells: Iterable[Any], stored: Mapping[str, Any]) -> str:
+    """Return the table of clients' distances behind sums; cells that are not measured are left out."""
     known = [(cell, stored[cell.name]["seeds"]) for cell in cells if cell.name in stored]
-    return _replaced("distances", [DISTANCES, *(_distances(cell, seeds) for cell, seeds in known)])
+    return "\n".join([DISTANCES, *(_distances(cell, seeds) for cell, seeds in known)]) + "\n"
 
 
-def write_convolutions(cells: Iterable[Any], stored: Mapping[str, Any]) -> Path:
-    """Replace the table of pictures behind convolutions; cells that are not measured are left out."""
+def convolutions(cells: Iterable[Any], stored: Mapping[str, Any]) -> str:
+    """Return the table of pictures behind convolutions; cells that are not measured are left out."""
     known = [(cell, stored[cell.name]["seeds"]) for cell in cells if cell.name in stored]
-    return _replaced("convolutions", [CONVOLUTIONS, *(_convolution(cell, seeds) for cell, seeds in known)])
-
-
-def _replaced(part: str, lines: Sequence[str]) -> Path:
-    """Replace what stands between the marks of a part of the page."""
-    begin, end = MARK.format(part, "begin"), MARK.format(part, "end")
-    before, rest = PAGE.read_text().split(begin)
-    after = rest.split(end)[1]
-    PAGE.write_text(f"{before}{begin}\n" + "\n".join(lines) + f"\n{end}{after}")
-    return PAGE
+    return "\n".join([CONVOLUTIONS, *(_convolution(cell, seeds) for cell, seeds in known)]) + "\n"
 
 
 def _row(cell: Any, seeds: Sequence[Mapping[str, Any]]) -> str:

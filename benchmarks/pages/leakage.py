@@ -1,10 +1,10 @@
-"""How much the attacks get where the reference figures are silent: other data, sizes, rounds and precisions.
+"""How much the attacks get on other data, sizes, rounds and precisions.
 
     python -m benchmarks.pages.leakage [CURVE ...] [--fresh] [--page]
 
 Runs a federation, looks at it through one view, attacks and scores as the audit does, for every point of every curve
 (or of those named) and every seed. A point goes to `results/leakage.json` at once, and the next run goes on where this
-one stopped; `--fresh` measures the chosen curves again, `--page` only draws. Writes `docs/leakage.md` and its figures.
+one stopped; `--fresh` measures the chosen curves again, `--page` only draws. Draws the figures of docs/leakage.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Samples, personal models and distances: the reference figures of the attacks, over ten seeds.
+"""Samples, personal models and distances: errors of the attacks over ten seeds.
 
-`python -m benchmarks attacks_samples`. Errors are relative (Frobenius, rows matched); a target is the reference figure,
-the one a single prototype run gave, held against the median.
+`python -m benchmarks attacks_samples`. Errors are relative (Frobenius, rows matched); a target is held against the
+median.
 """
 
 from __future__ import annotations

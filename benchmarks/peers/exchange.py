@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import time
-import tracemalloc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 
 from securefed._messages import SERVER, Aggregate, ClientId, Message, PartyId
 from securefed._tensors import Tensors
-from securefed.defenses._base import Aggregation, Helper, Plan, Session
+from securefed.defenses._base import Aggregation, Plan, Session
 from securefed.defenses._capabilities import SupportsPipelining, SupportsStreaming, SupportsVerification
 from securefed.defenses._secure_aggregation.graph import _circle
 from securefed.defenses._secure_aggregation.identities import _signed
@@ -27,20 +26,13 @@ class Measured:
     """What one exchange cost.
 
     Attributes:
-        client, server, helper: CPU seconds of one client (mean of those that did everything), of the server, and of
-            the party beside them.
-        sent: bytes a client sent at each stage.      received: bytes a client was sent, all stages and the
-            announced sum.
-        client_memory, server_memory: most bytes allocated within one step, beside what it was handed.
+        client, server: CPU seconds of one client (mean of those that did everything), and of the server.
+        sent: bytes a client sent at each stage.
     """
 
     client: float = 0.0
     server: float = 0.0
-    helper: float = 0.0
     sent: dict[str, int] = field(default_factory=dict)
-    received: int = 0
-    client_memory: int = 0
-    server_memory: int = 0
 
 
 def exchange(
@@ -49,48 +41,39 @@ def exchange(
     encode: Contribute,
     lost: int = 0,
     *,
-    trace: bool = False,
     prepared: bool = False,
-    helper: Helper | None = None,
 ) -> tuple[Aggregate, Measured]:
     """The encoded sum of all but the last `lost` clients, which do not upload, and what it cost.
 
     Args:
         encode: the encoded contribution of a client; its time counts as the client's.
-        trace: whether to trace memory: of client 0, whose time then does not count, and of the server, whose steps
-            are then made twice.
         prepared: whether an exchange comes before that does not count, and prepares this one. It is of other
             contributions (each client's is its successor's): clients refuse the same one over other survivors.
-        helper: the party beside server and clients; `None` lets the protocol make one, which does not count.
     """
-    parties = Parties(protocol, plan, helper or protocol.helper(plan.clients))
+    parties = Parties(protocol, plan)
     if prepared:
         parties.exchange(0, lambda client: encode(client + 1))
-    return parties.exchange(int(prepared), encode, lost, trace=trace)
+    return parties.exchange(int(prepared), encode, lost)
 
 
 class Parties:
     """All parties of one run, and what they keep between two exchanges."""
 
-    def __init__(self, protocol: Aggregation, plan: Plan, helper: Helper | None) -> None:
-        self.protocol, self.plan, self.helper = protocol, plan, helper
+    def __init__(self, protocol: Aggregation, plan: Plan) -> None:
+        self.protocol, self.plan = protocol, plan
         self.run = secrets.token_hex(16)
         self.clients: dict[ClientId, Any] = {}
         self.carried: Any = None
-        self.number, self.trace, self.out = 0, False, Measured()
+        self.number, self.out = 0, Measured()
 
-    def exchange(
-        self, number: int, encode: Contribute, lost: int = 0, *, trace: bool = False
-    ) -> tuple[Aggregate, Measured]:
+    def exchange(self, number: int, encode: Contribute, lost: int = 0) -> tuple[Aggregate, Measured]:
         """As the function; `number` counts the run's exchanges from 0."""
-        self.number, self.trace, self.out = number, trace, Measured()
+        self.number, self.out = number, Measured()
         session = Session(self.run, number, tuple(range(self.plan.clients)), self.plan)
         step = self._open(session)
         while not isinstance(step, Aggregate):
             server, stage, outgoing = step
             replies: Replies = {}
-            if self.helper is not None and self.helper.party in outgoing:
-                replies[self.helper.party] = self._help(stage, outgoing[self.helper.party])
             uploads = stage == self.protocol.upload
             asked = [c for c in outgoing if c in self.clients and not (uploads and c >= self.plan.clients - lost)]
             if asked:
@@ -116,13 +99,6 @@ class Parties:
             step, self.out.server = _clocked(self.protocol.server_open, session)
         return step
 
-    def _help(self, stage: str, body: Tensors) -> Message:
-        assert self.helper is not None
-        request = Message(self.run, self.number, stage, SERVER, self.helper.party, body)
-        reply, seconds = _clocked(self.helper.handle, request)
-        self.out.helper += seconds
-        return Message(self.run, self.number, stage, self.helper.party, SERVER, reply)
-
     def _ask(self, stage: str, outgoing: Mapping[PartyId, Tensors], encode: Contribute) -> Replies:
         """The clients' replies, their mean time and the first one's bytes."""
         replies, seconds = {}, []
@@ -134,17 +110,12 @@ class Parties:
                 return self.protocol.client_step(self.clients[client], request, encoded)
 
             _forget()  # every client draws the graph and checks signatures for itself
-            if self.trace and client == 0:
-                (self.clients[client], reply), peak = _traced(act)
-                self.out.client_memory = max(self.out.client_memory, peak)
-            else:
-                (self.clients[client], reply), took = _clocked(act)
-                seconds.append(took)
+            (self.clients[client], reply), took = _clocked(act)
+            seconds.append(took)
             replies[client] = Message(self.run, self.number, stage, client, SERVER, reply)
         self.out.client += sum(seconds) / len(seconds)
         first = next(iter(outgoing))
         self.out.sent[stage] = _bytes(replies[first].body)
-        self.out.received += _bytes(outgoing[first])
         return replies
 
     def _serve(self, server: Any, stage: str, replies: Replies) -> Any:
@@ -155,10 +126,6 @@ class Parties:
                 server, seconds = _clocked(self.protocol.server_absorb, server, reply)
                 self.out.server += seconds
             replies.clear()
-        if self.trace:
-            _, peak = _traced(lambda: self.protocol.server_step(server, replies))
-            self.out.server_memory = max(self.out.server_memory, peak)
-            _forget()
         step, seconds = _clocked(self.protocol.server_step, server, replies)
         self.out.server += seconds
         return step
@@ -168,7 +135,6 @@ class Parties:
         if not (self.plan.verified and isinstance(self.protocol, SupportsVerification)):
             return
         announced = self.protocol.announce(aggregate)
-        self.out.received += _bytes(announced)
         seconds = []
         for client in aggregate.survivors:
             kept = self.protocol.client_keeps(self.clients[client])
@@ -198,11 +164,3 @@ def _clocked(call: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
     start = time.process_time()
     result = call(*arguments)
     return result, time.process_time() - start
-
-
-def _traced(call: Callable[[], Any]) -> tuple[Any, int]:
-    tracemalloc.start()
-    result = call()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    return result, peak

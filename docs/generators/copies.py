@@ -1,4 +1,4 @@
-"""Make pages of the repository's own files: examples, templates, notebooks, changelog, benchmark results."""
+"""Make pages of the repository's own files: examples, templates, notebooks, changelog."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from docs.generators.links import rewritten
 ROOT = Path(__file__).parents[2]
 _LANGUAGES = {".py": "python", ".sh": "bash", ".toml": "toml"}
 _WHOLE = {
-    "benchmark-results.md": "benchmarks/results/README.md",
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
     "security.md": "SECURITY.md",

@@ -28,7 +28,7 @@ class Paper:
 
     Attributes:
         page: name of the page in `docs/papers`, and first part of its experiments' names.
-        heading: beginning of its heading in `docs/reproduction.md`.
+        heading: beginning of its heading on the page of the ledger.
         methods: what the index calls it by.
         claims: rows of the table, in order.
         algorithms: registered names whose leaks the digest shows.
@@ -135,9 +135,6 @@ FAPS = Paper(
             "wanted one; near the solution that makes FAPS slow.",
         ),
         Claim("Figure 1: SSI gives a client's matrix away, rounds until it is known", "faps/figure1", "rounds of SSI"),
-        Claim(
-            "A rule of this project: rounds of guarded FAPS over rounds of SSI", "faps/inner-rule", "guarded FAPS / SSI"
-        ),
     ),
     ("pca/faps", "pca/ssi"),
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks.ledger import page, records
 from benchmarks.ledger.ledger import COMPARISON, MISSED, REPRODUCED, UNSTATED, Line
+from docs.generators import records as records_of_papers
 from docs.generators import which_leaks
 from docs.generators.paper_claims import PAPERS, Claim, Paper
 
@@ -98,8 +99,8 @@ def lines_of_claim(paper: Paper, claim: Claim) -> list[Line]:
 
 def anchor(paper: Paper) -> str:
     """Return the address of a paper's section in the ledger's page."""
-    headings = re.findall(r"^## (.+)$", (ROOT / "docs" / "reproduction.md").read_text(), flags=re.MULTILINE)
-    heading = next(heading for heading in headings if heading.startswith(paper.heading))
+    titles = {entry.experiment.paper for entry in records_of_papers.catalogue().entries.values()}
+    heading = next(title for title in sorted(titles) if title.startswith(paper.heading))
     return "/reproduction.md#" + "".join(c for c in heading.lower().replace(" ", "-") if c.isalnum() or c in "-_")
 
 

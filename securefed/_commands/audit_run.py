@@ -67,8 +67,8 @@ def plan_for(
     settings: Mapping[str, Any],
     defense_settings: Mapping[str, Any],
     form: TableFormat | None = None,
-) -> tuple[Defense, Plan]:
-    """Return a defence, and its plan for one algorithm on a data set.
+) -> Plan:
+    """Return the plan of a defence for one algorithm on a data set.
 
     Args:
         algorithm: name of the algorithm.
@@ -80,7 +80,7 @@ def plan_for(
         form: how a text table of the user's is written, where the user says so.
 
     Returns:
-        The defence, and its plan for one training round: errors, stages, bytes, threshold, epsilon, assumptions.
+        The plan for one training round: errors, stages, bytes, threshold, epsilon, assumptions.
     """
     entry, name = catalogue.algorithms[algorithm], catalogue.defenses[defense].name
     if entry.audit_case is None or settings:  # settings of the user: the federation that they describe
@@ -95,14 +95,14 @@ def plan_for(
                 **(form or TableFormat()).given(),
             )
         )
-        return made.defense, made.plan
+        return made.plan
     audited = case(entry.name)
     public = audited.prepare(load_once(data, form=form), clients, 0).public
     clip = {"clip_norm": audited.clip} if name == "dp" else {}
     made_defense: Defense = build(catalogue.defenses, name, clip | dict(defense_settings))
     plan = made_defense.plan(audited.build().layout(public), clients)
     # the plan also lists what the algorithm assumes, and scalars that its clients reveal outside the defence
-    return made_defense, with_disclosures(plan, audited.build(), public)
+    return with_disclosures(plan, audited.build(), public)
 
 
 def attack_file(

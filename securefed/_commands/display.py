@@ -69,17 +69,6 @@ def show_registry(title: str, registry: Any) -> None:
     console.print()
 
 
-def show_plan(defense: Any, found: Any, clients: int | None = None) -> None:
-    """Print a plan and its predicted cost.
-
-    Args:
-        defense: the defence.
-        found: its plan for one exchange.
-        clients: number of clients for which to show also a tree of groups of the plan's size, each of which sums its
-            own; `None` for no tree.
-    """
-    from securefed import _costs as costs  # noqa: PLC0415 - not needed for --help
-
-    say(*str(found).splitlines(), *costs.cost_lines(defense, found))
-    if clients is not None:
-        say(*costs.tree_lines(costs.aggregator_tree(defense, found.layout, clients, found.clients)))
+def show_plan(plan: Any) -> None:
+    """Print a plan."""
+    say(*str(plan).splitlines())

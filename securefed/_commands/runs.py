@@ -1,7 +1,8 @@
 """Define the commands `securefed run`, `key`, `plan` and `list`.
 
 `run` simulates a federation in this process, described by options or by a TOML file (`run_file`); `key` makes the key
-that encrypts its checkpoint; `plan` shows before a run what a defence promises and costs; `list` shows what there is.
+that encrypts its checkpoint; `plan` shows before a run what a defence promises, its stages and its
+bytes; `list` shows what there is.
 """
 
 from __future__ import annotations
@@ -187,7 +188,7 @@ def _from_file(
     read_first(what.data, what.owner_column, what.label_column, what.form, quiet=quiet)
     made = federation(what, reveal=reveal)
     if not quiet:
-        show_plan(made.defense, made.plan)
+        show_plan(made.plan)
     missing = shortfalls(required, made.defense, made.plan, what.rounds)
     for sentence in missing:
         errors.print(f"[bold red]Less than required:[/] {escape(sentence)}", soft_wrap=True, highlight=False)
@@ -264,7 +265,6 @@ def list_(
 @app.command(
     epilog="Examples:\n\nsecurefed plan fedpg secure_aggregation --clients 100\n\nsecurefed plan ssi paillier\n\n"
     "securefed plan optimization/fedavg secure_aggregation --set problem=2nn --data mnist\n\n"
-    "securefed plan fedpg secure_aggregation --clients 100 --tree 1000000\n\n"
     "securefed plan fedpg secure_aggregation --clients 100 --defense-set pipelined=true --defense-set verify=true"
 )
 def plan(
@@ -277,14 +277,11 @@ def plan(
     decimal: Decimal = "",
     settings: Settings = None,
     defense_settings: DefenseSettings = None,
-    tree: Annotated[
-        int | None, typer.Option(help="Show also the cost for this many clients in a tree of groups of --clients each.")
-    ] = None,
 ) -> None:
-    """Show a run's plan in advance: bounds, bits, largest cohort, error, stages, bytes, cost, assumptions."""
+    """Show a run's plan in advance: bounds, bits, largest cohort, error, stages, bytes, assumptions."""
     form = table_format(encoding, separator, decimal)
     read_first(data, "", "", form)
     from securefed._commands.audit_run import plan_for  # noqa: PLC0415
 
     own, defending = parse_settings(settings), parse_settings(defense_settings)
-    show_plan(*plan_for(algorithm, defense, clients, data, own, defending, form), tree)
+    show_plan(plan_for(algorithm, defense, clients, data, own, defending, form))

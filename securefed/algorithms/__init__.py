@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from securefed.algorithms._pca.faps import FAPS
     from securefed.algorithms._pca.fedpe import FedPE
     from securefed.algorithms._pca.fedpg import FedPG
-    from securefed.algorithms._pca.guarded_faps import GuardedFAPS
     from securefed.algorithms._pca.localpower import LocalPower
     from securefed.algorithms._pca.self_learning import SelfLearningPCA
     from securefed.algorithms._pca.ssi import SSI
@@ -82,7 +81,6 @@ __all__ = [
     "GraphDitto",
     "GraphFedAvg",
     "GraphFedProx",
-    "GuardedFAPS",
     "LoSAC",
     "LoSACProx",
     "LocalPower",
@@ -119,7 +117,6 @@ EXPORTS = {
     "securefed.algorithms._pca.ssi": "SSI",
     "securefed.algorithms._pca.localpower": "LocalPower",
     "securefed.algorithms._pca.faps": "FAPS",
-    "securefed.algorithms._pca.guarded_faps": "GuardedFAPS",
     "securefed.algorithms._pca.fedpg": "FedPG",
     "securefed.algorithms._pca.fedpe": "FedPE",
     "securefed.algorithms._pca.self_learning": "SelfLearningPCA",

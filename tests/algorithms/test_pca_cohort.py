@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from securefed.algorithms._capabilities import SupportsBatches
-from securefed.algorithms._pca import FAPS, GuardedFAPS
+from securefed.algorithms._pca import FAPS
 from securefed.algorithms._pca import cohort as pca_cohort
 from securefed.algorithms._pca.cohort import StackedGrams
 from securefed.algorithms._pca.operators import Gram
@@ -27,7 +27,6 @@ def uneven():
         FAPS(3, tolerance=0.0, inner_rule="bases"),
         FAPS(3, tolerance=0.0, inner_rule="reach", stop="kkt"),
         FAPS(3, tolerance=0.0, inner_steps=4),
-        GuardedFAPS(3, tolerance=0.0, patience=4),
     ],
     ids=repr,
 )

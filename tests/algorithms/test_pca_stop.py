@@ -7,13 +7,13 @@ import pytest
 
 from securefed._messages import Aggregate
 from securefed._public import Public
-from securefed.algorithms._pca import FAPS, SSI, GuardedFAPS, LocalPower
+from securefed.algorithms._pca import FAPS, SSI, LocalPower
 from securefed.algorithms._pca.operators import off
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DivergenceError
 from tests.algorithms.rounds import Loop, digits, spectrum
 
-KINDS = [SSI, LocalPower, FAPS, GuardedFAPS]
+KINDS = [SSI, LocalPower, FAPS]
 
 
 @pytest.mark.parametrize("kind", KINDS)

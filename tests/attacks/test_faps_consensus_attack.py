@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms._pca import FAPS, SSI, GuardedFAPS
+from securefed.algorithms._pca import FAPS, SSI
 from securefed.algorithms._pca.operators import off, orth
 from securefed.attacks._base import Attack, Target, attacks
 from securefed.attacks._gram import ConsensusGram
@@ -170,19 +170,6 @@ def test_replay_knows_the_truth_from_its_neighbour():
     assert replay_residual(1.01 * S, observed.rounds, target) > 1e-3
 
 
-def test_a_block_of_guarded_faps_is_a_run_of_faps():
-    first, *others = digits(30, "random")
-    clients = [Dataset(first.x[:4]), *others]
-    algorithm = GuardedFAPS(3, patience=4, tolerance=1e-12)
-    observed, target = observe(algorithm, clients, 9)
-    blocks = [int(o.broadcast["block"]) for o in observed.rounds]
-    assert blocks[:4] == [0] * 4 and max(blocks) >= 1
-    got = ConsensusGram().run(observed, target, RNG)
-    assert got.diagnostics["rounds"] == max(blocks.count(b) for b in blocks if b)
-    assert got.diagnostics["method"] == "exact fit" and got.residual < 1e-6
-    assert relative_error(got.value, gram(clients[0])) < 1e-4
-
-
 def test_where_the_attack_cannot_run_it_says_why():
     clients = digits(12)
     observed, target = observe(FAPS(2), clients, 2)
@@ -190,7 +177,6 @@ def test_where_the_attack_cannot_run_it_says_why():
     assert attack.applies(target, observed) is None
     cases = [
         (attack, Target(SSI(2), target.public), observed, "masked products"),
-        (attack, Target(GuardedFAPS(2), target.public), observed, "belongs to a block"),
         (attack, target, replace(observed, rounds=()), "no messages"),
         (attack, target, replace(observed, target=3), "client 3"),
         (ConsensusGram(largest=8), target, observed, "the limit here is"),

@@ -7,7 +7,7 @@ from sklearn.datasets import load_digits
 from securefed._messages import Aggregate
 from securefed._public import Public
 from securefed._tensors import add
-from securefed.algorithms._pca import FAPS, SSI, GuardedFAPS, LocalPower
+from securefed.algorithms._pca import FAPS, SSI, LocalPower
 from securefed.algorithms._pca.operators import orth
 from securefed.attacks._base import Attack, RoundView, Target, View, attacks
 from securefed.attacks._gram import PowerGram
@@ -106,17 +106,12 @@ def test_localpower_rounds_with_several_local_steps_are_left_out():
     assert "several local steps" in PowerGram().applies(target, observed)
 
 
-def test_a_kkt_stop_and_the_rounds_of_ssi_between_blocks_give_faps_away():
+def test_a_kkt_stop_gives_faps_away():
     clients = [Dataset(RNG.normal(size=(60, 20))) for _ in range(4)]
     observed, target = observe(FAPS(5, stop="kkt"), clients, 12, {2})
     assert error(PowerGram(), observed, target, gram(clients[2])) < 1e-9
     plain, aim = observe(FAPS(5), clients, 12, {2})
     assert "no products S Z" in PowerGram().applies(aim, plain)
-    observed, target = observe(GuardedFAPS(5, tolerance=0.0, patience=4), clients, 40, {2})
-    between = [o for o in observed.rounds if int(o.broadcast["block"]) == 0]
-    got = PowerGram().run(observed, target, RNG)
-    assert got.diagnostics["rounds"] == len(between) < 40
-    assert relative_error(got.value, gram(clients[2])) < 1e-6
 
 
 @pytest.mark.parametrize("noise", [1e-9, 1e-5, 1e-2])

@@ -76,8 +76,8 @@ def test_page_says_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "rows/FedPG/2": [{"refused": "too few", "leakage": 0.0, "error": 0.2}] * 2,
     }
     stored = {name: asked(point_of(name)) | {"seeds": found} for name, found in seeds.items()}
-    picture, page = leakage_page.write(stored)
-    text = page.read_text()
+    (picture,) = leakage_page.write(stored)
+    text = leakage_page.text(stored)
     assert picture.name == "leakage-rows.png"
     assert "| SSI | .60 (.50 to .70) |" in text
     assert "0, out of time |" in text

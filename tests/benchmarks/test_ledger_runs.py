@@ -107,7 +107,7 @@ def test_a_full_run_writes_the_page_and_a_quick_one_keeps_apart(
     assert not (command / "DOCS").exists()
     assert not (command / "FULL").exists()
     assert __main__.main(["faps/good"]) == 0
-    assert "wrote DOCS/reproduction.md" in capsys.readouterr().out
+    assert "wrote records/reproduction.md" in capsys.readouterr().out
     assert (command / "DOCS" / "reproduction" / "faps-good.png").exists()
     assert __main__.main(["--list"]) == 0
     assert "Table of dead" in capsys.readouterr().out

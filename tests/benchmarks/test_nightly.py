@@ -1,9 +1,7 @@
-"""The nightly run: mutants change what they say and no more, the nearest tests are found, and the page holds it all."""
+"""The nightly run: the nearest tests of a mutant are found, parts fail by name, and the page holds it all."""
 
 from __future__ import annotations
 
-import ast
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,67 +10,21 @@ import pytest
 
 from benchmarks.nightly import kernels, mutation, schedules
 from benchmarks.nightly.__main__ import PARTS, main
-from benchmarks.nightly.mutants import VARIABLE, mutants, mutated
 from benchmarks.nightly.page import text
 
 ROOT = Path(__file__).parents[2]
-SOURCE = '''
-def least(values: list[int]) -> int:
-    """Return 1 + 1."""
-    if len(values) < 2:
-        raise ValueError(f"{1 + 1} of {2}")
-    return min(values) + 3 if values else 0
-'''
 
 
-def test_mutants_are_the_operators_comparisons_conditions_and_constants_of_the_code():
-    assert [mutant.words for mutant in mutants("m", SOURCE)] == [
-        "`len(values) < 2` -> `not len(values) < 2`",
-        "`len(values) < 2` -> `len(values) <= 2`",
-        "`2` -> `3`",
-        "`values` -> `not values`",
-        "`min(values) + 3` -> `min(values) - 3`",
-        "`3` -> `4`",
-        "`0` -> `1`",
-    ]
+def test_a_module_has_tests_near_it() -> None:
+    near = mutation.nearest("defenses/_secure_aggregation/shamir.py")
+    assert any("shamir" in (ROOT / path).read_text() for path in near)
 
 
-def test_each_mutant_changes_the_one_place_that_its_words_name():
-    plain = ast.unparse(ast.parse(SOURCE))
-    for mutant in mutants("m", SOURCE):
-        before, after = mutant.words.strip("`").split("` -> `")
-        changed = ast.unparse(mutated(SOURCE, mutant.number))
-        lines = [(a, b) for a, b in zip(plain.splitlines(), changed.splitlines(), strict=True) if a != b]
-        assert len(lines) == 1
-        assert before in lines[0][0]
-        assert after in lines[0][1]
-
-
-def test_the_hook_loads_the_mutant_and_nothing_else():
-    """The control beside it: without the variable the module is as it is written."""
-    module = "securefed.defenses._secure_aggregation.shamir"
-    number = next(
-        m.number for m in mutants(module, mutation.modules()[module].read_text()) if m.words.startswith("`0`")
-    )
-    script = (
-        f"import benchmarks.nightly.mutants, {module} as m; from securefed.defenses._secure_aggregation import "
-        "mersenne; print(type(m.__loader__).__name__, type(mersenne.__loader__).__name__)"
-    )
-    for value, loader in ((f"{module}:{number}", "_Loader"), ("", "SourceFileLoader")):
-        done = subprocess.run(
-            [sys.executable, "-c", script],
-            cwd=ROOT, env=os.environ | {VARIABLE: value}, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        assert done.stdout.split() == [loader, "SourceFileLoader"]
-
-
-def test_draws_follow_the_seed_and_a_module_has_tests_near_it(monkeypatch: pytest.MonkeyPatch):
-    module = "securefed.defenses._secure_aggregation.shamir"
-    few = {module: mutation.modules()[module]}
-    monkeypatch.setattr(mutation, "modules", lambda: few)
-    assert mutation.draw(5, 1) == mutation.draw(5, 1) != mutation.draw(5, 2)
-    assert {drawn.module for drawn in mutation.draw(5, 1)} == {module}
-    assert any("shamir" in (ROOT / path).read_text() for path in mutation.nearest(module))
+def test_without_cosmic_ray_the_part_fails_and_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cosmic_ray", None)
+    (part,) = mutation.run(quick=True, seed=0)
+    assert not part.passed
+    assert "[nightly]" in part.notes[0]
 
 
 def test_the_page_names_seed_parts_and_survivors():

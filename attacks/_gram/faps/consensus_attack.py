@@ -27,7 +27,6 @@ from securefed._public import require
 from securefed._tensors import Array
 from securefed.algorithms._base import RoundOutcome
 from securefed.algorithms._pca.faps import FAPS
-from securefed.algorithms._pca.guarded_faps import BLOCK, GuardedFAPS
 from securefed.algorithms._pca.server import PRODUCT
 from securefed.attacks._base import Reconstruction, RoundView, Target, View
 from securefed.attacks._gram.clipped_products import PerturbedProducts, is_perturbed
@@ -36,7 +35,7 @@ from securefed.attacks._gram.faps.clipped_masked_products import ClippedMaskedPr
 from securefed.attacks._gram.faps.near_consensus import ROUNDS, evenly_spaced, near_consensus
 from securefed.attacks._gram.faps.round_by_round import is_solvable_by_rounds, solve_round_by_round, solves_subproblems
 from securefed.attacks._gram.faps.solution import FAPSSolution
-from securefed.attacks._gram.observed_rounds import Members, most_frequent_members, rounds_by_members, rows_of
+from securefed.attacks._gram.observed_rounds import most_frequent_members, rounds_by_members, rows_of
 from securefed.attacks._requirements import why_incomplete
 from securefed.datasets._base import Dataset
 from securefed.errors import TranscriptError
@@ -58,8 +57,7 @@ class ConsensusGram:
 
     With one inner step, or a tolerance at which clients solve their subproblems exactly, rounds are solved one by one,
     at any number of features (`round_by_round`). Elsewhere, or where that fails, a simulated client is fitted
-    (`client_fit`). Guarded FAPS alternates blocks of FAPS rounds with rounds of SSI (subspace iteration, in which the
-    message is S Z itself): its longest block is used here as a run of FAPS, and `gram/power` reads the rounds of SSI.
+    (`client_fit`).
 
     `diagnostics["method"]` is one of these:
 
@@ -104,10 +102,7 @@ class ConsensusGram:
                 f"{target.public.features} features need about {_mebibytes(target.public.features):.0f} MiB; the limit "
                 f"here is {_mebibytes(self.largest):.0f} MiB, {self.largest} features: raise `largest`."
             )
-        faps_rounds = runs_of_faps(observed.rounds, target.algorithm)
-        if not faps_rounds:
-            return "No observed round belongs to a block of FAPS; `gram/power` reads those of SSI."
-        if most_frequent_members(faps_rounds, observed.target) is None:
+        if most_frequent_members(rounds_by_members(observed.rounds), observed.target) is None:
             return f"No observed sum holds client {observed.target}."
         return None
 
@@ -128,7 +123,7 @@ class ConsensusGram:
         if reason is not None:
             raise TranscriptError(reason)
         algorithm = cast(FAPS, target.algorithm)
-        groups = runs_of_faps(observed.rounds, algorithm)
+        groups = rounds_by_members(observed.rounds)
         members = most_frequent_members(groups, observed.target)
         assert members is not None
         rounds = groups[members]
@@ -216,25 +211,6 @@ def replay_residual(gram: Array, rounds: Sequence[RoundView], target: Target) ->
         squared_error += float(np.sum((sent[PRODUCT] - observed) ** 2))
         total += float(np.sum(observed**2))
     return float(np.sqrt(squared_error / (total or 1.0)))
-
-
-def runs_of_faps(rounds: Sequence[RoundView], algorithm: FAPS) -> dict[Members, list[RoundView]]:
-    """Return the rounds that form one run of FAPS, by set of clients: all rounds, or guarded FAPS' longest block.
-
-    Broadcasts of guarded FAPS hold the number of the block, `BLOCK`, which is 0 in rounds of SSI.
-    """
-    groups = rounds_by_members(rounds)
-    if not isinstance(algorithm, GuardedFAPS):
-        return groups
-    longest = {}
-    for members, observations in groups.items():
-        blocks: dict[int, list[RoundView]] = {}
-        for observation in observations:
-            blocks.setdefault(int(observation.broadcast.get(BLOCK, 0)), []).append(observation)
-        blocks.pop(0, None)
-        if blocks:
-            longest[members] = max(blocks.values(), key=len)
-    return longest
 
 
 def _from_clipped_or_noised(

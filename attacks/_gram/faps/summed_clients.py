@@ -25,7 +25,6 @@ from numpy.linalg import LinAlgError
 
 from securefed._tensors import Array
 from securefed.algorithms._pca.faps import FAPS
-from securefed.algorithms._pca.guarded_faps import GuardedFAPS
 from securefed.algorithms._pca.server import BASIS, CAPTURED, PRODUCT
 from securefed.attacks._base import Target, View
 from securefed.attacks._gram.coordinates import SymmetricMatrices
@@ -50,15 +49,13 @@ class JointGram(JointAttack):
     """Fit all clients of FAPS' sums at once.
 
     It needs a fixed number of inner steps: where clients stop by a rule, each client's numbers would be unknown too.
-    `GuardedFAPS`, a subclass of FAPS, runs other rounds between those of FAPS, in which clients send S_i Z: these are
-    not simulated here.
     """
 
     name: ClassVar[str] = "gram/joint"
 
     def why_other_algorithm(self, algorithm: object) -> str | None:
         """Return why an algorithm is not FAPS with a fixed number of inner steps, or `None`."""
-        if isinstance(algorithm, FAPS) and not isinstance(algorithm, GuardedFAPS) and algorithm.inner_steps is not None:
+        if isinstance(algorithm, FAPS) and algorithm.inner_steps is not None:
             return None
         return "The messages are no masked products of FAPS with a fixed number of inner steps."
 

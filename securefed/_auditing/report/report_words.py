@@ -55,7 +55,6 @@ ALGORITHM_TITLES: Final = {
     "losac": "LoSAC",
     "losac_prox": "LoSAC-Prox",
     "scaffold_prox": "SCAFFOLD-Prox",
-    "faps-guarded": "guarded FAPS",
     "fedpe": "FedPE",
     "self": "self-learning PCA",
     "fedsaga": "FedSaga",

@@ -9,7 +9,6 @@ from securefed.algorithms._pca.centralised import PrincipalComponents, centralis
 from securefed.algorithms._pca.ssi import SSI
 from securefed.algorithms._pca.localpower import LocalPower
 from securefed.algorithms._pca.faps import FAPS
-from securefed.algorithms._pca.guarded_faps import GuardedFAPS
 from securefed.algorithms._pca.self_learning import SelfLearningPCA
 from securefed.algorithms._pca.fedpg import FedPG
 from securefed.algorithms._pca.fedpe import FedPE

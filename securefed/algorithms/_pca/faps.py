@@ -94,7 +94,7 @@ class FAPS(SubspaceMethod):
     steps are the published speed on these matrices and fragile (11 or more, or 2, cost two to four times the
     rounds), 5 are a safer fixed choice. Rule (26) compares bases, which rotate inside a subspace: in round 0 it can run
     tens of steps and amplify round-off. `reach` takes fewer rounds than a fixed number on most of these matrices, but
-    not on the flattest spectra (xi = 1.002: twice SSI's), nor on clients sorted by class; `GuardedFAPS` notices.
+    not on the flattest spectra (xi = 1.002: twice SSI's), nor on clients sorted by class.
     NOT promised: fewer rounds than SSI (clients sorted by class: SSI wins at every beta), convergence under
     partial participation (no theory; X_i and W_i of an absent client go stale), or the privacy that the paper
     argues for (its proposition 5; attack `gram/consensus`).
