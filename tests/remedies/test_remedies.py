@@ -8,45 +8,17 @@ whose file is not in `NOT_YET`, which may only shrink.
 from __future__ import annotations
 
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from securefed.errors import SecureFedError
-from tests.remedies import (
-    of_algorithms,
-    of_attacks,
-    of_audits,
-    of_cases,
-    of_commands,
-    of_data,
-    of_defenses,
-    of_flower,
-    of_parties,
-    of_party_commands,
-    of_testing,
-    of_torch,
-    of_training,
-)
 from tests.remedies.followed import Followed
 from tests.remedies.sites import sites
 
-AREAS = (
-    of_algorithms,
-    of_attacks,
-    of_audits,
-    of_cases,
-    of_commands,
-    of_data,
-    of_defenses,
-    of_flower,
-    of_parties,
-    of_party_commands,
-    of_testing,
-    of_torch,
-    of_training,
-)
+AREAS = [import_module(f"tests.remedies.{path.stem}") for path in sorted(Path(__file__).parent.glob("of_*.py"))]
 TABLE: dict[str, Followed] = {name: item for area in AREAS for name, item in area.TABLE.items()}
 NOT_YET: dict[str, int] = {
     "attacks/_active/trap_weights.py": 1,
