@@ -163,7 +163,7 @@ ORDER: Final[tuple[Implication, ...]] = (
     Implication("membership", GramMembership.name, _membership),
     Implication("people", "gram/people", _people),
 )
-"""What follows from a Gram matrix; rows are turned into one first."""
+"""Computations on a Gram matrix; an estimate of rows is turned into a Gram matrix first."""
 
 
 def implied_attempts(
