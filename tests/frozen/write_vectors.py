@@ -1,4 +1,4 @@
-"""Write the protocol vectors anew, after the version of the protocol changed: `python -m tests.frozen.write_vectors`."""
+"""Write the protocol vectors anew, after a change of the protocol's version: `python -m tests.frozen.write_vectors`."""
 
 from __future__ import annotations
 
