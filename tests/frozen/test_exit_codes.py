@@ -26,10 +26,25 @@ hidden = true
 """
 AUDIT = "audit --algorithms pca/ssi --seeds 1 --clients 3 --workers 1 --defenses plain --out out"
 RUN = "run pca/ssi --data digits --clients 4 --rounds 1 --set rank=2"
-DONE = ("--version", "list", "list attacks", "doctor", "plan pca/ssi plain", f"{RUN} --defense secure_aggregation",
-        f"{RUN} --out out", "run study.toml --yes", AUDIT, "compare audit.json audit.json",
-        "compare less.json audit.json", "compare audit.json audit.json --fail-on-growth",
-        "key new.key", "ledger create new.ledger", "ledger show site.ledger", "party identity site.key", "party status party/exchange")  # fmt: skip
+DONE = (
+    "--version",
+    "list",
+    "list attacks",
+    "doctor",
+    "plan pca/ssi plain",
+    f"{RUN} --defense secure_aggregation",
+    f"{RUN} --out out",
+    "run study.toml --yes",
+    AUDIT,
+    "compare audit.json audit.json",
+    "compare less.json audit.json",
+    "compare audit.json audit.json --fail-on-growth",
+    "key new.key",
+    "ledger create new.ledger",
+    "ledger show site.ledger",
+    "party identity site.key",
+    "party status party/exchange",
+)
 OTHERS: dict[str, tuple[int, str]] = {
     "run study.toml": (1, "Less than required"),
     "run pca/unknown --data digits": (2, "pca/unknown"),
