@@ -48,7 +48,7 @@ def smallest(blocks: Blocks) -> int:
 
 @dataclass(frozen=True)
 class SumsSoFar:
-    """What a server knows of the sums of its run, to ask for none that its clients would refuse.
+    """The sums of a run as its server knows them, so that it asks for none that its clients would refuse.
 
     Attributes:
         blocks: of all sums so far.

@@ -42,7 +42,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def _own_warnings():
-    """What a client logs a moment later appears in its own test."""
+    """Let what a client logs a moment later appear in its own test."""
     yield
     if (late_log := sys.modules.get("securefed._runtime.late_log")) is not None:
         late_log.flush()

@@ -28,6 +28,7 @@ OTHERS = {
     "benchmarks/results": "Results of the benchmarks as JSON, and the table of targets made of them.",
     "tests": "Tests, in folders that mirror the package.",
     "tests/contract": "Batteries over the registries: every algorithm under every defence, with deviating parties.",
+    "tests/frozen": "Protocol vectors, saved files and exit codes of 0.1, which a later release keeps or versions.",
 }
 """Folders beside the package."""
 

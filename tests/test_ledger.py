@@ -284,3 +284,29 @@ def test_spending_outside_its_domain(values: Any, says: str) -> None:
     DataUsage(0, math.inf, 0.0)
     with pytest.raises(ConfigError, match=f"^{says}"):
         DataUsage(*values)
+
+
+@pytest.mark.parametrize("seal", [None, Seal(bytes(32))], ids=["open", "sealed"])
+def test_a_ledger_beside_a_state_takes_its_path_as_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seal: Seal | None
+) -> None:
+    path = str(tmp_path / "client-0.ledger")
+    with pytest.raises(LedgerLost, match=r"client-0\.ledger"):
+        Ledger.beside(path, seal, expected=True)
+    create = Ledger.create
+
+    def second(*arguments: Any, **settings: Any) -> Ledger:
+        """Another process makes the ledger first."""
+        create(*arguments, **settings).charge("run", 0, GAUSSIAN)
+        return create(*arguments, **settings)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "create", second)
+        raced = Ledger.beside(path, seal, expected=False)
+    for ledger in (raced, Ledger.beside(path, seal, expected=False), Ledger.beside(path, seal, expected=True)):
+        assert ledger.spent.exchanges == 1
+    other = str(tmp_path / "client-1.ledger")
+    assert Ledger.beside(other, seal, expected=False).spent.exchanges == 0
+    assert Ledger.beside(Path(other), seal, expected=True).spent.exchanges == 0
+    with pytest.raises(StorageError, match="client-1"):  # a file where a folder should be: no other process made it
+        Ledger.beside(f"{other}/client.ledger", seal, expected=False)

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from securefed._commands import party_answer, party_turns
 from securefed._commands.cli import app
-from securefed._commands.party_files import MessageName, csv_bytes, locked, read_arrays, requests_in
-from securefed.errors import StorageError
+from securefed._commands.party_files import locked, read_arrays, requests_in
 
 RUNNER = CliRunner()
 RNG = np.random.default_rng(0)
@@ -153,20 +152,6 @@ def test_a_command_that_was_killed_before_it_published_publishes_the_same_when_i
     check(1, range(3))
 
 
-def test_a_reply_that_is_half_copied_is_not_taken_and_waited_for(here: Path) -> None:
-    server()
-    for client in range(3):
-        contribute(client)
-    reply = Path("exchange/round-1-exchange-1-stage-1-keys-client-2.reply")
-    whole = reply.read_bytes()
-    reply.write_bytes(whole[: len(whole) // 2])
-    shown = server()
-    assert f"{reply.name} is not taken" in shown
-    assert "waits for client 2." in shown
-    reply.write_bytes(whole)
-    assert "stage 2 of 5 (shares) waits for clients 0, 1 and 2." in server()
-
-
 def test_a_model_binds_the_round_and_metrics_are_summed(here: Path) -> None:
     np.savez("model.npz", w=np.zeros(4), b=np.zeros(4))
     np.savez("other.npz", w=np.ones(4), b=np.zeros(4))
@@ -299,44 +284,9 @@ def test_a_client_is_told_when_the_round_is_complete(here: Path) -> None:
     assert "Round 1 is complete" in (shown := contribute(0)) and "turn is next" not in shown
 
 
-def test_terms_of_a_long_table_say_that_rows_are_summed_one_by_one(here: Path) -> None:
-    Path("patients.csv").write_text("age,dose\n61,1\n48,2\n")
-    said = "row by row: all sites need the same 2 rows"
-    assert said in party("terms", "t", "--like", "patients.csv", "--clients", 3)
-    Path("means.csv").write_text("age,dose\n61,1\n")
-    assert "row by row" not in party("terms", "u", "--like", "means.csv", "--clients", 3)
-
-
 def small() -> str:
     np.savez("small.npz", w=np.zeros(4))
     return "small.npz"
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("a.csv", b"w,w\n1,2\n", "2 columns named 'w'"),
-        ("a.csv", b"w,b\n1\n", "line 2 has 1 cell "),
-        ("a.csv", b"w\n1,5\n", "line 2 has 2 cells"),
-        ("a.csv", b"w\n\xff\n", "UTF-8"),
-        ("a.csv", b"age,sex\n61,0\n48,f\n", "'sex' ('f'; 1 of 2 rows); an update is numbers"),
-        ("a.npz", b"PK", "no .npz file"),
-        ("a.npz", b"", "no .npz file"),
-        ("a.safetensors", b"12345678", "no .safetensors file"),
-    ],
-)
-def test_files_that_hold_no_update_are_refused(here: Path, name: str, content: bytes, words: str) -> None:
-    Path(name).write_bytes(content)
-    shown = party("terms", "t", "--like", name, "--clients", 3, code=2)
-    assert words in shown
-    assert name in shown
-
-
-def test_a_table_of_one_line_holds_single_numbers(tmp_path: Path) -> None:
-    (tmp_path / "counts.csv").write_text("patients,deaths\r\n120,3\r\n")
-    assert read_arrays(tmp_path / "counts.csv") == {"patients": 120.0, "deaths": 3.0}
-    assert csv_bytes({"patients": np.asarray(120.5), "deaths": np.asarray(3)}) == b"patients,deaths\n120.5,3\n"
-    assert csv_bytes({"w": np.eye(2)}) == csv_bytes({"w": np.ones(2), "b": np.ones(3)}) == b""
 
 
 def test_identities_are_private_and_kept(here: Path) -> None:
@@ -351,26 +301,6 @@ def test_two_commands_do_not_use_one_state_together(here: Path) -> None:
     with locked(Path("client-0.state")):
         assert "another command is using" in contribute(0, code=2)
     assert "is answered" in contribute(0)
-
-
-def test_copies_that_a_synchronised_folder_makes_are_no_messages(here: Path) -> None:
-    """Files with a suffix of a conflict, half-copied ones, and a folder in a reply's place."""
-    server()
-    request = Path("exchange/round-1-exchange-1-stage-1-keys-client-0.request")
-    for name in ("round-9-exchange-9-stage-1-keys-client-0 (conflicted copy).request", f".{request.name}.12.part"):
-        (request.parent / name).write_bytes(request.read_bytes())
-    assert "waits for clients 0, 1 and 2" in party("status", "exchange")
-    for client in range(3):
-        assert "Round 1, stage 1 of 5" in contribute(client)
-    reply = request.with_suffix(".reply")
-    (reply.parent / "round-1-exchange-1-stage-1-keys-client-0 (conflicted copy).reply").write_bytes(b"another")
-    kept = reply.read_bytes()
-    reply.unlink()
-    reply.mkdir()
-    assert "cannot read" in server(code=2)
-    reply.rmdir()
-    reply.write_bytes(kept)
-    assert "stage 2 of 5 (shares)" in server()
 
 
 def test_a_clients_state_that_was_set_back_answers_no_request_again(here: Path) -> None:
@@ -389,17 +319,6 @@ def test_a_clients_state_that_was_set_back_answers_no_request_again(here: Path) 
             Path("client-0.state").write_bytes(newest)
     assert older is not None
     check(1, range(3))
-
-
-def test_names_say_round_exchange_stage_and_party(tmp_path: Path) -> None:
-    name = MessageName(2, 3, 4, "unmask", 1)
-    (tmp_path / name.file("request")).touch()
-    (tmp_path / MessageName(2, 3, 3, "upload", 0).file("request")).touch()
-    (tmp_path / "round-9-notes.txt").touch()
-    assert requests_in(tmp_path) == [name]
-    assert name.place(5) == "Round 2, exchange 3, stage 4 of 5 (unmask)"
-    with pytest.raises(StorageError):
-        requests_in(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("command", ["identity", "terms", "contribute", "sum", "status"])

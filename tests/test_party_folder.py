@@ -16,7 +16,7 @@ from securefed._commands.party_files import npz_bytes, read_arrays
 from securefed.errors import DataError
 from securefed.parties import SumResult, SumServer, SumTerms
 from securefed.parties._envelope import sign
-from tests.test_party import RUNNER, agree, check, contribute, here, identities, server
+from tests.test_party import RUNNER, agree, check, contribute, here, identities, party, server
 
 __all__ = ["here"]  # a fixture
 
@@ -148,3 +148,37 @@ def test_a_result_that_unpacks_to_more_than_the_terms_hold_is_refused_packed(her
             archive.writestr(f"{name}.npy", bytes(2**24))
     with pytest.raises(DataError, match=r"unpacks to 16777216 bytes, and the terms' tensor to at most 4128"):
         SumResult.from_folder("exchange", terms)
+
+
+def test_a_reply_that_is_half_copied_is_not_taken_and_waited_for(here: Path) -> None:
+    server()
+    for client in range(3):
+        contribute(client)
+    reply = Path("exchange/round-1-exchange-1-stage-1-keys-client-2.reply")
+    whole = reply.read_bytes()
+    reply.write_bytes(whole[: len(whole) // 2])
+    shown = server()
+    assert f"{reply.name} is not taken" in shown
+    assert "waits for client 2." in shown
+    reply.write_bytes(whole)
+    assert "stage 2 of 5 (shares) waits for clients 0, 1 and 2." in server()
+
+
+def test_copies_that_a_synchronised_folder_makes_are_no_messages(here: Path) -> None:
+    """Files with a suffix of a conflict, half-copied ones, and a folder in a reply's place."""
+    server()
+    request = Path("exchange/round-1-exchange-1-stage-1-keys-client-0.request")
+    for name in ("round-9-exchange-9-stage-1-keys-client-0 (conflicted copy).request", f".{request.name}.12.part"):
+        (request.parent / name).write_bytes(request.read_bytes())
+    assert "waits for clients 0, 1 and 2" in party("status", "exchange")
+    for client in range(3):
+        assert "Round 1, stage 1 of 5" in contribute(client)
+    reply = request.with_suffix(".reply")
+    (reply.parent / "round-1-exchange-1-stage-1-keys-client-0 (conflicted copy).reply").write_bytes(b"another")
+    kept = reply.read_bytes()
+    reply.unlink()
+    reply.mkdir()
+    assert "cannot read" in server(code=2)
+    reply.rmdir()
+    reply.write_bytes(kept)
+    assert "stage 2 of 5 (shares)" in server()

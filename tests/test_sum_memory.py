@@ -1,4 +1,4 @@
-"""What a client's ledger remembers of sums, and which others it lets out."""
+"""A client's ledger remembers sums, and lets out no sum that subtracts from them."""
 
 from __future__ import annotations
 

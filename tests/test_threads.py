@@ -10,8 +10,6 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,29 +25,9 @@ from securefed._auditing.own.global_seed import global_seed
 from securefed._registry import Registry
 from securefed.algorithms._private import dp_fedavg
 from securefed.problems import TorchModule
+from tests.threads import THREADS, at_once, hasty
 
-THREADS = 4
-
-
-@pytest.fixture(autouse=True)
-def hasty() -> Iterator[None]:
-    """Let threads change places after a microsecond."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(usual)
-
-
-def at_once(work: Callable[[int], Any], threads: int = THREADS) -> list[Any]:
-    """Return `work(0)`, `work(1)`, ... of threads that start together."""
-    together = threading.Barrier(threads)
-
-    def begin(number: int) -> Any:
-        together.wait()
-        return work(number)
-
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(begin, range(threads)))
+__all__ = ["hasty"]  # a fixture
 
 
 def test_a_registry_is_complete_for_a_thread_that_looks_while_another_one_imports(

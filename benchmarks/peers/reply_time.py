@@ -1,6 +1,7 @@
-"""What the time of one reply tells: AUC of "sat out" against "contributes", for a server that times a client's upload.
+"""Test whether a server can tell by the time of one reply that a client sat out.
 
-CPU time of the client's thread, the update at hand; the peer is chance. In turns, fresh clients each time.
+The figure is the AUC of "sat out" against "contributes"; .5 is chance. It is computed from the CPU time of the
+client's thread, without the training. The two cases take turns, with new clients each time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The way of an upload: masks made and added, made ahead, checked, and taken in.
+"""Measure an upload: masks made and added, masks made ahead, the checks, and the server's part.
 
-CPU time of one thread. Peers are our own other way of doing the same, or the cipher alone, in the same run.
+The figures are CPU times of one thread. The peer is another of our own ways to do the same, or the cipher alone, in
+the same run.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def main() -> None:
 
 
 def _masks() -> Row:
-    """Masks of one client made and added, beside AES-128-CTR that only makes as many bytes; in turns."""
+    """Compare making and adding one client's masks with AES-128-CTR, which only makes as many bytes; in turns."""
     flat = np.zeros(ENTRIES, np.uint32)
     masks = [SignedMask(secrets.token_bytes(32), 1) for _ in range(PEERS)]
     zeros, buffer = memoryview(bytes(1 << 16)), bytearray((1 << 16) + 15)
@@ -89,7 +90,7 @@ def _verification() -> Iterator[Row]:
 
 
 def _critical_path(options: Mapping[str, Any]) -> Iterator[Row]:
-    """From the encoded contribution to the upload; masks made then, or while the client trained."""
+    """Time the step from the encoded contribution to the upload, with masks made then or while the client trained."""
     defense = _defense(options)
     plan, protocol = defense.plan(_layout(ENTRIES), CLIENTS), defense.aggregation
     assert isinstance(protocol, SecureAggregation)
@@ -109,7 +110,7 @@ def _critical_path(options: Mapping[str, Any]) -> Iterator[Row]:
 
 
 def _beside_its_stream(path: str, options: Mapping[str, Any]) -> Iterator[Row]:
-    """All that a client computes until its upload, beside the words of its masks, made and not added; in turns.
+    """Compare all that a client computes until its upload with making the words of its masks alone; in turns.
 
     Args:
         path: how both make their streams; ours in the chunks that are fastest here.
@@ -158,7 +159,7 @@ def _beside_its_stream(path: str, options: Mapping[str, Any]) -> Iterator[Row]:
 def _until_upload(
     protocol: SecureAggregation, session: Session, before: list[tuple[Any, Message]] | None = None
 ) -> tuple[Any, Message]:
-    """Client 0 where it waits for its upload, and the request; `before` takes its earlier states and requests."""
+    """Return client 0 as it waits for the request for its upload, and the request; `before` takes what came earlier."""
     clients = {client: protocol.client_open(session, client) for client in session.cohort}
     state, stage, outgoing = protocol.server_open(session)
     while stage != protocol.upload:

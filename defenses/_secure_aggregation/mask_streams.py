@@ -30,8 +30,8 @@ _FIRST_BLOCK: Final = (2).to_bytes(4, "big")
 _LINE: Final = 64
 """Bytes of a cache line, to which buffers are aligned: additions that straddle lines take a third longer."""
 _TRIAL_BYTES, _TRIALS = 1 << 20, 4
-"""What is measured of each path and chunk: the fastest of 4 times a megabyte, so that an interruption does not count.
-Twice as much takes 10 ms instead of 5 and chooses no better; half of it confuses chunks whose speeds are 5 % apart."""
+"""Each path and chunk makes a megabyte 4 times; the fastest time counts, so that an interruption does not.
+Twice as many bytes take 10 ms instead of 5 and choose no better; half as many confuse chunks 5 % apart in speed."""
 
 
 class Encryptor(Protocol):
@@ -58,7 +58,7 @@ PATHS: Final[Mapping[str, Callable[[bytes], Encryptor]]] = {"GCM": _by_gcm, "CTR
 
 @dataclass(frozen=True)
 class Choice:
-    """How this process makes its streams.
+    """The path and the chunk by which this process makes its streams.
 
     Attributes:
         path: name in `PATHS`.
@@ -121,7 +121,7 @@ _choice: Choice | None = None
 
 
 def choice() -> Choice:
-    """Return how this process makes its streams. The first call measures, whichever thread makes it."""
+    """Return the path and chunk of this process. The first call measures them, in whichever thread it is made."""
     global _choice  # noqa: PLW0603
     if _choice is None:
         with _lock:

@@ -95,7 +95,7 @@ class NamedRun:
 
     @property
     def form(self) -> TableFormat:
-        """How the table is written, and the classes of its labels."""
+        """The form of the table, and the classes of its labels."""
         return TableFormat(self.encoding, self.separator, self.decimal, self.classes)
 
 

@@ -158,7 +158,7 @@ def contribute(
         str,
         typer.Option(
             help="The server's public identity: 64 digits or the .pub file of its `party identity`, from its operator. "
-            "Requests that it did not sign are not answered: whoever writes into the folder could ask else."
+            "Requests that it did not sign are not answered: else any site that writes into the folder could ask."
         ),
     ],
     update: Annotated[

@@ -1,4 +1,4 @@
-"""What an aggregation offers a client beside its stages, asked once: each of these checks takes a while."""
+"""Find out once which capabilities an aggregation has beside its stages, as each of these checks takes a while."""
 
 from __future__ import annotations
 

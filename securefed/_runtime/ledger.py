@@ -222,7 +222,7 @@ class Ledger:
 
     @property
     def sums(self) -> SumMemory:
-        """What is remembered of the sums that the data entered, as of the last use through this object."""
+        """Memory of the sums that the data entered, as of the last use through this object."""
         return self._sums
 
     def remember(self, sums: SumMemory) -> None:

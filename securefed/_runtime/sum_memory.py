@@ -9,12 +9,12 @@ it before a client helps to open a sum. Two rules keep sums from being subtracte
                         and training that asks for it (`survivor_change=b`): the blocks of all sets of survivors that
                         this client knows have b parties at least (`defenses._survivor_blocks` has the proof).
 
-A party is its public identity key, since a number means another party in other terms. Without identities a party is
-its number in a run, the memory of rule B ends with the run, and rule A does not hold. What a client does not know, it
-cannot compare: a sum that was opened without asking it, and sums that it is not in.
+A party is known by its public identity key, since a number means another party in other terms. Without identities a
+party is known by its number in a run: the memory of rule B then ends with the run, and rule A does not hold. A client
+cannot compare sums that it does not know: one that was opened without asking it, and sums that it is not in.
 
-The memory has a bound, and forgets nothing at it: the client then lets no further sum out until its operator declares
-new data (`Ledger.change_rows`).
+The memory is bounded. When it is full it forgets nothing: the client lets no further sum out until its operator
+declares new data (`Ledger.change_rows`).
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from securefed.defenses._survivor_blocks import Blocks, refined, smallest
 from securefed.errors import ClientDeclines, ContradictionError, DataError
 
 MOST_OUT: Final = 8
-"""Exchanges of one run, and those of one base in all runs, that a client may sit out."""
+"""Exchanges of one run that a client may sit out, and exchanges from one base over all runs."""
 MOST_OUT_IN_ALL: Final = 64
 """Exchanges that a client may sit out for one data set, over all runs and bases."""
 MOST_SUMS: Final = 65_536
 """Sources, and parties, that the memory of one data set holds at most (4 MiB)."""
 _MOST_RUNS: Final = 16
-"""Runs without identities whose survivors are remembered, the newest ones; nothing is promised across those."""
+"""Number of the newest runs without identities whose survivors are remembered; sums of two such runs may subtract."""
 _SOURCE_BYTES, _DIGEST_BYTES = 16, 32
 
 REFUSAL: Final = (
@@ -51,7 +51,7 @@ REFUSAL: Final = (
     "the same survivors, begin from another base, or leave out whole groups: the parties that lie in the same sums so "
     "far stay together, or split into groups no smaller than the plan says"
 )
-"""The one text of a refusal, the same for every client, rule and cause."""
+"""The text of every refusal: it is the same for every client, rule and cause, so that it tells nothing of them."""
 FULL: Final = (
     f"this client remembers {MOST_SUMS} sums or parties of its data, the most that it keeps, and lets out no other "
     "until its operator declares new data (securefed ledger changed)"
@@ -61,11 +61,11 @@ OUT: Final = "this client sat out of too many exchanges and takes no further par
 
 @dataclass(frozen=True)
 class SumRule:
-    """Which sums a client lets out, as the terms say it to all parties.
+    """The rules of the terms for the sums that a client lets out.
 
     Attributes:
-        sources: rule A: contributions are computed from a base, and one to the same base keeps its survivors.
-        least_block: rule B: fewest parties that all sums together tell apart; 1 for no such rule.
+        sources: rule A: contributions are computed from a base, and all sums from one base have the same survivors.
+        least_block: rule B: fewest parties in a group that the sums together tell apart; 1 for no such rule.
         least_parties: fewest survivors of a sum.
     """
 
@@ -81,8 +81,8 @@ class SumMemory:
     Attributes:
         data: number of the data set's version; a declared change of rows begins the next one, with an empty memory.
         sums: by source (16 bytes), a digest of the identities that its sum is over.
-        blocks: blocks of all sets under rule B, of public identities.
-        runs: by run without identities, the blocks of its sets under rule B, of numbers.
+        blocks: under rule B, the blocks of all sets of public identities.
+        runs: under rule B, by run without identities, the blocks of its sets of party numbers.
         out: by source, the exchanges that the client sat out; `b""` for those without a base.
         most_out: exchanges that it may sit out of one base, and in all.
     """
@@ -149,7 +149,7 @@ class SumMemory:
         """Return this memory; raise `ClientDeclines` if the client sat out as often as it may, of this base or in all.
 
         Args:
-            source: of the contribution that is asked for; `b""` where it has no base.
+            source: the source of the contribution that is asked for; `b""` where it has no base.
         """
         of_base, in_all = self.most_out
         here = self.out.get(source[:_SOURCE_BYTES], 0) if source else 0
@@ -158,7 +158,11 @@ class SumMemory:
         return self
 
     def with_absence(self, source: bytes) -> Self:
-        """Count one exchange that the client sat out; `b""` for a contribution without a base."""
+        """Return the memory with one more exchange that the client sat out.
+
+        Args:
+            source: the source of the contribution; `b""` where it has no base.
+        """
         key = source[:_SOURCE_BYTES]
         return replace(self, out={**self.out, key: self.out.get(key, 0) + 1})
 

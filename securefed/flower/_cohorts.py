@@ -24,7 +24,7 @@ _SAMPLERS: Final = {TRAIN: "configure_train", EVALUATE: "configure_evaluate"}
 
 @dataclass(frozen=True)
 class Sampling:
-    """How many SuperNodes Flower's own strategies sample in a phase.
+    """The number of SuperNodes that Flower's own strategies sample in a phase.
 
     Attributes:
         phase: `train` or `evaluate`.

@@ -48,7 +48,7 @@ Weight = float | Callable[[], float]
 _LOG = logging.getLogger("securefed.client")
 _KIND: Final = "client's state of a sum"
 _GIVEN, _BESIDE, _FROZEN = "given", "beside", "frozen"
-"""Who keeps the memory of sums: the caller's ledger, one beside the file, or the state itself (`freeze`)."""
+"""Places of the memory of sums: the caller's ledger, one beside the file, or the state itself (`freeze`)."""
 _NO_DATA: Final = Dataset(np.zeros((1, 1)))
 
 
@@ -68,7 +68,7 @@ class SumClient:
             same state, one answers; the other gets a `StorageError`.
         seal: encrypts the file, which holds secrets; without one only its owner may read it.
         server: the server's public key, pinned here: requests that it did not sign are refused. Needed where the
-            transport does not say who wrote a request, such as a shared folder: whoever writes there is the server.
+            transport does not say who wrote a request, such as a shared folder: there every site could play the server.
             Get it from the server's operator, not from the terms.
 
     The client belongs to the run of the first request that it accepts, and refuses messages of other runs. Make a new

@@ -30,7 +30,7 @@ _LEAST_BLOCK, _OF_MANY, _MANY = 2, 3, 8
 
 
 class GuardedTerms(Protocol):
-    """What is read here of terms (`SumTerms`)."""
+    """The part of terms (`SumTerms`) that is read here."""
 
     @property
     def clients(self) -> int: ...

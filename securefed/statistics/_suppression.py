@@ -1,8 +1,8 @@
 """Leave small cells out of a table that is released, so that its readers do not find few people in them.
 
-A cell of one person, in a table by diagnosis and ward, is a statement about that person. Suppression protects the
-readers' view only: whoever holds the sum, as the server does, sees every cell. Against the server levels are coarsened
-before the sum, or noise is added.
+A cell of one person, in a table by diagnosis and ward, is a statement about that person. Suppression protects
+against readers of the table only: the server, which holds the sum, sees every cell. Against the server, coarsen levels
+before the sum, or add noise.
 
 Totals of rows and columns are often known, from another table or the number of rows. A single cell that is left out of
 a line is then the total less the others. So each line that loses a cell loses a second one, and more until the cells

@@ -18,13 +18,14 @@ import numpy as np
 from securefed._messages import SERVER, Aggregate, Message
 from securefed._persistence.packing import pack, restore
 from securefed._public import Public
+from securefed._runtime.exchange_header import TRAIN
 from securefed._runtime.federation import Federation
 from securefed._runtime.run_options import RunOptions
 from securefed._runtime.server import Result
 from securefed._tensors import Tensors, add
 from securefed._transports.in_process import InProcessTransport, LossyTransport
 from securefed.algorithms._base import Algorithm, RoundOutcome
-from securefed.algorithms._capabilities import SupportsBatches, supports
+from securefed.algorithms._capabilities import SupportsBatches, SupportsPrivacyCost, supports
 from securefed.algorithms._validation import check_contribution, check_object, check_packable, contribution_layout
 from securefed.datasets._base import Dataset
 from securefed.defenses._base import Defense, without_indicator
@@ -165,18 +166,21 @@ def largest_rounding(algorithm: Method, defense: Defense) -> float:
     """
     worst = 0.0
     recording, clients = RecordingAlgorithm(algorithm), example_clients(algorithm)
-    ours = Federation(recording, clients, defense, seed=3, batched=False).run(ROUNDS)  # type: ignore[arg-type]
-    assert len(recording.raw) == len(ours.transcript.records) * CLIENTS, (
-        "contribute was called once too often or seldom"
-    )
-    for index, record in enumerate(ours.transcript.records):
+    evaluated = algorithm.evaluation_layout(Public.of(clients)).names and not supports(algorithm, SupportsPrivacyCost)
+    every = ROUNDS if evaluated else 0
+    federation = Federation(recording, clients, defense, seed=3, batched=False)  # type: ignore[arg-type]
+    ours = federation.run(ROUNDS, evaluate_every=every)
+    trained = [record for record in ours.transcript.records if record.kind == TRAIN]
+    assert len(recording.raw) == len(trained) * CLIENTS, "contribute was called once too often or seldom"
+    for index, record in enumerate(trained):
         raw = recording.raw[index * CLIENTS : (index + 1) * CLIENTS]  # all clients of one exchange, one after the other
         for tensor in without_indicator(ours.plan).tensors:  # those of the algorithm, without the defence's own
             exact = sum(np.asarray(tensors[tensor.name], np.float64) for tensors in raw)
             difference = float(np.abs(record.total[tensor.name] - exact).max())
             worst = max(worst, difference)
             assert difference <= tensor.error, f"{tensor.name!r}: off by {difference:g}, planned {tensor.error:g}"
-    assert_same_run(ours, Federation(algorithm, clients, _QUANTISED, seed=3, batched=False).run(ROUNDS))
+    theirs = Federation(algorithm, clients, _QUANTISED, seed=3, batched=False).run(ROUNDS, evaluate_every=every)
+    assert_same_run(ours, theirs)
     return worst
 
 
@@ -252,14 +256,28 @@ class RecordingAlgorithm:
 
 
 def assert_same_run(ours: Result, theirs: Result) -> None:
-    """Compare two runs bit for bit: survivors and sums of every exchange, and the output."""
+    """Compare two runs bit for bit: survivors and sums of every exchange, evaluations, and all results.
+
+    Args:
+        ours: one run.
+        theirs: the other.
+    """
     assert len(ours.transcript.records) == len(theirs.transcript.records), "the runs have different numbers of sums"
     for a, b in zip(ours.transcript.records, theirs.transcript.records, strict=True):
-        assert (a.round, a.survivors) == (b.round, b.survivors)
-        for name in a.encoded:
-            np.testing.assert_array_equal(a.encoded[name], b.encoded[name])
-    for name in ours.output:
-        np.testing.assert_array_equal(ours.output[name], theirs.output[name])
+        assert (a.round, a.kind, a.survivors) == (b.round, b.kind, b.survivors)
+        _assert_same(a.encoded, b.encoded)
+        _assert_same(a.total, b.total)
+    _assert_same(ours.output, theirs.output)
+    assert ours.personal.keys() == theirs.personal.keys(), "the runs have personal results of different clients"
+    for client, personal in ours.personal.items():
+        _assert_same(personal, theirs.personal[client])
+    assert [entry.metrics for entry in ours.history] == [entry.metrics for entry in theirs.history]
+
+
+def _assert_same(ours: Tensors, theirs: Tensors) -> None:
+    assert ours.keys() == theirs.keys(), f"{sorted(ours)} and {sorted(theirs)} are different tensors"
+    for name, value in ours.items():
+        np.testing.assert_array_equal(value, theirs[name], strict=True)
 
 
 def run_with_losses(algorithm: Method, clients: Sequence[Dataset], losses: Losses, lose: str) -> Result:

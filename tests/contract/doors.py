@@ -130,7 +130,7 @@ class Sums(Door):
         return fails if party == self.failing else UPDATES[party]
 
     def given(self, model: float) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What `SumServer.open` and `SumClient.receive` are given beside cohort and update."""
+        """Return the arguments of `SumServer.open` and `SumClient.receive` beside cohort and update."""
         base = {"w": np.full(2, model)}
         return ({"base": base}, {"base": base}) if self.base else ({}, {})
 

@@ -45,9 +45,10 @@ def test_without_preparation_it_takes_five() -> None:
 
 @pytest.mark.parametrize("lose", ["requests", "replies"])
 def test_clients_lost_at_every_stage_of_both_openings(lose: str) -> None:
-    """Mini-batches are drawn anew for every exchange, so void rounds are repeated with whoever is left.
+    """Mini-batches are drawn anew for every exchange, so void rounds are repeated with the clients that are left.
 
-    But who confirmed a sum over all refuses it without client 0, for the two would subtract: one attempt more.
+    But a client that confirmed a sum over all refuses one without client 0, as the two would subtract: that takes one
+    attempt more.
     """
     events: list[tuple[str, tuple[int, ...]]] = []
     for subset in LOSSES:

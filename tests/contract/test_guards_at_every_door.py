@@ -116,7 +116,7 @@ def test_the_battery_finds_a_door_without_the_guard(
 
 
 def test_without_the_guard_two_tables_show_the_fifth_party_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the guards are for: with them, the second table is refused."""
+    """Control: with the guards, the second table is refused."""
     monkeypatch.setattr(SumGuard, "release", lambda *_: None)
     door = Statistics(tmp_path)
     tables = [door.result(cohort).total["cells"] for cohort in (ALL, FOUR)]

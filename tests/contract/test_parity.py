@@ -16,13 +16,15 @@ from securefed.defenses._base import Defense
 from securefed.defenses._chain import chain
 from securefed.defenses._fixed_point import Quantise
 from securefed.defenses._homomorphic import InsecurePaillier, insecure_deal, threshold_paillier
-from securefed.defenses._secure_aggregation import secure_aggregation
+from securefed.defenses._secure_aggregation import Identities, secure_aggregation
 from securefed.testing._algorithm_checks import assert_same_run, is_lost, largest_rounding, run_with_losses
 from tests.combinations import REPRESENTATIVES, quick, sampled
 from tests.contract.settings import CLIENTS, SETTINGS, data, make
 
+PINNED = Identities.generate(CLIENTS)
 EXACT: dict[str, Defense] = {
     "secure_aggregation": chain(secure_aggregation()),
+    "secure_aggregation, in every way": chain(secure_aggregation(identities=PINNED, pipelined=True, verify=True)),
     "paillier": chain(InsecurePaillier(bits=512)),
     "paillier_threshold": chain(threshold_paillier(keys=insecure_deal(3, CLIENTS))),
 }
@@ -35,6 +37,8 @@ PARTS = 8
 def test_the_registry_is_not_empty_and_the_battery_covers_it() -> None:
     assert len(NAMES) >= 8
     assert set(NAMES) == set(SETTINGS)
+    exact = {entry.name for entry in catalogue.defenses if entry.details["exact"] == "yes"}
+    assert exact == {name for name in EXACT if "," not in name} | {"plain", "quantise"}  # the two are compared with
 
 
 @pytest.mark.parametrize(("name", "defense"), sampled(NAMES, EXACT))

@@ -35,7 +35,7 @@ ORDER = r"let secure_mod stand first, in ClientApp\(mods=\[secure_mod, \.\.\.\]\
 
 
 def trained(grid: LocalGrid) -> int:
-    """How often an app was called for training."""
+    """The number of times that an app was called for training."""
     return sum(ordinary_app._calls(node.context) for node in grid.nodes.values())
 
 

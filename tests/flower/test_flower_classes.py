@@ -30,7 +30,7 @@ def terms_of(names: tuple[Any, ...] = NAMES, classes: int = 3) -> Terms:
 
 
 def rows_of(folder: Path, labels: Any = LABELS, **options: Any) -> Callable[[Any], Dataset]:
-    """What a site's app calls: it reads the site's own table."""
+    """Read the site's own table, as its app does."""
 
     def rows(context: Any) -> Dataset:
         number = context.node_config["partition-id"]

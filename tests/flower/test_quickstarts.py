@@ -85,7 +85,7 @@ def test_the_mod_of_the_example_before_secure_mod_ends_the_run_with_the_order() 
 
 
 def test_opacus_and_compiled_models_need_no_other_names() -> None:
-    """What `GradSampleModule`, DDP and `torch.compile` put before all names of a state_dict."""
+    """Prefixes that `GradSampleModule`, DDP and `torch.compile` put before all names of a state_dict."""
 
     def train(message: Message, context: Any) -> Message:
         content = torch_train(message, context).content

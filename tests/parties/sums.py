@@ -74,7 +74,7 @@ def check(result: Any, clients: Any, atol: float = 1e-7) -> None:
 
 
 COARSE: dict[str, Any] = {"bounds": 32.0, "metrics": {"loss": 16.0}, "largest_weight": 1024}
-"""What CKKS needs declared, near the truth."""
+"""The bounds that CKKS needs declared, near the true values."""
 
 
 def terms_of(defense: Any = None, **more: Any) -> SumTerms:

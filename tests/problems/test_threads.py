@@ -5,10 +5,6 @@ Threads change places as often as Python lets them, and all arrays are so small 
 
 from __future__ import annotations
 
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -19,8 +15,10 @@ from securefed import Dataset, Federation, problems
 from securefed._public import Public
 from securefed.algorithms import FedAvg
 from securefed.problems import Problem
+from tests.threads import THREADS, at_once, hasty
 
-THREADS = 4
+__all__ = ["hasty"]  # a fixture
+
 FEATURES = {"cnn": 110, "low_rank": 9}
 
 
@@ -41,27 +39,6 @@ REGISTERED: dict[str, dict[str, Any]] = {
 }
 CASES: dict[str, Problem] = {name: problems.problems.make(name, **more) for name, more in REGISTERED.items()}
 CASES["torch"] = problems.TorchModule(module=module)
-
-
-@pytest.fixture(autouse=True)
-def hasty() -> Iterator[None]:
-    """Let threads change places after a microsecond."""
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(usual)
-
-
-def at_once(work: Callable[[int], Any]) -> list[Any]:
-    """Return `work(0)`, `work(1)`, ... of threads that start together."""
-    together = threading.Barrier(THREADS)
-
-    def begin(number: int) -> Any:
-        together.wait()
-        return work(number)
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        return list(pool.map(begin, range(THREADS)))
 
 
 def clients(name: str, number: int) -> list[Dataset]:

@@ -1,4 +1,4 @@
-"""What an entry of the table of remedies is, and the ways to do what a message says."""
+"""Entries of the table of remedies, and functions that do what a message says."""
 
 from __future__ import annotations
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from securefed.algorithms import FedAvg
+from securefed.attacks import TrapWeights
 from securefed.attacks._distances.distance_fit import DistanceFit
 from securefed.attacks._generic import FitRows, RegressRows, StepClock, TimeBudget, clock, on_clock
 from securefed.attacks._membership.likelihood_ratio import ShadowMembership
 from securefed.attacks._networks.client_simulations import LocalSteps
+from tests.attacks.test_active import MLP, clients, deceive
 from tests.attacks.test_generic_regression import bits, drawn, replay
 from tests.remedies.followed import Followed, arguments, found
 from tests.remedies.of_audits import audited, draws
@@ -96,6 +100,11 @@ def shadowed(known: int) -> object:
     return ShadowMembership(4).score(Counted(), [], np.ones((known, 2)), np.random.default_rng(0))  # type: ignore[arg-type]
 
 
+def trap(slope: float) -> Any:
+    """Read four clients' rows, each of which makes one step, by trap weights."""
+    return deceive(MLP, TrapWeights(slope=slope), clients(4), method=partial(FedAvg, local_steps=1))
+
+
 TABLE: dict[str, Followed] = {
     "fewer than the fewest": Followed(
         REGRESSION, "at most `most`", lambda _: RegressRows(fewest=900), lambda *_: RegressRows(fewest=800)
@@ -141,6 +150,12 @@ TABLE: dict[str, Followed] = {
         "lower batch_size, or let the last batch be smaller",
         lambda _: batches(),
         lambda message, _: smaller(message),
+    ),
+    "rows that a trap does not show": Followed(
+        "attacks/_active/trap_weights.py",
+        "does not show in a client's message: raise `slope`",
+        lambda _: trap(slope=1e-30),
+        lambda message, _: trap(**{found("raise `(.*?)`", message): 0.25}),
     ),
 }
 """By name, the remedies that are followed."""

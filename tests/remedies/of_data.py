@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,7 +15,7 @@ from torch import nn
 from securefed import Dataset, Federation, Public
 from securefed.algorithms import SSI, FedAvg
 from securefed.datasets import load, partition, partitioned
-from securefed.problems import ConvolutionalNetwork, LogisticRegression, SoftmaxRegression, TorchModule
+from securefed.problems import Classifier, ConvolutionalNetwork, LogisticRegression, SoftmaxRegression, TorchModule
 from tests.datasets.frames import PandasLike, PolarsLike
 from tests.remedies.followed import Followed, X, arguments, evaluated, found, refused, written
 
@@ -59,6 +60,16 @@ def data_file(folder: Path, suffix: str) -> object:
 
 def public(features: int = 2, classes: int = 2) -> Public:
     return Public.of([Dataset(np.ones((6, features)), np.arange(6) % classes)])
+
+
+def shapes(problem: Classifier, data: Dataset | None = None) -> object:
+    """Return a classifier's shapes; by default for labels that are no classes."""
+    return problem.shapes(Public.of([data or Dataset(X, FLOATS)]))
+
+
+def with_classes(problem: Classifier) -> Callable[[str, Path], object]:
+    """Do so for the data that the message writes."""
+    return lambda message, _: shapes(problem, evaluated(r"write (Dataset\(.*\]\))", message, y=FLOATS))
 
 
 class Pandas(PandasLike):
@@ -219,18 +230,14 @@ TABLE: dict[str, Followed] = {
     "no classes, logistic": Followed(
         "securefed/problems/_linear.py",
         "the data declares no classes",
-        lambda _: LogisticRegression().shapes(Public.of([Dataset(X, FLOATS)])),
-        lambda message, _: LogisticRegression().shapes(
-            Public.of([written(r"write (Dataset\(.*\]\))", y=FLOATS)(message, _)])
-        ),
+        lambda _: shapes(LogisticRegression()),
+        with_classes(LogisticRegression()),
     ),
     "no classes": Followed(
         "securefed/problems/_base.py",
         "a classifier needs at least 2 classes",
-        lambda _: SoftmaxRegression().shapes(Public.of([Dataset(X, FLOATS)])),
-        lambda message, _: SoftmaxRegression().shapes(
-            Public.of([written(r"write (Dataset\(.*\]\))", y=FLOATS)(message, _)])
-        ),
+        lambda _: shapes(SoftmaxRegression()),
+        with_classes(SoftmaxRegression()),
     ),
     "an array of another shape": Followed(
         "securefed/datasets/_base.py",

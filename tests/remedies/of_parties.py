@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import nn
 
+from securefed import Ledger, Limits, Seal
+from securefed._runtime.ledger_entries import DataUsage
 from securefed.defenses import (
     FixedSizeSampling,
     chain,
@@ -18,12 +21,13 @@ from securefed.defenses import (
     records,
     secure_aggregation,
 )  # fmt: skip
+from securefed.flower import SitePolicy
 from securefed.parties import SumClient, SummedTensor, SumServer, SumTerms
 from securefed.recording import Recording
 from securefed.statistics import LinearRegression, Mean
 from tests.parties.helpers import play
 from tests.parties.sums import BASE, IDENTITIES, given, parties, terms_of
-from tests.remedies.followed import Followed, X, arguments, evaluated, found
+from tests.remedies.followed import Followed, X, arguments, evaluated, found, run
 
 TERM = SummedTensor("w", (2,), 1.0)
 UPDATE = {"w": np.ones(2)}
@@ -116,6 +120,44 @@ def of_a_result(message: str) -> object:
 
 RECORDS = chain(records(), gaussian(1.0), secure_aggregation())
 REGRESSION = LinearRegression(2, bound=16.0, target_bound=16.0, rows=6)
+
+
+def due(update: Any) -> object:
+    """Answer the request for the upload of a sum in the clear."""
+    terms = SumTerms.like(nn.Linear(2, 2).state_dict(), clients=3, defense=chain(), base=False)
+    return SumClient(terms, 0).receive(SumServer(terms).open()[0], update)
+
+
+def thawed(folder: Path, **given: Any) -> object:
+    """Go on with a client that has answered with a ledger of its data."""
+    terms, path = like(base=False), folder / "data.ledger"
+    if not path.exists():
+        Ledger.create(path, Limits(), spent=DataUsage())
+        client = SumClient(terms, 0, ledger=Ledger.open(path, Limits()))
+        client.receive(SumServer(terms).open()[0], UPDATE)
+        (folder / "frozen").write_bytes(client.freeze())
+    return SumClient.thaw(terms, 0, (folder / "frozen").read_bytes(), **given)
+
+
+def with_its_ledger(message: str, folder: Path) -> None:
+    thawed(folder, **arguments(r"SumClient\(\.\.\., (ledger=Ledger\.open\(path, limits\))\)", message, Ledger=Ledger,
+                               path=folder / "data.ledger", limits=Limits()))  # fmt: skip
+
+
+def in_a_file(folder: Path, **given: Any) -> object:
+    return SumClient(like(defense=secure_aggregation(verify=True)), 0, **{"file": folder / "state"} | given)
+
+
+def with_a_seal(message: str, folder: Path) -> None:
+    """Give the seal that the message names, on the command line and in a site's file too; or keep no file."""
+    key = folder / "seal.key"
+    run("key", key)
+    in_a_file(folder, seal=evaluated(r"give a seal \((Seal\.from_file);", message, Seal=Seal)(key))
+    in_a_file(folder, file=None)
+    assert found(r"on the command line (--[\w-]+),", message) in run("party", "contribute", "--help")
+    site = folder / "site.toml"
+    site.write_text(f'{found("in a site.s file (.*?)[)]", message)} = "{key}"\n')
+    assert SitePolicy.load(site).seal is not None
 
 
 TABLE: dict[str, Followed] = {
@@ -248,6 +290,20 @@ TABLE: dict[str, Followed] = {
         lambda message, _: evaluated(
             r"instead: (Mean\(.*\))$", message.replace("...", "features=2, bound=16.0, rows=6"), Mean=Mean
         ).terms(clients=3, defense=RECORDS),
+    ),
+    "a module for its values": Followed(
+        "securefed/parties/_client.py",
+        "; give its values by name: ",
+        lambda _: due(nn.Linear(2, 2)),
+        lambda message, _: due(
+            evaluated(r"by name: update=(net\.state_dict\(\))$", message, net=nn.Linear(2, 2)),
+        ),
+    ),
+    "a state without its ledger": Followed(
+        "securefed/parties/_client.py", "has answered with a ledger of its data", thawed, with_its_ledger
+    ),
+    "a check key in a file without a seal": Followed(
+        "securefed/parties/_guards.py", "which must not be stored unencrypted: give a seal ", in_a_file, with_a_seal
     ),
 }
 """By name, the remedies that are followed."""

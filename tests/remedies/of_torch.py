@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from securefed.errors import ConfigError
 from securefed.torch._refusals import check_model, check_step
 from securefed.torch._trainer import RecordingCallback
 from tests.remedies.followed import Followed, arguments, found
+from tests.torch import workers
+from tests.torch.ranks import spawn_once
 
 REFUSALS = "securefed/torch/_refusals.py"
 SETTINGS: dict[str, Any] = {"broadcast_buffers": False, "find_unused_parameters": False, "static_graph": False}
@@ -55,6 +59,24 @@ def trained(**given: Any) -> None:
 def unclipped(message: str) -> None:
     given = arguments(r"set (max_grad_norm=0\.0) \(", message) | arguments(r"and (fp16=False) \(", message)
     trained(**given)
+
+
+def heads(folder: Path) -> list[dict[str, str]]:
+    """Return what losses without a layer raised on three ranks, in the processes that `tests/torch` starts once."""
+    factory: Any = SimpleNamespace(getbasetemp=lambda: folder.parent)
+    ranks = spawn_once("three", workers.together, 3, factory)
+    return [{name: str(found[f"refusals/head {name}"]) for name in ("left out", "back", "frozen")} for found in ranks]
+
+
+def left_out(folder: Path) -> None:
+    [told] = {rank["left out"] for rank in heads(folder)}
+    raise ConfigError(told.removeprefix("ConfigError: "))
+
+
+def all_in(message: str, folder: Path) -> bool:
+    """Let the layer take part, or freeze it by the argument that the message writes, as the ranks did."""
+    assert arguments(r"freeze it \((requires_grad=False)\)", message) == {"requires_grad": False}
+    return all(rank["back"] == rank["frozen"] == "none" for rank in heads(folder))
 
 
 TABLE: dict[str, Followed] = {
@@ -103,6 +125,9 @@ TABLE: dict[str, Followed] = {
         "the Trainer changes it afterwards",
         lambda _: trained(),
         lambda message, _: unclipped(message),
+    ),
+    "a layer that a loss leaves out": Followed(
+        "securefed/torch/_state.py", "some parameter took no part in this loss", left_out, all_in
     ),
 }
 """By name, the remedies that are followed."""

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, default_collate
 
-from securefed._auditing.training.local_training import _check_parameters
+from securefed import audit_training
+from securefed._auditing.training.attack_inputs import AttackInputs
+from securefed._auditing.training.local_training import TorchTraining, TrainedRows, _check_parameters
+from securefed._auditing.training.membership_scores import Records, shadow_ratios
 from securefed._auditing.training.model_inputs import scores
-from securefed._auditing.training.training_audit import _pair, _rows
+from securefed._auditing.training.observed_runs import SimulatedRuns
+from securefed._auditing.training.step_probe import probe_step
+from securefed._auditing.training.training_audit import _check_model, _pair, _rows
+from securefed.attacks import views
+from securefed.attacks._generic import TimeBudget
 from securefed.torch import record
-from tests.auditing.test_training_inputs import Scores, dense, rows
+from tests.auditing.test_training_inputs import FEATURES, Scores, dense, descend, rows
 from tests.remedies.followed import Followed, evaluated, found
 
 AUDIT = "securefed/_auditing/training/training_audit.py"
@@ -66,6 +75,39 @@ def recorded(folder: Path, ended: bool) -> object:
     return recording.transcript
 
 
+def checked(features: int, shape: Any = None) -> None:
+    """Check a model of five features on one row, or on what the loss makes of the output."""
+    x, y = rows(features=features)
+
+    def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return nn.CrossEntropyLoss()(output if shape is None else shape(output), target)
+
+    _check_model(TorchTraining(dense(), loss, descend), TrainedRows(x, y))
+
+
+def fitting(message: str) -> None:
+    """Give rows of the model's shape, or a loss that does to the output what the step does."""
+    assert "give rows of the type and shape that they take, or a loss that does to the output" in message
+    checked(FEATURES)
+    checked(FEATURES, lambda output: output[:, :3])
+
+
+def shadowed(known: int) -> object:
+    """Simulate a client of four rows from the rows that the attacker knows."""
+    training, prior = TorchTraining(dense(), nn.CrossEntropyLoss(), descend), TrainedRows(*rows(8, seed=9))
+    own = [TrainedRows(*rows(seed=seed)) for seed in range(2)]
+    observed = SimulatedRuns(training, own, 1).observe(0, views.SERVER_VIEW)
+    facts = probe_step(training, training.state, prior, 0)
+    part = prior.part(slice(0, known))
+    inputs = AttackInputs(training, observed, (4,), part, 3, None, facts, TimeBudget.of(1e5))
+    return shadow_ratios(inputs, Records(own[0].part(slice(0, 1)), np.zeros(1, int), prior.part(slice(7, 8))), 0)
+
+
+def with_population(message: str) -> object:
+    assert found("give `(.*?)`", message) in inspect.signature(audit_training).parameters
+    return shadowed(int(found(r"(\d+) known rows are needed", message)))
+
+
 TABLE: dict[str, Followed] = {
     "a model that returns a list": Followed(
         "securefed/_auditing/training/model_inputs.py",
@@ -106,6 +148,18 @@ TABLE: dict[str, Followed] = {
         "the transcript is there once the `with` block",
         lambda folder: recorded(folder, ended=False),
         lambda _, folder: recorded(folder, ended=True),
+    ),
+    "a loss that does not fit the output": Followed(
+        AUDIT,
+        "called with one row as it is given, raised ",
+        lambda _: checked(FEATURES + 1),
+        lambda message, _: fitting(message),
+    ),
+    "too few known rows": Followed(
+        "securefed/_auditing/training/membership_scores.py",
+        " known rows are needed, there are ",
+        lambda _: shadowed(3),
+        lambda message, _: with_population(message),
     ),
 }
 """By name, the remedies that are followed."""

@@ -130,6 +130,8 @@ REFUSED = {
     "quiet": "none",
     "join": "ConfigError: inside the context Join",
     "head left out": "ConfigError: some parameter took no part in this loss",
+    "head back": "none",
+    "head frozen": "none",
     "pickled": "ConfigError: a MaskingState holds secrets that serve once",
     "copied": "ConfigError: a MaskingState holds secrets that serve once",
     "ring": "ConfigError: ring must be 32 or 64; got 16",

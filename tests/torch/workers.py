@@ -285,6 +285,13 @@ def refusals(rank: int) -> Found:
     model.module.both = False
     with caught(found, "head left out"):
         loss(model, rank, 1).backward()
+    for name in ("back", "frozen"):
+        module = _TwoHeads()
+        module.both = name == "back"
+        module.first.requires_grad_(module.both)
+        model, state = protected(module)
+        with caught(found, f"head {name}"):
+            loss(model, rank, 1).backward()
     for name, call in {"pickled": pickle.dumps, "copied": copy.deepcopy}.items():
         with caught(found, name):
             call(state)

@@ -251,7 +251,7 @@ class _Search:
 
     @property
     def measure(self) -> str:
-        """What the utility measures."""
+        """Name of the measure of utility, such as accuracy."""
         return self._trials.case.utility_name
 
     def records(self) -> _Records:

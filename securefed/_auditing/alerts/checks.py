@@ -32,7 +32,7 @@ SINGLE: Final = 4
 
 @dataclass(frozen=True)
 class _Found:
-    """What one check found in one column: its kind, the column's name, the rows that it is about, and a sentence."""
+    """One check's finding in one column: its kind, the column's name, the number of rows concerned, and a sentence."""
 
     kind: str
     column: str

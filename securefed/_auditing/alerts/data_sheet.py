@@ -1,4 +1,4 @@
-"""What was audited: the rows, columns and parties of the data, and the digest of the file that held them."""
+"""Describe the audited data: their rows, columns and parties, and the digest of their file."""
 
 from __future__ import annotations
 

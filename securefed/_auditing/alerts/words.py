@@ -1,4 +1,4 @@
-"""The table of sentences of the alerts: by kind, what it opens and what to do, and a sentence for many columns."""
+"""The table of sentences of the alerts: the risk of each kind, what to do, and a sentence for many columns."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OPENS: Final[Mapping[str, str]] = {
     ),
     kinds.DUPLICATE: "They give an attack more equations for the same unknowns; leave all but one out.",
 }
-"""By kind, what it opens and what to do."""
+"""By kind of alert, the risk and what to do."""
 TOGETHER: Final[Mapping[str, str]] = {
     kinds.RARE_CATEGORY: "{number} columns have values that few rows hold, the rarest {least}: {names}.",
     kinds.DOMINATED: "In {number} columns one row holds half of the sum of squares or more: {names}.",

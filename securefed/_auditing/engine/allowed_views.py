@@ -15,8 +15,8 @@ from typing import Final, Literal
 from securefed.attacks import views
 
 Word = Literal["held", "fixed", "leaks", "unknown", "not tested"]
-"""`held`: every allowed view was attacked, and kept. `fixed`: the views of a cohort that stays the same were. `leaks`,
-`unknown`, `not tested`: of these one leaks, or attacks on it failed, or it was not attacked."""
+"""`held`: every allowed view was attacked, and its leak is small. `fixed`: that is so where the same clients take part
+in every round. `leaks`, `unknown`, `not tested`: even there a view leaks, its attacks failed, or none was made."""
 KEPT, LEAKS, BLIND = "kept", "leaks", "blind"
 """States of an attacked view: the leak is small, it is not, or the attacks could not tell."""
 KEY_HOLDERS: Final = ("paillier", "ckks")
@@ -27,15 +27,15 @@ _PARTIES: Final = {
     views.SMALLEST_SUM: "sums over as few clients as the threshold allows",
     views.CHANGING_SURVIVORS: "sums over clients that come and go",
 }
-"""By view, what its attacker reads, in a sentence."""
+"""By view, the messages that its attacker reads, as named in a sentence."""
 SAME_CLIENTS: Final = "as long as the same clients take part in every round"
 
 
 def default_threshold(clients: int) -> int:
-    """Return the fewest clients over which a protection opens a sum by default: more than half, and 3 of as many.
+    """Return the fewest clients over which a protection opens a sum by default: more than half, and 3 or more.
 
-    Of a sum over two, each of them could subtract its own part. Paillier without a key holder asks for more clients, so
-    that a view of fewer is attacked than it allows.
+    Each of two clients could subtract its own part from their sum. Paillier without a key holder asks for more clients;
+    the audit then attacks sums over fewer than it opens.
     """
     return max(clients // 2 + 1, min(3, clients))
 
@@ -49,7 +49,7 @@ class Allowance:
         clients: number of clients in a round.
         threshold: fewest clients over which a sum opens.
         colluders: declared number of clients that tell the server what they sent.
-        rounds: number of rounds; of a single sum there are no differences.
+        rounds: number of rounds; one round has no differences of sums.
         summed: whether the server sees sums only, and no single messages.
     """
 
@@ -82,10 +82,10 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Ruling:
-    """What may be said of one setting.
+    """The verdict on one setting.
 
     Attributes:
-        word: the word that its views have earned.
+        word: the verdict in a word.
         setting: the setting.
         failed: views in which a leak was found.
         blind: views on which attacks failed, or could have missed a leak.
@@ -100,7 +100,7 @@ class Ruling:
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """Clauses that stand beside `held` and `fixed`: for what the word is true, and what it does not cover."""
+        """Clauses beside `held` and `fixed` that say when the word is true and what it does not cover."""
         if self.word not in ("held", "fixed"):
             return ()
         clauses = [SAME_CLIENTS] if self.word == "fixed" else []
@@ -137,7 +137,7 @@ class Ruling:
 
 
 def judge(setting: Allowance, found: Mapping[str, str]) -> Ruling:
-    """Decide the word of a setting.
+    """Judge a setting by the views that it allows.
 
     Args:
         setting: the setting.
@@ -153,10 +153,10 @@ def judge(setting: Allowance, found: Mapping[str, str]) -> Ruling:
 
 
 def limits_of(rulings: Mapping[tuple[str, str], Ruling]) -> str:
-    """Say in a sentence what several settings that hold do not cover; empty where that is nothing.
+    """Say in a sentence what the verdicts on several settings do not cover; empty if they cover everything.
 
     Args:
-        rulings: by (algorithm, protection), both as a sentence names them, what may be said of the setting.
+        rulings: by (algorithm, protection), both as named in a sentence, the verdict on the setting.
     """
     shared: dict[str, list[tuple[str, str]]] = {}  # by clause, the settings that it is true of
     for key, ruling in rulings.items():

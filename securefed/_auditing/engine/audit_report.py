@@ -74,7 +74,7 @@ class Report(AuditResult):
 
     @property
     def conclusion(self) -> str:
-        """What unprotected messages give away, whether a protection holds, and what was not tested, in sentences."""
+        """Sentences on what unprotected messages give away, whether a protection holds, and what was not tested."""
         from securefed._auditing.report.decision import decision  # noqa: PLC0415 - sentences are made of reports
 
         return decision(self)

@@ -1,8 +1,9 @@
-"""How much of what a model adds is kept: its utility beside the utility in the clear, and both above their floor.
+"""Compute how much of a model's utility a protection keeps.
 
-share = (utility - floor) / (clear - floor), where the floor is the best score that needs no federation
-(`cases.utility_floors`). The three are measured run by run on the same data, so that intervals are of paired
-differences. Where clear - floor is not shown to be above 0, there is no model to protect, and no share.
+share = (utility - floor) / (clear - floor), where `clear` is the utility without protection and `floor` the best score
+that needs no federation (`cases.utility_floors`). The three are measured in each run on the same data, so that the
+intervals are of paired differences. If clear - floor is not shown to be above 0, there is no model to protect and no
+share.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ LEVEL: Final = 0.05
 
 @dataclass(frozen=True)
 class Kept:
-    """Utility under a defence, beside that in the clear and the floor of both.
+    """The share of a model's utility that a defence keeps.
 
     Attributes:
         floor: mean of the best floor; NaN where none is known.
-        name: what reaches the floor, in words; empty where none is known.
+        name: the method that reaches the floor, in words; empty where none is known.
         model: whether the runs in the clear are shown to exceed the floor; true where no floor is known.
-        share: share of clear - floor that the utility keeps, of the means; NaN without a model or a floor.
+        share: the share, computed from the means; NaN without a model or a floor.
         low: lower bound on that share at 95 %; NaN where there is no share, or one run.
     """
 
@@ -42,7 +43,7 @@ class Kept:
     low: float = math.nan
 
     def keeps(self, least: float) -> bool:
-        """Return whether the share is shown to be `least` or more; of a single run by its mean."""
+        """Return whether the lower bound on the share is `least` or more; for a single run, whether the share is."""
         return self.model and (self.share if math.isnan(self.low) else self.low) >= least - 1e-9
 
 
@@ -51,9 +52,9 @@ class AlgorithmUtility:
     """Utilities of one algorithm in an audit.
 
     Attributes:
-        clear: mean utility of the runs in the clear, or of exact sums, which are the same but for rounding.
-        floors: by what reaches it, the mean of each floor.
-        kept: by defence, what it keeps of the utility above the best floor.
+        clear: mean utility of the runs in the clear, or of exact sums, which differ from them by rounding only.
+        floors: by method that reaches it, the mean of each floor.
+        kept: by defence, the share of the utility above the best floor that it keeps.
     """
 
     clear: float

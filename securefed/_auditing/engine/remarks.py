@@ -1,4 +1,4 @@
-"""Write the remarks that stand beside a cell's verdict: what its silence means, and what some runs gave away."""
+"""Write the remarks beside a cell's verdict, such as the leak that would have been noticed, or how many runs leaked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from securefed._auditing.engine.statistics import (
 
 
 class Judged(Protocol):
-    """What remarks read of a cell (`results.Cell`)."""
+    """The part of a cell (`results.Cell`) that remarks read."""
 
     @property
     def verdict(self) -> Verdict: ...

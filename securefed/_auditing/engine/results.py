@@ -143,7 +143,7 @@ class Attempt:
 
     @property
     def owner(self) -> str:
-        """Whose data the secret is."""
+        """The owner of the secret, as `owner` names it."""
         return owner(self.secret)
 
     @property
@@ -298,7 +298,7 @@ class Cell:
 
     @property
     def owner(self) -> str:
-        """Whose data the secret is."""
+        """The owner of the secret, as `owner` names it."""
         return owner(self.secret)
 
     @property

@@ -22,7 +22,9 @@ from securefed.attacks._membership import membership_rates
 from securefed.attacks.scores import leakage, relative_error
 
 _GUESS: Final[tuple[float, bool | None, Mapping[int, float]]] = (0.0, None, {})
-"""Leakage of the guess without messages; nobody asks whether a guess explains them, and its columns are 0 too."""
+"""Leakage of the guess without messages, which explains none of them; that of its columns is 0 too."""
+NEGLIGIBLE: Final = 1e-12
+"""Error of a guess below which there is nothing left to find out."""
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,10 @@ SIGHTED: Final = 0.8
 """Share of the runs whose messages an attack must explain for its silence to mean anything. An estimate explains the
 messages if those that it predicts differ from the observed ones by rounding and noise only."""
 FAR: Final = 0.25
-"""How far above chance the interval of a silent attack may reach: a quarter of the way from a guess to the data. It
-trades words of silence against leaks that they hide. An AUC of .53 [.35, .68] reaches .36 above a coin, and says
-nothing; at .5 it would pass as silence, at .125 half of all silent membership tests of ten runs would say nothing."""
+"""Upper end of an interval, above chance, up to which an attack counts as having found nothing: a quarter of the way
+from a guess to the data. A larger value hides leaks, a smaller one gives fewer conclusions. An AUC of .53 [.35, .68]
+reaches .36 above a coin and is inconclusive; at .5 it would count as no leak, and at .125 half of the membership tests
+of ten runs that find nothing would be inconclusive."""
 ENOUGH: Final = 10
 """Seeds from which the bootstrap interval is wide enough (measured, see `verdict`)."""
 POWER: Final = 0.8416  # the normal quantile of 8 in 10

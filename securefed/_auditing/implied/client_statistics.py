@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 
 from securefed._auditing.engine.column_scores import leaks_by_column
 from securefed._auditing.engine.results import Secret
+from securefed._auditing.engine.seed_result import NEGLIGIBLE
 from securefed._auditing.implied.pooled_people import ReadPeople, is_centred, score_people
 from securefed._auditing.implied.truth import Truth
 from securefed._messages import ClientId
@@ -28,8 +28,6 @@ from securefed.attacks._gradient_inversion.class_sums import ClassSums, class_su
 from securefed.attacks.scores import leakage, relative_error
 from securefed.errors import TranscriptError
 
-_NEGLIGIBLE: Final = 1e-12
-"""Error of a guess below which there is nothing left to find out."""
 Members = frozenset[ClientId]
 
 
@@ -88,7 +86,7 @@ def score_class_sums(found: ClassSums, members: Members, truth: Truth) -> list[S
     guess = all_counts * (len(own) / len(pooled))
     baseline = relative_error(guess, counts)
     out: list[ScoredStatistic | None] = []
-    if baseline > _NEGLIGIBLE:
+    if baseline > NEGLIGIBLE:
         error = relative_error(found.counts * truth.share(members), counts)
         out.append(ScoredStatistic("labels", leakage(error, baseline), error, baseline))
     out.append(score_mean(found.mean, truth))
@@ -127,7 +125,7 @@ def _score(secret: Secret, estimate: Array, true: Array, guess: Array, truth: Tr
     """Score values of all columns, each in units of its standard deviation; `None` where the guess knows them."""
     estimate, true, guess = (values / truth.scale for values in (estimate, true, guess))
     baseline = relative_error(guess, true) if true.any() else 0.0
-    if not baseline > _NEGLIGIBLE or not np.isfinite(estimate).all():
+    if not baseline > NEGLIGIBLE or not np.isfinite(estimate).all():
         return None
     error = relative_error(estimate, true)
     return ScoredStatistic(secret, leakage(error, baseline), error, baseline, leaks_by_column(estimate, true, guess))

@@ -24,7 +24,7 @@ from typing import Any, Final
 import numpy as np
 
 from securefed._auditing.engine.results import Attempt, Secret
-from securefed._auditing.engine.seed_result import Place
+from securefed._auditing.engine.seed_result import NEGLIGIBLE, Place
 from securefed._auditing.implied.client_statistics import (
     ScoredStatistic,
     people_in_classes,
@@ -51,8 +51,6 @@ _CANDIDATES: Final = 100
 """Most rows on each side whose membership is scored; the AUC of a run then has a standard error of at most .04."""
 _FEWEST: Final = 3
 """Fewest rows on each side, and fewest columns of a mean that count: what is right of fewer may be luck."""
-_NEGLIGIBLE: Final = 1e-12
-"""Error of a guess below which there is nothing left to find out."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,7 @@ def _counts(gram: Array, members: Members, truth: Truth) -> Implied | None:
     true = (own.T @ own)[block]
     guess = (pooled.T @ pooled)[block] * (len(own) / len(pooled))
     baseline = relative_error(guess, true) if true.any() else 0.0
-    if not baseline > _NEGLIGIBLE:
+    if not baseline > NEGLIGIBLE:
         return None
     estimate = gram[block] * truth.share(members)
     whole = np.round(estimate) if len(own) == len(truth.rows(members)) else estimate
@@ -165,7 +163,7 @@ ORDER: Final[tuple[Implication, ...]] = (
     Implication("membership", GramMembership.name, _membership),
     Implication("people", "gram/people", _people),
 )
-"""What follows from a Gram matrix; rows are turned into one first."""
+"""Computations on a Gram matrix; an estimate of rows is turned into a Gram matrix first."""
 
 
 def implied_attempts(

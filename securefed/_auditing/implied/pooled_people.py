@@ -1,7 +1,7 @@
 """Read single people out of the second moments G = X^T X of the rows X of several clients together.
 
 Line a of G is a weighted sum of rows: G a = sum_i w_i x_i with w = X a. Where a public direction a has a weight on one
-row only, G a / w is that row; on few rows it is their weighted mean. Directions that everybody knows are
+row only, G a / w is that row; on few rows it is their weighted mean. These directions are public:
 
     a column                 a category that few rows have, or a quantity that is 0 for almost all of them
     an omitted level         of a group of categories, the rows that have none of those that stand in columns
@@ -65,13 +65,13 @@ class Direction:
 
 @dataclass(frozen=True)
 class ReadPeople:
-    """What an estimate tells of the people of one direction.
+    """An estimate of the people of one direction, scored.
 
     Attributes:
         words: who they are, in a sentence part that says whether it is one row or a mean.
         count: their number.
         leakage: 1 - error / error of the pool's mean, over the scaled columns beside those of the direction; at least
-            -1, since how much worse than the guess an estimate is says nothing of people.
+            -1, since an estimate worse than the guess says nothing of people, however bad it is.
         chance: the 99 % quantile of the same for permuted weights.
         error: relative error of the scaled estimate.
         baseline: that of the pool's mean.

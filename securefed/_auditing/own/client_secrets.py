@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from securefed._auditing.engine.seed_result import Judgement, judge_estimate
+from securefed._auditing.engine.seed_result import NEGLIGIBLE, Judgement, judge_estimate
 from securefed._auditing.own.single_row_or_column import best_part
 from securefed._messages import ClientId
 from securefed._public import Public
@@ -36,8 +36,6 @@ _PRIOR: Final = 200
 """Rows drawn as the prior of all clients together; their mean and spread then have errors below a tenth."""
 _LEARNED: Final = 400
 """Most rows of other clients from which a classifier of labels is learned; its cost grows with their cube."""
-NEGLIGIBLE: Final = 1e-12
-"""Error of a guess below which there is nothing left to find out."""
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ import torch
 from torch import Tensor, nn
 
 from securefed._auditing.engine.results import Secret
-from securefed._auditing.engine.seed_result import Judgement, judge_estimate
-from securefed._auditing.own.client_secrets import NEGLIGIBLE, SecretData
+from securefed._auditing.engine.seed_result import NEGLIGIBLE, Judgement, judge_estimate
+from securefed._auditing.own.client_secrets import SecretData
 from securefed._auditing.training.attacked_network import batch_norms
 from securefed._auditing.training.local_training import TrainedRows
 from securefed._auditing.training.lookup_tables import NONE_HELD, HeldCategories

@@ -14,7 +14,7 @@ from securefed.errors import DataError
 _NUMBER: Final = re.compile(r"[+-]?[0-9]*(?:[.,][0-9]*)?(?:[eE][+-]?[0-9]+)?")
 """A number with at most one mark, of either kind."""
 _GROUPED: Final = re.compile(r"[+-]?[1-9][0-9]{0,2}[.,][0-9]{3}")
-"""What can be thousands or a fraction of three digits: 1.102 or 1,102."""
+"""A number that can be thousands or have a fraction of three digits: 1.102 or 1,102."""
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ def _records(given: _Text, separator: str) -> Iterator[tuple[int, list[str]]]:
 
 @dataclass(frozen=True)
 class _Split:
-    """How a separator splits the first lines: cells of the header, and the share of lines with as many."""
+    """The first lines split by one separator: cells of the header, and the share of lines with as many."""
 
     separator: str
     header: list[str]

@@ -19,7 +19,7 @@ from securefed.datasets._tables.table_format import classes_remedy
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Reading(ShapeRepr):
-    """What a table was read as.
+    """A table, and the role of each of its columns.
 
     Attributes:
         table: all columns as they were read, those that are no features among them.

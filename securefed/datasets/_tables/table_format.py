@@ -15,7 +15,7 @@ from securefed.errors import ConfigError
 SEPARATORS: Final[Mapping[str, str]] = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 """The separators that are found without being named, and their words."""
 _WORDS: Final = {"comma": ",", "semicolon": ";", "tab": "\t", "\\t": "\t", "bar": "|", "pipe": "|", "point": "."}
-"""What may be written for a separator or a decimal mark instead of the character."""
+"""Words for separators and decimal marks, which may be written instead of the characters."""
 
 
 class TableOptions(TypedDict, total=False):
@@ -36,7 +36,7 @@ class TableOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class TableFormat:
-    """How a table is written; what is empty is found out from the table, or the table is refused.
+    """The form of a table. An empty attribute is found out from the table; if it cannot be, the table is refused.
 
     Attributes:
         encoding: encoding of the text, such as "utf-8", "cp1252" or "utf-16-le".
