@@ -30,6 +30,7 @@ from securefed.flower._grid import from_record, to_record
 from securefed.flower._refusals import MARK, ORDER
 from securefed.flower._site import SitePolicy
 from securefed.flower._sum_messages import (
+    CHECKED,
     CONTENT,
     SumRequest,
     base_of,
@@ -42,6 +43,7 @@ from securefed.flower._sum_messages import (
     reply_content,
 )
 from securefed.parties._client import SumClient
+from securefed.parties._result import SumResult
 from securefed.parties._terms import SumTerms
 
 _STATE: Final = "securefed.sum."
@@ -174,6 +176,8 @@ class _Turn:
             return Message(party_content(self.site.party), reply_to=self.message)
         terms = self._accepted_terms()
         client = self._client(terms)
+        if self.request.publishes:
+            return Message(reply_content(self._checked(client, terms)), reply_to=self.message)
         own = self._put_away()  # so that the app, if it is called, does not see the client's secrets
         try:
             reply = self._receive(client, terms)
@@ -244,6 +248,27 @@ class _Turn:
         self.context.state[_STANDING + self.phase] = ConfigRecord(dict(self._standing(terms)))
         if self.site.folder is None:
             self.context.state[_STATE + self.phase] = to_record(client.freeze())
+
+    def _checked(self, client: SumClient, terms: SumTerms) -> bytes:
+        """Check the result that the server published of the newest sum, and log it; return `CHECKED`.
+
+        Raises:
+            SumRefused: it is not that of the contributions.
+            _TermsRefused: nothing can be checked here.
+        """
+        try:
+            result, base = SumResult.from_bytes(self.request.data, terms), None
+            if terms.differences:
+                digest = content_digest(self.message, self.request.weighted_by, self.request.run_config)
+                base = base_of(model_of(self.message, self.phase)[1], metrics_of(terms), digest)
+            client.check(result, base=base)
+        except (ConfigError, DataError) as error:
+            raise _TermsRefused(f"the result is not checked: {error}") from error
+        _LOG.info(
+            "%s: the result of round %d was checked: it follows from the sum of the contributions of clients %s",
+            self.phase, result.round + 1, list(result.survivors),
+        )  # fmt: skip
+        return CHECKED
 
     def _put_away(self) -> dict[str, Any]:
         """Take this mod's records out of the context, so that the app sees its own state alone."""

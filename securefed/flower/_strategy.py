@@ -166,6 +166,7 @@ class SecureStrategy(Strategy):
         stopped: why the run ended before its last round; `None` if it did not.
         arrays: the newest model that the strategy sent, also where `start` raises; `None` before the first round.
         epsilon: the epsilon of all exchanges of training so far.
+        checked: which SuperNodes checked the last sum of each phase (`verify=True`), in words.
 
     Raises:
         ConfigError: a strategy that needs single replies, an evaluation at the clients without metrics, a defence that
@@ -281,6 +282,15 @@ class SecureStrategy(Strategy):
     def stopped(self) -> str | None:
         """Why the run ended before its last round; `None` if it did not."""
         return None if self._secured is None else self._secured.stopped
+
+    @property
+    def checked(self) -> str:
+        """Which SuperNodes checked the last sum of each phase, in words; that none did, where the terms do not verify.
+
+        Clients check every other sum before they answer the next round. What the strategy makes of a sum they do not
+        check. Empty before `start` returned.
+        """
+        return "" if self._secured is None else self._secured.checked
 
     @property
     def arrays(self) -> ArrayRecord | None:

@@ -205,10 +205,16 @@ class SumClient:
         Raises:
             SumRefused: the announced sum is not that of the contributions, or the result does not follow from it.
             MalformedError: the announced bytes are none, or too long.
-            ConfigError: nothing can be checked: the terms do not verify, or this client is not waiting for this round's
-                result.
+            ConfigError: nothing can be checked: the terms do not verify, this client is not waiting for this round's
+                result, or the base is not the one that its update was computed from.
         """
-        return checked_result(self.terms, self._node, result, self._model(base) if self.terms.differences else None)
+        model = self._model(base) if self.terms.differences else None
+        if model is not None and self._base is not None and model_digest(model) != self._base:
+            raise ConfigError(
+                "the base is not the one that this client computed its update from; give the model of the round whose "
+                "result is checked"
+            )
+        return checked_result(self.terms, self._node, result, model)
 
     def prepare(self) -> None:
         """Compute the masks of the next upload now, while the update is being computed or the client waits."""
@@ -223,7 +229,7 @@ class SumClient:
         """
         if self._node is None:
             return b""
-        values = {"run": self._node.run, "book": "", "ledger": self._kept}
+        values = {"run": self._node.run, "book": "", "ledger": self._kept, "base": (self._base or b"").hex()}
         if self._own_ledger and self._ledger is not None:
             values["book"] = json.dumps(self._ledger.book.to_json())
         tensors = {"node": from_bytes(freeze(self._node))}
@@ -371,6 +377,7 @@ class SumClient:
             if self._own_ledger and values["book"]:
                 self._ledger = self._limited(LedgerEntries.from_json(json.loads(values["book"])))
             kept = values.get("ledger", "")
+            self._base = bytes.fromhex(values.get("base", "")) or None
             if self._sums is None and (kept == _GIVEN or (kept == _BESIDE and self._beside is None)):
                 raise LedgerLost(
                     f"client {self.party} has answered with a ledger of its data; give it: "
