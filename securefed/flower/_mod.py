@@ -42,6 +42,7 @@ from securefed.flower._sum_messages import (
     phase_of,
     reply_content,
 )
+from securefed.parties._answer_time import moment
 from securefed.parties._client import SumClient
 from securefed.parties._result import SumResult
 from securefed.parties._terms import SumTerms
@@ -150,6 +151,7 @@ class _Turn:
         declared: the structure of the app's replies, where the app declares it.
         failed: why the app failed, or gave an update that does not fit the terms.
         weight: the weight that the app gave.
+        arrived: when the message arrived.
         request: the server's request.
         phase: `train` or `evaluate`.
     """
@@ -161,6 +163,7 @@ class _Turn:
     declared: AppReply | None = None
     failed: BaseException | None = None
     weight: float = 1.0
+    arrived: float = field(default_factory=moment)
     request: SumRequest = field(init=False)
     phase: str = field(init=False)
 
@@ -298,7 +301,7 @@ class _Turn:
 
         base = base_of(model, metrics_of(terms), digest)
         weight = (lambda: self.weight) if terms.weighted else None  # `update` sets the weight
-        return client.receive(data, update, weight=weight, base=base)
+        return client.receive(data, update, weight=weight, base=base, arrived=self.arrived)
 
     def _update(self, terms: SumTerms, digest: bytes) -> Mapping[str, Any]:
         """Call the app, and return the tensors of its reply that are summed, with the request's digest."""

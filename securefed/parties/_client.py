@@ -32,9 +32,10 @@ from securefed._runtime.sum_memory import SumMemory
 from securefed._tensors import Array, Tensors, decode, encode
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError, LedgerLost, StorageError
+from securefed.parties._answer_time import hold, moment
 from securefed.parties._base_check import BaseCheckingNode
 from securefed.parties._checked_result import checked_result
-from securefed.parties._contribution import contribution, number, structure
+from securefed.parties._contribution import contribution, given_weight, number, structure
 from securefed.parties._envelope import check_key, header, unwrap
 from securefed.parties._guards import check_rows, check_seal, open_beside
 from securefed.parties._precision import lost_entirely
@@ -85,7 +86,7 @@ class SumClient:
     Not guaranteed: that another client's update is honest. That a state which answered a request is not used again,
     where the caller restores an old copy of it: one upload may then be masked twice alike. That the time of a reply
     tells nothing of a function that computes the update: a client that sits out encodes, masks and logs as long as one
-    that contributes, but a function that fails early ends early.
+    that contributes, but a function that fails early ends early, unless the terms name a time (`answer_after`).
 
     Raises:
         ConfigError: a number outside the terms, an identity that does not fit them, or a file without a seal where
@@ -151,8 +152,9 @@ class SumClient:
         weight: Weight | None = None,
         metrics: Mapping[str, float] | None = None,
         base: Mapping[str, Any] | None = None,
+        arrived: float | None = None,
     ) -> bytes:
-        """Answer one request.
+        """Answer one request; where the terms name a time for it (`answer_after`), wait until then.
 
         Args:
             request: the bytes from the server.
@@ -163,6 +165,7 @@ class SumClient:
                 largest weight, as under noise: every client then weighs the same.
             metrics: by name, this client's metrics; all that the terms name.
             base: the model that the update was computed from, where the terms bind one.
+            arrived: `time.monotonic()` when the request arrived, where the update was computed since; now by default.
 
         Returns:
             The reply for the server.
@@ -175,7 +178,11 @@ class SumClient:
                 than the terms; or a weight is given, and the terms have none. Nothing was answered; call again with the
                 right one.
             StorageError: the state cannot be written. Nothing was answered.
+
+        Warns:
+            LateAnswerWarning: the answer is later than the terms say.
         """
+        arrived = moment() if arrived is None else arrived
         message = self._read(request)
         node = self._node = self._node or self._enrol(message.run)
         if message.stage != self._defense.aggregation.upload:
@@ -186,7 +193,10 @@ class SumClient:
             self._node = None
         else:
             self._save()
-        return reply.encode(before=header(self.terms.digest))
+        encoded = reply.encode(before=header(self.terms.digest))
+        if message.stage == self._defense.aggregation.upload:
+            hold(self.party, arrived, self.terms.answer_after)
+        return encoded
 
     def check(self, result: SumResult, *, base: Mapping[str, Any] | None = None) -> SumResult:
         """Check a result that the server published, against the key of its sum, which only the clients know.
@@ -271,7 +281,7 @@ class SumClient:
                 )
         model = self._model(base)
         self._base = None if model is None else model_digest(model)
-        due, metrics = self._weight(weight), self._metrics(metrics)
+        due, metrics = given_weight(self.terms, weight), self._metrics(metrics)
         if not callable(update):
             update = structure(update, self.terms)
         begun = node.begin(message)
@@ -323,24 +333,6 @@ class SumClient:
         if not self.terms.base:
             raise ConfigError("a base is given, and the terms bind none; make them with base=True, or leave it out")
         return read_update(base, self.terms.shapes, "the base")
-
-    def _weight(self, weight: Weight | None) -> Weight:
-        """Read the weight, 1 by default.
-
-        Where the terms sum no weights, any that is given is refused, 1 too: a client that refused a weight of 2 and
-        answered with a weight of 1 would show the server which of them it has.
-        """
-        if weight is None:
-            return 1.0
-        if not self.terms.weighted:
-            remedy = (
-                "under noise or a clip every client weighs the same: leave weight out"
-                if self.terms.plan.privacy is not None
-                else "make them with SumTerms.like(..., largest_weight=...), the largest weight of a client, or leave "
-                "weight out"
-            )
-            raise ConfigError(f"a weight is given, and these terms ({self.terms.defense.name}) sum none; {remedy}")
-        return weight if callable(weight) else number(weight, "weight")
 
     def _metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
         wanted = {name for name, _ in self.terms.metrics}
