@@ -25,8 +25,9 @@ from securefed._persistence.state_file import StateFile
 from securefed._runtime.client import ClientNode
 from securefed._runtime.client_freezing import freeze, thaw
 from securefed._runtime.client_state import PendingUpload
-from securefed._runtime.ledger import Ledger, Limits
-from securefed._runtime.ledger_entries import DataUsage, LedgerEntries
+from securefed._runtime.dp_sgd import Training
+from securefed._runtime.ledger import Ledger
+from securefed._runtime.ledger_entries import DataUsage, LedgerEntries, Limits
 from securefed._runtime.privacy_cost import delta_of
 from securefed._runtime.sum_memory import SumMemory
 from securefed._tensors import Array, Tensors, decode, encode
@@ -35,7 +36,7 @@ from securefed.errors import ConfigError, DataError, LedgerLost, StorageError
 from securefed.parties._answer_time import hold, moment
 from securefed.parties._base_check import BaseCheckingNode
 from securefed.parties._checked_result import checked_result
-from securefed.parties._contribution import contribution, given_weight, number, structure
+from securefed.parties._contribution import check_trained, contribution, given_metrics, given_weight, number, structure
 from securefed.parties._envelope import check_key, header, unwrap
 from securefed.parties._guards import check_rows, check_seal, open_beside
 from securefed.parties._precision import lost_entirely
@@ -122,6 +123,7 @@ class SumClient:
         self._ledger = self._limited(None) if self._own_ledger else ledger
         self._node: ClientNode | None = None
         self._base: bytes | None = None
+        self._trained: Training | None = None  # that made the update at hand
         self._said = False  # that nothing is left of a tensor, which is logged once
         if self._file is not None and (frozen := self._file.read()) is not None:
             self._restore(frozen)
@@ -153,6 +155,7 @@ class SumClient:
         metrics: Mapping[str, float] | None = None,
         base: Mapping[str, Any] | None = None,
         arrived: float | None = None,
+        trained: Training | None = None,
     ) -> bytes:
         """Answer one request; where the terms name a time for it (`answer_after`), wait until then.
 
@@ -165,6 +168,8 @@ class SumClient:
                 largest weight, as under noise: every client then weighs the same.
             metrics: by name, this client's metrics; all that the terms name.
             base: the model that the update was computed from, where the terms bind one.
+            trained: the training by DP-SGD of the update, counted by this client's ledger (`Ledger.reserve`): the
+                exchange costs no more epsilon. Nothing else of the rows may be in the update; the weight is public.
             arrived: `time.monotonic()` when the request arrived, where the update was computed since; now by default.
 
         Returns:
@@ -188,6 +193,8 @@ class SumClient:
         if message.stage != self._defense.aggregation.upload:
             reply = node.handle(message)
         else:
+            check_trained(self.terms, self._sums if self._kept == _GIVEN else None, trained)
+            self._trained = trained
             reply = self._contribute(node, message, update, weight, dict(metrics or {}), base)
         if node.state.last_round < 0:  # it refused the message and opened no exchange: it belongs to no run yet
             self._node = None
@@ -281,7 +288,7 @@ class SumClient:
                 )
         model = self._model(base)
         self._base = None if model is None else model_digest(model)
-        due, metrics = given_weight(self.terms, weight), self._metrics(metrics)
+        due, metrics = given_weight(self.terms, weight), given_metrics(self.terms, metrics)
         if not callable(update):
             update = structure(update, self.terms)
         begun = node.begin(message)
@@ -334,12 +341,6 @@ class SumClient:
             raise ConfigError("a base is given, and the terms bind none; make them with base=True, or leave it out")
         return read_update(base, self.terms.shapes, "the base")
 
-    def _metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        wanted = {name for name, _ in self.terms.metrics}
-        if set(metrics) != wanted:
-            raise ConfigError(f"the terms name the metrics {sorted(wanted)}; got {sorted(metrics)}")
-        return {name: number(value, f"metric {name!r}") for name, value in metrics.items()}
-
     def _enrol(self, run: str, *, expected: bool = False) -> ClientNode:
         """Make this client's node for a run; its data set is a stand-in, since updates come from the caller.
 
@@ -355,7 +356,7 @@ class SumClient:
         return BaseCheckingNode(
             self.party, run, core.schema, _NO_DATA, self._defense, core.seed, keep=False, exchanges=core.exchanges,
             ledger=self._ledger, rule=core.rule, sums=self._sums, persist=lambda node: self._save(),
-            base=lambda: self._base,
+            base=lambda: self._base, trained=lambda: self._trained is not None,
         )  # fmt: skip
 
     def _save(self) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from securefed._runtime.dp_sgd import Training
+from securefed._runtime.ledger import Ledger
 from securefed._tensors import Array
 from securefed.errors import ConfigError, DataError
 from securefed.parties._terms import METRIC, UPDATE, WEIGHT, SumTerms
@@ -99,3 +101,25 @@ def given_weight(terms: SumTerms, weight: float | Callable[[], float] | None) ->
         )
         raise ConfigError(f"a weight is given, and these terms ({terms.defense.name}) sum none; {remedy}")
     return weight if callable(weight) else number(weight, "weight")
+
+
+def given_metrics(terms: SumTerms, metrics: Mapping[str, float]) -> dict[str, float]:
+    """Read the metrics; raise `ConfigError` unless they are those of the terms, `DataError` unless they are numbers."""
+    wanted = {name for name, _ in terms.metrics}
+    if set(metrics) != wanted:
+        raise ConfigError(f"the terms name the metrics {sorted(wanted)}; got {sorted(metrics)}")
+    return {name: number(value, f"metric {name!r}") for name, value in metrics.items()}
+
+
+def check_trained(terms: SumTerms, ledger: Ledger | None, trained: Training | None) -> None:
+    """Raise `ConfigError` for a training that the client's ledger does not count, or beside metrics without noise."""
+    if trained is None:
+        return
+    if ledger is None:
+        raise ConfigError("trained= needs the ledger that counts the training: SumClient(..., ledger=ledger)")
+    if terms.metrics:
+        raise ConfigError(
+            f"the metrics {[name for name, _ in terms.metrics]} are sent without noise, beside an update that DP-SGD "
+            "made private; make terms without metrics, or leave trained out"
+        )
+    ledger.check_training(trained)
