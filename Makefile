@@ -76,7 +76,7 @@ docs: $(READY)  ## The documentation site, without the network; writes build/sit
 release-check: $(READY)  ## Wheel and sdist built twice and compared, the core tried in an empty environment (RELEASE_ARGS=--extras audit,...)
 	$(BIN)/python -m tests.release_check $(RELEASE_ARGS)
 
-nightly: $(READY)  ## Fresh schedules, cases, mutants and soaks with kills, for hours; writes docs/nightly.md (NIGHTLY_ARGS=--quick: minutes)
+nightly: $(READY)  ## Fresh schedules, cases, mutants, fuzzers and soaks with kills, for hours; writes docs/nightly.md (NIGHTLY_ARGS=--quick: minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.nightly $(NIGHTLY_ARGS)
 
 clean:  ## Remove everything the other targets made

@@ -58,7 +58,7 @@ _LATER: Final = {
     "least_parties",
     "answer_after",
 }  # not written where unset, so that digests of older terms stay
-_MOST_CLIENTS: Final = 2**24
+_MOST_CLIENTS: Final = 2**20
 """Terms take memory in proportion to their clients, and a server proposes them to sites (`secure_mod`)."""
 
 
@@ -68,7 +68,7 @@ class SumTerms:
 
     Attributes:
         tensors: the tensors that are summed.
-        clients: N, the number of clients, at most 2^24; their numbers are 0 to N - 1.
+        clients: N, the number of clients, at most 2^20; their numbers are 0 to N - 1.
         cohort: S, the number of clients planned for one round.
         defense: how the sum is made.
         metrics: by name, the largest absolute value of one client's metric; their sums are part of the result.
