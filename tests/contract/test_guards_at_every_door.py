@@ -11,7 +11,7 @@ The last column says where a guard does not apply, and why.
 | the ledger is not lost | | clients in memory: their promise ends with the process, as the plan says |
 | no check key in the clear | | clients in memory, which write no file |
 | least parties and rows | | doors of training, whose terms carry neither |
-| an answer at the named time | | `Federation`, `client_app`: their terms name none (a client step is the method's own) |
+| an answer at the named time | | `Federation`, `client_app`: a client step is the method's, not a caller's function |
 
 A masked all-reduce between ranks has none of them: there is no server that names survivors, and a sum is over all
 ranks or ends; its contributions are computed from parameters that all ranks hold.
