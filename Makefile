@@ -76,7 +76,7 @@ docs: $(READY)  ## The documentation site, without the network; writes build/sit
 release-check: $(READY)  ## Wheel and sdist built twice and compared, the core tried in an empty environment (RELEASE_ARGS=--extras audit,...)
 	$(BIN)/python -m tests.release_check $(RELEASE_ARGS)
 
-nightly: $(READY)  ## Fresh schedules, cases, mutants and soaks with kills, for hours, kept as JSON; `make docs` shows them (NIGHTLY_ARGS=--quick: minutes)
+nightly: $(READY)  ## Fresh schedules, cases, mutants, fuzzers and soaks with kills, for hours, kept as JSON; `make docs` shows them (NIGHTLY_ARGS=--quick: minutes)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[nightly]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.nightly $(NIGHTLY_ARGS)
 

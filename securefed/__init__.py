@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from securefed._persistence.sealing import Seal
     from securefed._public import Public
     from securefed._runtime.federation import Federation
-    from securefed._runtime.ledger import Ledger, Limits
-    from securefed._runtime.ledger_entries import DataUsage
+    from securefed._runtime.ledger import Ledger
+    from securefed._runtime.ledger_entries import DataUsage, Limits
     from securefed._runtime.run_options import RunOptions
     from securefed._runtime.server import Result, Server
     from securefed._runtime.terms import Terms
@@ -117,8 +117,8 @@ EXPORTS = {
     "securefed._transports.in_process": "InProcessTransport LossyTransport",
     "securefed._persistence.packing": "local",
     "securefed.defenses._chain": "chain identity",
-    "securefed._runtime.ledger": "Ledger Limits",
-    "securefed._runtime.ledger_entries": "DataUsage",
+    "securefed._runtime.ledger": "Ledger",
+    "securefed._runtime.ledger_entries": "DataUsage Limits",
     "securefed._persistence.sealing": "Seal",
 }
 export_lazily(__name__, EXPORTS, needs={"audit_training": "torch"})

@@ -139,6 +139,13 @@ class PrecisionWarning(UserWarning):
     """
 
 
+class LateAnswerWarning(UserWarning):
+    """A client took longer for its contribution than the terms' `answer_after`, so that the server may see how long.
+
+    What to do: agree on terms with a longer `answer_after`, above what the slowest client takes.
+    """
+
+
 class TranscriptError(SecureFedError):
     """A transcript does not hold what a view or an attack needs.
 

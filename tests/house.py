@@ -23,7 +23,7 @@ OTHERS = {
     "docs/generators": "Write the site's pages that come from code and from results, and mend what Sphinx reads.",
     "benchmarks/peers": "Benchmarks of speed and accuracy beside other libraries, one command each.",
     "benchmarks/ledger": "Experiments of the papers: their figures beside ours, judged against fixed targets.",
-    "benchmarks/nightly": "`make nightly`: fresh schedules and cases, mutants of the package, soaks with random kills.",
+    "benchmarks/nightly": "`make nightly`: fresh schedules and cases, mutants, fuzzers, soaks with random kills.",
     "benchmarks/pages": "Measurements behind the generated pages of the documentation.",
     "benchmarks/results": "Results of the benchmarks as JSON, and the table of targets made of them.",
     "tests": "Tests, in folders that mirror the package.",

@@ -18,8 +18,8 @@ from securefed._public import Public
 from securefed._runtime.exchange_header import EVALUATE, ExchangeHeader
 from securefed._runtime.exchange_schedule import ExchangeSchedule
 from securefed._runtime.federation import Federation
-from securefed._runtime.ledger import Ledger, Limits
-from securefed._runtime.ledger_entries import DataUsage
+from securefed._runtime.ledger import Ledger
+from securefed._runtime.ledger_entries import DataUsage, Limits
 from securefed._runtime.refusals import refusal_body
 from securefed._runtime.run_options import RunOptions
 from securefed._runtime.server import Server

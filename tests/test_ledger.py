@@ -15,8 +15,8 @@ import pytest
 from securefed._persistence import container
 from securefed._persistence.sealing import Seal
 from securefed._public import Public
-from securefed._runtime.ledger import Ledger, Limits
-from securefed._runtime.ledger_entries import DataUsage, LedgerEntries, _added, _holds
+from securefed._runtime.ledger import Ledger
+from securefed._runtime.ledger_entries import DataUsage, LedgerEntries, Limits, _added, _holds
 from securefed.algorithms._pca.ssi import SSI
 from securefed.errors import BudgetSpent, ConfigError, ContradictionError, LedgerLost, RolledBackError, StorageError
 from tests.test_privacy_cost import DELTA, DP_SGD, GAUSSIAN, NOISY, SKELLAM, planned

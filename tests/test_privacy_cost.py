@@ -12,8 +12,8 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
-from securefed._runtime.ledger import Ledger, Limits
-from securefed._runtime.ledger_entries import DataUsage, LedgerEntries
+from securefed._runtime.ledger import Ledger
+from securefed._runtime.ledger_entries import DataUsage, LedgerEntries, Limits
 from securefed._runtime.privacy_cost import (
     DPSGDLoss,
     GaussianLoss,

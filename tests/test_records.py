@@ -20,7 +20,8 @@ from torch import nn
 from securefed import _catalogue as catalogue
 from securefed import chain, secure_mean
 from securefed._runtime.federation import Federation
-from securefed._runtime.ledger import Ledger, Limits
+from securefed._runtime.ledger import Ledger
+from securefed._runtime.ledger_entries import Limits
 from securefed._runtime.privacy_cost import cost_of
 from securefed._runtime.run_options import RunOptions
 from securefed._transports.in_process import InProcessTransport, LossyTransport

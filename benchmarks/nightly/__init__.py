@@ -1,1 +1,1 @@
-"""`make nightly`: fresh schedules and cases, mutants of the package, soaks with random kills."""
+"""`make nightly`: fresh schedules and cases, mutants, fuzzers, soaks with random kills."""

@@ -1,4 +1,4 @@
-"""Play fresh schedules, cases, kernels, mutants and soaks, and keep the result.
+"""Play fresh schedules, cases, kernels, mutants, fuzzers and soaks, and keep the result.
 
 Examples:
   python -m benchmarks.nightly                     all of it, for hours
@@ -23,6 +23,7 @@ PARTS = {
     "schedules": ("schedules",),
     "kernels": ("kernels",),
     "mutants": ("mutation",),
+    "fuzzers": ("fuzz",),
     "soaks": ("soak_http", "soak_flower"),
 }
 

@@ -74,8 +74,9 @@ def verifying(identities: Identities | None) -> tuple[str, ...]:
     return (
         "Clients that are counted see the round's sum. An altered one passes with a client with probability 2^-60 at "
         "most, against the server alone: nothing is promised against the server and one client together" + players,
-        "Clients check a sum when the server asks them next or tells them the outcome. What the server computed from "
-        "it is checked only by a client that is given the result (`SumClient.check`, `securefed party contribute`).",
+        "Clients check a sum when the server asks them next or tells them the outcome. The last sum of a run, and what "
+        "the server computed from it, is checked only by a client that is given the result (`SumClient.check`, "
+        "`securefed party contribute`, the last message of a `SecureStrategy`), and that says so.",
     )
 
 

@@ -44,8 +44,8 @@ def create(
     seal_key_file: SealKey = None,
 ) -> None:
     """Make a ledger: for the first time, or after a loss. Sums that the data entered before, it does not know."""
-    from securefed._runtime.ledger import Ledger, Limits  # noqa: PLC0415 - not for --help
-    from securefed._runtime.ledger_entries import DataUsage  # noqa: PLC0415
+    from securefed._runtime.ledger import Ledger  # noqa: PLC0415 - not for --help
+    from securefed._runtime.ledger_entries import DataUsage, Limits  # noqa: PLC0415
 
     Ledger.create(path, Limits(), spent=DataUsage(exchanges=exchanges), seal=_seal(path, seal_key_file))
     say(
@@ -99,7 +99,8 @@ def absences(
 
 
 def _open(path: Path, seal_key_file: Path | None) -> Ledger:
-    from securefed._runtime.ledger import Ledger, Limits  # noqa: PLC0415 - not for --help
+    from securefed._runtime.ledger import Ledger  # noqa: PLC0415 - not for --help
+    from securefed._runtime.ledger_entries import Limits  # noqa: PLC0415
 
     return Ledger.open(path, Limits(), _seal(path, seal_key_file))
 

@@ -50,11 +50,11 @@ from securefed._runtime.exchange_header import EVALUATE, TRAIN, ExchangeHeader, 
 from securefed._runtime.exchange_plans import ExchangePlans
 from securefed._runtime.exchange_schedule import ExchangeSchedule
 from securefed._runtime.late_log import log_absence
-from securefed._runtime.ledger import Ledger, charge
+from securefed._runtime.ledger import Ledger
 from securefed._runtime.message_schema import MessageSchema
 from securefed._runtime.privacy_checks import has_memory
 from securefed._runtime.privacy_cost import PrivacyCost, cost_of
-from securefed._runtime.refusals import refusal_body
+from securefed._runtime.refusals import charge, refusal_body
 from securefed._runtime.sum_guard import SumGuard
 from securefed._runtime.sum_memory import MOST_OUT, SumRule
 from securefed._tensors import Tensors

@@ -4,6 +4,8 @@
     ledger = Ledger.create("client.ledger", limits, spent=DataUsage())      # the first time
     ledger = Ledger.open("client.ledger", limits)                           # afterwards
     ledger.charge(run, exchange, cost)                   # before the contribution is computed
+    training = ledger.reserve(engine, noise_multiplier=1.0, rate=0.1, steps=10)    # before DP-SGD by opacus ...
+    ledger.record(training)                                                        # ... and after it
 
 An exchange is the making of one sum, to which the client contributes once; the client charges it when it accepts the
 request for its contribution.
@@ -25,62 +27,28 @@ time on a system without `fcntl` (Windows). A ledger in memory is as recent as t
 from __future__ import annotations
 
 import json
-import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from weakref import WeakKeyDictionary
 
-from securefed._hyperparameters import check_choice, check_integer, check_limit, check_number
-from securefed._messages import SERVER
+from securefed._hyperparameters import check_integer
 from securefed._persistence import container
 from securefed._persistence.file_errors import storage_errors
 from securefed._persistence.packing import nest, unnest
 from securefed._persistence.sealing import Seal
 from securefed._persistence.state_file import locked
-from securefed._runtime.ledger_entries import DataUsage, LedgerEntries
+from securefed._runtime.dp_sgd import Steps, Training, cost_of_training, steps_of
+from securefed._runtime.ledger_entries import DataUsage, LedgerEntries, Limits
 from securefed._runtime.privacy_cost import PrivacyCost
 from securefed._runtime.sum_memory import SumMemory, what_absences_give
-from securefed.defenses._base import Unit
-from securefed.defenses._differential_privacy.accountant import DELTA
-from securefed.errors import BudgetSpent, ConfigError, ContradictionError, DataError, LedgerLost, StorageError
+from securefed.errors import BudgetSpent, ConfigError, DataError, LedgerLost, StorageError
 
 _KIND: Final = "ledger"
 LEAST_CHANGE: Final = 5
 """Fewest rows that a declared change of the data has."""
-_LOG = logging.getLogger("securefed.client")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Limits that an operator sets on the use of its data, over all runs together.
-
-    Attributes:
-        exchanges: largest number of exchanges answered; `None` for any number.
-        epsilon: largest epsilon of all noise together; `None` for any. An exchange whose answer carries no noise has
-            no finite epsilon, and is refused where there is a limit.
-        delta: probability with which epsilon may fail, of all exchanges together.
-        unit: whose privacy epsilon is about: the whole "client", or one "record" of it. Noise that hides a client hides
-            each of its records too, at twice the sensitivity: another record changes the contribution from one vector
-            within the clip to another. Noise that hides a record (DP-SGD, `records`) does not hide a client.
-
-    Raises:
-        ConfigError: a limit outside its domain.
-    """
-
-    exchanges: int | None = None
-    epsilon: float | None = None
-    delta: float = DELTA
-    unit: Unit = "client"
-
-    def __post_init__(self) -> None:
-        if self.exchanges is not None:
-            check_integer("exchanges", self.exchanges, 0, note="(or None)")
-        if self.epsilon is not None:
-            check_limit("epsilon", self.epsilon)
-        check_number("delta", self.delta, below=1, positive=True)
-        check_choice("unit", self.unit, ("client", "record"))
 
 
 class Ledger:
@@ -94,6 +62,7 @@ class Ledger:
     def __init__(self, limits: Limits, path: Path | str | None, seal: Seal | None, book: LedgerEntries) -> None:
         self.limits, self.path = limits, None if path is None else Path(path)
         self._seal, self._book, self._sums = seal, book, SumMemory()
+        self._counted: WeakKeyDictionary[Any, Steps] = WeakKeyDictionary()  # by engine, its steps that are counted
 
     @classmethod
     def create(cls, path: Path | str, limits: Limits, *, spent: DataUsage, seal: Seal | None = None) -> Ledger:
@@ -220,6 +189,59 @@ class Ledger:
             self._write(after)
         return True
 
+    def reserve(self, engine: Any, *, noise_multiplier: float, rate: float, steps: int) -> Training:
+        """Count a training by DP-SGD, durably, before it begins; `record` it afterwards.
+
+        Where the process ends between the two, the reservation stays spent. Reserve before each training: steps that
+        this engine ran since its last training without a reservation are counted now; those that it ran before its
+        first one are not.
+
+        Args:
+            engine: the opacus `PrivacyEngine` that runs it.
+            noise_multiplier: standard deviation of a step's noise over the clipping norm of a row's gradient.
+            rate: probability with which a step draws each row: the loader must draw them so (`poisson_sampling=True`).
+            steps: most steps of this training.
+
+        Returns:
+            The training, for `record` and `SumClient.receive(..., trained=training)`.
+
+        Raises:
+            BudgetSpent: it would exceed a limit; nothing is counted, and nothing may be trained.
+            ConfigError: no engine, or a number that no training has.
+            LedgerLost, StorageError, RolledBackError: as `charge`.
+        """
+        before, cost = steps_of(engine), cost_of_training(noise_multiplier, rate, steps)
+        with self._locked():
+            book = self._read().with_trained(before - Counter(self._counted.get(engine, before)))
+            after = book.with_reserved(noise_multiplier, rate, steps)
+            self._book = book
+            self._afford(after, cost, "training")
+            self._write(after)
+        self._counted[engine] = before
+        return Training(book.trainings, engine, before)
+
+    def record(self, training: Training) -> None:
+        """Count the steps that a training ran, in place of what was reserved for it.
+
+        Raises:
+            BudgetSpent: more steps ran than were reserved, and beyond a limit. They are counted; send nothing of them.
+            ConfigError: it was recorded before, or reserved in another ledger.
+            LedgerLost, StorageError, RolledBackError: as `charge`; the reservation stays.
+        """
+        ran = training.ran()
+        with self._locked():
+            self._book = self._read()
+            kept = self._book.reserved.get(training.number)
+            self._write(self._book.with_trained(ran, training.number))
+            self._counted[training.engine] = steps_of(training.engine)
+            if kept is not None and any(key != kept[:2] or number > kept[2] for key, number in ran.items()):
+                self._afford(self._book, cost_of_training(*kept), "training")
+
+    def check_training(self, training: Training) -> None:
+        """Raise `ConfigError` for a training that this ledger never reserved."""
+        if not isinstance(training, Training) or not 0 <= training.number < self._book.trainings:
+            raise ConfigError("trained must be a training of this client's ledger: ledger.reserve(engine, ...)")
+
     @property
     def sums(self) -> SumMemory:
         """Memory of the sums that the data entered, as of the last use through this object."""
@@ -288,8 +310,8 @@ class Ledger:
         self.change_sums(lambda sums: sums.with_most_out(of_base, in_all))
         return what_absences_give(in_all)
 
-    def _afford(self, after: LedgerEntries, cost: PrivacyCost) -> None:
-        """Raise `BudgetSpent` if the entries with this exchange exceed a limit."""
+    def _afford(self, after: LedgerEntries, cost: PrivacyCost, what: str = "exchange") -> None:
+        """Raise `BudgetSpent` if the entries with this exchange or training exceed a limit."""
         limits = self.limits
         if limits.exchanges is not None and after.exchanges > limits.exchanges:
             raise BudgetSpent(
@@ -301,14 +323,14 @@ class Ledger:
         if not cost.protecting(limits.unit):
             hidden = "no noise" if not cost.mechanisms else "noise that hides single records only"
             raise BudgetSpent(
-                f"this client's ledger limits epsilon to {limits.epsilon:g} for one {limits.unit}, and the exchange "
+                f"this client's ledger limits epsilon to {limits.epsilon:g} for one {limits.unit}, and the {what} "
                 f"has {hidden}, so that its epsilon is infinite; use a defence with noise for that unit, or set "
                 "Limits(epsilon=None)"
             )
         epsilon = after.spent(limits.delta, limits.unit).epsilon
         if not epsilon <= limits.epsilon:
             raise BudgetSpent(
-                f"with this exchange the ledger would stand at epsilon {epsilon:.4g} for one {limits.unit} at delta "
+                f"with this {what} the ledger would stand at epsilon {epsilon:.4g} for one {limits.unit} at delta "
                 f"{limits.delta:g} in all runs, and its limit is {limits.epsilon:g}; only its operator can raise "
                 "Limits.epsilon"
             )
@@ -359,24 +381,3 @@ class Ledger:
                 self._check_there(self.path)
                 raise StorageError(f"cannot lock {_KIND} {self.path}: {error.strerror}") from error
             yield
-
-
-def charge(ledger: Ledger, run: str, exchange: int, cost: PrivacyCost) -> None:
-    """Charge an exchange that a server asks for. The server reads these errors, so they hold no totals and no path.
-
-    Raises:
-        BudgetSpent: the ledger's limits allow no further exchange.
-        ContradictionError: it was charged before, so it was answered before.
-        StorageError: the ledger cannot be read or written.
-    """
-    try:
-        if not ledger.charge(run, exchange, cost):
-            raise ContradictionError(
-                SERVER, f"this client's ledger records that it answered exchange {exchange} before"
-            )
-    except BudgetSpent as error:
-        _LOG.warning("exchange %d is not answered: %s", exchange, error)
-        raise BudgetSpent("this client's ledger allows no further exchange; the client's log has the details") from None
-    except StorageError as error:
-        _LOG.error("exchange %d is not answered: %s", exchange, error)
-        raise

@@ -1,21 +1,24 @@
-"""Entries of a ledger: the exchanges answered in each run, and the privacy cost of each.
+"""Entries of a ledger: the exchanges answered in each run with the privacy cost of each, and trainings by DP-SGD.
 
-An exchange makes one sum, and is numbered in its run. `Ledger` keeps the entries in a file and enforces limits; here
-is only the arithmetic.
+An exchange makes one sum, and is numbered in its run. Trainings are numbered in the ledger. `Ledger` keeps the entries
+in a file and enforces limits; here is only the arithmetic.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from securefed._hyperparameters import check_integer, check_limit, check_number
+from securefed._hyperparameters import check_choice, check_integer, check_limit, check_number
 from securefed._messages import SERVER
+from securefed._runtime.dp_sgd import Steps, cost_of_training
 from securefed._runtime.privacy_cost import PrivacyCost, epsilon_of_all
 from securefed.defenses._base import Unit
+from securefed.defenses._differential_privacy.accountant import DELTA
 from securefed.errors import ConfigError, ContradictionError
 
 Ranges = tuple[tuple[int, int], ...]
@@ -46,16 +49,53 @@ class DataUsage:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """Limits that an operator sets on the use of its data, over all runs together.
+
+    Attributes:
+        exchanges: largest number of exchanges answered; `None` for any number.
+        epsilon: largest epsilon of all noise together; `None` for any. An exchange whose answer carries no noise has
+            no finite epsilon, and is refused where there is a limit.
+        delta: probability with which epsilon may fail, of all exchanges together.
+        unit: whose privacy epsilon is about: the whole "client", or one "record" of it. Noise that hides a client hides
+            each of its records too, at twice the sensitivity: another record changes the contribution from one vector
+            within the clip to another. Noise that hides a record (DP-SGD, `records`) does not hide a client.
+
+    Raises:
+        ConfigError: a limit outside its domain.
+    """
+
+    exchanges: int | None = None
+    epsilon: float | None = None
+    delta: float = DELTA
+    unit: Unit = "client"
+
+    def __post_init__(self) -> None:
+        if self.exchanges is not None:
+            check_integer("exchanges", self.exchanges, 0, note="(or None)")
+        if self.epsilon is not None:
+            check_limit("epsilon", self.epsilon)
+        check_number("delta", self.delta, below=1, positive=True)
+        check_choice("unit", self.unit, ("client", "record"))
+
+
+@dataclass(frozen=True)
 class LedgerEntries:
     """All entries of a ledger, immutable: adding an entry returns a new value.
 
     Attributes:
         declared: the privacy cost before this ledger, as the operator declared it.
         charged: for each cost, which exchanges of each run were charged at it.
+        trained: steps of DP-SGD that ran, by (noise multiplier, sampling rate).
+        reserved: by training, the (noise multiplier, sampling rate, steps) that were reserved and not recorded yet.
+        trainings: number of trainings so far.
     """
 
     declared: DataUsage = DataUsage()
     charged: Mapping[PrivacyCost, Mapping[str, Ranges]] = field(default_factory=dict)
+    trained: Steps = field(default_factory=dict)
+    reserved: Mapping[int, tuple[float, float, int]] = field(default_factory=dict)
+    trainings: int = 0
 
     @property
     def counts(self) -> dict[PrivacyCost, int]:
@@ -71,7 +111,7 @@ class LedgerEntries:
         return self.declared.exchanges + sum(self.counts.values())
 
     def spent(self, delta: float, unit: Unit) -> DataUsage:
-        """Add up all use of the data: epsilon is the declared one plus that of all charges.
+        """Add up all use of the data: epsilon is the declared one plus that of all charges and trainings.
 
         The charges are composed at the part of `delta` that was not declared as used before (basic composition).
 
@@ -79,7 +119,12 @@ class LedgerEntries:
             delta: probability with which the returned epsilon may fail; more than the declared delta.
             unit: whether a record or a client is protected; the declared epsilon is taken to protect the same.
         """
-        epsilon = epsilon_of_all(self.counts, delta - self.declared.delta, unit)
+        costs = Counter(self.counts)
+        steps = Counter(self.trained)
+        for noise, rate, most in self.reserved.values():
+            steps[noise, rate] += most
+        costs.update(cost_of_training(noise, rate, ran) for (noise, rate), ran in steps.items())
+        epsilon = epsilon_of_all(costs, delta - self.declared.delta, unit)
         return DataUsage(self.exchanges, self.declared.epsilon + epsilon, delta)
 
     def with_charge(self, run: str, exchange: int, cost: PrivacyCost) -> Self:
@@ -99,6 +144,22 @@ class LedgerEntries:
         runs = self.charged.get(cost, {})
         return replace(self, charged={**self.charged, cost: {**runs, run: _added(runs.get(run, ()), exchange)}})
 
+    def with_reserved(self, noise_multiplier: float, rate: float, steps: int) -> Self:
+        """Return the entries with one more training, whose number is `trainings` of before."""
+        reserved = {**self.reserved, self.trainings: (float(noise_multiplier), float(rate), int(steps))}
+        return replace(self, reserved=reserved, trainings=self.trainings + 1)
+
+    def with_trained(self, ran: Steps, number: int | None = None) -> Self:
+        """Return the entries with steps that ran, in place of what was reserved for training `number`.
+
+        Raises:
+            ConfigError: nothing is reserved for that number.
+        """
+        if number is not None and number not in self.reserved:
+            raise ConfigError(f"training {number} is not reserved in this ledger, or was recorded before")
+        reserved = {other: steps for other, steps in self.reserved.items() if other != number}
+        return replace(self, reserved=reserved, trained=dict(Counter(self.trained) + Counter(ran)))
+
     def to_json(self) -> dict[str, Any]:
         """Return JSON values. Inverse: `from_json`."""
         declared = self.declared
@@ -109,6 +170,9 @@ class LedgerEntries:
                 {"cost": cost.to_json(), "runs": {run: [list(pair) for pair in ranges] for run, ranges in runs.items()}}
                 for cost, runs in self.charged.items()
             ],
+            "trained": [[noise, rate, steps] for (noise, rate), steps in self.trained.items()],
+            "reserved": {str(number): list(steps) for number, steps in self.reserved.items()},
+            "trainings": self.trainings,
         }
 
     @classmethod
@@ -126,7 +190,9 @@ class LedgerEntries:
                 run: tuple((int(start), int(stop)) for start, stop in pairs) for run, pairs in entry["runs"].items()
             }
             charged[PrivacyCost.from_json(entry["cost"])] = runs
-        return cls(spent, charged)
+        trained = {(float(z), float(rate)): int(steps) for z, rate, steps in values.get("trained", ())}
+        reserved = {int(n): (float(z), float(r), int(k)) for n, (z, r, k) in values.get("reserved", {}).items()}
+        return cls(spent, charged, trained, reserved, int(values.get("trainings", 0)))
 
 
 def _holds(ranges: Ranges, number: int) -> bool:

@@ -94,12 +94,25 @@ class DPSGDLoss:
         return _steps_epsilon(((self, rounds),), delta)
 
 
+@dataclass(frozen=True)
+class TrainedLoss:
+    """The release of a model that DP-SGD trained before: it costs nothing beside the training (post-processing).
+
+    The ledger counts the training itself (`Ledger.reserve`).
+    """
+
+    def epsilon(self, rounds: int, delta: float = DELTA) -> float:
+        """Return 0."""
+        return 0.0
+
+
 _KINDS: Final[dict[str, type[Any]]] = {
     "gaussian": GaussianLoss,
     "skellam": SkellamLoss,
     "discrete_gaussian": DiscreteGaussianLoss,
     "discrete_laplace": LaplaceLoss,
     "dp_sgd": DPSGDLoss,
+    "trained": TrainedLoss,
 }
 _IN_THE_RING: Final = (SkellamLoss, DiscreteGaussianLoss, LaplaceLoss)
 """Integer noises, which clients add to their encoded contributions before these are summed modulo 2^bits."""
@@ -122,7 +135,7 @@ class PrivacyMechanism:
 
     def __post_init__(self) -> None:
         check_choice("unit", self.unit, ("client", "record"))
-        if isinstance(self.loss, DPSGDLoss) and self.unit != "record":
+        if isinstance(self.loss, DPSGDLoss | TrainedLoss) and self.unit != "record":
             raise ConfigError(
                 "DP-SGD hides a 'record' of a client, not a 'client': its steps clip the gradients of single rows, and "
                 "their noise is scaled to one of them; give unit='record'"
@@ -181,6 +194,10 @@ class PrivacyCost:
             unit: whose privacy it is about.
         """
         return epsilon_of_all({self: exchanges}, delta, unit)
+
+    def of_trained(self) -> PrivacyCost:
+        """Return the cost of the same exchange where its contribution is a model that DP-SGD trained before."""
+        return PrivacyCost((PrivacyMechanism(TrainedLoss(), "record"), *self.mechanisms))
 
     def to_json(self) -> list[dict[str, Any]]:
         """In JSON values. Inverse: `from_json`."""
@@ -279,7 +296,8 @@ def epsilon_of_all(counts: Mapping[PrivacyCost, int], delta: float = DELTA, unit
         if not losses:
             return math.inf
         best = losses[0] if len(losses) == 1 else min(losses, key=lambda loss: loss.epsilon(exchanges, delta))
-        chosen[best] += exchanges
+        if not isinstance(best, TrainedLoss):  # which needs no part of delta
+            chosen[best] += exchanges
     families: dict[Hashable, list[tuple[Any, int]]] = defaultdict(list)
     for loss, exchanges in chosen.items():
         families[_family(loss)].append((loss, exchanges))

@@ -12,21 +12,28 @@ keeps either in its file, by `stop_to_json` and `stop_from_json`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Final
 
-from securefed._messages import Message
+from securefed._messages import SERVER, Message
 from securefed._persistence.packing import from_bytes
+from securefed._runtime.ledger import Ledger
+from securefed._runtime.privacy_cost import PrivacyCost
 from securefed._tensors import Array
 from securefed.errors import (
+    BudgetSpent,
+    ContradictionError,
     DivergenceError,
     MalformedError,
     MessageRefused,
     ProtocolError,
     RangeRefused,
     SecureFedError,
+    StorageError,
 )
 
+_LOG = logging.getLogger("securefed.client")
 _LONGEST: Final = 1000
 """Letters of a client's text that are kept."""
 
@@ -79,3 +86,24 @@ def read_refusal(message: Message) -> SecureFedError:
 def _shown(text: str) -> str:
     """Return a stranger's text in one line, without control codes, and not longer than `_LONGEST` letters."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text[:_LONGEST])
+
+
+def charge(ledger: Ledger, run: str, exchange: int, cost: PrivacyCost) -> None:
+    """Charge an exchange that a server asks for. The server reads these errors, so they hold no totals and no path.
+
+    Raises:
+        BudgetSpent: the ledger's limits allow no further exchange.
+        ContradictionError: it was charged before, so it was answered before.
+        StorageError: the ledger cannot be read or written.
+    """
+    try:
+        if not ledger.charge(run, exchange, cost):
+            raise ContradictionError(
+                SERVER, f"this client's ledger records that it answered exchange {exchange} before"
+            )
+    except BudgetSpent as error:
+        _LOG.warning("exchange %d is not answered: %s", exchange, error)
+        raise BudgetSpent("this client's ledger allows no further exchange; the client's log has the details") from None
+    except StorageError as error:
+        _LOG.error("exchange %d is not answered: %s", exchange, error)
+        raise

@@ -30,6 +30,7 @@ from securefed.flower._grid import from_record, to_record
 from securefed.flower._refusals import MARK, ORDER
 from securefed.flower._site import SitePolicy
 from securefed.flower._sum_messages import (
+    CHECKED,
     CONTENT,
     SumRequest,
     base_of,
@@ -41,7 +42,9 @@ from securefed.flower._sum_messages import (
     phase_of,
     reply_content,
 )
+from securefed.parties._answer_time import moment
 from securefed.parties._client import SumClient
+from securefed.parties._result import SumResult
 from securefed.parties._terms import SumTerms
 
 _STATE: Final = "securefed.sum."
@@ -148,6 +151,7 @@ class _Turn:
         declared: the structure of the app's replies, where the app declares it.
         failed: why the app failed, or gave an update that does not fit the terms.
         weight: the weight that the app gave.
+        arrived: when the message arrived.
         request: the server's request.
         phase: `train` or `evaluate`.
     """
@@ -159,6 +163,7 @@ class _Turn:
     declared: AppReply | None = None
     failed: BaseException | None = None
     weight: float = 1.0
+    arrived: float = field(default_factory=moment)
     request: SumRequest = field(init=False)
     phase: str = field(init=False)
 
@@ -174,6 +179,8 @@ class _Turn:
             return Message(party_content(self.site.party), reply_to=self.message)
         terms = self._accepted_terms()
         client = self._client(terms)
+        if self.request.publishes:
+            return Message(reply_content(self._checked(client, terms)), reply_to=self.message)
         own = self._put_away()  # so that the app, if it is called, does not see the client's secrets
         try:
             reply = self._receive(client, terms)
@@ -245,6 +252,27 @@ class _Turn:
         if self.site.folder is None:
             self.context.state[_STATE + self.phase] = to_record(client.freeze())
 
+    def _checked(self, client: SumClient, terms: SumTerms) -> bytes:
+        """Check the result that the server published of the newest sum, and log it; return `CHECKED`.
+
+        Raises:
+            SumRefused: it is not that of the contributions.
+            _TermsRefused: nothing can be checked here.
+        """
+        try:
+            result, base = SumResult.from_bytes(self.request.data, terms), None
+            if terms.differences:
+                digest = content_digest(self.message, self.request.weighted_by, self.request.run_config)
+                base = base_of(model_of(self.message, self.phase)[1], metrics_of(terms), digest)
+            client.check(result, base=base)
+        except (ConfigError, DataError) as error:
+            raise _TermsRefused(f"the result is not checked: {error}") from error
+        _LOG.info(
+            "%s: the result of round %d was checked: it follows from the sum of the contributions of clients %s",
+            self.phase, result.round + 1, list(result.survivors),
+        )  # fmt: skip
+        return CHECKED
+
     def _put_away(self) -> dict[str, Any]:
         """Take this mod's records out of the context, so that the app sees its own state alone."""
         state = self.context.state
@@ -273,7 +301,7 @@ class _Turn:
 
         base = base_of(model, metrics_of(terms), digest)
         weight = (lambda: self.weight) if terms.weighted else None  # `update` sets the weight
-        return client.receive(data, update, weight=weight, base=base)
+        return client.receive(data, update, weight=weight, base=base, arrived=self.arrived)
 
     def _update(self, terms: SumTerms, digest: bytes) -> Mapping[str, Any]:
         """Call the app, and return the tensors of its reply that are summed, with the request's digest."""

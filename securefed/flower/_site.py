@@ -16,7 +16,8 @@ from flwr.app import Context
 
 from securefed._hyperparameters import check_positive
 from securefed._persistence.sealing import Seal
-from securefed._runtime.ledger import Ledger, Limits
+from securefed._runtime.ledger import Ledger
+from securefed._runtime.ledger_entries import Limits
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
 from securefed.errors import ConfigError, StorageError
 from securefed.parties._guards import check_seal

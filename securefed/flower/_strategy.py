@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,19 +21,17 @@ from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Result, Strategy
 
-from securefed._hyperparameters import check_integer, check_limit, check_positive
+from securefed._hyperparameters import check_limit
 from securefed._persistence.sealing import Seal
-from securefed._tensors import Array, Ring
+from securefed._tensors import Ring
 from securefed.defenses._chain import Link, as_defense
-from securefed.defenses._fixed_point import check_ring
-from securefed.defenses._transform import ChainStage
 from securefed.errors import ConfigError
 from securefed.flower._cohorts import check_most_nodes, samplings
 from securefed.flower._outcome import SecureRound
 from securefed.flower._sum_grid import SumGrid
-from securefed.flower._sum_messages import ARRAY, CONTENT, DIGEST_ENTRY, EVALUATE, TRAIN, base_of, config_digest
+from securefed.flower._sum_messages import EVALUATE, TRAIN, config_digest
+from securefed.flower._wanted_terms import WantedTerms
 from securefed.parties._defense_facts import changes_updates
-from securefed.parties._terms import SumTerms
 
 _MAX_VOID: Final = 3
 """Attempts at one sum. Each takes two exchanges or more, seconds each over Flower; at twice as many, a client that
@@ -56,69 +53,6 @@ _REFUSED: Final = {
     "chain(adaptive_clip(...), ...) as the defence",
 }
 """Flower's strategies that need single replies, and what for."""
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    """The arguments of `SecureStrategy` from which terms are made; `metrics` are by phase."""
-
-    defense: Link
-    metrics: Mapping[str, tuple[str, ...]]
-    clients: int | None
-    bounds: float | Mapping[str, float] | None
-    largest_weight: float | None
-    local: tuple[str, ...]
-    rounds: int | None
-    epsilon: float | None
-    ring: Ring
-    max_void: int
-
-    def check(self) -> None:
-        """Raise `ConfigError` for a number outside its domain: now, and not when the SuperNodes are there."""
-        for name, number, least in (("clients", self.clients, 1), ("rounds", self.rounds, 0)):
-            if number is not None:
-                check_integer(name, number, least)
-        check_integer("max_void", self.max_void, 1)
-        check_ring(self.ring, "SecureStrategy")
-        for name, size in (("largest_weight", self.largest_weight), ("epsilon", self.epsilon)):
-            if size is not None:
-                check_positive(name, size)
-        for bound in self.bounds.values() if isinstance(self.bounds, Mapping) else [self.bounds]:
-            if bound is not None:
-                check_positive("bounds", bound)
-
-    def for_nodes(self, phase: str, sampled: int) -> SumTerms:
-        """Make terms that are a phase's but for the model's arrays, to see whether so many SuperNodes are enough."""
-        return self.terms(phase, base_of({}, self.metrics[phase], bytes(32)), sampled, sampled)
-
-    @property
-    def clips(self) -> bool:
-        """Whether the defence clips updates."""
-        return any(transform.stage == ChainStage.CLIP for transform in as_defense(self.defense).transforms)
-
-    def terms(self, phase: str, base: Mapping[str, Array], sampled: int, connected: int) -> SumTerms:
-        """Make the terms of a phase from its first round.
-
-        Args:
-            phase: `train` or `evaluate`.
-            base: what the round is bound to (`base_of`): the model, zeros for metrics, the digest of the messages.
-            sampled: number of SuperNodes that the strategy sends messages to.
-            connected: number of SuperNodes that are connected.
-        """
-        # by summed tensor its largest entry: of the messages' digest, and of arrays for which the caller gave one
-        bounds: dict[str, float] = {CONTENT: DIGEST_ENTRY}
-        if isinstance(self.bounds, Mapping):
-            bounds |= {f"{ARRAY}{name}": bound for name, bound in self.bounds.items() if phase == TRAIN}
-        elif self.bounds is not None:
-            bounds |= {name: self.bounds for name in base if name.startswith(ARRAY)}
-        local = tuple(f"{ARRAY}{pattern}" for pattern in self.local)
-        bounds = {name: bound for name, bound in bounds.items() if name in base}
-        clients = max(self.clients or 0, connected, sampled)
-        return SumTerms.like(
-            base, clients=clients, defense=self.defense, cohort=sampled, bounds=bounds,
-            largest_weight=self.largest_weight, local=local, rounds=self.rounds, epsilon=self.epsilon, ring=self.ring,
-            max_void=self.max_void,
-        )  # fmt: skip
 
 
 class SecureStrategy(Strategy):
@@ -152,6 +86,8 @@ class SecureStrategy(Strategy):
         epsilon: privacy budget of a defence that adds noise.
         ring: width in bits of the sums: 64, or 32 for half the bytes where bounds are declared.
         max_void: attempts at one sum.
+        answer_after: seconds after which all clients answer a request for their update, so that the time that an app
+            takes, or fails after, does not show; more than the slowest takes (`SumTerms.answer_after`).
         poll: seconds between two looks for replies.
         patience: seconds to wait for the replies of a stage in which clients do not train. The stage with the updates
             waits as long as `start(timeout=...)` says.
@@ -166,6 +102,7 @@ class SecureStrategy(Strategy):
         stopped: why the run ended before its last round; `None` if it did not.
         arrays: the newest model that the strategy sent, also where `start` raises; `None` before the first round.
         epsilon: the epsilon of all exchanges of training so far.
+        checked: which SuperNodes checked the last sum of each phase (`verify=True`), in words.
 
     Raises:
         ConfigError: a strategy that needs single replies, an evaluation at the clients without metrics, a defence that
@@ -190,6 +127,7 @@ class SecureStrategy(Strategy):
         epsilon: float | None = None,
         ring: Ring = 64,
         max_void: int = _MAX_VOID,
+        answer_after: float | None = None,
         poll: float = 0.5,
         patience: float = 120.0,
         folder: Path | str | None = None,
@@ -203,9 +141,10 @@ class SecureStrategy(Strategy):
             )
         self.strategy = strategy
         metrics = {TRAIN: _names(train_metrics), EVALUATE: _names(evaluate_metrics)}
-        self._wanted = _Wanted(
-            defense, metrics, clients, bounds, largest_weight, _names(local), rounds, epsilon, ring, max_void
-        )
+        self._wanted = WantedTerms(
+            defense, metrics, clients, bounds, largest_weight, _names(local), rounds, epsilon, ring, max_void,
+            answer_after,
+        )  # fmt: skip
         self._wanted.check()
         check_limit("poll", poll)
         check_limit("patience", patience)
@@ -239,12 +178,14 @@ class SecureStrategy(Strategy):
         result holds the last model, and `stopped` says why. `evaluate_fn` is not called for the rounds that are left.
 
         Raises:
-            ConfigError: SuperNodes do not accept the terms, or arguments that do not fit together.
+            ConfigError: SuperNodes do not accept the terms, or arguments that do not fit together, such as a timeout
+                that ends before clients answer (`answer_after`).
             BudgetSpent: the privacy budget does not allow a single round.
             PlanError: a phase has too few SuperNodes for its sum; nothing was trained.
             RoundVoid: no round of training gave a sum (where the strategy only evaluates: none of these); the text
                 holds the reasons of the last one, and what a reply must hold.
         """
+        self._wanted.check_timeout(timeout)
         if self._secured is None or self._secured.grid is not grid:
             self._secured = SumGrid(
                 grid, self._wanted.terms, self._weighted_by, self._run_config, self._wanted.metrics, self._poll,
@@ -281,6 +222,15 @@ class SecureStrategy(Strategy):
     def stopped(self) -> str | None:
         """Why the run ended before its last round; `None` if it did not."""
         return None if self._secured is None else self._secured.stopped
+
+    @property
+    def checked(self) -> str:
+        """Which SuperNodes checked the last sum of each phase, in words; that none did, where the terms do not verify.
+
+        Clients check every other sum before they answer the next round. What the strategy makes of a sum they do not
+        check. Empty before `start` returned.
+        """
+        return "" if self._secured is None else self._secured.checked
 
     @property
     def arrays(self) -> ArrayRecord | None:

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from securefed._persistence.sealing import Seal
@@ -35,16 +34,17 @@ from securefed.errors import (
 from securefed.flower._cohorts import Sampling, check_nodes
 from securefed.flower._grid import replies
 from securefed.flower._kept_sums import kept_sum
+from securefed.flower._last_sums import UNVERIFIED, LastSum, outcome, void
 from securefed.flower._outcome import SecureRound, check_outcome
 from securefed.flower._refusals import ALLOW, foreign, refusal_of
 from securefed.flower._roster import Roster
 from securefed.flower._sum_messages import (
-    ARRAY,
-    METRIC,
     TRAIN,
     SumRequest,
     base_of,
     common_digest,
+    confirms,
+    mean_reply,
     model_of,
     party_named,
     phase_of,
@@ -83,6 +83,7 @@ class SumGrid(Grid):
         stopped: why the run ended after trained rounds; `None` while it goes on. Each phase is then empty at once, so
             that the strategy comes to its end and returns the model that it has.
         model: the newest model that the strategy sent.
+        checked: whether the clients checked the last sum of each phase, in words; empty before the strategy returned.
     """
 
     grid: Grid
@@ -99,6 +100,8 @@ class SumGrid(Grid):
     trained: int = field(default=0, init=False)
     stopped: str | None = field(default=None, init=False)
     model: ArrayRecord | None = field(default=None, init=False)
+    checked: str = field(default="", init=False)
+    _last: dict[str, LastSum | None] = field(default_factory=dict)  # by phase since `begin`; `None` after a void round
     _connected: list[int] = field(default_factory=list)  # the most SuperNodes that the strategy has seen
     _sums: dict[str, SumServer] = field(default_factory=dict)  # by phase
     _terms: dict[str, bytes] = field(default_factory=dict)  # by phase, as they stand in requests
@@ -131,12 +134,30 @@ class SumGrid(Grid):
 
     def begin(self) -> None:
         """Count trained rounds anew: the strategy is started."""
-        self.trained, self.stopped, self._begun = 0, None, len(self.rounds)
+        self.trained, self.stopped, self._begun, self.checked, self._last = 0, None, len(self.rounds), "", {}
 
     def end(self) -> None:
-        """Raise `RoundVoid` where rounds took place since `begin`, and none gave a sum: the strategy has returned."""
+        """Let the clients check the last sum of each phase: the strategy has returned.
+
+        Raises:
+            RoundVoid: rounds took place since `begin`, and none gave a sum.
+        """
         terms = {phase: server.terms for phase, server in self._sums.items()}
         check_outcome(self.rounds[self._begun :], terms, self.weighted_by)
+        verified = any(terms[phase].plan.verified for phase in self._last)
+        self.checked = "; ".join(map(self._publish, self._last)) if verified else UNVERIFIED if self._last else ""
+
+    def _publish(self, phase: str) -> str:
+        """Publish the last sum of a phase to the clients in it, and say which of them checked it."""
+        last = self._last[phase]
+        if last is None:
+            return void(phase)
+        nodes = {self._known_roster.node(party): party for party in last.result.survivors}
+        sent = last.requests(nodes, self._sums[phase].terms, self.weighted_by, self.run_config)
+        self._refused.clear()
+        self._foreign.clear()
+        confirmed = [node for node, said in self._carry(sent, last.message.metadata, self.patience) if confirms(said)]
+        return outcome(phase, sent, confirmed, self._refused | self._foreign)
 
     def get_nodes(self) -> Iterable[Any]:
         """Return the connected SuperNodes."""
@@ -186,23 +207,27 @@ class SumGrid(Grid):
         begun, before = time.monotonic(), self._exchanges
         base = base_of(model, self.metrics[phase], digest)
         result: SumResult | None = None
-        void: tuple[str, ...] = ()
+        why: tuple[str, ...] = ()
         try:
             server = self._server(phase, base, len(given))
             cohort = self._cohort([message.metadata.dst_node_id for message in given], given[0], server.terms)
             server.open(base, cohort=cohort)
             result = self._run(server, given[0], digest, phase, timeout)
-            void = result.void
+            why = result.void
         except (RoundVoid, RangeRefused, DataError, PlanError) as error:  # data: weights that sum to zero
             if isinstance(error, PlanError) and self._roster is None:
                 raise
-            void = (str(error),)
+            why = (str(error),)
             _LOG.warning("%s, round void, nothing was learned and the model stays as it is: %s", phase, error)
-        self._note(phase, before, begun, result, void)
+        self._note(phase, before, begun, result, why)
+        if result is not None:
+            self._last[phase] = LastSum(given[0], result)
+        elif self._exchanges > before:
+            self._last[phase] = None
         if result is None or not result.weight > 0:
             return []
         self.trained += phase == TRAIN
-        return [self._mean(result, given[0], record, base)]
+        return [mean_reply(result, given[0], record, base, self.weighted_by)]
 
     def _server(self, phase: str, base: Mapping[str, NumPyArray], sampled: int) -> SumServer:
         """Return the phase's sum; its terms are made from the first round's messages.
@@ -373,14 +398,3 @@ class SumGrid(Grid):
         error = 0.0 if result is None else max(result.error.values(), default=0.0)
         self.rounds.append(SecureRound(phase, exchanges, survivors, seconds, void, refusals, error))
         _LOG.info("%s: sum of %d clients after %d exchanges, %.1f s", phase, len(survivors), exchanges, seconds)
-
-    def _mean(self, result: SumResult, message: Message, record: str, base: Mapping[str, NumPyArray]) -> Message:
-        """Return the reply of all clients together."""
-        content = RecordDict()
-        if phase_of(message) == TRAIN:
-            example = {name: value for name, value in base.items() if name.startswith(ARRAY)}
-            mean = result.like(example)
-            content[record] = ArrayRecord({n.removeprefix(ARRAY): Array(np.asarray(v)) for n, v in mean.items()})
-        metrics = {n.removeprefix(METRIC): float(v) for n, v in result.mean.items() if n.startswith(METRIC)}
-        content["metrics"] = MetricRecord({**metrics, self.weighted_by: float(result.weight)})
-        return Message(content, reply_to=message)

@@ -21,18 +21,22 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array as FlowerArray
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from securefed._messages import PROTOCOL_VERSION, SERVER, check_version
 from securefed._tensors import Array
 from securefed.errors import ConfigError, MalformedError
 from securefed.flower._grid import from_record, to_record
 from securefed.flower._refusals import ORDER
+from securefed.parties._result import SumResult
 
 TRAIN, EVALUATE = "train", "evaluate"
 """The phases of a round."""
 ARRAY, METRIC, CONTENT = "arrays/", "metrics/", "content"
 """Names in the terms: the prefix of the model's arrays, that of metrics, and the digest of the request's records."""
+CHECKED: Final = b"checked"
+"""Answer of a client to a result that it checked, and found to follow from the sum of the contributions."""
 DIGEST_ENTRY: Final = 256.0
 """Bound of an entry of the digest, which is a byte."""
 _FACTS: Final = "securefed.request"
@@ -43,6 +47,7 @@ _PARTY: Final = "party"
 _WEIGHTED_BY: Final = "weighted-by"
 _RUN_CONFIG: Final = "run-config"
 _CONTENT_DIGEST: Final = "content"
+_RESULT: Final = "result"
 _REPLY_DIGEST: Final = "securefed.digest"
 
 
@@ -59,6 +64,7 @@ class SumRequest:
         digest: in hexadecimal the `content_digest` of the records that go out with the request for the upload, by which
             `secure_mod` finds that a mod before it changed them; empty in other requests. It finds mistakes, and
             protects nothing: updates are bound to what the SuperNode itself was sent.
+        publishes: whether `data` is the result of the newest sum (`SumResult.to_bytes`), for the client to check.
     """
 
     party: int
@@ -67,6 +73,7 @@ class SumRequest:
     terms: bytes = b""
     data: bytes = b""
     digest: str = ""
+    publishes: bool = False
 
     @property
     def asks_for_party(self) -> bool:
@@ -77,12 +84,14 @@ class SumRequest:
         """Return the content of a Flower message; `take` reads it.
 
         Args:
-            original: the strategy's own records, where the request is for an upload.
+            original: the strategy's own records, where the request is for an upload, or holds a result that is checked
+                with the model.
         """
         content = RecordDict({} if original is None else dict(original))
         facts: dict[str, Any] = {_VERSION: PROTOCOL_VERSION, _PARTY: self.party}
         texts = {_WEIGHTED_BY: self.weighted_by, _RUN_CONFIG: self.run_config, _CONTENT_DIGEST: self.digest}
         facts |= {name: text for name, text in texts.items() if text}  # Flower's `message_size_mod` takes no empty text
+        facts |= {_RESULT: 1} if self.publishes else {}
         content[_FACTS] = ConfigRecord(facts)
         if not self.asks_for_party:
             content[_TERMS], content[_DATA] = to_record(self.terms), to_record(self.data)
@@ -117,7 +126,8 @@ class SumRequest:
             ) from error
         for name in (_FACTS, _TERMS, _DATA):
             del content[name]
-        return cls(party, weighted_by, run_config, terms, data, str(facts.get(_CONTENT_DIGEST, "")))
+        digest, publishes = str(facts.get(_CONTENT_DIGEST, "")), _RESULT in facts
+        return cls(party, weighted_by, run_config, terms, data, digest, publishes)
 
 
 def reply_content(data: bytes) -> RecordDict:
@@ -138,6 +148,14 @@ def reply_data(content: RecordDict, party: int) -> bytes:
     except ValueError as error:
         raise MalformedError(party, f"its reply holds {error}; {ORDER}") from error
     return data
+
+
+def confirms(content: RecordDict) -> bool:
+    """Tell whether a reply says that the client checked the published result, and found it right."""
+    try:
+        return reply_data(content, SERVER) == CHECKED
+    except MalformedError:
+        return False
 
 
 def party_content(party: int) -> RecordDict:
@@ -245,3 +263,24 @@ def base_of(model: Mapping[str, Array], metrics: Sequence[str], digest: bytes) -
 def digest_array(digest: bytes) -> Array:
     """Return a digest as the tensor that is bound to the round and equal in all updates."""
     return np.frombuffer(digest, np.uint8).astype(np.float64)
+
+
+def mean_reply(
+    result: SumResult, message: Message, record: str, base: Mapping[str, Array], weighted_by: str
+) -> Message:
+    """Return the reply of all clients together, as the strategy reads it.
+
+    Args:
+        result: the sum.
+        message: one of the strategy's messages.
+        record: name of the record that holds the model.
+        base: what the round was bound to (`base_of`), whose types the mean gets.
+        weighted_by: name of the metric that weights updates.
+    """
+    content = RecordDict()
+    if phase_of(message) == TRAIN:
+        mean = result.like({name: value for name, value in base.items() if name.startswith(ARRAY)})
+        content[record] = ArrayRecord({n.removeprefix(ARRAY): FlowerArray(np.asarray(v)) for n, v in mean.items()})
+    metrics = {n.removeprefix(METRIC): float(v) for n, v in result.mean.items() if n.startswith(METRIC)}
+    content["metrics"] = MetricRecord({**metrics, weighted_by: float(result.weight)})
+    return Message(content, reply_to=message)

@@ -12,7 +12,8 @@
         server.receive(carry(server.outgoing))                                             # your transport
     model.load_state_dict(server.result.like(model.state_dict()))
 
-Nothing here opens a socket, starts a thread or reads a clock. Secrets are made by the client and never leave it.
+Nothing here opens a socket or starts a thread, and no clock is read unless the terms name a time (`answer_after`).
+Secrets are made by the client and never leave it.
 """
 
 from __future__ import annotations

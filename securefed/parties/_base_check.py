@@ -9,6 +9,7 @@ from typing import Any
 from securefed._messages import SERVER, Message
 from securefed._runtime.client import ClientNode
 from securefed._runtime.client_state import ClientNodeState, PendingUpload
+from securefed._runtime.privacy_cost import PrivacyCost
 from securefed.errors import ContradictionError
 from securefed.parties._external import BASE, no_model
 
@@ -23,12 +24,19 @@ class BaseCheckingNode(ClientNode):
     Args:
         args: as of `ClientNode`.
         base: returns the digest of the model of the update at hand; `None` where the terms bind none.
+        trained: tells whether DP-SGD made the update at hand, in a training that the ledger counts.
         kwargs: as of `ClientNode`.
     """
 
-    def __init__(self, *args: Any, base: Callable[[], bytes | None], **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, base: Callable[[], bytes | None], trained: Callable[[], bool], **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self._own_base = base
+        self._own_base, self._trained = base, trained
+
+    def _cost(self, state: ClientNodeState) -> PrivacyCost:
+        cost = super()._cost(state)
+        return cost.of_trained() if self._trained() else cost
 
     def _accept(self, state: ClientNodeState, message: Message) -> PendingUpload:
         pending = super()._accept(state, message)

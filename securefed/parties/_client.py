@@ -25,16 +25,18 @@ from securefed._persistence.state_file import StateFile
 from securefed._runtime.client import ClientNode
 from securefed._runtime.client_freezing import freeze, thaw
 from securefed._runtime.client_state import PendingUpload
-from securefed._runtime.ledger import Ledger, Limits
-from securefed._runtime.ledger_entries import DataUsage, LedgerEntries
+from securefed._runtime.dp_sgd import Training
+from securefed._runtime.ledger import Ledger
+from securefed._runtime.ledger_entries import DataUsage, LedgerEntries, Limits
 from securefed._runtime.privacy_cost import delta_of
 from securefed._runtime.sum_memory import SumMemory
 from securefed._tensors import Array, Tensors, decode, encode
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError, LedgerLost, StorageError
+from securefed.parties._answer_time import hold, moment
 from securefed.parties._base_check import BaseCheckingNode
 from securefed.parties._checked_result import checked_result
-from securefed.parties._contribution import contribution, number, structure
+from securefed.parties._contribution import check_trained, contribution, given_metrics, given_weight, number, structure
 from securefed.parties._envelope import check_key, header, unwrap
 from securefed.parties._guards import check_rows, check_seal, open_beside
 from securefed.parties._precision import lost_entirely
@@ -85,7 +87,7 @@ class SumClient:
     Not guaranteed: that another client's update is honest. That a state which answered a request is not used again,
     where the caller restores an old copy of it: one upload may then be masked twice alike. That the time of a reply
     tells nothing of a function that computes the update: a client that sits out encodes, masks and logs as long as one
-    that contributes, but a function that fails early ends early.
+    that contributes, but a function that fails early ends early, unless the terms name a time (`answer_after`).
 
     Raises:
         ConfigError: a number outside the terms, an identity that does not fit them, or a file without a seal where
@@ -121,6 +123,7 @@ class SumClient:
         self._ledger = self._limited(None) if self._own_ledger else ledger
         self._node: ClientNode | None = None
         self._base: bytes | None = None
+        self._trained: Training | None = None  # that made the update at hand
         self._said = False  # that nothing is left of a tensor, which is logged once
         if self._file is not None and (frozen := self._file.read()) is not None:
             self._restore(frozen)
@@ -151,8 +154,10 @@ class SumClient:
         weight: Weight | None = None,
         metrics: Mapping[str, float] | None = None,
         base: Mapping[str, Any] | None = None,
+        arrived: float | None = None,
+        trained: Training | None = None,
     ) -> bytes:
-        """Answer one request.
+        """Answer one request; where the terms name a time for it (`answer_after`), wait until then.
 
         Args:
             request: the bytes from the server.
@@ -163,6 +168,9 @@ class SumClient:
                 largest weight, as under noise: every client then weighs the same.
             metrics: by name, this client's metrics; all that the terms name.
             base: the model that the update was computed from, where the terms bind one.
+            trained: the training by DP-SGD of the update, counted by this client's ledger (`Ledger.reserve`): the
+                exchange costs no more epsilon. Nothing else of the rows may be in the update; the weight is public.
+            arrived: `time.monotonic()` when the request arrived, where the update was computed since; now by default.
 
         Returns:
             The reply for the server.
@@ -175,18 +183,27 @@ class SumClient:
                 than the terms; or a weight is given, and the terms have none. Nothing was answered; call again with the
                 right one.
             StorageError: the state cannot be written. Nothing was answered.
+
+        Warns:
+            LateAnswerWarning: the answer is later than the terms say.
         """
+        arrived = moment() if arrived is None else arrived
         message = self._read(request)
         node = self._node = self._node or self._enrol(message.run)
         if message.stage != self._defense.aggregation.upload:
             reply = node.handle(message)
         else:
+            check_trained(self.terms, self._sums if self._kept == _GIVEN else None, trained)
+            self._trained = trained
             reply = self._contribute(node, message, update, weight, dict(metrics or {}), base)
         if node.state.last_round < 0:  # it refused the message and opened no exchange: it belongs to no run yet
             self._node = None
         else:
             self._save()
-        return reply.encode(before=header(self.terms.digest))
+        encoded = reply.encode(before=header(self.terms.digest))
+        if message.stage == self._defense.aggregation.upload:
+            hold(self.party, arrived, self.terms.answer_after)
+        return encoded
 
     def check(self, result: SumResult, *, base: Mapping[str, Any] | None = None) -> SumResult:
         """Check a result that the server published, against the key of its sum, which only the clients know.
@@ -205,10 +222,16 @@ class SumClient:
         Raises:
             SumRefused: the announced sum is not that of the contributions, or the result does not follow from it.
             MalformedError: the announced bytes are none, or too long.
-            ConfigError: nothing can be checked: the terms do not verify, or this client is not waiting for this round's
-                result.
+            ConfigError: nothing can be checked: the terms do not verify, this client is not waiting for this round's
+                result, or the base is not the one that its update was computed from.
         """
-        return checked_result(self.terms, self._node, result, self._model(base) if self.terms.differences else None)
+        model = self._model(base) if self.terms.differences else None
+        if model is not None and self._base is not None and model_digest(model) != self._base:
+            raise ConfigError(
+                "the base is not the one that this client computed its update from; give the model of the round whose "
+                "result is checked"
+            )
+        return checked_result(self.terms, self._node, result, model)
 
     def prepare(self) -> None:
         """Compute the masks of the next upload now, while the update is being computed or the client waits."""
@@ -223,7 +246,7 @@ class SumClient:
         """
         if self._node is None:
             return b""
-        values = {"run": self._node.run, "book": "", "ledger": self._kept}
+        values = {"run": self._node.run, "book": "", "ledger": self._kept, "base": (self._base or b"").hex()}
         if self._own_ledger and self._ledger is not None:
             values["book"] = json.dumps(self._ledger.book.to_json())
         tensors = {"node": from_bytes(freeze(self._node))}
@@ -265,7 +288,7 @@ class SumClient:
                 )
         model = self._model(base)
         self._base = None if model is None else model_digest(model)
-        due, metrics = self._weight(weight), self._metrics(metrics)
+        due, metrics = given_weight(self.terms, weight), given_metrics(self.terms, metrics)
         if not callable(update):
             update = structure(update, self.terms)
         begun = node.begin(message)
@@ -318,30 +341,6 @@ class SumClient:
             raise ConfigError("a base is given, and the terms bind none; make them with base=True, or leave it out")
         return read_update(base, self.terms.shapes, "the base")
 
-    def _weight(self, weight: Weight | None) -> Weight:
-        """Read the weight, 1 by default.
-
-        Where the terms sum no weights, any that is given is refused, 1 too: a client that refused a weight of 2 and
-        answered with a weight of 1 would show the server which of them it has.
-        """
-        if weight is None:
-            return 1.0
-        if not self.terms.weighted:
-            remedy = (
-                "under noise or a clip every client weighs the same: leave weight out"
-                if self.terms.plan.privacy is not None
-                else "make them with SumTerms.like(..., largest_weight=...), the largest weight of a client, or leave "
-                "weight out"
-            )
-            raise ConfigError(f"a weight is given, and these terms ({self.terms.defense.name}) sum none; {remedy}")
-        return weight if callable(weight) else number(weight, "weight")
-
-    def _metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        wanted = {name for name, _ in self.terms.metrics}
-        if set(metrics) != wanted:
-            raise ConfigError(f"the terms name the metrics {sorted(wanted)}; got {sorted(metrics)}")
-        return {name: number(value, f"metric {name!r}") for name, value in metrics.items()}
-
     def _enrol(self, run: str, *, expected: bool = False) -> ClientNode:
         """Make this client's node for a run; its data set is a stand-in, since updates come from the caller.
 
@@ -357,7 +356,7 @@ class SumClient:
         return BaseCheckingNode(
             self.party, run, core.schema, _NO_DATA, self._defense, core.seed, keep=False, exchanges=core.exchanges,
             ledger=self._ledger, rule=core.rule, sums=self._sums, persist=lambda node: self._save(),
-            base=lambda: self._base,
+            base=lambda: self._base, trained=lambda: self._trained is not None,
         )  # fmt: skip
 
     def _save(self) -> None:
@@ -371,6 +370,7 @@ class SumClient:
             if self._own_ledger and values["book"]:
                 self._ledger = self._limited(LedgerEntries.from_json(json.loads(values["book"])))
             kept = values.get("ledger", "")
+            self._base = bytes.fromhex(values.get("base", "")) or None
             if self._sums is None and (kept == _GIVEN or (kept == _BESIDE and self._beside is None)):
                 raise LedgerLost(
                     f"client {self.party} has answered with a ledger of its data; give it: "

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from securefed._runtime.dp_sgd import Training
+from securefed._runtime.ledger import Ledger
 from securefed._tensors import Array
-from securefed.errors import DataError
+from securefed.errors import ConfigError, DataError
 from securefed.parties._terms import METRIC, UPDATE, WEIGHT, SumTerms
 from securefed.parties._update import is_local, read_update
 from securefed.parties._wrapped_names import without_wrapper
@@ -76,3 +78,48 @@ def number(value: Any, what: str) -> float:
         return float(value)
     except (TypeError, ValueError, RuntimeError) as error:  # torch raises the last for a tensor of several entries
         raise DataError(f"{what} must be a number; got {value!r}") from error
+
+
+def given_weight(terms: SumTerms, weight: float | Callable[[], float] | None) -> float | Callable[[], float]:
+    """Read the weight that the caller gives, 1 by default, or keep a function that returns it.
+
+    Where the terms sum no weights, any that is given is refused, 1 too: a client that refused a weight of 2 and
+    answered with a weight of 1 would show the server which of them it has.
+
+    Raises:
+        ConfigError: a weight is given, and the terms sum none.
+        DataError: it is no number.
+    """
+    if weight is None:
+        return 1.0
+    if not terms.weighted:
+        remedy = (
+            "under noise or a clip every client weighs the same: leave weight out"
+            if terms.plan.privacy is not None
+            else "make them with SumTerms.like(..., largest_weight=...), the largest weight of a client, or leave "
+            "weight out"
+        )
+        raise ConfigError(f"a weight is given, and these terms ({terms.defense.name}) sum none; {remedy}")
+    return weight if callable(weight) else number(weight, "weight")
+
+
+def given_metrics(terms: SumTerms, metrics: Mapping[str, float]) -> dict[str, float]:
+    """Read the metrics; raise `ConfigError` unless they are those of the terms, `DataError` unless they are numbers."""
+    wanted = {name for name, _ in terms.metrics}
+    if set(metrics) != wanted:
+        raise ConfigError(f"the terms name the metrics {sorted(wanted)}; got {sorted(metrics)}")
+    return {name: number(value, f"metric {name!r}") for name, value in metrics.items()}
+
+
+def check_trained(terms: SumTerms, ledger: Ledger | None, trained: Training | None) -> None:
+    """Raise `ConfigError` for a training that the client's ledger does not count, or beside metrics without noise."""
+    if trained is None:
+        return
+    if ledger is None:
+        raise ConfigError("trained= needs the ledger that counts the training: SumClient(..., ledger=ledger)")
+    if terms.metrics:
+        raise ConfigError(
+            f"the metrics {[name for name, _ in terms.metrics]} are sent without noise, beside an update that DP-SGD "
+            "made private; make terms without metrics, or leave trained out"
+        )
+    ledger.check_training(trained)

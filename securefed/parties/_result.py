@@ -28,8 +28,9 @@ import numpy as np
 
 from securefed._messages import SERVER, ClientId
 from securefed._persistence.file_errors import storage_errors
+from securefed._persistence.packing import nest, unnest
 from securefed._runtime.exchange_header import TRAIN
-from securefed._tensors import Array, Tensors, encode, real_array
+from securefed._tensors import Array, Tensors, decode, encode, real_array
 from securefed.defenses._base import Plan
 from securefed.errors import ConfigError, DataError
 from securefed.parties._envelope import check_key, check_signed
@@ -122,29 +123,79 @@ class SumResult:
         if (pinned := check_key("server", server)) is not None:
             check_signed(pinned, signed, SERVER, terms.digest, text, means, announced)
         try:
-            facts = json.loads(text)
-            mean = _read_mean(means, terms)
-            named, weight = facts["terms"], float(facts["weight"])
-            found = cls(
-                mean={name: value.astype(np.float64) for name, value in mean.items()},
-                total={name: value * weight for name, value in mean.items()},
-                weight=weight,
-                metrics={name: float(value) for name, value in facts["metrics"].items()},
-                error={name: float(value) for name, value in facts["error"].items()},
-                noise={name: float(value) for name, value in facts["noise"].items()},
-                survivors=tuple(int(client) for client in facts["survivors"]),
-                round=int(facts["round"]) - 1,
-                plan=terms.plan,
-                void=tuple(facts["void"]),
-                refusals={int(party): reason for party, reason in facts["refusals"].items()},
-                announced=announced,
-                _local=terms.local,
-            )
+            mean = {name: value.astype(np.float64) for name, value in _read_mean(means, terms).items()}
+            return cls._read(json.loads(text), mean, None, announced, terms)
         except _UNREADABLE as error:
             raise DataError(f"{stem}-result.json and {stem}-mean.npz hold no result of these terms: {error}") from error
-        if named != terms.digest.hex():
-            raise DataError(f"{stem}-result.json is of other terms, with the digest {str(named)[:16]}; give those")
-        return found
+
+    def to_bytes(self, terms: SumTerms) -> bytes:
+        """Return this result as bytes, public, for the clients, each of which checks it (`SumClient.check`).
+
+        Args:
+            terms: the terms of the sum.
+        """
+        facts = {
+            "terms": terms.digest.hex(),
+            "weight": self.weight,
+            "metrics": dict(self.metrics),
+            "error": dict(self.error),
+            "noise": dict(self.noise),
+            "survivors": list(self.survivors),
+            "round": self.round + 1,
+            "void": list(self.void),
+            "refusals": {str(party): reason for party, reason in self.refusals.items()},
+        }
+        arrays = nest("mean", self.mean) | nest("total", self.total)
+        return encode(arrays | {"announced": np.frombuffer(self.announced, np.uint8)}, facts)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, terms: SumTerms) -> Self:
+        """Read a result that `to_bytes` wrote. Nothing shows yet that it is true: `SumClient.check` it.
+
+        Args:
+            data: the bytes.
+            terms: the terms of the sum.
+
+        Raises:
+            DataError: these bytes are no result, or one under other terms, or too long for one.
+        """
+        if len(data) > (most := 3 * terms.most_bytes + _TEXTS):
+            raise DataError(f"{len(data)} bytes, and no result of these terms exceeds {most}")
+        tensors, facts = decode(data)
+        try:
+            mean, total = (_arrays(unnest(name, tensors), terms) for name in ("mean", "total"))
+            return cls._read(facts, mean, total, tensors["announced"].tobytes(), terms)
+        except _UNREADABLE as error:
+            raise DataError(f"these bytes are no result of these terms: {error!r}") from error
+
+    @classmethod
+    def _read(
+        cls, facts: Any, mean: dict[str, Array], total: dict[str, Array] | None, announced: bytes, terms: SumTerms
+    ) -> Self:
+        """Read a result's JSON values; the total is the mean times the weight, if none is given.
+
+        Raises:
+            DataError: it is of other terms.
+            KeyError, TypeError, ValueError, ArithmeticError, AttributeError: a value that no result has.
+        """
+        if (named := facts["terms"]) != terms.digest.hex():
+            raise DataError(f"a result of other terms, with the digest {str(named)[:16]}; give those")
+        weight = float(facts["weight"])
+        return cls(
+            mean=mean,
+            total={name: value * weight for name, value in mean.items()} if total is None else total,
+            weight=weight,
+            metrics={str(name): float(value) for name, value in facts["metrics"].items()},
+            error={str(name): float(value) for name, value in facts["error"].items()},
+            noise={str(name): float(value) for name, value in facts["noise"].items()},
+            survivors=tuple(int(client) for client in facts["survivors"]),
+            round=int(facts["round"]) - 1,
+            plan=terms.plan,
+            void=tuple(map(str, facts["void"])),
+            refusals={int(party): str(reason) for party, reason in facts["refusals"].items()},
+            announced=announced,
+            _local=terms.local,
+        )
 
     def like(self, example: Mapping[str, T]) -> dict[str, T]:
         """Return the mean in the types, dtypes and devices of an example, for `load_state_dict`; of booleans the share.
@@ -302,11 +353,16 @@ def _read_mean(data: bytes, terms: SumTerms) -> dict[str, Array]:
             if (found := archive.getinfo(f"{tensor.name}.npy").file_size) > most:
                 raise ValueError(f"{tensor.name!r} unpacks to {found} bytes, and the terms' tensor to at most {most}")
     with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-        mean = {tensor.name: real_array(archive[tensor.name], tensor.name) for tensor in terms.tensors}
+        return _arrays({tensor.name: archive[tensor.name] for tensor in terms.tensors}, terms)
+
+
+def _arrays(given: Mapping[str, Array], terms: SumTerms) -> dict[str, Array]:
+    """Return one array of real numbers for each tensor of the terms; raise `ValueError`, `KeyError` or `DataError`."""
+    out = {tensor.name: real_array(given[tensor.name], tensor.name) for tensor in terms.tensors}
     for tensor in terms.tensors:
-        if mean[tensor.name].shape != tensor.shape:
-            raise ValueError(f"{tensor.name!r} has shape {mean[tensor.name].shape}, and not {tensor.shape}")
-    return mean
+        if out[tensor.name].shape != tensor.shape:
+            raise ValueError(f"{tensor.name!r} has shape {out[tensor.name].shape}, and not {tensor.shape}")
+    return out
 
 
 def _divisor(terms: SumTerms, survivors: int) -> float:

@@ -35,6 +35,8 @@ from securefed.defenses._differential_privacy import Budget, CentralGaussian
 from securefed.defenses._differential_privacy.distributed import DistributedNoise
 from securefed.defenses._secure_aggregation.double_masking import SecureAggregation
 from securefed.errors import ConfigError, DataError
+from securefed.parties._answer_time import LONGEST as LONGEST_WAIT
+from securefed.parties._answer_time import declared
 from securefed.parties._defense_facts import changes_updates, clips, power_of_two
 from securefed.parties._defense_facts import pipelined as pipelined_by
 from securefed.parties._defense_json import defense_from_json, defense_to_json, with_plain_numbers, with_tuples
@@ -51,8 +53,12 @@ _LARGEST_ENTRY: Final = 2.0**20
 """Bound of an entry or a metric where the caller declares none. In a ring of 64 bits and for 1000 clients the rounding
 error of an entry is then 6e-11 where weights are near the largest; at half the bound it is half as large. Coarser sums
 (`check_declared`) need declared bounds."""
-_LATER: Final = {"least_rows", "least_parties"}  # not written where unset, so that digests of older terms stay
-_MOST_CLIENTS: Final = 2**24
+_LATER: Final = {
+    "least_rows",
+    "least_parties",
+    "answer_after",
+}  # not written where unset, so that digests of older terms stay
+_MOST_CLIENTS: Final = 2**20
 """Terms take memory in proportion to their clients, and a server proposes them to sites (`secure_mod`)."""
 
 
@@ -62,7 +68,7 @@ class SumTerms:
 
     Attributes:
         tensors: the tensors that are summed.
-        clients: N, the number of clients, at most 2^24; their numbers are 0 to N - 1.
+        clients: N, the number of clients, at most 2^20; their numbers are 0 to N - 1.
         cohort: S, the number of clients planned for one round.
         defense: how the sum is made.
         metrics: by name, the largest absolute value of one client's metric; their sums are part of the result.
@@ -80,6 +86,9 @@ class SumTerms:
             its update was beyond a bound or not finite.
         least_rows: fewest rows of a party, by its tensor `count`; one with fewer sits out. `None` for any.
         least_parties: fewest parties of a result. `None` for any.
+        answer_after: seconds, up to an hour, after which all clients answer a request for their contribution, counted
+            from its arrival, so that the time which an update takes, or fails after, does not show; more than the
+            slowest client takes. `None` answers at once. Set it by `dataclasses.replace(terms, answer_after=30.0)`.
 
     Raises:
         ConfigError: a field of another type or outside its domain, or fields that do not fit together.
@@ -101,6 +110,7 @@ class SumTerms:
     max_void: int = MAX_VOID
     least_rows: int | None = None
     least_parties: int | None = None
+    answer_after: float | None = None
 
     def __post_init__(self) -> None:
         if not self.tensors:
@@ -129,13 +139,15 @@ class SumTerms:
             check_integer("rounds", self.rounds, 0, note="or None")
         if self.epsilon is not None:
             check_positive("epsilon", self.epsilon)
+        if self.answer_after is not None:
+            check_number("answer_after", self.answer_after, positive=True, most=LONGEST_WAIT)
         for pattern in self.local:
             check_type("a pattern in `local`", pattern, str)
         for name, bound in self.metrics:
             check_type("a metric's name", name, str)
             check_positive(f"the bound of metric {name!r}", bound)
         as_plain(self, int, "clients", "cohort", "max_void", "rounds")
-        as_plain(self, float, "largest_weight", "epsilon")
+        as_plain(self, float, "largest_weight", "epsilon", "answer_after")
 
     def _check_alone(self) -> None:
         """Raise `ConfigError` where weights, metrics or integers travel beside an update that the defence changes."""
@@ -265,7 +277,8 @@ class SumTerms:
     def plan(self) -> Plan:
         """The defence's plan for one round: tensors with their errors, stages, bytes, threshold, assumptions."""
         plan = self.defense.plan(self.core.schema.layouts[TRAIN], self.cohort)
-        return noted(plan, self.largest_weight if self.weighted else None).assume(*notes(self))
+        waits = () if self.answer_after is None else (declared(self.answer_after),)
+        return noted(plan, self.largest_weight if self.weighted else None).assume(*notes(self), *waits)
 
     @cached_property
     def digest(self) -> bytes:

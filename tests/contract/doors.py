@@ -215,6 +215,7 @@ class Http(SumsWithoutBase):
 
 class Mod(Door):
     name, base = "secure_mod", True
+    options: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -237,7 +238,7 @@ class Mod(Door):
         random.seed(5)
         strategy = SecureStrategy(
             FedAvg(fraction_evaluate=0.0), masking(), train_metrics=("train_loss",), largest_weight=64.0, poll=0.001,
-            patience=0.05,
+            patience=0.05, **self.options,
         )  # fmt: skip
         initial = ordinary_app.initial()
         initial["b"] = Array(np.full(1, model))

@@ -11,6 +11,7 @@ The last column says where a guard does not apply, and why.
 | the ledger is not lost | | clients in memory: their promise ends with the process, as the plan says |
 | no check key in the clear | | clients in memory, which write no file |
 | least parties and rows | | doors of training, whose terms carry neither |
+| an answer at the named time | | `Federation`, `client_app`: a client step is the method's, not a caller's function |
 
 A masked all-reduce between ranks has none of them: there is no server that names survivors, and a sum is over all
 ranks or ends; its contributions are computed from parameters that all ranks hold.
@@ -38,7 +39,7 @@ from securefed.defenses._secure_aggregation import Identities
 from securefed.errors import ConfigError, LedgerLost, PlanError, RolledBackError, RoundVoid
 from securefed.flower import SitePolicy
 from securefed.flower._folder import ClientFolder
-from securefed.parties import SumClient, SumServer, SumTerms
+from securefed.parties import SumClient, SumServer, SumTerms, _client
 from securefed.parties._guards import ledger_beside
 from securefed.statistics import Histogram
 from tests.contract.doors import (
@@ -50,6 +51,7 @@ from tests.contract.doors import (
     UPDATES,
     ClientApp,
     Door,
+    Http,
     Mod,
     N,
     PartyFolder,
@@ -312,6 +314,30 @@ def test_a_state_that_was_written_with_a_ledger_asks_for_it(tmp_path: Path) -> N
     with pytest.raises(LedgerLost, match="give it"):
         SumClient(Sums.terms, 0, identity=own, file=file)
     assert not ledger_beside(file).exists()
+
+
+@pytest.mark.parametrize(
+    "door", [Sums, SumsWithoutBase, Statistics, PartyFolder, Http, Mod], ids=lambda door: door.name
+)
+def test_every_door_answers_a_request_for_an_update_when_the_terms_say(
+    door: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client whose function fails at once takes as long as the others."""
+    held: list[tuple[int, float]] = []
+
+    def hold(client: int, arrived: float, seconds: float | None) -> None:
+        if seconds is not None:
+            held.append((client, seconds))
+
+    monkeypatch.setattr(_client, "hold", hold)
+    if door is not Mod:
+        monkeypatch.setattr(door, "terms", replace(door.terms, answer_after=0.25))
+    else:
+        monkeypatch.setattr(door, "options", {"answer_after": 0.25, "max_void": 1})
+    made = door(tmp_path)
+    made.failing = 2
+    assert 2 not in made.play(ALL)
+    assert sorted(held) == [(client, 0.25) for client in ALL]
 
 
 VERIFIED = SumTerms.like(UPDATES[0], clients=N, defense=masking(verify=True), largest_weight=1.0)

@@ -15,7 +15,8 @@ from flwr.serverapp import ServerApp
 
 from securefed._messages import Transcript
 from securefed._runtime.federation import Federation
-from securefed._runtime.ledger import Ledger, Limits
+from securefed._runtime.ledger import Ledger
+from securefed._runtime.ledger_entries import Limits
 from securefed._runtime.run_options import RunOptions
 from securefed._runtime.terms import Terms
 from securefed._tensors import decode

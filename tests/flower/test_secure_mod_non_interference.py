@@ -231,7 +231,9 @@ class ModNode(ClientNode):
         elif which == 9:
             content = RecordDict({"config": choices[0]["config"]})
         asks = message.stage == terms.defense.aggregation.upload or which == 10
-        request = SumRequest(party, weighted_by, CONFIG, sent, data or wrap(terms.digest, message.encode()))
+        request = SumRequest(
+            party, weighted_by, CONFIG, sent, data or wrap(terms.digest, message.encode()), publishes=which == 11
+        )
         return flower_message(request.content(content if asks else None), kind)
 
     @staticmethod

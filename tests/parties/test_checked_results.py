@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from securefed._tensors import encode
 from securefed.defenses import Identities, new_identity, public_identity, secure_aggregation
 from securefed.defenses._secure_aggregation import verification
-from securefed.errors import ConfigError, MalformedError, SumRefused
+from securefed.errors import ConfigError, DataError, MalformedError, SumRefused
 from securefed.parties import SumClient, SumResult, SumServer, SumTerms
 
 CLIENTS = 4
@@ -96,6 +97,32 @@ def test_what_cannot_be_checked_is_said() -> None:
         clients[0].check(replace(result, round=0))
     with pytest.raises(ConfigError, match="holds no key"):
         SumClient(agreed(), 0, identity=KEYS[0]).check(result)
+
+
+def test_a_result_travels_as_bytes_and_is_checked() -> None:
+    for options in ({}, {"base": True, "differences": True}):
+        terms = agreed(**options)
+        clients, result = played(terms, 2)
+        base = BASE if terms.base else None
+        read = SumResult.from_bytes(result.to_bytes(terms), terms)
+        for client in clients:
+            np.testing.assert_array_equal(client.check(read, base=base).mean["w"], result.mean["w"])
+        assert (read.survivors, read.round, read.weight) == (result.survivors, result.round, result.weight)
+        with pytest.raises(DataError, match="of other terms"):
+            SumResult.from_bytes(result.to_bytes(terms), agreed(metrics=[], base=False))
+        for data in (b"", b"{}", result.to_bytes(terms)[:-3], bytes(2**23), encode({"mean/w": np.zeros(3)})):
+            with pytest.raises(DataError):
+                SumResult.from_bytes(data, terms)
+
+
+def test_a_result_of_differences_is_checked_with_the_model_of_its_round_alone() -> None:
+    terms = agreed(base=True, differences=True)
+    clients, result = played(terms)
+    thawed = SumClient.thaw(terms, 1, clients[1].freeze(), identity=KEYS[1])
+    for client in (clients[0], thawed):
+        client.check(result, base=BASE)
+        with pytest.raises(ConfigError, match="not the one that this client computed its update from"):
+            client.check(result, base={"w": np.zeros(3)})
 
 
 def test_a_restored_server_and_client_still_check(tmp_path: Path) -> None:

@@ -1,0 +1,90 @@
+"""The arguments of `SecureStrategy` from which the terms of each phase's sum are made, in its first round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from securefed._hyperparameters import check_integer, check_positive
+from securefed._tensors import Array, Ring
+from securefed.defenses._chain import Link, as_defense
+from securefed.defenses._fixed_point import check_ring
+from securefed.defenses._transform import ChainStage
+from securefed.errors import ConfigError
+from securefed.flower._sum_messages import ARRAY, CONTENT, DIGEST_ENTRY, TRAIN, base_of
+from securefed.parties._terms import SumTerms
+
+
+@dataclass(frozen=True)
+class WantedTerms:
+    """The arguments of `SecureStrategy` from which terms are made; `metrics` are by phase."""
+
+    defense: Link
+    metrics: Mapping[str, tuple[str, ...]]
+    clients: int | None
+    bounds: float | Mapping[str, float] | None
+    largest_weight: float | None
+    local: tuple[str, ...]
+    rounds: int | None
+    epsilon: float | None
+    ring: Ring
+    max_void: int
+    answer_after: float | None
+
+    def check(self) -> None:
+        """Raise `ConfigError` for a number outside its domain: now, and not when the SuperNodes are there."""
+        for name, number, least in (("clients", self.clients, 1), ("rounds", self.rounds, 0)):
+            if number is not None:
+                check_integer(name, number, least)
+        check_integer("max_void", self.max_void, 1)
+        check_ring(self.ring, "SecureStrategy")
+        for name, size in (
+            ("largest_weight", self.largest_weight), ("epsilon", self.epsilon), ("answer_after", self.answer_after),
+        ):  # fmt: skip
+            if size is not None:
+                check_positive(name, size)
+        for bound in self.bounds.values() if isinstance(self.bounds, Mapping) else [self.bounds]:
+            if bound is not None:
+                check_positive("bounds", bound)
+
+    def check_timeout(self, timeout: float | None) -> None:
+        """Raise `ConfigError` where the server would not wait until clients answer."""
+        if self.answer_after is not None and timeout is not None and timeout <= self.answer_after:
+            raise ConfigError(
+                f"clients answer after {self.answer_after:g} s, and a timeout of {timeout:g} s ends before; give start "
+                "a longer one, or SecureStrategy a shorter answer_after"
+            )
+
+    def for_nodes(self, phase: str, sampled: int) -> SumTerms:
+        """Make terms that are a phase's but for the model's arrays, to see whether so many SuperNodes are enough."""
+        return self.terms(phase, base_of({}, self.metrics[phase], bytes(32)), sampled, sampled)
+
+    @property
+    def clips(self) -> bool:
+        """Whether the defence clips updates."""
+        return any(transform.stage == ChainStage.CLIP for transform in as_defense(self.defense).transforms)
+
+    def terms(self, phase: str, base: Mapping[str, Array], sampled: int, connected: int) -> SumTerms:
+        """Make the terms of a phase from its first round.
+
+        Args:
+            phase: `train` or `evaluate`.
+            base: what the round is bound to (`base_of`): the model, zeros for metrics, the digest of the messages.
+            sampled: number of SuperNodes that the strategy sends messages to.
+            connected: number of SuperNodes that are connected.
+        """
+        # by summed tensor its largest entry: of the messages' digest, and of arrays for which the caller gave one
+        bounds: dict[str, float] = {CONTENT: DIGEST_ENTRY}
+        if isinstance(self.bounds, Mapping):
+            bounds |= {f"{ARRAY}{name}": bound for name, bound in self.bounds.items() if phase == TRAIN}
+        elif self.bounds is not None:
+            bounds |= {name: self.bounds for name in base if name.startswith(ARRAY)}
+        local = tuple(f"{ARRAY}{pattern}" for pattern in self.local)
+        bounds = {name: bound for name, bound in bounds.items() if name in base}
+        clients = max(self.clients or 0, connected, sampled)
+        terms = SumTerms.like(
+            base, clients=clients, defense=self.defense, cohort=sampled, bounds=bounds,
+            largest_weight=self.largest_weight, local=local, rounds=self.rounds, epsilon=self.epsilon, ring=self.ring,
+            max_void=self.max_void,
+        )  # fmt: skip
+        return replace(terms, answer_after=self.answer_after)
