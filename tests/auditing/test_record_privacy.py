@@ -79,8 +79,8 @@ def test_a_small_cohort_is_offered_noise_for_rows_and_the_command_runs(
     monkeypatch.setattr(record_privacy, "CLIPS", (1.0,))
     monkeypatch.setattr(record_privacy, "EPSILONS", (0.05, 8.0))
     options = data_options(str(hospitals), "hospital", "outcome", standardise=True)
-    # of what training together is worth, half: in twelve runs of five seeds the lower bound was .87 to 1.01, and drowned
-    # in noise -5.9 to -2.4. The noise is the operating system's, so a bound at .9 failed one run in four
+    # of what training together is worth, half: in twelve runs of five seeds the lower bound was .87 to 1.01, and
+    # drowned in noise -5.9 to -2.4. The noise is the operating system's, so a bound at .9 failed one run in four
     found, why = record_settings(trials(hospitals), 3, 0.5, range(5), options)
     assert why == "" and [one.epsilon for one in found] == [0.05, 8.0]
     assert found[1].usable and not found[0].usable  # the noise of epsilon .05 drowns 3 clients of 96 rows
