@@ -169,6 +169,6 @@ def _none_of(group: Sequence[Indicator]) -> str:
     names = sorted(one.name for one in group)
     beginnings = [{name[: mark.start()] for mark in _MARKS.finditer(name)} for name in names]
     shared = max(set.intersection(*beginnings), key=len, default="")
-    if shared and any(name != f"column {one.place}" for name, one in zip(names, group, strict=True)):
+    if shared and any(one.name != f"column {one.place}" for one in group):  # these are columns without names
         return f"none of the levels of {shared}"
     return f"neither {names[0]} nor {names[1]}" if len(names) == 2 else f"none of {listed(names)}"

@@ -209,15 +209,14 @@ def _of_rows(place: Place, sources: Sequence[Source], truth: Truth) -> Iterator[
 
 def _of_gradients(place: Place, observed: View, target: Target, truth: Truth) -> Iterator[Attempt]:
     """Score what the first gradient of a linear model tells by class; the null reads shuffled rounds."""
-    members = observed.members
     read = read_class_sums(observed, target, truth)
     if read is None:
         return
     mixed = read_class_sums(shuffled(observed, np.random.default_rng([truth.seed, 2])), target, truth)
-    scores = [] if mixed is None else score_class_sums(mixed, members, truth)
+    scores = [] if mixed is None else score_class_sums(mixed, truth)
     # shuffled rounds may hold the same numbers of rows by class, so that these have no null but the guess
     nulls: dict[Secret, ScoredStatistic] = {one.secret: one for one in scores if one.secret != "labels"}
-    for found in score_class_sums(read, members, truth):
+    for found in score_class_sums(read, truth):
         yield _statistic(place, read.name, found, nulls.get(found.secret), truth, None)
     people = people_in_classes(observed, target, truth)
     if people is not None:
