@@ -94,17 +94,11 @@ def class_sums(observed: View, target: Target, prior: Array, total: Array | None
     """
     if (reason := why_not_readable(target, observed)) is not None:
         raise TranscriptError(reason)
-    model = LinearModel.of(target)
-    assert model is not None
-    estimate, members = _first_gradient(observed, target, model)
-    rows = sum(target.public.rows[client] for client in members)
-    weight = model.weight(estimate.gradient)
-    bias = np.asarray(model.offset(estimate.gradient))
-    p = model.probabilities(prior.mean(axis=0) @ model.weight(estimate.point).T + model.offset(estimate.point))
-    if model.logistic:  # one output: that of class 1
-        weight, bias, p = np.vstack([-weight, weight]), np.r_[-bias, bias], np.r_[1 - p, p]
-    if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
+    found = class_gradient(observed, target, prior.mean(axis=0))
+    if found is None:
         raise TranscriptError("the first gradient is not finite")
+    weight, bias, p, members = found.weight, found.bias, found.probabilities, found.members
+    rows = sum(target.public.rows[client] for client in members)
     counts = round_to_total(p * rows - bias, rows).astype(np.float64)
     if total is not None:
         return ClassSums(counts, np.asarray(p[:, None] * total - weight), members)
@@ -113,6 +107,44 @@ def class_sums(observed: View, target: Target, prior: Array, total: Array | None
     spread = counts[:, None] * observe.T
     sums = known + spread @ np.linalg.pinv(observe @ spread, rcond=1e-9) @ (weight - observe @ known)
     return ClassSums(counts, np.asarray(sums), members)
+
+
+@dataclass(frozen=True)
+class ClassGradient:
+    """The first gradient of a linear model, by class; logistic regression has two.
+
+    Attributes:
+        weight: (classes, features) gradient of the weights.
+        bias: (classes,) gradient of the bias.
+        probabilities: (classes,) predicted of every row.
+        members: clients whose rows it sums over.
+    """
+
+    weight: Array
+    bias: Array
+    probabilities: Array
+    members: frozenset[ClientId]
+
+
+def class_gradient(observed: View, target: Target, mean: Array) -> ClassGradient | None:
+    """Estimate the first gradient of a view that `why_not_readable` does not refuse; `None` where it is not finite.
+
+    Args:
+        observed: the view.
+        target: the algorithm and the public facts.
+        mean: (features,) a row like the members', at which probabilities are computed.
+    """
+    model = LinearModel.of(target)
+    assert model is not None
+    estimate, members = _first_gradient(observed, target, model)
+    weight = model.weight(estimate.gradient)
+    bias = np.asarray(model.offset(estimate.gradient))
+    p = model.probabilities(mean @ model.weight(estimate.point).T + model.offset(estimate.point))
+    if model.logistic:  # one output: that of class 1
+        weight, bias, p = np.vstack([-weight, weight]), np.r_[-bias, bias], np.r_[1 - p, p]
+    if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
+        return None
+    return ClassGradient(weight, bias, np.asarray(p), members)
 
 
 def _first_gradient(observed: View, target: Target, model: LinearModel) -> tuple[GradientEstimate, frozenset[ClientId]]:

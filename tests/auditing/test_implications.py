@@ -277,6 +277,21 @@ def test_a_client_that_stays_away_shows_its_labels_and_its_classes_in_the_differ
     assert words["sum only", "class means"].leakage.mean < 0.05
 
 
+@pytest.mark.parametrize("steps", [1, 5])
+@pytest.mark.parametrize("people", [1, 2])
+def test_the_outcome_of_the_few_people_of_a_category_stands_in_the_first_sum_of_all_clients(
+    tmp_path, people, steps
+) -> None:
+    made = audit(
+        ["optimization/fedavg"], ["secure_aggregation"], ["gradient_inversion/naive"],
+        data=_without_owner(patients(tmp_path, people=people)), seeds=4, workers=1, rounds=1, standardise=True,
+        settings={"problem": "logistic", "learning_rate": 0.1, "local_steps": steps},
+    )  # fmt: skip
+    (found,) = [one for one in made.cells if one.attack.endswith("labels_of_people") and one.view == "sum only"]
+    assert found.secret == "people" and found.verdict.word == EXPOSED and found.leakage.low == 1.0
+    assert found.null_leakage.high < 0.9 and "(stage_d)" in found.part
+
+
 def test_one_heavy_tailed_column_does_not_hide_that_the_others_were_read() -> None:
     rng = np.random.default_rng(0)
     runs = []
