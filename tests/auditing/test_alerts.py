@@ -288,6 +288,38 @@ def test_a_training_audit_looks_at_tables_and_not_at_pictures_or_texts() -> None
     assert report((2, 2)).alerts == ()
 
 
+class Visits(nn.Module):
+    """A table model: a lookup table for a code, two numbers, one logit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.linear = nn.Embedding(60, 2), nn.Linear(4, 1)
+
+    def forward(self, ward: torch.Tensor, labs: torch.Tensor) -> torch.Tensor:
+        return self.linear(torch.cat([self.table(ward), labs], dim=1))[:, 0]
+
+
+def test_a_training_audit_names_rare_codes_of_a_lookup_table_and_rare_labels_of_one_logit() -> None:
+    rng = np.random.default_rng(0)
+    loss = nn.functional.binary_cross_entropy_with_logits
+
+    def step(model: nn.Module, x: dict[str, torch.Tensor], y: torch.Tensor) -> None:
+        optimiser = torch.optim.SGD(model.parameters(), 0.1)
+        loss(model(**x), y).backward()
+        optimiser.step()
+
+    wards, ill = np.arange(300) % 30, (np.arange(300) < 3).astype(np.float32)
+    wards[[4, 110]] = 55, 44  # more codes than a column of numbers may have to count as a code
+    labs = rng.normal(size=(300, 2)).astype(np.float32)
+    clients = [({"ward": wards[own], "labs": labs[own]}, ill[own]) for own in np.array_split(np.arange(300), 3)]
+    report = audit_training(Visits(), loss, step, clients, seeds=1, seconds=1, view=("server",))
+    assert [alert.text for alert in report.alerts] == [
+        "Column ward has 2 categories of fewer than 5 rows: 44 in 1 row and 55 in 1 row.",
+        "In column label a class has fewer than 5 rows: class 1 with 3 rows.",
+        "Class 1 of column label has 3 rows, 1.0% of the table.",
+    ]
+
+
 def test_an_advice_begins_with_the_alerts_and_fails_on_them(tmp_path: Path) -> None:
     data = ["--data", str(hospital(tmp_path / "rows.csv")), "--owner-column", "hospital", "--standardise"]
     few = ["--seeds", "2", "--rounds", "1", "--workers", "1", "--label-column", "outcome"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -80,6 +80,7 @@ def _columns(facts: TableFacts, fewest: int) -> Iterator[_Found]:
     equal: dict[bytes, list[str]] = {}
     for column in facts.columns:
         values = column_values(column.values)
+        values = replace(values, numeric=False) if column.codes else values
         yield from _column(column.name, values, fewest, pictures=facts.pictures)
         if len(values.values) > 1 and not facts.pictures:
             equal.setdefault(_digest(column.values), []).append(column.name)
