@@ -327,3 +327,19 @@ def test_an_advice_begins_with_the_alerts_and_fails_on_them(tmp_path: Path) -> N
     ran = CliRunner().invoke(app, ["advise", "ssi", *data, *few, "--out", str(out), "--fail-on-alerts"])
     assert ran.exit_code == 3 and ran.stdout.startswith("alert: Hospital west has 4 rows.")
     assert json.loads(out.read_text())["alerts"][1]["column"] == "disease"
+
+
+def test_the_number_from_which_on_people_are_not_few_is_the_callers(tmp_path: Path) -> None:
+    data = ["--data", str(hospital(tmp_path / "rows.csv")), "--owner-column", "hospital", "--label-column", "outcome"]
+    out = tmp_path / "report"
+    ran = CliRunner().invoke(app, ["audit", *data, *QUICK, "--standardise", "--fewest", "4", "--out", str(out)])
+    assert ran.exit_code == 0, ran.output
+    saved = json.loads((out / "audit.json").read_text())
+    assert "small party" not in [alert["kind"] for alert in saved["alerts"]]
+    assert "--fewest 4" in saved["command"]
+    refused = CliRunner().invoke(app, ["audit", *data, *QUICK, "--fewest", "1", "--out", str(out)])
+    assert refused.exit_code == 2 and "fewest" in refused.output
+    few = ["--seeds", "2", "--rounds", "1", "--workers", "1", "--standardise"]
+    advised = CliRunner().invoke(app, ["advise", "ssi", *data, *few, "--fewest", "4"])
+    assert advised.exit_code == 0 and "Hospital west" not in advised.stdout
+    assert "+ holds for one client's data as long as the same clients take part" in " ".join(advised.stdout.split())

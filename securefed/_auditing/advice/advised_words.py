@@ -289,6 +289,17 @@ def smallest_sentence(one: Setting | RecordSetting | None) -> str:
     return f"Of the smallest client ({rows}, {times}) a leak of {leak} was measured{bound}.{promise}"
 
 
+def pooled_lines(advice: Advice) -> list[str]:
+    """Say what settings that hold for one client leave open of all clients together, where no answer says it."""
+    said = " ".join(one.words for one in answers(advice))
+    found: dict[str, list[str]] = {}
+    for one in advice.tried:
+        words = pooled_words(one) if one.holds else ""
+        if words and words not in said:
+            found.setdefault(words, []).append(f"{one.defense}, {one.rounds} round{'s' * (one.rounds != 1)}")
+    return [f"+ {'; '.join(names)}: {words}" for words, names in found.items()]
+
+
 def _of_100(chance: float) -> int:
     """Round a chance up to whole cases of a hundred."""
     return math.ceil(100 * chance - 1e-9)

@@ -9,7 +9,7 @@ from securefed._auditing.alerts import alert as kinds
 
 NAMED: Final = 6
 """Most names of a list that are shown; the others are counted."""
-_ONE_OR_FEW: Final = "over one row that is this person's data, over 2 to 4 their mean"
+_ONE_OR_FEW: Final = "over one row that is this person's data, over a few their mean"
 
 OPENS: Final[Mapping[str, str]] = {
     kinds.FEW_ROWS: "Any sum over so few rows is nearly the rows: no protection of sums hides them.",
