@@ -12,6 +12,8 @@ from securefed._tensors import Array
 
 _ON_A_LINE: Final = 1e-4
 """Relative error of a product of differences up to which three rows are tried as rows on a line."""
+_SETS: Final = 4
+"""Sets of three rows for each row that may be off a line; of unrelated columns nearly all sets are off."""
 _SAME: Final = 1e-6
 """Deviations from a line, in standard deviations, up to which a row is on it: tables are written to six digits."""
 
@@ -43,9 +45,11 @@ def near_copies(columns: Array, places: Sequence[int], fewest: int) -> Iterator[
         places: places of the columns that are compared: those of many values.
         fewest: number of rows from which on they are not few.
     """
-    if len(columns) < 3 * fewest:
+    if len(columns) < 3 * _SETS * fewest or len(places) < 2:
         return
-    for first, second in _candidates(columns[:, list(places)], fewest):
+    # a column with one usual value lies on a line with every other column in most rows
+    places = [place for place in places if 2 * np.unique(columns[:, place], return_counts=True)[1].max() < len(columns)]
+    for first, second in _candidates(columns[:, places], fewest):
         x, y = columns[:, places[first]], columns[:, places[second]]
         order = np.argsort(x, kind="stable")
         steps, rises = np.diff(x[order]), np.diff(y[order])
@@ -60,13 +64,14 @@ def near_copies(columns: Array, places: Sequence[int], fewest: int) -> Iterator[
 
 
 def _candidates(columns: Array, fewest: int) -> Iterator[tuple[int, int]]:
-    """List the pairs of columns of which three rows lie on a line, for one of `fewest` sets of three rows.
+    """List the pairs of columns for which fewer than `fewest` of some sets of three rows are off a line.
 
-    Fewer than `fewest` rows are off the line of a near copy, so that one of these sets has none of them.
+    Fewer than `fewest` rows are off the line of a near copy, and the sets have no row in common.
     """
-    possible = np.zeros((columns.shape[1],) * 2, bool)
-    for rows in np.random.default_rng(0).permutation(len(columns))[: 3 * fewest].reshape(fewest, 3):
+    off = np.zeros((columns.shape[1],) * 2, int)
+    sets = _SETS * fewest
+    for rows in np.random.default_rng(0).permutation(len(columns))[: 3 * sets].reshape(sets, 3):
         one, other = (columns[row] - columns[rows[0]] for row in rows[1:])
         products = np.outer(one, other)
-        possible |= np.abs(products - products.T) <= _ON_A_LINE * (np.abs(products) + np.abs(products.T))
-    yield from ((int(i), int(j)) for i, j in np.argwhere(np.tril(possible, -1)))
+        off += np.abs(products - products.T) > _ON_A_LINE * (np.abs(products) + np.abs(products.T))
+    yield from ((int(i), int(j)) for i, j in np.argwhere(np.tril(off < fewest, -1)) if i != j)
