@@ -162,7 +162,7 @@ def _least_squares(matrix: Array, target: Array) -> Array:
     values, and its last column is what the orthogonal factor makes of the target.
     """
     columns = matrix.shape[1]
-    factor = np.linalg.qr(np.column_stack([matrix, target]), mode="r")
+    factor: Array = np.asarray(np.linalg.qr(np.column_stack([matrix, target]), mode="r"))
     left, values, right = np.linalg.svd(factor[:columns, :columns], full_matrices=False)
     kept = values > _UNDETERMINED
     return np.asarray(right[kept].T @ ((left.T @ factor[:columns, -1])[kept] / values[kept]))
