@@ -14,7 +14,9 @@ from securefed._auditing.engine.column_scores import columns_read, gram_leaks_by
 from securefed._auditing.engine.statistics import EXPOSED, FOUND, INCONCLUSIVE, NOT_DETECTED, PARTIAL, interval, verdict
 from securefed._auditing.gate.planted_tables import PLANTED_TABLES, UNASKED, check_table
 from securefed._auditing.implied.implications import gram_of_rows
+from securefed._auditing.implied.people_in_gradients import _scored
 from securefed._auditing.implied.pooled_people import people_in_moments
+from securefed._auditing.implied.public_directions import Direction
 from securefed._auditing.implied.truth import Truth
 from securefed._auditing.report.decision import decision
 from securefed._auditing.report.observers import observers
@@ -22,6 +24,7 @@ from securefed._auditing.report.plain_sums import with_sums
 from securefed._public import Public
 from securefed.attacks import membership_rates
 from securefed.attacks._base import Reconstruction
+from securefed.attacks._gradient_inversion.class_sums import ClassGradient
 from securefed.attacks._membership.gram_membership import GramMembership
 from tests.auditing.test_report import cell, report
 
@@ -290,6 +293,20 @@ def test_the_outcome_of_the_few_people_of_a_category_stands_in_the_first_sum_of_
     (found,) = [one for one in made.cells if one.attack.endswith("labels_of_people") and one.view == "sum only"]
     assert found.secret == "people" and found.verdict.word == EXPOSED and found.leakage.low == 1.0
     assert found.null_leakage.high < 0.9 and "(stage_d)" in found.part
+
+
+def test_noise_that_covers_the_label_of_one_person_is_never_rounded_into_it() -> None:
+    rng = np.random.default_rng(0)
+    noisy = ClassGradient(np.zeros((2, 1)), np.zeros(2), np.full(2, 0.5), frozenset({0, 1}))
+    coded = np.eye(2)[np.arange(100) % 2]
+    one = Direction("stage_d", (0,), (np.arange(100) == 3).astype(float), np.ones(1), 0.0, 1.0)
+    leaks = []
+    for _ in range(300):
+        weight = 4.0 * rng.normal()
+        found = _scored(replace(noisy, weight=np.array([[weight], [-weight]])), one, coded, rng)
+        assert found is not None
+        leaks.append(found[0])
+    assert np.mean(np.array(leaks) > 0.5) < 0.1  # of three runs all look read once in a thousand
 
 
 def test_one_heavy_tailed_column_does_not_hide_that_the_others_were_read() -> None:

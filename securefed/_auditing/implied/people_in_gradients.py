@@ -4,7 +4,7 @@ Before training all rows have the same predicted probabilities p, and line a of 
 of w (p - y) over the rows, with the weights w = x a of a public direction (`directions`) and labels y. Where w is not 0
 on one row only, that line shows the row's label; on few rows, how many of them have each class. The gradient of the
 bias holds the sum of p - y over all rows, by which published centring is undone. Several local steps blur the shares,
-which are rounded to whole people where their weights are the same.
+which are rounded to whole people where these are near. What noise makes of them is far from whole people.
 
 Chance is the mean of what the labels of as many other people give, of 100 draws.
 """
@@ -26,6 +26,8 @@ from securefed.attacks.scores import leakage
 NAME: Final = "gradient_inversion/labels_of_people"
 _LEAST: Final = -1.0
 _DRAWS: Final = 100
+_NEAR: Final = 0.3
+"""Distance from a whole number of people up to which a share is rounded; five local steps of .1 leave .2."""
 
 
 def labels_of_people(observed: View, target: Target, truth: Truth) -> tuple[float, float, float, float, str] | None:
@@ -69,8 +71,9 @@ def _scored(
     read = gradient.probabilities - residual / direction.total
     people = direction.people
     weights = direction.weights[people] / direction.weights[people].sum()
-    if np.ptp(weights) == 0:
-        read = np.round(read * len(people)) / len(people)
+    whole = np.round(read * len(people))
+    if np.ptp(weights) == 0 and np.abs(read * len(people) - whole).max() <= _NEAR:
+        read = whole / len(people)
     true, guess = weights @ coded[people], coded.mean(axis=0)
     baseline, size = float(np.linalg.norm(guess - true)), float(np.linalg.norm(true))
     others = np.setdiff1d(np.arange(len(coded)), people)
