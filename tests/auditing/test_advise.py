@@ -21,6 +21,7 @@ from securefed._auditing.advice.cohorts import CohortUtility, _until_decided, ke
 from securefed._auditing.advice.decision_tree import TREE, Question, outline
 from securefed._auditing.advice.search import _best, _needed
 from securefed._auditing.advice.trials import Trial, Trials
+from securefed._auditing.alerts import Alert
 from securefed._auditing.cases import case
 from securefed._auditing.cases.data_splits import resampled
 from securefed._auditing.cases.own_setup import OwnSetup
@@ -341,6 +342,8 @@ def test_the_answers_begin_with_the_readers_own_rounds_and_end_with_what_holds_n
     assert first.setting == record and second.setting == fewer
     assert "For the smallest client (20 training rows) epsilon of a row is the same 1," in first.words
     assert second.words.endswith("Of the smallest client (20 training rows, 2 runs) a leak of 0.07 was measured.")
+    twice = Alert("repeated rows", "", 3, "", "3 rows repeat another row.")
+    assert "k epsilon" not in first.words and "k epsilon" in answers(replace(advice, alerts=(twice,)))[0].words
     own = replace(advice, advised=replace(fewer, rounds=asked.rounds))
     assert [one.setting for one in answers(own)] == [own.advised, record]  # own rounds too, and the higher utility
     none = replace(advice, advised=None)
