@@ -15,19 +15,30 @@ about it, the most likely sums are
 Where all rows have one class, nothing is open: their mean stands in the message. If the sum of all rows is known, as
 0 of columns that were centred, nothing is open either: s_c = p_c sum_k s_k - dW_c. Methods with several local steps
 show the same, with errors that grow with the steps.
+
+Where clients come and go, the first gradient g_0 is over all, and a later one, g_1 at other parameters x_1, is over all
+but some, whose rows are the target's alone or few. With a third one, g_2 over all at x_2, the step between the two is
+undone to first order, since both gradients change alike with the parameters:
+
+    g of those who stayed away, at x_0  =  g_0 - g_1 + (n_1 / n_0) a (g_2 - g_0)
+    a  =  <x_1 - x_0, x_2 - x_0> / |x_2 - x_0|^2
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
+from securefed._messages import ClientId
 from securefed._tensors import Array
 from securefed.attacks._base import Target, View
 from securefed.attacks._fitting.label_counts import round_to_total
 from securefed.attacks._gradient_inversion.gradient_rounds import (
+    GradientEstimate,
+    GradientRound,
     estimate_gradients,
     method_of,
     read_rounds,
@@ -44,10 +55,12 @@ class ClassSums:
     Attributes:
         counts: (classes,) estimated number of rows of each class.
         sums: (classes, features) estimated sums of their rows.
+        members: clients whose rows they are.
     """
 
     counts: Array
     sums: Array
+    members: frozenset[ClientId] = frozenset()
     name: ClassVar[str] = "gradient_inversion/class_sums"
 
     @property
@@ -68,6 +81,8 @@ def why_not_readable(target: Target, observed: View) -> str | None:
 def class_sums(observed: View, target: Target, prior: Array, total: Array | None = None) -> ClassSums:
     """Read the sums by class of the members' rows off the first round of a view.
 
+    Where the members change, differences of rounds are read: they are of the clients that stay away with the target.
+
     Args:
         observed: the view.
         target: the algorithm and the public facts.
@@ -79,23 +94,82 @@ def class_sums(observed: View, target: Target, prior: Array, total: Array | None
     """
     if (reason := why_not_readable(target, observed)) is not None:
         raise TranscriptError(reason)
-    model = LinearModel.of(target)
-    assert model is not None
-    first = read_rounds(observed, target)[:1]
-    estimate = estimate_gradients(first, method_of(target), target.public, model)[0]
-    rows = sum(target.public.rows[client] for client in first[0].members)
-    weight = model.weight(estimate.gradient)
-    bias = np.asarray(model.offset(estimate.gradient))
-    p = model.probabilities(prior.mean(axis=0) @ model.weight(estimate.point).T + model.offset(estimate.point))
-    if model.logistic:  # one output: that of class 1
-        weight, bias, p = np.vstack([-weight, weight]), np.r_[-bias, bias], np.r_[1 - p, p]
-    if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
+    found = class_gradient(observed, target, prior.mean(axis=0))
+    if found is None:
         raise TranscriptError("the first gradient is not finite")
+    weight, bias, p, members = found.weight, found.bias, found.probabilities, found.members
+    rows = sum(target.public.rows[client] for client in members)
     counts = round_to_total(p * rows - bias, rows).astype(np.float64)
     if total is not None:
-        return ClassSums(counts, np.asarray(p[:, None] * total - weight))
+        return ClassSums(counts, np.asarray(p[:, None] * total - weight), members)
     known = counts[:, None] * prior
     observe = p[:, None] - np.eye(len(p))
     spread = counts[:, None] * observe.T
     sums = known + spread @ np.linalg.pinv(observe @ spread, rcond=1e-9) @ (weight - observe @ known)
-    return ClassSums(counts, np.asarray(sums))
+    return ClassSums(counts, np.asarray(sums), members)
+
+
+@dataclass(frozen=True)
+class ClassGradient:
+    """The first gradient of a linear model, by class; logistic regression has two.
+
+    Attributes:
+        weight: (classes, features) gradient of the weights.
+        bias: (classes,) gradient of the bias.
+        probabilities: (classes,) predicted of every row.
+        members: clients whose rows it sums over.
+    """
+
+    weight: Array
+    bias: Array
+    probabilities: Array
+    members: frozenset[ClientId]
+
+
+def class_gradient(observed: View, target: Target, mean: Array) -> ClassGradient | None:
+    """Estimate the first gradient of a view that `why_not_readable` does not refuse; `None` where it is not finite.
+
+    Args:
+        observed: the view.
+        target: the algorithm and the public facts.
+        mean: (features,) a row like the members', at which probabilities are computed.
+    """
+    model = LinearModel.of(target)
+    assert model is not None
+    estimate, members = _first_gradient(observed, target, model)
+    weight = model.weight(estimate.gradient)
+    bias = np.asarray(model.offset(estimate.gradient))
+    p = model.probabilities(mean @ model.weight(estimate.point).T + model.offset(estimate.point))
+    if model.logistic:  # one output: that of class 1
+        weight, bias, p = np.vstack([-weight, weight]), np.r_[-bias, bias], np.r_[1 - p, p]
+    if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
+        return None
+    return ClassGradient(weight, bias, np.asarray(p), members)
+
+
+def _first_gradient(observed: View, target: Target, model: LinearModel) -> tuple[GradientEstimate, frozenset[ClientId]]:
+    """Estimate the first gradient of a view's members; of changing members, that of those who stay away first."""
+    rounds = read_rounds(observed, target)
+    everyone = frozenset(rounds[0].members)
+    without = _first_of(rounds, lambda members: members < everyone and observed.target not in members)
+    places = [0]
+    if observed.target in everyone and without is not None:
+        again = _first_of(rounds[1:], lambda members: members == everyone)
+        places += [without] if again is None else [without, again + 1]
+    first, *later = (
+        estimate_gradients(rounds[place : place + 1], method_of(target), target.public, model)[0] for place in places
+    )
+    if not later or without is None:
+        return first, everyone
+    gone, gradient = everyone - set(rounds[without].members), first.gradient - later[0].gradient
+    if len(later) > 1:
+        moved, whole = (one.point - first.point for one in later)
+        held, staying = (sum(target.public.rows[client] for client in some) for some in (everyone, everyone - gone))
+        step = float(moved @ whole) / (float(whole @ whole) or 1.0)
+        gradient = gradient + staying / held * step * (later[1].gradient - first.gradient)
+    return replace(first, gradient=gradient), gone
+
+
+def _first_of(rounds: Sequence[GradientRound], fits: Callable[[frozenset[ClientId]], bool]) -> int | None:
+    """Return the place of the first round whose members fit; `None` for none."""
+    return next((place for place, one in enumerate(rounds) if fits(frozenset(one.members))), None)

@@ -156,10 +156,16 @@ def data_free_factors(rows: Array, known: Array, groups: Array, rank: int) -> Ar
 
 
 def _least_squares(matrix: Array, target: Array) -> Array:
-    """Solve least squares without the directions of small singular values; columns have length 1 or less."""
-    left, values, right = np.linalg.svd(matrix, full_matrices=False)
+    """Solve least squares without the directions of small singular values; columns have length 1 or less.
+
+    The matrix has few columns and many rows, of which only the triangular factor is needed: it has the same singular
+    values, and its last column is what the orthogonal factor makes of the target.
+    """
+    columns = matrix.shape[1]
+    factor: Array = np.asarray(np.linalg.qr(np.column_stack([matrix, target]), mode="r"))
+    left, values, right = np.linalg.svd(factor[:columns, :columns], full_matrices=False)
     kept = values > _UNDETERMINED
-    return np.asarray(right[kept].T @ ((left.T @ target)[kept] / values[kept]))
+    return np.asarray(right[kept].T @ ((left.T @ factor[:columns, -1])[kept] / values[kept]))
 
 
 def _outside(matrix: Array, left: Array, right: Array) -> Array:

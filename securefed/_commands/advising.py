@@ -24,6 +24,7 @@ from securefed._commands.base import (
     Decimal,
     Encoding,
     FailOnAlerts,
+    Fewest,
     LabelColumn,
     OwnerColumn,
     Rounds,
@@ -84,6 +85,7 @@ def advise(
     out: Annotated[Path | None, typer.Option(help="File for the advice as JSON, with the figures for a plot.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the advice as JSON instead of the table.")] = False,
     fail_on_alerts: FailOnAlerts = False,
+    fewest: Fewest = 5,
     questions: Annotated[bool, typer.Option("--questions", help="Print the choice of a defence by questions.")] = False,
 ) -> int:
     """Find defences and settings that keep a leak acceptable on your data, and what each costs."""
@@ -115,6 +117,7 @@ def advise(
             owner_column=owner_column,
             label_column=label_column,
             colluding=colluding,
+            fewest=fewest,
             keep=keep,
             seeds=seeds,
             fineness=fineness,
@@ -157,13 +160,15 @@ def show_advice(found: Advice, seeds: int) -> None:
     console.print()
     console.print(_table(found))
     console.print(
-        "> advised, + holds, - not shown to hold. `rows`: of the attacked client in the first run (of several owners, "
+        "> advised, + holds for one client's data as long as the same clients take part in every round, - not shown to "
+        "hold. `rows`: of the attacked client in the first run (of several owners, "
         "another one in each run). `leak`: mean of the strongest attack on what the server sees; `up to`: 95 % bound "
         "for all settings together; `seen from`: smallest leak that would have shown. `utility`: mean, ± the standard "
         "deviation of single runs; `floor`: the best score that needs no federation; `kept`: share of what the clear "
         f"adds to it, at least. {words.noise_words(found)} {words.explained_words(found.tried)}",
         highlight=False,
     )
+    say(*words.pooled_lines(found))
     for reason in dict.fromkeys(one.note for one in found.tried if math.isnan(one.leak)):
         say(f"`{words.UNKNOWN}`: {reason}.")
     if seeds < ENOUGH:

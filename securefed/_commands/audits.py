@@ -24,6 +24,7 @@ from securefed._commands.base import (
     Decimal,
     Encoding,
     FailOnAlerts,
+    Fewest,
     LabelColumn,
     Names,
     OwnerColumn,
@@ -119,6 +120,7 @@ def audit(
         typer.Option(help="Comma-separated secrets that --fail-above judges: client, federation; both by default."),
     ] = None,
     fail_on_alerts: FailOnAlerts = False,
+    fewest: Fewest = 5,
     every_seed: Annotated[
         bool, typer.Option("--every-seed", help="Run secure aggregation and Paillier themselves on every seed.")
     ] = False,
@@ -180,6 +182,7 @@ def audit(
             every_seed=every_seed,
             survivor_change=survivor_change,
             colluders=colluders,
+            fewest=fewest,
             membership=membership,
             active=active,
             workers=workers,

@@ -105,6 +105,13 @@ FailOnAlerts = Annotated[
         help="Exit with code 3 if the data themselves raise an alert: rare categories, small parties, keys, and such.",
     ),
 ]
+Fewest = Annotated[
+    int,
+    typer.Option(
+        help="Rows of a category, class or party, and people behind a mean, from which on they are not few: k of your "
+        "release rule."
+    ),
+]
 OwnerColumn = Annotated[str, typer.Option(help="Column that says whose row it is; each client is then one owner.")]
 LabelColumn = Annotated[str, typer.Option(help="Column of the labels in a file; by default y or label.")]
 Encoding = Annotated[

@@ -15,12 +15,13 @@ from typer.testing import CliRunner
 from securefed import Advice, advise, audit
 from securefed._auditing.advice import search
 from securefed._auditing.advice.advice_values import RecordSetting
-from securefed._auditing.advice.advised_words import answers, sentences, smallest_sentence
+from securefed._auditing.advice.advised_words import answers, pooled_lines, sentences, smallest_sentence
 from securefed._auditing.advice.candidates import Candidate, candidates, data_options, paste
 from securefed._auditing.advice.cohorts import CohortUtility, _until_decided, keeps, simulate, usable_from
 from securefed._auditing.advice.decision_tree import TREE, Question, outline
 from securefed._auditing.advice.search import _best, _needed
 from securefed._auditing.advice.trials import Trial, Trials
+from securefed._auditing.alerts import Alert
 from securefed._auditing.cases import case
 from securefed._auditing.cases.data_splits import resampled
 from securefed._auditing.cases.own_setup import OwnSetup
@@ -122,6 +123,20 @@ def test_the_advised_setting_holds_is_usable_and_is_the_best_of_those() -> None:
     assert sentences([weak], None, None, 0.1, 0.9, 512)[0].endswith(
         "the lowest bound is 0.08, but the attacks might have missed a leak below 0.14."
     )
+
+
+def test_a_setting_that_holds_without_being_advised_says_what_it_leaves_open_of_all_clients_together() -> None:
+    opened = replace(
+        SETTING, pooled_leak=1.0, people_leak=1.0, people="the row of one person (none of stage)", model=False
+    )
+    quiet = replace(SETTING, holds=False, pooled_leak=0.0, model=False)
+    tried = (quiet, opened)
+    advice = Advice("pca/ssi", "rows.csv", 0.1, "the server", tried, None, ("There is no model to protect.", ""), None)
+    (line,) = pooled_lines(advice)
+    assert line.startswith("+ secure aggregation, 6 rounds: That is one client's: the sums give all clients' data")
+    assert "the server reads the row of one person (none of stage)" in line
+    said = replace(advice, advised=opened, sentences=sentences(tried, opened, None, 0.1, 0.9, 512))
+    assert not pooled_lines(said)  # the answer says it already
 
 
 def cohort(clients: int, utility: float) -> CohortUtility:
@@ -327,6 +342,8 @@ def test_the_answers_begin_with_the_readers_own_rounds_and_end_with_what_holds_n
     assert first.setting == record and second.setting == fewer
     assert "For the smallest client (20 training rows) epsilon of a row is the same 1," in first.words
     assert second.words.endswith("Of the smallest client (20 training rows, 2 runs) a leak of 0.07 was measured.")
+    twice = Alert("repeated rows", "", 3, "", "3 rows repeat another row.")
+    assert "k epsilon" not in first.words and "k epsilon" in answers(replace(advice, alerts=(twice,)))[0].words
     own = replace(advice, advised=replace(fewer, rounds=asked.rounds))
     assert [one.setting for one in answers(own)] == [own.advised, record]  # own rounds too, and the higher utility
     none = replace(advice, advised=None)

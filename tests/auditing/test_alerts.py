@@ -104,7 +104,77 @@ def test_one_row_dominates_from_half_of_the_squares_on_wherever_the_column_is_ce
 
 def test_ages_and_visits_are_no_codes_and_no_keys() -> None:
     rng = np.random.default_rng(0)
-    assert alerts(of(age=np.round(rng.normal(60, 12, 300)), visits=rng.poisson(6.0, 3000) % 12)) == ()
+    assert alerts(of(age=np.round(rng.normal(60, 12, 300)))) == alerts(of(visits=rng.poisson(6.0, 3000) % 12)) == ()
+
+
+def levels(rows: int, rare: int, names: tuple[str, ...], omitted: bool = True) -> dict[str, Array]:
+    """Code a category of three common levels and one of `rare` rows as columns of 0 and 1, the rare one without."""
+    code = np.random.default_rng(3).permutation(np.where(np.arange(rows) < rare, 3, np.arange(rows) % 3))
+    return {name: (code == level).astype(float) for level, name in enumerate(names[: 3 if omitted else 4])}
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (("stage_I", "stage_II", "stage_III"), "none of the levels of stage"),
+        (("ward_intensive_care", "ward_gyn", "ward_surgery"), "none of the levels of ward"),
+        (("stageII", "stageIII", "stageIV"), "none of stageII, stageIII and stageIV"),
+        (("male", "diverse", "female"), "none of diverse, female and male"),
+    ],
+)
+def test_people_of_an_omitted_level_are_named_whatever_the_columns_are_called(
+    names: tuple[str, ...], words: str
+) -> None:
+    for rare, said in ((1, f"1 row has {words}."), (4, f"4 rows have {words}."), (5, None)):
+        assert named(kinds.COMBINATION, of(**levels(300, rare, names))) == ([said] if said else [])
+
+
+def test_people_by_whom_two_categories_differ_are_named() -> None:
+    many, rng = np.arange(300) % 3 == 0, np.random.default_rng(0)
+    few = rng.permutation(np.flatnonzero(many))[:2]
+    less = many.copy()
+    less[few] = False
+    for columns, words in (
+        ({"diabetes": many, "insulin": less}, "diabetes and not insulin"),
+        ({"alive": ~many, "dead": less}, "neither alive nor dead"),
+        ({"public": ~less, "private": many}, "both private and public"),
+    ):
+        table = of(**{name: values.astype(float) for name, values in columns.items()})
+        assert named(kinds.COMBINATION, table) == [f"2 rows have {words}."]
+        assert not named(kinds.COMBINATION, table, fewest=2)
+
+
+def test_a_copy_that_few_rows_break_is_named_in_whatever_unit_it_stands() -> None:
+    rng = np.random.default_rng(0)
+    first = rng.normal(140, 3, 300)
+    second = 0.1 * first - 5
+    second[[4, 9]] += 0.3
+    (found,) = alerts(of(sodium=first, sodium_dl=second, other=rng.normal(size=300)))
+    assert (found.kind, found.count) == (kinds.COMBINATION, 2)
+    assert found.text == "Columns sodium and sodium_dl say the same but in 2 rows."
+
+
+def test_rows_that_stand_twice_and_numbers_of_patients_that_come_twice_are_named() -> None:
+    rng = np.random.default_rng(0)
+    labs = {f"lab{number}": rng.normal(size=300) for number in range(3)}
+    patient = rng.permutation(300) + 7000
+    patient[5] = patient[6]
+    (key,) = alerts(of(**labs, patient=patient))
+    assert (key.kind, key.text) == (kinds.KEY, "Column patient has another value in each of its 300 rows but 1.")
+    for values in labs.values():
+        values[:3] = values[3:6]
+    (found,) = alerts(of(**labs))
+    assert (found.kind, found.count, found.personal) == (kinds.REPEATED, 3, False)
+    assert "epsilon for a row is not epsilon for the person" in str(found)
+
+
+def test_a_rare_code_says_what_opens_it_and_a_rare_quantity_too() -> None:
+    code = np.arange(300) % 4 + 1.0
+    code[7] = 9
+    (alert,) = alerts(of(grade=code))
+    assert str(alert).startswith("Column grade has the value 9 in 1 row. If these numbers are codes of categories: ")
+    dose = np.where(np.arange(300) < 2, np.arange(300) + 1.5, 0.0)
+    assert "A second moment" in str(alerts(of(dose=dose))[0])
 
 
 def test_a_column_of_few_levels_counts_as_a_code_only_where_the_levels_have_rows_enough() -> None:
@@ -218,6 +288,38 @@ def test_a_training_audit_looks_at_tables_and_not_at_pictures_or_texts() -> None
     assert report((2, 2)).alerts == ()
 
 
+class Visits(nn.Module):
+    """A table model: a lookup table for a code, two numbers, one logit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.linear = nn.Embedding(60, 2), nn.Linear(4, 1)
+
+    def forward(self, ward: torch.Tensor, labs: torch.Tensor) -> torch.Tensor:
+        return self.linear(torch.cat([self.table(ward), labs], dim=1))[:, 0]
+
+
+def test_a_training_audit_names_rare_codes_of_a_lookup_table_and_rare_labels_of_one_logit() -> None:
+    rng = np.random.default_rng(0)
+    loss = nn.functional.binary_cross_entropy_with_logits
+
+    def step(model: nn.Module, x: dict[str, torch.Tensor], y: torch.Tensor) -> None:
+        optimiser = torch.optim.SGD(model.parameters(), 0.1)
+        loss(model(**x), y).backward()
+        optimiser.step()
+
+    wards, ill = np.arange(300) % 30, (np.arange(300) < 3).astype(np.float32)
+    wards[[4, 110]] = 55, 44  # more codes than a column of numbers may have to count as a code
+    labs = rng.normal(size=(300, 2)).astype(np.float32)
+    clients = [({"ward": wards[own], "labs": labs[own]}, ill[own]) for own in np.array_split(np.arange(300), 3)]
+    report = audit_training(Visits(), loss, step, clients, seeds=1, seconds=1, view=("server",))
+    assert [alert.text for alert in report.alerts] == [
+        "Column ward has 2 categories of fewer than 5 rows: 44 in 1 row and 55 in 1 row.",
+        "In column label a class has fewer than 5 rows: class 1 with 3 rows.",
+        "Class 1 of column label has 3 rows, 1.0% of the table.",
+    ]
+
+
 def test_an_advice_begins_with_the_alerts_and_fails_on_them(tmp_path: Path) -> None:
     data = ["--data", str(hospital(tmp_path / "rows.csv")), "--owner-column", "hospital", "--standardise"]
     few = ["--seeds", "2", "--rounds", "1", "--workers", "1", "--label-column", "outcome"]
@@ -225,3 +327,19 @@ def test_an_advice_begins_with_the_alerts_and_fails_on_them(tmp_path: Path) -> N
     ran = CliRunner().invoke(app, ["advise", "ssi", *data, *few, "--out", str(out), "--fail-on-alerts"])
     assert ran.exit_code == 3 and ran.stdout.startswith("alert: Hospital west has 4 rows.")
     assert json.loads(out.read_text())["alerts"][1]["column"] == "disease"
+
+
+def test_the_number_from_which_on_people_are_not_few_is_the_callers(tmp_path: Path) -> None:
+    data = ["--data", str(hospital(tmp_path / "rows.csv")), "--owner-column", "hospital", "--label-column", "outcome"]
+    out = tmp_path / "report"
+    ran = CliRunner().invoke(app, ["audit", *data, *QUICK, "--standardise", "--fewest", "4", "--out", str(out)])
+    assert ran.exit_code == 0, ran.output
+    saved = json.loads((out / "audit.json").read_text())
+    assert "small party" not in [alert["kind"] for alert in saved["alerts"]]
+    assert "--fewest 4" in saved["command"]
+    refused = CliRunner().invoke(app, ["audit", *data, *QUICK, "--fewest", "1", "--out", str(out)])
+    assert refused.exit_code == 2 and "fewest" in refused.output
+    few = ["--seeds", "2", "--rounds", "1", "--workers", "1", "--standardise"]
+    advised = CliRunner().invoke(app, ["advise", "ssi", *data, *few, "--fewest", "4"])
+    assert advised.exit_code == 0 and "Hospital west" not in advised.stdout
+    assert "+ holds for one client's data as long as the same clients take part" in " ".join(advised.stdout.split())

@@ -14,12 +14,18 @@ from securefed._auditing.engine.column_scores import columns_read, gram_leaks_by
 from securefed._auditing.engine.statistics import EXPOSED, FOUND, INCONCLUSIVE, NOT_DETECTED, PARTIAL, interval, verdict
 from securefed._auditing.gate.planted_tables import PLANTED_TABLES, UNASKED, check_table
 from securefed._auditing.implied.implications import gram_of_rows
+from securefed._auditing.implied.people_in_gradients import _scored
+from securefed._auditing.implied.pooled_people import people_in_moments
+from securefed._auditing.implied.public_directions import Direction
+from securefed._auditing.implied.truth import Truth
 from securefed._auditing.report.decision import decision
 from securefed._auditing.report.observers import observers
 from securefed._auditing.report.plain_sums import with_sums
+from securefed._public import Public
+from securefed.attacks import membership_rates
 from securefed.attacks._base import Reconstruction
+from securefed.attacks._gradient_inversion.class_sums import ClassGradient
 from securefed.attacks._membership.gram_membership import GramMembership
-from securefed.attacks._membership.membership_rates import membership_rates
 from tests.auditing.test_report import cell, report
 
 README = Path(__file__).parents[2] / "README.md"
@@ -169,6 +175,75 @@ def test_a_person_alone_in_a_category_is_read_from_the_pooled_moments(tmp_path, 
         assert "the server reads the row of one person (stage_d)" in said
 
 
+@pytest.mark.parametrize(
+    ("names", "who"),
+    [
+        (("ward_intensive_care", "ward_gyn", "ward_surgery"), "none of the levels of ward"),
+        (("stageII", "stageIII", "stageIV"), "none of stageII, stageIII and stageIV"),
+    ],
+)
+def test_a_person_without_any_of_the_coded_levels_is_read_whatever_the_columns_are_called(tmp_path, names, who) -> None:
+    path = Path(_without_owner(patients(tmp_path)))
+    head, *lines = [line.split(",") for line in path.read_text(encoding="utf-8").splitlines()]
+    kept = [place for place, name in enumerate(head) if name != "stage_d"]
+    coded = dict(zip(("stage_a", "stage_b", "stage_c"), names, strict=True))
+    table = [
+        [coded.get(head[place], head[place]) for place in kept],
+        *([line[place] for place in kept] for line in lines),
+    ]
+    path.write_text("\n".join(",".join(line) for line in table) + "\n", encoding="utf-8")
+    made = audit(
+        ["pca/ssi"], ["secure_aggregation"], ["gram/power"], data=str(path), seeds=3, workers=1, standardise=True
+    )
+    found = [one for one in made.cells if one.secret == "people" and one.view == "sum only"]
+    assert [one.verdict.word for one in found] == [EXPOSED] and found[0].leakage.low > 0.9
+    assert f"the server reads the row of one person ({who})" in decision(with_sums(made))
+    assert [alert.text for alert in made.alerts if alert.kind == "rare combination"] == [f"1 row has {who}."]
+
+
+def _pooled(columns: np.ndarray) -> list[str]:
+    """Name the people that the exact second moments of a table give away, with columns lab0, lab1, ... before it."""
+    rng = np.random.default_rng(6)
+    labs = rng.normal(size=(len(columns), 5))
+    labs -= labs.mean(axis=0)
+    table = np.column_stack([labs, columns])
+    data = [Dataset(part) for part in np.array_split(table, 3)]
+    truth = Truth(data, None, table[:0], Public.of(data), 0)
+    found = people_in_moments(table.T @ table, table, truth)
+    return [] if found is None or found.leakage < 0.9 else [found.words]
+
+
+def test_published_scaling_hides_no_quantity_that_few_people_have() -> None:
+    dose = np.zeros(300)
+    dose[[3, 140, 222]] = 2.5, 1.25, 4.0
+    assert _pooled(dose) == ["the mean of 3 people (column 5 is not 0)"]
+    assert _pooled((dose - dose.mean()) / dose.std()) == ["the mean of 3 people (column 5 is not at its usual value)"]
+    assert _pooled(-dose) == ["the mean of 3 people (column 5 is not 0)"]
+    dose[222] = -4.0  # a difference of people is no mean of them
+    assert not _pooled(dose)
+
+
+def test_columns_that_add_up_to_one_in_every_row_give_the_sums_that_an_omitted_level_needs() -> None:
+    ward, stage = np.eye(3)[np.arange(300) % 3], np.eye(3)[np.arange(300) // 3 % 3]
+    stage[99] = 0
+    uncentred = np.random.default_rng(7).normal(3, 1, size=(300, 1))
+    who = "none of column 10, column 11 and column 9"
+    assert _pooled(np.column_stack([uncentred, ward, stage])) == [f"the row of one person ({who})"]
+    assert not _pooled(np.column_stack([uncentred, stage]))  # without sums of the columns the level cannot be read
+
+
+def test_a_row_that_dominates_a_column_and_one_that_breaks_a_copy_are_read() -> None:
+    rng = np.random.default_rng(8)
+    heavy = rng.normal(size=300)
+    heavy[7] = 400.0
+    assert _pooled(heavy) == ["the row of one person (the one who dominates column 5)"]
+    first = rng.normal(size=300)
+    second = first.copy()
+    second[9] += 3.0
+    assert _pooled(np.column_stack([first, second])) == ["the row of one person (column 5 is not as column 6 says)"]
+    assert not _pooled(rng.normal(size=(300, 2)))
+
+
 def _without_owner(path: str) -> str:
     """Drop the column of the hospital, whose words are no features."""
     lines = [line.split(",") for line in Path(path).read_text(encoding="utf-8").splitlines()]
@@ -189,6 +264,49 @@ def test_the_column_means_of_a_hospital_of_one_class_stand_in_its_first_message(
     assert means["plain"].highest > 0.999999
     said = decision(with_sums(made))
     assert "a part of a client's data" in said and "No attack here learnt" not in said
+
+
+def test_a_client_that_stays_away_shows_its_labels_and_its_classes_in_the_differences_of_sums(tmp_path) -> None:
+    made = audit(
+        ["optimization/dsgd"], ["secure_aggregation"], ["gradient_inversion/naive"],
+        data=patients(tmp_path), owner_column="hospital", seeds=3, workers=1, rounds=2, standardise=True,
+        settings={"problem": "logistic", "learning_rate": 0.1},
+    )  # fmt: skip
+    words = {(one.view, one.secret): one for one in made.cells if one.attack.endswith("class_sums")}
+    counts = words["changing survivors", "labels"]
+    assert counts.verdict.word == EXPOSED and counts.leakage.low == 1.0
+    assert words["sum only", "labels"].verdict.word == NOT_DETECTED  # the sums of all clients alone do not tell
+    assert words["changing survivors", "class means"].leakage.low > 0.2
+    assert words["sum only", "class means"].leakage.mean < 0.05
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+@pytest.mark.parametrize("people", [1, 2])
+def test_the_outcome_of_the_few_people_of_a_category_stands_in_the_first_sum_of_all_clients(
+    tmp_path, people, steps
+) -> None:
+    made = audit(
+        ["optimization/fedavg"], ["secure_aggregation"], ["gradient_inversion/naive"],
+        data=_without_owner(patients(tmp_path, people=people)), seeds=4, workers=1, rounds=1, standardise=True,
+        settings={"problem": "logistic", "learning_rate": 0.1, "local_steps": steps},
+    )  # fmt: skip
+    (found,) = [one for one in made.cells if one.attack.endswith("labels_of_people") and one.view == "sum only"]
+    assert found.secret == "people" and found.verdict.word == EXPOSED and found.leakage.low == 1.0
+    assert found.null_leakage.high < 0.9 and "(stage_d)" in found.part
+
+
+def test_noise_that_covers_the_label_of_one_person_is_never_rounded_into_it() -> None:
+    rng = np.random.default_rng(0)
+    noisy = ClassGradient(np.zeros((2, 1)), np.zeros(2), np.full(2, 0.5), frozenset({0, 1}))
+    coded = np.eye(2)[np.arange(100) % 2]
+    one = Direction("stage_d", (0,), (np.arange(100) == 3).astype(float), np.ones(1), 0.0, 1.0)
+    leaks = []
+    for _ in range(300):
+        weight = 4.0 * rng.normal()
+        found = _scored(replace(noisy, weight=np.array([[weight], [-weight]])), one, coded, rng)
+        assert found is not None
+        leaks.append(found[0])
+    assert np.mean(np.array(leaks) > 0.5) < 0.1  # of three runs all look read once in a thousand
 
 
 def test_one_heavy_tailed_column_does_not_hide_that_the_others_were_read() -> None:

@@ -16,6 +16,7 @@ from securefed._auditing.advice.trials import Trials
 from securefed._auditing.cases import case
 from securefed._auditing.cases.own_setup import OwnSetup
 from securefed._auditing.engine.audit_result import SmallestClient
+from securefed._auditing.engine.statistics import INCONCLUSIVE, interval, verdict
 from securefed._auditing.gate.leakage_limits import reasons
 from securefed._auditing.registered.smallest_client import smallest_client
 from securefed._auditing.report.audit_page import render
@@ -69,6 +70,15 @@ def test_no_conclusion_says_that_nothing_was_learnt_where_the_smallest_client_le
     assert "Without protection: its data can be computed in SSI." in page
     assert "Under secure aggregation: no leak was found in SSI." in page
     assert not reasons(silent, 0.5) and reasons(with_smallest(leaky), 0.5)
+
+
+def test_a_secret_whose_interval_reaches_far_is_not_known_of_the_smallest_client() -> None:
+    rows = cell("ssi", "plain", "server", 0.0)
+    counts = replace(rows, secret="labels", explained=math.nan, leakage=interval([-1.0, 0.93, -0.4, 0.6, -0.3]))
+    counts = replace(counts, verdict=verdict(counts.leakage, counts.null_leakage))
+    made = replace(report(rows), smallest=tuple(SmallestClient(4, 4, one) for one in (rows, counts)))
+    assert counts.verdict.word == INCONCLUSIVE
+    assert smallest_lines(made)[1] == "Without protection: it is not known for SSI."
 
 
 def search(hospitals: Path, monkeypatch: pytest.MonkeyPatch, leaks: dict[int, float]) -> _Search:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from copy import deepcopy
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -299,3 +299,15 @@ def test_label_counts_are_learned_from_one_score_as_from_several(outputs: int) -
         (found,) = learn_labels(inputs)(inputs)
         off.append(np.abs(found.value - np.bincount(rows.y.flatten().long(), minlength=classes)).sum() / 2)
     assert np.mean(off) <= 1  # rows that are counted wrongly, of 12
+
+
+def test_a_leak_that_is_kept_small_names_the_secrets_that_were_tested() -> None:
+    generator = torch.Generator().manual_seed(2)
+    clients = [
+        (torch.randn(12, 6, generator=generator), torch.randint(0, 2, (12,), generator=generator)) for _ in range(4)
+    ]
+    loss = nn.CrossEntropyLoss()
+    report = audit_training(nn.Linear(6, 2), loss, partial(descend, loss=loss), clients, seeds=3, seconds=1e-6)
+    (sentence,) = [part for part in report.conclusion.split(". ") if "accepted leak" in part]
+    assert "no more than the accepted leak of a client's label counts is left" in sentence
+    assert sentence.endswith("a client's rows were not tested")

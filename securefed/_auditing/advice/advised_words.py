@@ -16,6 +16,7 @@ from typing import Final
 
 from securefed._auditing.advice.advice_values import Advice, RecordSetting, Setting
 from securefed._auditing.advice.pooled_words import pooled_words
+from securefed._auditing.alerts.alert import REPEATED
 from securefed._auditing.engine.kept_utility import Kept, floor_sentence
 from securefed._auditing.engine.statistics import PARTIAL_FROM
 
@@ -210,7 +211,7 @@ def record_sentence(advice: Advice) -> str:
             "other rows and sees "
             "every message then tells whether a row was there in at most "
             f"{_of_100(one.guess)} of 100 cases; a coin is right in 50. What a client's rows "
-            "have in common is not hidden. The table of single rows has the other epsilons."
+            f"have in common is not hidden.{_repeated(advice)} The table of single rows has the other epsilons."
         )
     if not advice.records:
         return advice.records_note
@@ -221,6 +222,13 @@ def record_sentence(advice: Advice) -> str:
         f"{_what_is_kept(best)} either: the best has {best.utility:.3f}, {best.utility_clear:.3f} in the clear. More "
         "rows a client, or fewer rounds and local steps, need less noise."
     )
+
+
+def _repeated(advice: Advice) -> str:
+    """Say that a row is no patient here, where rows repeat others; empty otherwise."""
+    if not any(alert.kind == REPEATED for alert in advice.alerts):
+        return ""
+    return " Rows repeat others here (see the alert): of a patient with k rows about as much is told as at k epsilon."
 
 
 @dataclass(frozen=True)
@@ -287,6 +295,17 @@ def smallest_sentence(one: Setting | RecordSetting | None) -> str:
         "" if math.isnan(one.smallest_upper) else f", {min(one.smallest_upper, 1.0):.2f} at most with 95 % confidence"
     )
     return f"Of the smallest client ({rows}, {times}) a leak of {leak} was measured{bound}.{promise}"
+
+
+def pooled_lines(advice: Advice) -> list[str]:
+    """Say what settings that hold for one client leave open of all clients together, where no answer says it."""
+    said = " ".join(one.words for one in answers(advice))
+    found: dict[str, list[str]] = {}
+    for one in advice.tried:
+        words = pooled_words(one) if one.holds else ""
+        if words and words not in said:
+            found.setdefault(words, []).append(f"{one.defense}, {one.rounds} round{'s' * (one.rounds != 1)}")
+    return [f"+ {'; '.join(names)}: {words}" for words, names in found.items()]
 
 
 def _of_100(chance: float) -> int:

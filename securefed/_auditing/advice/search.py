@@ -27,7 +27,7 @@ from securefed._auditing.advice.cohorts import COHORTS, CohortUtility, keeps, si
 from securefed._auditing.advice.limits import limits
 from securefed._auditing.advice.record_privacy import record_settings
 from securefed._auditing.advice.trials import Trial, Trials
-from securefed._auditing.alerts import alerts, facts_of
+from securefed._auditing.alerts import FEWEST, alerts, facts_of
 from securefed._auditing.cases import Prepared, case
 from securefed._auditing.cases.data_splits import HELD_OUT, dealt_rows
 from securefed._auditing.cases.own_setup import OwnSetup, owners_of
@@ -68,6 +68,7 @@ def advise(
     owner_column: str = "",
     label_column: str = "",
     colluding: int = 0,
+    fewest: int = FEWEST,
     delta: float = 1e-5,
     keep: float = KEEP,
     seeds: int = 10,
@@ -100,6 +101,7 @@ def advise(
         owner_column: column that says whose row it is.
         label_column: column of the labels in a file.
         colluding: clients that tell the server all they know.
+        fewest: rows of a category or party, and people behind a mean, from which on they are not few, as in `audit`.
         delta: the delta of every epsilon.
         keep: share of the utility in the clear, at the user's number of rounds, that a usable setting keeps.
         seeds: runs of each setting.
@@ -129,21 +131,19 @@ def advise(
         rows_per_client = dealt_rows(data, source, count)
     parties = [] if owner_column or rows_per_client is None else [rows_per_client] * count
     facts = facts_of(source, owner=owner_column, label=label_column, parties=parties, standardised=standardise)
-    own = OwnSetup(rows_per_client, rounds, tuple((settings or {}).items()), standardise, owner_column)
+    own = OwnSetup(rows_per_client, rounds, tuple((settings or {}).items()), standardise, owner_column, fewest)
     check_integer("colluding", colluding, 0, count - 2)
-    if workers is not None:
-        check_integer("workers", workers, 1)
+    check_integer("workers", 1 if workers is None else workers, 1)
     question = _Question(
         algorithm, data, owner_column, label_column, form, own, delta, count, colluding, fineness, seeds, acceptable,
         keep, tuple(cohorts),
     )  # fmt: skip
-    found, measure = alerts(facts), _search_of(question).measure
+    found, measure = alerts(facts, fewest), _search_of(question).measure
     tried, (records, none) = _try_all(question, workers or os.cpu_count() or 1, progress)
     advised = _best(tried)
     needed = None if advised is not None else _needed(tried)
     view = "the server that follows the protocol, and sees the smallest sum of each round that the defence opens"
-    if colluding:
-        view += f", less the contributions of {colluding} clients that collude with it"
+    view += f", less the contributions of {colluding} clients that collude with it" if colluding else ""
     said = sentences(tried, advised, needed, acceptable, keep, max(cohorts, default=0))
     if advised is None and needed is None and not any(one.model for one in tried if math.isfinite(one.utility)):
         nothing = no_model_sentences(tried[0], measure)

@@ -377,7 +377,7 @@ class Trials:
                     out.append((finding.attack, leak, fits))
                 else:
                     pooled.add(FEDERATION, finding.attack, leak)
-        truth = Truth.of(prepared, client, seed, self.source.features)
+        truth = Truth.of(prepared, client, seed, self.source.features, self.own.fewest)
         place = Place(self.case.name, candidate.defense, observed.view, seed, client)
         for implied in implied_attempts(place, sources, observed, target, truth):
             if implied.secret in ("people", "membership") and len(observed.members) > 1:

@@ -8,21 +8,23 @@ from typing import Any, Final, Self
 
 RARE_CATEGORY: Final = "rare category"
 SMALL_PARTY: Final = "small party"
+COMBINATION: Final = "rare combination"
 SMALL_CLASS: Final = "small class"
 DOMINATED: Final = "dominated column"
 KEY: Final = "key"
 FEW_ROWS: Final = "few rows"
 MINORITY: Final = "minority class"
 MISSING: Final = "missing values"
+REPEATED: Final = "repeated rows"
 NOT_SCALED: Final = "not scaled"
 CONSTANT: Final = "constant column"
 DUPLICATE: Final = "duplicate columns"
 KINDS: Final = (
-    FEW_ROWS, SMALL_PARTY, RARE_CATEGORY, SMALL_CLASS, DOMINATED, KEY, MINORITY, MISSING, NOT_SCALED, CONSTANT,
-    DUPLICATE,
+    FEW_ROWS, SMALL_PARTY, RARE_CATEGORY, COMBINATION, SMALL_CLASS, DOMINATED, KEY, REPEATED, MINORITY, MISSING,
+    NOT_SCALED, CONSTANT, DUPLICATE,
 )  # fmt: skip
 """Kinds of alerts, in the order in which they are shown: those that open people first."""
-PERSONAL: Final = frozenset({FEW_ROWS, SMALL_PARTY, RARE_CATEGORY, SMALL_CLASS, DOMINATED, KEY})
+PERSONAL: Final = frozenset({FEW_ROWS, SMALL_PARTY, RARE_CATEGORY, COMBINATION, SMALL_CLASS, DOMINATED, KEY})
 """Kinds that speak of few people."""
 
 
@@ -34,8 +36,8 @@ class Alert:
         kind: one of `KINDS`.
         column: name of the column, or the names of several with commas between them; of a party its name; empty where
             the alert is about the whole table.
-        count: number of rows that it is about: of the rarest category, smallest party or smallest class, with gaps, or
-            equal.
+        count: number of rows that it is about: of the rarest category, smallest party or smallest class, with gaps,
+            repeated, or equal.
         opens: what it opens, and what to do, in a few sentences.
         text: what was found, in a sentence.
     """

@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from securefed._auditing.alerts import alert as kinds
 from securefed._auditing.alerts.alert import KINDS, Alert
-from securefed._auditing.alerts.column_values import ColumnValues, column_values
+from securefed._auditing.alerts.category_groups import indicator, singled_out
+from securefed._auditing.alerts.column_values import MOST_LEVELS, ColumnValues, column_values
+from securefed._auditing.alerts.near_copies import near_copies
 from securefed._auditing.alerts.table_facts import TableFacts
-from securefed._auditing.alerts.words import OPENS, TOGETHER, listed
+from securefed._auditing.alerts.words import OF_A_CODE, OPENS, TOGETHER, listed
 from securefed._hyperparameters import check_integer
 
 FEWEST: Final = 5
@@ -26,22 +28,30 @@ MINORITY_SHARE: Final = 0.05
 """Share of the rows below which a class is a minority; of many classes half an even share, if that is less."""
 MINORITY_ROWS: Final = 20
 """Rows below which a class is a minority: a fifth of them is held out, too few to measure anything of that class."""
+_OF_A_PERSON: Final = 3
+"""Columns of many values from which on equal rows are one person's: of fewer, two people may agree."""
 SINGLE: Final = 4
 """Most columns of one kind that get an alert each; more share one, as the pixels at the edge of pictures do."""
 
 
 @dataclass(frozen=True)
 class _Found:
-    """One check's finding in one column: its kind, the column's name, the number of rows concerned, and a sentence."""
+    """One check's finding: its kind, the column's name, the number of rows concerned, a sentence, and what it opens.
+
+    `opens` is empty where the kind says it.
+    """
 
     kind: str
     column: str
     count: int
     text: str
+    opens: str = ""
 
 
 def alerts(facts: TableFacts, fewest: int = FEWEST) -> tuple[Alert, ...]:
-    """Draw all alerts from the facts of a table; their order does not depend on that of its rows and columns.
+    """Draw all alerts from the facts of a table.
+
+    The order of rows and columns changes nothing, except that columns side by side may be one group of categories.
 
     Args:
         facts: the facts.
@@ -56,6 +66,7 @@ def alerts(facts: TableFacts, fewest: int = FEWEST) -> tuple[Alert, ...]:
         found.append(_Found(kinds.FEW_ROWS, "", facts.rows, f"The whole table has {_rows(facts.rows)}."))
     else:
         found += _columns(facts, fewest)
+        found += _together(facts, fewest)
         if facts.classes is not None:
             found += _classes(facts.classes, facts.label, fewest)
     if facts.not_scaled:
@@ -69,6 +80,7 @@ def _columns(facts: TableFacts, fewest: int) -> Iterator[_Found]:
     equal: dict[bytes, list[str]] = {}
     for column in facts.columns:
         values = column_values(column.values)
+        values = replace(values, numeric=False) if column.codes else values
         yield from _column(column.name, values, fewest, pictures=facts.pictures)
         if len(values.values) > 1 and not facts.pictures:
             equal.setdefault(_digest(column.values), []).append(column.name)
@@ -89,16 +101,48 @@ def _column(name: str, values: ColumnValues, fewest: int, *, pictures: bool) -> 
             yield _Found(kinds.CONSTANT, name, values.rows, f"{_named(name)} is constant.")
         return
     if values.is_key(fewest) and not pictures:
-        key = f"{_named(name)} has another value in each of its {values.rows} rows."
+        repeats = values.rows - len(values.values)
+        but = f" but {repeats}" if repeats else ""
+        key = f"{_named(name)} has another value in each of its {values.rows} rows{but}."
         yield _Found(kinds.KEY, name, values.rows, key)
         return
     categories = values.has_categories(fewest) and not pictures
     if rare := values.rare(fewest, categories=categories):
         count = min(rare.values()) if categories else sum(rare.values())
-        yield _Found(kinds.RARE_CATEGORY, name, count, _rare_words(name, rare, fewest, categories=categories))
+        single = values.rows - int(values.counts.max()) < fewest  # a sum over the column is a sum over these rows
+        opens = OF_A_CODE if values.numeric and len(values.values) > 2 and not single else ""
+        yield _Found(kinds.RARE_CATEGORY, name, count, _rare_words(name, rare, fewest, categories=categories), opens)
     elif (share := values.largest_share()) >= DOMINANT:
         one = f"In {_named(name)[:1].lower()}{_named(name)[1:]} one row holds {share:.0%} of the sum of squares."
         yield _Found(kinds.DOMINATED, name, 1, one)
+
+
+def _together(facts: TableFacts, fewest: int) -> Iterator[_Found]:
+    """Check what several columns say together: people whom no column names alone, and rows that stand twice."""
+    known = [(column.name, np.asarray(column.values)) for column in facts.columns]
+    held = [(name, values.astype(np.float64)) for name, values in known if values.dtype.kind in "fiub"]
+    held = [(name, values) for name, values in held if np.isfinite(values).all()]
+    if not held or facts.pictures:
+        return
+    names, table = [name for name, _ in held], np.column_stack([values for _, values in held])
+    made = [indicator(place, name, table[:, place]) for place, name in enumerate(names)]
+    for one in singled_out([two for two in made if two is not None], fewest):
+        columns = " with ".join(sorted((part.name for part in one.parts), key=_natural))
+        count = int(one.has.sum())
+        yield _Found(
+            kinds.COMBINATION, columns, count, f"{_rows(count)} {'has' if count == 1 else 'have'} {one.words}."
+        )
+    many = [place for place in range(len(names)) if len(np.unique(table[:, place])) > MOST_LEVELS]
+    for pair in near_copies(table, many, fewest):
+        first, second = sorted((names[pair.first], names[pair.second]), key=_natural)
+        count = int(np.count_nonzero(pair.gaps))
+        text = f"Columns {first} and {second} say the same but in {_rows(count)}."
+        yield _Found(kinds.COMBINATION, f"{first} with {second}", count, text)
+    if len(many) >= _OF_A_PERSON:
+        repeats = len(table) - len(np.unique(table[:, many], axis=0))
+        if repeats:
+            text = f"{_capital(_rows(repeats))} repeat{'s' * (repeats == 1)} another row in all columns of many values."
+            yield _Found(kinds.REPEATED, "", repeats, text)
 
 
 def _rare_words(name: str, rare: Mapping[Any, int], fewest: int, *, categories: bool) -> str:
@@ -166,7 +210,7 @@ def _grouped(found: Sequence[_Found]) -> Iterator[Alert]:
             text = TOGETHER[kind].format(number=len(group), least=_rows(least), names=listed(names))
             yield Alert(kind, ", ".join(names), least, OPENS[kind], text)
         else:
-            yield from (Alert(kind, one.column, one.count, OPENS[kind], one.text) for one in group)
+            yield from (Alert(kind, one.column, one.count, one.opens or OPENS[kind], one.text) for one in group)
 
 
 def _digest(values: Any) -> bytes:

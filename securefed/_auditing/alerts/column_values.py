@@ -18,6 +18,9 @@ MOST_LEVELS: Final = 20
 """Most distinct numbers of a column that are taken as codes of categories. Ages and counts of visits have more; a code
 of more categories is found only where a column of texts holds it."""
 
+KEY_SHARE: Final = 0.95
+"""Values for each row from which on a column counts as a key: a patient who comes twice has one number in two rows."""
+
 
 @dataclass(frozen=True)
 class ColumnValues:
@@ -46,8 +49,8 @@ class ColumnValues:
         return self.numeric and bool((self.values == np.floor(self.values)).all())
 
     def is_key(self, fewest: int) -> bool:
-        """Return whether every row has a text or whole number of its own, over more than `fewest` rows."""
-        return len(self.values) == self.rows > fewest and (self.whole or not self.numeric)
+        """Return whether nearly every row has a text or whole number of its own, over more than `fewest` rows."""
+        return len(self.values) >= KEY_SHARE * self.rows > KEY_SHARE * fewest and (self.whole or not self.numeric)
 
     def has_categories(self, fewest: int) -> bool:
         """Return whether the values are categories: texts, two values, or few numbers of at least `fewest` rows each.

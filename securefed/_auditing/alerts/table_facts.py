@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,10 +20,12 @@ class TableColumn:
     Attributes:
         name: its name.
         values: its cells, (rows,): numbers, or texts and other objects. `None`, NaN and blank text are gaps.
+        codes: whether its numbers are known to be codes of categories, as those that index a lookup table are.
     """
 
     name: str
     values: Array
+    codes: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,17 +102,25 @@ def _with_gaps(values: Array, missing: Array) -> Array:
     return out
 
 
-def facts_of_clients(clients: Sequence[Dataset]) -> TableFacts:
-    """Collect the facts of clients' rows that were given without a table: columns have numbers, parties too."""
+def facts_of_clients(clients: Sequence[Dataset], names: Sequence[str] = (), codes: Collection[str] = ()) -> TableFacts:
+    """Collect the facts of clients' rows that were given without a table: parties have numbers.
+
+    Args:
+        clients: each client's rows.
+        names: names of the columns; without them columns have numbers too.
+        codes: names of the columns whose numbers are codes of categories.
+    """
     x = np.concatenate([np.asarray(one.x, np.float64) for one in clients])
+    named = list(names) or [f"column {number}" for number in range(x.shape[1])]
+    scaled = x[:, [name not in codes for name in named]]
     labels = [one.y for one in clients if one.y is not None]
     classes = _classes(np.concatenate(labels)) if len(labels) == len(clients) else None
     return TableFacts(
-        tuple(TableColumn(f"column {number}", x[:, number]) for number in range(x.shape[1])),
+        tuple(TableColumn(name, x[:, place], name in codes) for place, name in enumerate(named)),
         classes=classes,
         parties={f"client {number}": one.rows for number, one in enumerate(clients)},
         party="client",
-        not_scaled=scaling_warning(Dataset(x)),
+        not_scaled=scaling_warning(Dataset(scaled)) if scaled.shape[1] else "",
     )
 
 

@@ -9,7 +9,7 @@ from securefed._auditing.alerts import alert as kinds
 
 NAMED: Final = 6
 """Most names of a list that are shown; the others are counted."""
-_ONE_OR_FEW: Final = "over one row that is this person's data, over 2 to 4 their mean"
+_ONE_OR_FEW: Final = "over one row that is this person's data, over a few their mean"
 
 OPENS: Final[Mapping[str, str]] = {
     kinds.FEW_ROWS: "Any sum over so few rows is nearly the rows: no protection of sums hides them.",
@@ -21,6 +21,11 @@ OPENS: Final[Mapping[str, str]] = {
         "A second moment, a table of counts or a gradient holds the sum of exactly these rows, also in a sum over all "
         f"parties: {_ONE_OR_FEW}. Merge the category with another, or leave the column out."
     ),
+    kinds.COMBINATION: (
+        "Second moments, tables of counts and gradients of these columns, added or subtracted, hold the sum of exactly "
+        f"these rows, also in a sum over all parties: {_ONE_OR_FEW}. Merge these people with another category, or "
+        "leave one of the columns out."
+    ),
     kinds.SMALL_CLASS: (
         f"Class means and gradients hold the sum of exactly these rows: {_ONE_OR_FEW}. Merge the class with another."
     ),
@@ -29,6 +34,10 @@ OPENS: Final[Mapping[str, str]] = {
         "one over all parties, gives the row away. Take the logarithm or clip the column before training."
     ),
     kinds.KEY: "It looks like a key: where the column leaks, each row is named. Leave it out; no model learns from it.",
+    kinds.REPEATED: (
+        "Where they are one person's, noise that hides a row hides that person less, epsilon for a row is not epsilon "
+        "for the person, and held-out rows may be known from training. Keep one of each, or count people and not rows."
+    ),
     kinds.MINORITY: (
         "Accuracy says little then: naming the largest class always is right for all other rows. Utilities here are "
         "balanced over the classes where the class has less than a twentieth of the rows; and few people are in it."
@@ -43,8 +52,15 @@ OPENS: Final[Mapping[str, str]] = {
     kinds.DUPLICATE: "They give an attack more equations for the same unknowns; leave all but one out.",
 }
 """By kind of alert, the risk and what to do."""
+OF_A_CODE: Final = (
+    "If these numbers are codes of categories: columns of 0 and 1, a lookup table (embedding) or a table of counts "
+    f"made of them holds the sum of exactly these rows, also in a sum over all parties: {_ONE_OR_FEW}. Merge the rare "
+    "codes with others, or leave the column out."
+)
+"""What a rare value of a column of numbers opens, and what to do."""
 TOGETHER: Final[Mapping[str, str]] = {
     kinds.RARE_CATEGORY: "{number} columns have values that few rows hold, the rarest {least}: {names}.",
+    kinds.COMBINATION: "{number} combinations of columns single few rows out, the rarest {least}: {names}.",
     kinds.DOMINATED: "In {number} columns one row holds half of the sum of squares or more: {names}.",
     kinds.KEY: "{number} columns have another value in each row: {names}.",
     kinds.MISSING: "{number} columns have gaps, in {least} at least: {names}.",

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from securefed._auditing.alerts import FEWEST
 from securefed._auditing.cases.case import Case
 from securefed._auditing.cases.data_splits import by_owner, rows_each, standardised
 from securefed._auditing.cases.prepared_data import Preparation, Prepared
@@ -46,9 +47,11 @@ class OwnSetup:
             algorithm's own default.
         standardise: whether every column is scaled to mean 0 and standard deviation 1 over all rows.
         owner: fact of the rows that says whose they are; each client is one owner (`data_splits.by_owner` says which).
+        fewest: number of people from which on their mean is no leak about people, and a category, class or party is
+            not rare: k of the user's release rule.
 
     Raises:
-        ConfigError: rows or rounds are no integers of at least 1.
+        ConfigError: rows or rounds are no integers of at least 1, or `fewest` is none of at least 2.
     """
 
     rows: int | None = None
@@ -56,15 +59,22 @@ class OwnSetup:
     settings: Pairs = ()
     standardise: bool = False
     owner: str = ""
+    fewest: int = FEWEST
 
     def __post_init__(self) -> None:
+        check_integer("fewest", self.fewest, 2)
         for name, value in (("rows_per_client", self.rows), ("rounds", self.rounds)):
             if value is not None:
                 check_integer(name, value, 1)
 
     def published(self, data: str) -> bool:
         """Return whether cases run as published, on the data of that name; their clips are then the published ones."""
-        return data == "digits" and self == OwnSetup()
+        return data == "digits" and self._nothing
+
+    @property
+    def _nothing(self) -> bool:
+        """Whether cases run unchanged."""
+        return replace(self, fewest=FEWEST) == OwnSetup()
 
     def apply(self, case: Case) -> Case:
         """Return the case with these changes.
@@ -72,7 +82,7 @@ class OwnSetup:
         Raises:
             ConfigError: the algorithm has no such hyper-parameter, or refuses its value.
         """
-        if self == OwnSetup():
+        if self._nothing:
             return case
         changed = replace(case, rounds=self.rounds or case.rounds)
         if self.settings:

@@ -53,6 +53,13 @@ def planted_tables() -> Mapping[str, tuple[TableFacts, str, str]]:
     }
     tables = {name: (_with(column, cells), kind, column) for name, (column, cells, kind) in wanted.items()}
     facts = clean()
+    ward = np.where(np.arange(ROWS) == 11, 3, np.arange(ROWS) % 3)
+    levels = tuple(TableColumn(f"ward_{name}", (ward == level).astype(float)) for level, name in enumerate("abc"))
+    tables["a level of one person that has no column"] = (
+        replace(facts, columns=(*facts.columns, *levels)), kinds.COMBINATION, "ward_a with ward_b with ward_c",
+    )  # fmt: skip
+    twice = replace(facts, columns=tuple(TableColumn(one.name, one.values[[*range(ROWS), 5]]) for one in facts.columns))
+    tables["a patient who comes twice"] = replace(twice, classes=None), kinds.REPEATED, ""
     tables["a hospital of four"] = (replace(facts, parties={**facts.parties, "west": 4}), kinds.SMALL_PARTY, "west")
     for name, count, kind in (("a class of three", 3, kinds.SMALL_CLASS), ("98 to 2", 6, kinds.MINORITY)):
         tables[name] = replace(facts, classes=few(count).astype(int)), kind, "outcome"

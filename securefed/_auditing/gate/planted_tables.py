@@ -147,6 +147,16 @@ def _category(people: int, *, centred: bool = False, omitted: bool = False) -> C
     return rows
 
 
+def _outcomes(people: int) -> Callable[[int], list[Dataset]]:
+    """Make the tables of a centred category of few people, with an outcome of every patient."""
+
+    def rows(seed: int) -> list[Dataset]:
+        rng = np.random.default_rng([seed, 26])
+        return [Dataset(one.x, rng.permutation(len(one.x)) % 2) for one in _category(people, centred=True)(seed)]
+
+    return rows
+
+
 def _labelled(of_one_class: bool, rare: int = 0) -> Callable[[int], list[Dataset]]:
     """Make clients of four patients with labels; of client 0 all have the rare one where it is `of_one_class`.
 
@@ -192,4 +202,8 @@ PLANTED_TABLES: Final = (
                  gradient=True),
     PlantedTable("a class of one person in a summed gradient", _labelled(False, 1), "people", pooled=True,
                  gradient=True, part="the row of one person"),
+    PlantedTable("the outcome of the one person of a category in a summed gradient", _outcomes(1), "people",
+                 pooled=True, gradient=True, part="the label of one person"),
+    PlantedTable("outcomes of a category of five people", _outcomes(5), "people", (UNASKED,), pooled=True,
+                 gradient=True),
 )  # fmt: skip

@@ -12,14 +12,16 @@ person's row, and of a class of a few their mean.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 
 from securefed._auditing.engine.column_scores import leaks_by_column
 from securefed._auditing.engine.results import Secret
 from securefed._auditing.engine.seed_result import NEGLIGIBLE
-from securefed._auditing.implied.pooled_people import ReadPeople, is_centred, score_people
+from securefed._auditing.implied.pooled_people import ReadPeople, score_people
+from securefed._auditing.implied.public_directions import is_centred
 from securefed._auditing.implied.truth import Truth
 from securefed._messages import ClientId
 from securefed._tensors import Array
@@ -69,14 +71,13 @@ def score_mean(estimate: Array, truth: Truth) -> ScoredStatistic | None:
     return _score("column means", estimate[None], true[None], guess[None], truth)
 
 
-def score_class_sums(found: ClassSums, members: Members, truth: Truth) -> list[ScoredStatistic]:
+def score_class_sums(found: ClassSums, truth: Truth) -> list[ScoredStatistic]:
     """Score the statistics that sums by class tell of the target.
 
     Numbers of rows are scaled to the target's share of the members' rows, and means are taken as they are.
 
     Args:
         found: the sums by class.
-        members: the clients whose rows they sum over.
         truth: the rows that scores need.
     """
     assert truth.classes is not None
@@ -87,7 +88,7 @@ def score_class_sums(found: ClassSums, members: Members, truth: Truth) -> list[S
     baseline = relative_error(guess, counts)
     out: list[ScoredStatistic | None] = []
     if baseline > NEGLIGIBLE:
-        error = relative_error(found.counts * truth.share(members), counts)
+        error = relative_error(found.counts * truth.share(found.members), counts)
         out.append(ScoredStatistic("labels", leakage(error, baseline), error, baseline))
     out.append(score_mean(found.mean, truth))
     held, means = np.flatnonzero(counts), truth.class_means(truth.pooled, pooled)
@@ -104,8 +105,11 @@ def people_in_classes(observed: View, target: Target, truth: Truth) -> ReadPeopl
     What a gradient leaves open is taken from the mean of all rows here: the mean of a rare class would be the secret.
     Of columns that were centred over all clients it leaves nothing open.
     """
-    members = observed.members
-    found = read_class_sums(observed, target, truth, by_class=False) if len(members) > 1 else None
+    if not observed.rounds:
+        return None
+    first = replace(observed, rounds=observed.rounds[:1])  # of all clients together, whoever stays away later
+    members = first.members
+    found = read_class_sums(first, target, truth, by_class=False) if len(members) > 1 else None
     if found is None:
         return None
     rows, best = truth.rows(members), None

@@ -2,7 +2,8 @@
 
     rows                                               ->  the means of their columns
     the first gradient of a linear model               ->  numbers of rows by class, column means, class means, and
-                                                           people of classes that few have
+                                                           people of classes that few have; labels of people of
+                                                           categories that few have
     rows (up to signs)                                 ->  their Gram matrix
     an uncentred Gram matrix with columns of 0 and 1   ->  counts and cross tables of these categories
     a Gram matrix                                      ->  membership: whether a given row was among the rows
@@ -32,6 +33,7 @@ from securefed._auditing.implied.client_statistics import (
     score_class_sums,
     score_mean,
 )
+from securefed._auditing.implied.people_in_gradients import NAME, labels_of_people
 from securefed._auditing.implied.pooled_people import people_in_moments
 from securefed._auditing.implied.truth import Truth
 from securefed._messages import ClientId
@@ -207,20 +209,22 @@ def _of_rows(place: Place, sources: Sequence[Source], truth: Truth) -> Iterator[
 
 def _of_gradients(place: Place, observed: View, target: Target, truth: Truth) -> Iterator[Attempt]:
     """Score what the first gradient of a linear model tells by class; the null reads shuffled rounds."""
-    members = observed.members
     read = read_class_sums(observed, target, truth)
     if read is None:
         return
     mixed = read_class_sums(shuffled(observed, np.random.default_rng([truth.seed, 2])), target, truth)
-    scores = [] if mixed is None else score_class_sums(mixed, members, truth)
+    scores = [] if mixed is None else score_class_sums(mixed, truth)
     # shuffled rounds may hold the same numbers of rows by class, so that these have no null but the guess
     nulls: dict[Secret, ScoredStatistic] = {one.secret: one for one in scores if one.secret != "labels"}
-    for found in score_class_sums(read, members, truth):
+    for found in score_class_sums(read, truth):
         yield _statistic(place, read.name, found, nulls.get(found.secret), truth, None)
     people = people_in_classes(observed, target, truth)
     if people is not None:
         implied = Implied(people.leakage, people.chance, people.error, people.baseline, part=people.words)
         yield _attempt(place, read.name, "people", implied, people.chance, None)
+    if (told := labels_of_people(observed, target, truth)) is not None:
+        leak, chance, error, baseline, part = told
+        yield _attempt(place, NAME, "people", Implied(leak, chance, error, baseline, part=part), chance, None)
 
 
 def _statistic(

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
 
 import numpy as np
 
+from securefed._auditing.alerts import FEWEST
 from securefed._auditing.cases import Prepared
 from securefed._messages import ClientId
 from securefed._public import Public
 from securefed._tensors import Array
 from securefed.attacks.scores import rows_not_held
 from securefed.datasets._base import Dataset
-
-FEW: Final = 5
-"""Fewest people whose mean is not counted as a leak about people: k of the usual release rule of statistics offices."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,7 @@ class Truth:
         public: the public facts of the federation.
         seed: the seed of the run, from which draws of nulls and candidates follow.
         columns: the names of the columns; empty where they have none.
-        few: `FEW`, unless the caller has another release rule.
+        few: fewest people whose mean is not counted as a leak about people: k of the caller's release rule.
     """
 
     clients: Sequence[Dataset]
@@ -40,10 +37,10 @@ class Truth:
     public: Public
     seed: int
     columns: tuple[str, ...] = ()
-    few: int = FEW
+    few: int = FEWEST
 
     @classmethod
-    def of(cls, prepared: Prepared, target: ClientId, seed: int, columns: tuple[str, ...]) -> Truth:
+    def of(cls, prepared: Prepared, target: ClientId, seed: int, columns: tuple[str, ...], few: int) -> Truth:
         """Take the rows of a run of a registered algorithm; the held-out ones took no part.
 
         Args:
@@ -51,10 +48,11 @@ class Truth:
             target: the client attacked.
             seed: the seed of the run.
             columns: names of the columns; left out where the run has a part of the columns only.
+            few: fewest people whose mean is not counted as a leak about people.
         """
         outside = rows_not_held(prepared.test.x, [data.x for data in prepared.clients])
         named = columns if len(columns) == prepared.public.features else ()
-        return cls(prepared.clients, target, outside, prepared.public, seed, named)
+        return cls(prepared.clients, target, outside, prepared.public, seed, named, few)
 
     @cached_property
     def pooled(self) -> Array:

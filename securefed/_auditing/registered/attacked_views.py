@@ -101,7 +101,7 @@ class AttackedViews:
             if self.first:
                 self.result.keep_pictures(place, finding.attack, judged, self.prepared.image_shape)
         if not before:
-            truth = Truth.of(self.prepared, TARGET, self.seed, self.result.names)
+            truth = Truth.of(self.prepared, TARGET, self.seed, self.result.names, self.settings.own.fewest)
             self.result.attempts += implied_attempts(place, sources, observed, self.attacker.target, truth)
         return tuple(finding.attack for finding in findings), refused
 

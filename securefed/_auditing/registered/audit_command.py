@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 
 from securefed import _catalogue as catalogue
+from securefed._auditing.alerts import FEWEST
 from securefed._auditing.cases.own_setup import OwnSetup
 from securefed._auditing.engine.audit_report import ACCEPTABLE
 from securefed._auditing.registered.audit_settings import Settings
@@ -56,6 +57,7 @@ def _own_options(own: OwnSetup, label: str) -> list[str]:
         ("owner-column", own.owner), ("label-column", label), ("rows-per-client", own.rows), ("rounds", own.rounds),
     )  # fmt: skip
     options = [f"--{name} {shlex.quote(str(value))}" for name, value in named if value]
+    options += [f"--fewest {own.fewest}"] * (own.fewest != FEWEST)
     for name, value in own.settings:
         text = value if isinstance(value, str) else json.dumps(value)
         options.append(f"--set {shlex.quote(f'{name}={text}')}")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Unpack
 
 from securefed import _catalogue as catalogue
-from securefed._auditing.alerts import alerts, data_sheet, facts_of
+from securefed._auditing.alerts import FEWEST, alerts, data_sheet, facts_of
 from securefed._auditing.cases import case, defaults, every, require_clients
 from securefed._auditing.cases.data_splits import dealt_rows
 from securefed._auditing.cases.own_setup import OwnSetup, owners_of
@@ -68,6 +68,7 @@ def audit(
     every_seed: bool = False,
     survivor_change: int = 1,
     colluders: int = 0,
+    fewest: int = FEWEST,
     membership: bool = False,
     active: bool = False,
     workers: int | None = None,
@@ -111,6 +112,8 @@ def audit(
             `secure_aggregation(survivor_change=...)` requires of them.
         colluders: number of clients that tell the server what they sent. A word of safety then holds against the server
             with their help, and says that one more may be too many.
+        fewest: rows of a category, class or party, and people behind a mean, from which on they are not few: k of your
+            release rule.
         membership: also ask which rows the target has, under every kind of noise (`membership_audit`).
         active: also attack with a server that chooses its broadcasts (view `active server`).
         workers: processes; all cores by default; `workers=1` starts none. Where an algorithm of the caller's is a class
@@ -145,7 +148,12 @@ def audit(
     parties = [min(held)] * count if held and not owner_column else []
     facts = facts_of(source, owner=owner_column, label=label_column, parties=parties, standardised=standardise)
     own = OwnSetup(
-        sizes[0] if len(sizes) == 1 else None, rounds, tuple((settings or {}).items()), standardise, owner_column
+        sizes[0] if len(sizes) == 1 else None,
+        rounds,
+        tuple((settings or {}).items()),
+        standardise,
+        owner_column,
+        fewest,
     )
     under, unavailable = choose(defenses)
     with_attacks = _attacks(attacks)
@@ -194,7 +202,7 @@ def audit(
         membership=tuple(rows),
         missing=(*missing, *_missing_membership(unplayed, seeds)),
         skipped=tuple(dict.fromkeys(skipped)),
-        alerts=alerts(facts),
+        alerts=alerts(facts, fewest),
         data=data_sheet(facts, data),
         seconds=time.perf_counter() - start,
     )

@@ -44,7 +44,7 @@ _SMALLER: Final = 4
 """Factor by which a smaller case has fewer rows a client."""
 _KEPT: Final = (
     "--data", "--encoding", "--separator", "--decimal", "--classes", "--clients", "--owner-column", "--label-column",
-    "--rows-per-client", "--rounds", "--set", "--standardise",
+    "--rows-per-client", "--rounds", "--set", "--standardise", "--fewest",
 )  # fmt: skip
 """Options of `securefed audit` that `securefed advise` has too, with the same meaning."""
 # Options without a value.

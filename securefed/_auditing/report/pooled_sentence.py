@@ -30,7 +30,7 @@ _TITLES: Final = {
 }
 """By verdict on all clients' data under the protection that holds, the sentence."""
 _PEOPLE: Final = "People stand in the sums: the server reads {who}{where}."
-_SOMEBODY: Final = "the row of one person, or the mean of a few"
+_SOMEBODY: Final = "the row or the label of one person, or the mean of a few"
 
 
 def pooled(report: AuditResult) -> str:

@@ -85,8 +85,8 @@ SECRETS: Final = {
     "labels": ("label counts", "how many rows of each class a client has"),
     "people": (
         "people in the pool",
-        "the row of one person, or the mean of two to four, in all clients' data together: of those who share a rare "
-        "category",
+        "the row or the label of one person, or the mean of two to four, in all clients' data together: of those who "
+        "share a rare category",
     ),
     "counts": ("category counts", "how many of a client's rows have each category, and each two of them together"),
     "column means": ("column means", "the mean of each column over a client's rows"),

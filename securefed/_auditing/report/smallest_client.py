@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from securefed._auditing.engine.audit_result import AuditResult
-from securefed._auditing.engine.results import CLIENT
-from securefed._auditing.engine.statistics import EXPOSED, INCONCLUSIVE, NOT_DETECTED, PARTIAL
+from securefed._auditing.engine.results import CLIENT, Cell
+from securefed._auditing.engine.statistics import EXPOSED, INCONCLUSIVE, NOT_DETECTED, PARTIAL, reaches_far
 from securefed._auditing.report.observers import FEWEST
 from securefed._auditing.report.report_words import in_sentence, listed, short
-from securefed._auditing.report.selections import PLAIN, worst
+from securefed._auditing.report.selections import PLAIN, alone, strongest, worst
 from securefed.attacks.views import CHANGING_SURVIVORS
 
 _WORDS: Final[dict[str, str]] = {
@@ -54,10 +54,23 @@ def smallest_lines(report: AuditResult) -> list[str]:
     return lines
 
 
+def _doubtful(report: AuditResult, name: str, defense: str, worst_cell: Cell) -> bool:
+    """Whether nothing was found of a client, and a secret's interval reaches so far that this says nothing of it."""
+    seen = [cell for cell in report.of(name) if cell.defense == defense and cell.owner == CLIENT]
+    open_ = (
+        cell for cell in strongest(seen).values() if cell.verdict.word == INCONCLUSIVE and cell.view in alone(report)
+    )
+    return worst_cell.verdict.word == NOT_DETECTED and any(reaches_far(one.leakage, one.null_leakage) for one in open_)
+
+
 def _found(report: AuditResult, defense: str) -> str:
     """Say in which algorithms the smallest client's data can be computed under a defence, in part, or not."""
     found = {name: worst(report, name, defense, CLIENT) for name in report.algorithms}
-    words = {short(name): cell.verdict.word for name, cell in found.items() if cell is not None}
+    words = {
+        short(name): INCONCLUSIVE if _doubtful(report, name, defense, cell) else cell.verdict.word
+        for name, cell in found.items()
+        if cell is not None
+    }
     runs = max((cell.leakage.seeds for cell in report.cells), default=0)
     quiet = {NOT_DETECTED: "{count} runs are too few to say for {names}"} if runs < FEWEST else {}
     return "; ".join(

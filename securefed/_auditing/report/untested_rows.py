@@ -10,11 +10,15 @@ from typing import Final
 
 from securefed._auditing.engine.audit_result import AuditResult
 from securefed._auditing.engine.results import CLIENT
+from securefed._auditing.report.report_words import listed, secret_title
+from securefed._auditing.report.selections import PLAIN
 
 _CLAUSES: Final = {True: "a client's rows were not tested", False: "rows of all clients together were not tested"}
 """By whether the sentence is about one client."""
 _SECRETS: Final = {True: ("samples", "server"), False: ("pooled samples", "sum only")}
 """By the same, the secret that rows are, and the view in which the reason is looked for."""
+_LEFT: Final = "no more than the accepted leak is left"
+_LEFT_OF: Final = "no more than the accepted leak of a client's {secrets} is left"
 
 
 def with_untested(report: AuditResult, said: str, owner: str) -> str:
@@ -28,7 +32,7 @@ def with_untested(report: AuditResult, said: str, owner: str) -> str:
     reason = untested(report, owner)
     if not said or reason is None:
         return said
-    first, *others = said.removesuffix(".").split(". ")
+    first, *others = said.removesuffix(".").replace(_LEFT, _LEFT_OF.format(secrets=_tested(report))).split(". ")
     clause = _CLAUSES[owner == CLIENT]
     others = [f"{one}; {clause}" if one.startswith(("With a protection", "The leak")) else one for one in others]
     return f"{'. '.join([f'{first}; {clause}{reason}', *others])}."
@@ -45,6 +49,12 @@ def untested(report: AuditResult, owner: str) -> str | None:
     begins = [f"{view}, {pooled}{attack}: " for attack in ("training/rows", "text/spans")]
     reasons = [line.removeprefix(one) for one in begins for line in report.skipped if line.startswith(one)]
     return f": {reasons[0]}" if reasons else ""
+
+
+def _tested(report: AuditResult) -> str:
+    """Name the secrets of a client that were attacked under a protection; its data where none has a name."""
+    cells = [cell for cell in report.cells if cell.owner == CLIENT and cell.defense != PLAIN]
+    return listed(secret_title(cell.secret) for cell in cells) or "data"
 
 
 def _of_training(report: AuditResult) -> bool:

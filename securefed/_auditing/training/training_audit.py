@@ -36,7 +36,7 @@ from securefed._auditing.training.training_subject import TrainingSubject, cut_t
 from securefed._hyperparameters import check_integer
 from securefed._messages import Transcript
 from securefed._public import require
-from securefed._tensors import real_array
+from securefed._tensors import Array, real_array
 from securefed.datasets._base import Dataset
 from securefed.errors import DataError, SecureFedError
 
@@ -114,7 +114,7 @@ def audit_training(
     named_scores = returns_object(model, rows[0].x[:1], layout)
     training = TorchTraining(model, loss, local_step, layout=layout, named_scores=named_scores)
     _check_model(training, rows[0])
-    facts = _facts(rows) if layout is None else TableFacts(())
+    given = rows
     notes, slower, asked = list[str](), 1.0, list[float]()
     held = max(len(own) for own in rows)
     if local_step is not None and recording is None:
@@ -126,6 +126,7 @@ def audit_training(
     )
     named = _classes(training, rows, classes)
     subject = TrainingSubject(training, runs, rows, held_out, named, chosen, seconds, slower, asked=asked)
+    facts = _facts(given, layout, text=subject.text is not None)
     curve = subject.measure_sizes() if local_step is not None else SizeCurve()
     results = []
     with logged_lines("audit_training") as note:
@@ -157,13 +158,34 @@ def audit_training(
     return _without_shadow(report)
 
 
-def _facts(rows: Sequence[TrainedRows]) -> TableFacts:
-    """Collect the facts of the clients' rows, where a row is a row of a table: one number for each column."""
-    if rows[0].x.ndim != 2 or not rows[0].x.is_floating_point():
+def _facts(rows: Sequence[TrainedRows], layout: InputLayout | None, *, text: bool) -> TableFacts:
+    """Collect the facts of the clients' rows, where a row is a row of a table: a few numbers, and codes of categories.
+
+    Args:
+        rows: each client's rows.
+        layout: of the model's named inputs; `None` where it takes one tensor.
+        text: whether the rows are tokens.
+    """
+    x = rows[0].x
+    if text or x.ndim != 2 or (layout is not None and any(len(shape) > 1 for shape in layout.shapes.values())):
         return TableFacts(())
-    classes = all(own.y.ndim == 1 and not own.y.is_floating_point() for own in rows)
-    parts = [(own.x.double().numpy(), own.y.long().numpy() if classes else None) for own in rows]
-    return facts_of_clients([Dataset(x, y) for x, y in parts])
+    names, codes = list[str](), list[str]()
+    for name, place in ({"column": slice(0, x.shape[1])} if layout is None else layout.columns).items():
+        many = place.stop - place.start
+        own = [f"{name} {number}" for number in range(many)] if many > 1 or layout is None else [name]
+        kind = x.dtype if layout is None else layout.types[name]
+        names, codes = names + own, codes if kind.is_floating_point else codes + own
+    classes = [_classes_of(own.y) for own in rows]
+    held = classes if all(y is not None for y in classes) else [None] * len(rows)
+    data = [Dataset(own.x.double().numpy(), y) for own, y in zip(rows, held, strict=True)]
+    return facts_of_clients(data, names, codes)
+
+
+def _classes_of(y: Tensor) -> Array | None:
+    """Return labels that are classes, those of one logit, 0.0 and 1.0, among them; `None` for quantities."""
+    flat = y.reshape(-1) if y.ndim == 2 and y.shape[1] == 1 else y
+    whole = not y.is_floating_point() or bool(((y == 0) | (y == 1)).all())
+    return flat.long().numpy() if flat.ndim == 1 and whole else None
 
 
 def _more_seconds(asked: Sequence[float]) -> list[str]:

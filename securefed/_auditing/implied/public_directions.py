@@ -1,0 +1,164 @@
+"""List the public directions of a table on which few rows have a weight.
+
+A direction a gives row x the weight w = x a + c, with a constant c. It is public where its coefficients follow from
+what columns mean, or from means and standard deviations that were published so that all parties scale alike:
+
+    a category           a column of two values, `low` without it: (x - low) / (high - low)
+    categories together  an omitted level, a difference or an overlap of categories (`category_groups`)
+    a rare quantity      a column that has one usual value u in almost all rows: x - u
+    a near copy          two columns of which one follows from the other in almost all rows: x - slope z - offset
+    a dominated column   a column in which one row holds half of the sum of squares: x / x of that row, about
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from securefed._auditing.alerts.category_groups import Indicator, complete_groups, indicator, singled_out
+from securefed._auditing.alerts.checks import DOMINANT
+from securefed._auditing.alerts.near_copies import near_copies
+from securefed._auditing.implied.truth import Truth
+from securefed._tensors import Array
+
+_LEAST: Final = 1e-6
+"""Least weight of all rows by which the sums of columns are read; that of centred categories is 0 up to rounding."""
+_CENTRED: Final = 3.0
+"""Standard errors up to which the mean of a column counts as 0: rows that were centred with others held out."""
+
+
+@dataclass(frozen=True)
+class Direction:
+    """A public direction on which few rows have a weight.
+
+    Attributes:
+        words: the people who have a weight, for the reader of a report, such as "stage_IV" or "none of the levels of
+            stage".
+        columns: the columns that it is made of.
+        weights: (rows,) the weight of every row.
+        coefficients: (features,) the direction a, so that G a plus `constant` times the sums of the columns is the
+            weighted sum of rows.
+        constant: the constant c.
+        total: the sum of the weights, as the attacker knows it; 0 where the attacker takes it from the second moment of
+            the column itself.
+    """
+
+    words: str
+    columns: tuple[int, ...]
+    weights: Array
+    coefficients: Array
+    constant: float
+    total: float
+
+    @property
+    def people(self) -> Array:
+        """Places of the rows with a weight."""
+        return np.flatnonzero(self.weights)
+
+
+def directions(rows: Array, truth: Truth) -> Iterator[Direction]:
+    """List the public directions on which one row has a weight, or fewer than `truth.few`.
+
+    Weights of several rows have one sign, so that their weighted mean is a mean of people.
+
+    Args:
+        rows: (rows, features) all rows of the pool.
+        truth: names of the columns, and the number of people from which on a mean is no leak.
+    """
+    made = indicators(rows, truth)
+    two = {one.place for one in made}
+    for one in (*_categories(made, rows), *_together(made, rows, truth), *_quantities(rows, two, truth)):
+        signs = np.sign(one.weights[one.people])
+        if 1 <= len(signs) < truth.few and (signs == signs[0]).all():
+            yield one
+
+
+def indicators(rows: Array, truth: Truth) -> list[Indicator]:
+    """Return the columns of two values as categories."""
+    found = (indicator(place, truth.column(place), rows[:, place]) for place in range(rows.shape[1]))
+    return [one for one in found if one is not None]
+
+
+def column_sums(gram: Array, rows: Array, made: Sequence[Indicator]) -> Array | None:
+    """Return the sums of the columns as the attacker knows them; `None` where it does not know all of them.
+
+    A constant column shows the sums of all others, and so do categories of which every row has exactly one. Without
+    these, a category of 0 and another value shows its own, and the sum of a centred column is 0.
+
+    Args:
+        gram: the estimated second moments.
+        rows: the rows that they sum over.
+        made: the columns of two values.
+    """
+    constant = np.flatnonzero((np.ptp(rows, axis=0) == 0) & (rows[0] != 0))
+    if len(constant):
+        return np.asarray(gram[:, constant[0]] / rows[0, constant[0]])
+    for group in complete_groups(made):
+        coefficients = _coefficients(group, (1,) * len(group), rows.shape[1])
+        same = 1 + sum(one.low / (one.high - one.low) for one in group)  # the weight of every row
+        if abs(same) > _LEAST:
+            return np.asarray(gram @ coefficients / same)
+    known = np.zeros(rows.shape[1])
+    for place in np.flatnonzero(~is_centred(rows)):
+        values = np.unique(rows[:, place])
+        if len(values) != 2 or values[0] != 0:
+            return None
+        known[place] = gram[place, place] / values[1]
+    return known
+
+
+def is_centred(rows: Array) -> Array:
+    """Tell of each column whether its mean is 0, up to the error that rows held out of the centring leave."""
+    return np.asarray(np.abs(rows.mean(axis=0)) <= _CENTRED * rows.std(axis=0) / np.sqrt(len(rows)))
+
+
+def _categories(made: Sequence[Indicator], rows: Array) -> Iterator[Direction]:
+    for one in made:
+        yield _of_indicators(one.name, (one,), (1,), 0, one.has, rows.shape[1])
+
+
+def _together(made: Sequence[Indicator], rows: Array, truth: Truth) -> Iterator[Direction]:
+    for one in singled_out(made, truth.few):
+        yield _of_indicators(one.words, one.parts, one.signs, one.constant, one.has, rows.shape[1])
+
+
+def _of_indicators(
+    words: str, parts: Sequence[Indicator], signs: Sequence[int], constant: int, has: Array, features: int
+) -> Direction:
+    """Make a direction of categories; published centring is undone by the two values that each column takes."""
+    shift = constant - sum(sign * one.low / (one.high - one.low) for one, sign in zip(parts, signs, strict=True))
+    places = tuple(one.place for one in parts)
+    weights = has.astype(np.float64)
+    return Direction(words, places, weights, _coefficients(parts, signs, features), shift, float(weights.sum()))
+
+
+def _coefficients(parts: Sequence[Indicator], signs: Sequence[int], features: int) -> Array:
+    out = np.zeros(features)
+    for one, sign in zip(parts, signs, strict=True):
+        out[one.place] = sign / (one.high - one.low)
+    return out
+
+
+def _quantities(rows: Array, two: set[int], truth: Truth) -> Iterator[Direction]:
+    """List the directions of columns that are no categories; the sum of a column is public, as a published mean is."""
+    places = [place for place in np.flatnonzero(np.ptp(rows, axis=0) > 0).tolist() if place not in two]
+    for place in places:
+        name, column, unit = truth.column(place), rows[:, place], np.eye(rows.shape[1])[place]
+        values, counts = np.unique(column, return_counts=True)
+        usual = float(values[np.argmax(counts)])
+        if len(rows) - counts.max() < truth.few:
+            words = f"{name} is not 0" if usual == 0 else f"{name} is not at its usual value"
+            weights = column - usual
+            yield Direction(words, (place,), weights, unit, -usual, float(weights.sum()))
+        elif (top := column**2).max() >= DOMINANT * top.sum():
+            only = np.where(np.arange(len(rows)) == np.argmax(top), column, 0.0)
+            yield Direction(f"the one who dominates {name}", (place,), only, unit, 0.0, 0.0)
+    for pair in near_copies(rows, places, truth.few):
+        coefficients = np.zeros(rows.shape[1])
+        coefficients[[pair.second, pair.first]] = 1.0, -pair.slope
+        words = f"{truth.column(pair.second)} is not as {truth.column(pair.first)} says"
+        columns = pair.second, pair.first
+        yield Direction(words, columns, pair.gaps, coefficients, -pair.offset, float(pair.gaps.sum()))
