@@ -17,7 +17,7 @@ from benchmarks.ledger.faps_runs import (
 )
 from benchmarks.ledger.ledger import Context, Curve, Experiment, Findings, Line
 from securefed.algorithms._pca import FAPS, SSI, GuardedFAPS, LocalPower
-from securefed.datasets._loaders import load
+from securefed.datasets._images import mnist
 from securefed.datasets._spectral_matrices import arithmetic, spectral
 from securefed.datasets.partition import iid
 
@@ -66,7 +66,7 @@ _FRAGILE = (
 
 def images(context: Context) -> Findings:
     """MNIST, p = 5, d = 16, rule (27) as printed: rounds, scaled KKT violation, error; one start."""
-    data = load("mnist").data
+    data = mnist().data
     rows, clients, most = (2000, 4, 60) if context.quick else (data.rows, 16, MOST)
     problem = Problem.pooled(iid(data.take(np.arange(rows)), clients, np.random.default_rng(0)))
     setting = f"MNIST, pixels in [0, 1], {rows} samples, p=5, d={clients}, equal shares, rule (27)"

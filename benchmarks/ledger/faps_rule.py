@@ -12,7 +12,7 @@ from benchmarks.ledger.ledger import Context, Experiment, Findings, Line
 from securefed.algorithms._pca import FAPS, GuardedFAPS
 from securefed.algorithms._pca.server import SubspaceMethod
 from securefed.datasets._base import Dataset
-from securefed.datasets._loaders import load
+from securefed.datasets._images import digits
 from securefed.datasets.partition import by_label
 
 SCALED = 2e-6
@@ -39,7 +39,7 @@ def _geometric(features: int, sizes: Sequence[int], ratio: float, rank: int) -> 
 
 def _digits(rank: int, centre: bool) -> Case:
     def make(seed: int) -> Problem:
-        data = load("digits").data
+        data = digits().data
         x = data.x - data.x.mean(axis=0) if centre else data.x
         return Problem.pooled(by_label(Dataset(x, data.y), 10))
 

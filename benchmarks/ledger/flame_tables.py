@@ -17,12 +17,15 @@ from benchmarks.ledger.flame import (
     Clients,
     Trace,
     digits,
+    fedadmm,
+    fedavg,
     flame,
-    methods,
+    pfedme,
     synthetic,
     trace,
 )
 from benchmarks.ledger.ledger import Context, Curve, Experiment, Findings, Line
+from securefed.algorithms._optimization import GradientMethod
 from securefed.problems import Problem, SoftmaxRegression, SupportVectorMachine
 
 What = Literal["global", "personal", "rounds"]
@@ -135,18 +138,19 @@ SVM = Column(
 )
 
 
-def compare(column: Column, *names: str, most: int = 100) -> Callable[[Context], Findings]:
+def compare(
+    column: Column, most: int = 100, **methods: Callable[[Problem], GradientMethod]
+) -> Callable[[Context], Findings]:
     """An experiment: some methods of a column, 50 clients, the column's rounds or `most`."""
 
     def run(context: Context) -> Findings:
         rounds = min(most, column.length(context))
-        traces: dict[str, list[Trace]] = {name: [] for name in names}
+        traces: dict[str, list[Trace]] = {name: [] for name in methods}
         for seed in context.seeds:
             clients = column.clients(50, context, seed)
-            for name in names:
-                method = methods(column.problem)[name]
-                traces[name].append(trace(method, clients, seed, rounds, context.progress))
-        chosen = [figure for figure in column.figures if figure.method in names]
+            for name, make in methods.items():
+                traces[name].append(trace(make(column.problem), clients, seed, rounds, context.progress))
+        chosen = [figure for figure in column.figures if figure.method in methods]
         lines = tuple(column.line(figure, traces[figure.method], WHY[figure.method]) for figure in chosen)
         return Findings(lines, _curves(f"Fig. 3, {column.name}", traces))
 
@@ -207,16 +211,24 @@ def _curves(figure: str, traces: Mapping[str, Sequence[Trace]]) -> tuple[Curve, 
     return tuple(curve for name, runs in traces.items() for run in runs for curve in run.curves(figure, name))
 
 
-def _experiment(name: str, what: str, run: Callable[[Context], Findings], core_minutes: float) -> Experiment:
-    return Experiment(f"flame/{name}", PAPER, f"Tables II, III: {what}", run, core_minutes)
-
-
 EXPERIMENTS = (
-    _experiment("mlr", "MNIST, FLAME", compare(MLR, "FLAME"), 3.8),
-    _experiment("mlr-fedavg", "MNIST, FedAvg", compare(MLR, "FedAvg"), 3.8),
-    _experiment("mlr-pfedme", "MNIST, pFedMe", compare(MLR, "pFedMe"), 3.8),
-    _experiment("mlr-fedadmm", "MNIST, FedADMM", compare(MLR, "FedADMM", most=50), 2.0),
-    _experiment("anchors", "MNIST, the paper's anchor; 100 clients", anchors, 2.6),
-    _experiment("svm", "synthetic rows, FLAME and FedAvg", compare(SVM, "FLAME", "FedAvg"), 3.4),
-    _experiment("svm-rivals", "synthetic rows, pFedMe and FedADMM", compare(SVM, "pFedMe", "FedADMM"), 3.4),
+    Experiment("flame/mlr", PAPER, "Tables II, III: MNIST, FLAME", compare(MLR, FLAME=flame), 3.8),
+    Experiment("flame/mlr-fedavg", PAPER, "Tables II, III: MNIST, FedAvg", compare(MLR, FedAvg=fedavg), 3.8),
+    Experiment("flame/mlr-pfedme", PAPER, "Tables II, III: MNIST, pFedMe", compare(MLR, pFedMe=pfedme), 3.8),
+    Experiment("flame/mlr-fedadmm", PAPER, "Tables II, III: MNIST, FedADMM", compare(MLR, 50, FedADMM=fedadmm), 2.0),
+    Experiment("flame/anchors", PAPER, "Tables II, III: MNIST, the paper's anchor; 100 clients", anchors, 2.6),
+    Experiment(
+        "flame/svm",
+        PAPER,
+        "Tables II, III: synthetic rows, FLAME and FedAvg",
+        compare(SVM, FLAME=flame, FedAvg=fedavg),
+        3.4,
+    ),
+    Experiment(
+        "flame/svm-rivals",
+        PAPER,
+        "Tables II, III: synthetic rows, pFedMe and FedADMM",
+        compare(SVM, pFedMe=pfedme, FedADMM=fedadmm),
+        3.4,
+    ),
 )

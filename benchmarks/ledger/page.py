@@ -109,7 +109,7 @@ def _summary(papers: Mapping[str, Sequence[Entry]], results: Mapping[str, Record
 
 def stale(entry: Entry, result: Record) -> bool:
     """Whether the code has changed since this result."""
-    return result.kind.digest != digest(entry.module)
+    return result.kind.digest != digest(entry.module, entry.experiment)
 
 
 def _experiment(entry: Entry, result: Record | None) -> Iterable[str]:
@@ -121,9 +121,10 @@ def _experiment(entry: Entry, result: Record | None) -> Iterable[str]:
         return
     versions = ", ".join(f"{what} {which}" for what, which in result.machine.items())
     seeds = ", ".join(map(str, result.kind.seeds))
-    yield f"{again}: {duration(result.seconds)} on {result.date}; seeds {seeds}; {versions}."
+    code = f"commit {result.commit}" if result.commit else "the commit was not noted"
+    yield f"{again}: {duration(result.seconds)} on {result.date}; {code}; seeds {seeds}; {versions}."
     if stale(entry, result):
-        yield "> **Older than the code**: a source that this result depends on has changed since. Run it again."
+        yield f"> **Older than the code**: code that this result depends on has changed since. Run it again: {again}."
     if result.findings is None:
         yield f"**Failed**: {cell(result.failure or '')}"
         return
