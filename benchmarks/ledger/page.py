@@ -11,7 +11,7 @@ from benchmarks.ledger import plots, records
 from benchmarks.ledger.catalogue import Catalogue, Entry
 from benchmarks.ledger.ledger import COMPARISON, MISSED, REPRODUCED, UNSTATED, Line
 from benchmarks.ledger.records import Record
-from benchmarks.ledger.sources import digest
+from benchmarks.ledger.staleness import stale
 
 DOCS = Path(__file__).parents[2] / "docs"
 PICTURES = "reproduction"  # beside the page
@@ -105,11 +105,6 @@ def _summary(papers: Mapping[str, Sequence[Entry]], results: Mapping[str, Record
             _row(f"[{paper}](#{anchor})", *(str(count[v]) for v in COLUMNS), str(failed), str(missing), str(old))
         )
     return "\n".join(rows)
-
-
-def stale(entry: Entry, result: Record) -> bool:
-    """Whether the code has changed since this result."""
-    return result.kind.digest != digest(entry.module, entry.experiment)
 
 
 def _experiment(entry: Entry, result: Record | None) -> Iterable[str]:

@@ -23,6 +23,7 @@ PARTS = {
     "schedules": ("schedules",),
     "kernels": ("kernels",),
     "mutants": ("mutation",),
+    "figures": ("figures",),
     "soaks": ("soak_http", "soak_flower"),
 }
 

@@ -31,6 +31,8 @@ the moments at which processes run, are never the same). `NIGHTLY_ARGS=--quick` 
   one and with two threads. A quick night leaves the exhaustive tests out.
 - **mutants**: one operator, comparison, condition or constant of the defences or of the runtime is changed, and the
   nearest tests must notice. Survivors are listed; some change nothing that can be observed. They do not fail a night.
+- **the papers' figures**: every line of the reproduction ledger was measured by the code that stands here; otherwise
+  the command that renews it stands below.
 - **soaks**: 500 rounds over HTTP while clients and the server, whose states are in files, are killed and restarted;
   and 500 rounds of Flower nodes in one process that lose messages."""
 
