@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -15,7 +14,12 @@ from benchmarks.ledger.records import Record
 from docs.generators.paper_figures import CAPTIONS, MEASURED, OPEN, OUTSIDE, PARTS, UNAVAILABLE, Part
 
 EVERY = "/papers/every-figure.md"
-WORDS = {MEASURED: "measured again", UNAVAILABLE: "not to be had", OUTSIDE: "out of scope", OPEN: "not measured yet"}
+WORDS = {
+    MEASURED: "measured again",
+    UNAVAILABLE: "not to be had",
+    OUTSIDE: "out of scope",
+    OPEN: "not measured yet",
+}
 
 
 @cache
@@ -27,8 +31,7 @@ def catalogue() -> Catalogue:
 @cache
 def results(paper: str) -> tuple[Record, ...]:
     """Return the stored results of a paper's experiments."""
-    names = [json.loads(path.read_text())["name"] for path in sorted(records.FULL.glob(f"{paper}-*.json"))]
-    found = [records.read(records.FULL, name) for name in names]
+    found = [records.read(records.FULL, name) for name in sorted(catalogue().entries) if name.startswith(f"{paper}/")]
     return tuple(result for result in found if result is not None and result.findings is not None)
 
 
@@ -71,8 +74,8 @@ def sentence(paper: str) -> str:
     counted = [f"{count[what]} {WORDS[what]}" for what in (MEASURED, UNAVAILABLE, OUTSIDE, OPEN) if count[what]]
     old = older(paper)
     return (
-        f"The paper has {_number(kinds['Fig.'], 'figure')} and {_number(kinds['Table'], 'table')}. Of their "
-        f"{sum(count.values())} parts, {', '.join(counted[:-1])} and {counted[-1]} "
+        f"The paper's {_number(kinds['Fig.'], 'figure')} and {_number(kinds['Table'], 'table')} have "
+        f"{sum(count.values())} parts here: {', '.join(counted[:-1])} and {counted[-1]} "
         f"([each with its reason]({EVERY}#{paper})). "
         + (
             f"{len(old)} of {len(results(paper))} results are older than the code: see the [ledger](/reproduction.md)."

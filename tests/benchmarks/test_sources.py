@@ -51,13 +51,25 @@ def before(catalogue: Catalogue) -> dict[str, str]:
     return digests(catalogue)
 
 
+COUNTED = {"fedpca/bytes", "fedpca/bytes-ton", "fedpca/time"}
+"""Experiments on bytes and time."""
 CHANGES = {
     # a module, a line of it, the line in its place, and the experiments whose lines become stale
     "an algorithm": (
         "securefed.algorithms._graph.ppgl",
         "1 / (distance +",
         "2 / (distance +",
-        {"ppgl/readings", "ppgl/coil20", "ppgl/abide", "ppgl/table1", "ppgl/table2", "ppgl/table3", "ppgl/fig6"},
+        {
+            "ppgl/readings",
+            "ppgl/coil20",
+            "ppgl/abide",
+            "ppgl/table1",
+            "ppgl/table2",
+            "ppgl/table3",
+            "ppgl/fig6",
+            "ppgl/fig5",
+            "ppgl/degrees",
+        },
     ),
     "FedPE": (
         "securefed.algorithms._pca.fedpe",
@@ -65,14 +77,14 @@ CHANGES = {
         "- self.rho * excess",
         {
             *("fedpca/table1-unsw", "fedpca/table1-ton", "fedpca/start-fedpe-digits", "fedpca/start-fedpe-unsw"),
-            *("fedpca/optimum", "fedpca/sweeps", "fedpca/bytes"),
+            *("fedpca/optimum", "fedpca/sweeps", "fedpca/rounds-unsw", "fedpca/rounds-ton", *COUNTED),
         },
     ),
     "a loader": (
         "securefed.datasets._signals",
         'arrays["y"][rows]',
         'arrays["y"][~rows]',
-        {"losac/table2-har", "losac/fig6"},
+        {"losac/table2-har", "losac/table2-har-cells", "losac/fig6"},
     ),
     "the split of a data set": (
         "securefed.datasets._images",
@@ -82,14 +94,15 @@ CHANGES = {
             *("faps/images", "losac/fig2", "losac/fig6", "losac/table2-mnist"),
             *("flame/fig4-lambda", "flame/fig5-epochs", "flame/fig6-rho", "flame/fig7-selection", "flame/mlp"),
             *("flame/cnn", "flame/mlr", "flame/mlr-fedavg", "flame/mlr-pfedme", "flame/mlr-fedadmm", "flame/anchors"),
+            "flame/mlr-100",
         },
     ),
-    "bytes": ("securefed._tensors", "{} if header is None", "{} if not header", {"fedpca/bytes"}),
+    "bytes": ("securefed._tensors", "{} if header is None", "{} if not header", COUNTED),
     "bytes of a run": (
         "securefed._runtime.exchange_header",
         "MAX_DOUBLINGS: Final = 20",
         "MAX_DOUBLINGS: Final = 21",
-        {"fedpca/bytes"},
+        COUNTED,
     ),
     "an attack": (
         "securefed.attacks._gradient_inversion.naive_descent",
