@@ -76,7 +76,7 @@ def test_a_page_begins_with_the_counts_and_leads_to_the_reasons(paper: str) -> N
     assert sum(counts) == parts == len(PARTS[paper])
     assert f"{PRINTED[paper][0]} figures and {PRINTED[paper][1]} table" in words
     every = (DOCS / "papers" / "every-figure.md").read_text()
-    assert f"({paper})=" in every
+    assert f"\n## {paper}\n" in every.lower()
     assert f"/generated/papers/{paper}-figures.md" in every
     assert figure_counts.table(paper).count("\n| ") == len(PARTS[paper]) + 1
 

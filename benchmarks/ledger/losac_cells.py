@@ -1,4 +1,4 @@
-"""LoSAC, Table 2 on HAR: cells beside T = 2, M = 5, for the claims on fewer steps and on memory; rounds alone."""
+"""LoSAC on HAR: cells of Table 2 beside T = 2, M = 5, and what Fig. 5 claims of the number of local steps."""
 
 from __future__ import annotations
 
@@ -86,4 +86,40 @@ def cells(context: Context) -> Findings:
     return Findings(tuple(lines), tuple(curves))
 
 
-EXPERIMENTS = (Experiment("losac/table2-har-cells", PAPER, "Table 2: UCI HAR, other T and M", cells, 2.2),)
+SHORT, FULL, RIVAL = (Cell(*cell, None, 100) for cell in (("LoSAC", 2, 5), ("LoSAC", 8, 5), ("SCAFFOLD", 8, 5)))
+"""Curves of Fig. 5 that the paper compares in words, at the default M; it does not say after which round."""
+
+
+def steps(context: Context) -> Findings:
+    """Return accuracies with few and with many local steps; one seed."""
+    one_thread()
+    rounds = 10 if context.quick else SHORT.limit
+    setting = (
+        f"2NN, {HAR.start} start; {HAR.prepared}; N, S = {CLIENTS}, {COHORT}, {LABEL_SORTED}; eta = {RATE:g} on sums "
+        "over rows (n_i * block gradient), as printed; one seed"
+    )
+    looks: dict[Cell, Climb] = {}
+    for cell in (SHORT, FULL, RIVAL):
+        looks[cell] = climb(cell, context.seeds[0], rounds)
+        context.progress(f"{cell.name}: {looks[cell].at(rounds):.1f} %")
+    lines = tuple(
+        Line(
+            "Fig. 5, HAR",
+            f"accuracy after {rounds} rounds, {more.name} less {less.name} ({words})",
+            setting,
+            None,
+            (looks[more].at(rounds) - looks[less].at(rounds),),
+            (0.0, None),
+            stated=False,
+            unit="points",
+            evidence=HAR.why,
+        )
+        for more, less, words in ((SHORT, RIVAL, "'even exhibits better performances'"), (FULL, SHORT, "'larger T'"))
+    )
+    return Findings(lines, tuple(look.curve("Fig. 5, HAR", cell.name) for cell, look in looks.items()))
+
+
+EXPERIMENTS = (
+    Experiment("losac/table2-har-cells", PAPER, "Table 2: UCI HAR, other T and M", cells, 2.2),
+    Experiment("losac/fig5-har", PAPER, "Fig. 5: local steps, UCI HAR", steps, 1.5),
+)
