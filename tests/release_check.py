@@ -1,7 +1,8 @@
 """Check a release before it is published: `python -m tests.release_check`, or `make release-check`.
 
-Builds the wheel and the source archive twice, from two copies of the last commit, and compares them byte for byte;
-installs the wheel's core, and then each extra alone that is asked for, into empty environments; and measures there.
+Checks that the papers' figures were measured by the code that stands here; builds the wheel and the source archive
+twice, from two copies of the last commit, and compares them byte for byte; installs the wheel's core, and then each
+extra alone that is asked for, into empty environments; and measures there.
 Needs an index to install from.
 """
 
@@ -19,6 +20,8 @@ import tempfile
 import venv
 from pathlib import Path
 from statistics import median
+
+from benchmarks.ledger import staleness
 
 ROOT = Path(__file__).parents[1]
 LARGEST_MB, SLOWEST_S = 350, 0.5
@@ -76,6 +79,8 @@ def main() -> None:
     parser.add_argument("--extras", default="", help="comma-separated extras that are installed alone and tried")
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where the built files are kept")
     options = parser.parse_args()
+    if words := staleness.sentence(staleness.owed()):
+        sys.exit(words)
     with tempfile.TemporaryDirectory() as folder:
         commit = git("rev-parse", "HEAD").decode().strip()  # of both builds, even if a commit is made meanwhile
         built = [build(Path(folder) / name, commit) for name in ("first", "second")]

@@ -52,6 +52,7 @@ def test_a_claim_rests_on_lines_and_says_why_exactly_where_one_was_missed(paper:
 def test_a_digest_includes_its_tables_one_plot_and_no_figure_of_its_own(paper: Paper) -> None:
     page = (DOCS / "papers" / f"{paper.page}.md").read_text()
     assert re.findall(r"include} /generated/(\S+)", page) == [
+        f"papers/{paper.page}-counts.md",
         f"papers/{paper.page}-claims.md",
         f"papers/{paper.page}-leaks.md",
     ]
@@ -72,7 +73,7 @@ def test_the_sentences_on_leaks_agree_with_the_last_audit(cell: tuple[str, str, 
 def test_every_paper_of_the_ledger_has_a_digest_and_a_section() -> None:
     families = {path.name.partition("-")[0] for path in papers.RESULTS.glob("*.json")}
     assert {paper.page for paper in PAPERS} == families
-    assert {path.stem for path in (DOCS / "papers").glob("*.md")} == families | {"index"}
+    assert {path.stem for path in (DOCS / "papers").glob("*.md")} == families | {"index", "every-figure"}
     assert len({papers.anchor(paper) for paper in PAPERS}) == len(PAPERS)
 
 

@@ -7,9 +7,11 @@ Examples:
   python -m benchmarks.ledger ppgl --seeds 21,22,23    with other seeds (results of other seeds are replaced)
   python -m benchmarks.ledger --list                   what there is, and which results are up to date
   python -m benchmarks.ledger --page                   only write the page again
+  python -m benchmarks.ledger --check                  name the results that are older than the code; runs nothing
 
 Data are read from the folder named by SECUREFED_DATA. An interrupted run goes on where it stopped: results of the same
-seeds and the same code stand. The exit code is 1 when an experiment failed or a line owes evidence, 2 for bad usage.
+seeds and the same code stand. The exit code is 1 when an experiment failed, a line owes evidence, or the check finds a
+result to renew, 2 for bad usage.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from benchmarks.ledger import page, records
+from benchmarks.ledger import page, records, staleness
 from benchmarks.ledger.catalogue import Catalogue, discover
 from benchmarks.ledger.display import Display, overview
 from benchmarks.ledger.runner import run
@@ -53,6 +55,10 @@ def _main(given: argparse.Namespace, console: Console) -> int:
     if given.list:
         console.print(overview(catalogue, chosen, folder))
         return 0
+    if given.check:
+        words = staleness.sentence(staleness.owed(catalogue, records.FULL))
+        console.print(words or "every result was made by the code that stands here", markup=False)
+        return int(bool(words))
     if given.page:
         return _write_page(catalogue, console)
     with Display(console, len(chosen)) as display:
@@ -96,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--workers", type=int, default=2, help="experiments at a time, one thread each (default 2)")
     parser.add_argument("--fresh", action="store_true", help="run again even where results are up to date")
     parser.add_argument("--page", action="store_true", help="only write the page from the results there are")
+    parser.add_argument("--check", action="store_true", help="name what has to run again; exit code 1 if anything has")
     parser.add_argument("--list", action="store_true", help="list the experiments and the state of their results")
     return parser
 

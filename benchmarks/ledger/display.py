@@ -14,8 +14,9 @@ from rich.text import Text
 from benchmarks.ledger import records
 from benchmarks.ledger.catalogue import Catalogue, Entry
 from benchmarks.ledger.ledger import MISSED, QUICK, REPRODUCED, UNSTATED
-from benchmarks.ledger.page import duration, number, ours, stale, target
+from benchmarks.ledger.page import duration, number, ours, target
 from benchmarks.ledger.records import Record
+from benchmarks.ledger.staleness import stale
 
 COLOURS = {REPRODUCED: "green", UNSTATED: "yellow", MISSED: "red", QUICK: "dim"}
 

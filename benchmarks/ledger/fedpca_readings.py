@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import mean
@@ -17,7 +17,8 @@ from securefed.algorithms._pca import FedPE, FedPG, PrincipalComponents, central
 from securefed.algorithms._pca.consensus import ConsensusClient, ConsensusPCA
 from securefed.algorithms._pca.operators import off, orth, random_basis
 from securefed.datasets._base import Dataset
-from securefed.datasets._loaders import load
+from securefed.datasets._images import digits as load_digits
+from securefed.datasets._intrusion import unsw_nb15
 
 RUNS, ROUNDS = 10, 80
 LOOKS = 16
@@ -44,37 +45,33 @@ class FedPEOwn(OwnStart, FedPE):
     """FedPE whose clients start at random bases of their own."""
 
 
-STARTS = {
-    "ours: orth(Z) of its first round": (FedPG, FedPE),
-    "the paper's: random, one for each client": (FedPGOwn, FedPEOwn),
-}
+OURS, THEIRS = "ours: orth(Z) of its first round", "the paper's: random, one for each client"
+Starts = Mapping[str, type[ConsensusPCA]]
+PG: Starts = {OURS: FedPG, THEIRS: FedPGOwn}
+PE: Starts = {OURS: FedPE, THEIRS: FedPEOwn}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Data, a tenth of the clients a round, and the step sizes of FedPG and FedPE."""
+    """Data, rank and penalty; a tenth of the clients takes part in a round."""
 
     name: str
     words: str
     clients: Callable[[], Sequence[Dataset]]
     rank: int
     rho: float
-    steps: tuple[float, float]
 
 
 def digits() -> Sequence[Dataset]:
     """Centred digits, 50 clients sorted by class."""
-    source = load("digits").data
+    source = load_digits().data
     x = source.x - source.x.mean(axis=0)
     order = np.argsort(source.labels(), kind="stable")
     return [Dataset(x[part]) for part in np.array_split(order, 50)]
 
 
-UNSW = "UNSW-NB15, 100 clients sorted by ct_srv_src"
-SETTINGS = (
-    Setting("digits", "digits, centred, 50 clients sorted by class", digits, 3, 8.0, (0.05, 0.025)),
-    Setting("UNSW-NB15", UNSW, lambda: traffic("unsw_nb15").clients, 2, 1.0, (0.003, 0.001)),
-)
+DIGITS = Setting("digits", "digits, centred, 50 clients sorted by class", digits, 3, 8.0)
+UNSW = Setting("UNSW-NB15", "UNSW-NB15, 100 clients sorted by ct_srv_src", lambda: traffic(unsw_nb15).clients, 2, 1.0)
 
 
 @dataclass(frozen=True)
@@ -109,22 +106,22 @@ def measured(
     return Ends(loss, captured, error, float(reached))
 
 
-def reading(setting: Setting, number: int, context: Context) -> Findings:
-    """Losses, subspaces and rounds to the goal of both starts, on the same seeds, of FedPG (0) or FedPE (1)."""
-    clients, kind = setting.clients(), ("FedPG", "FedPE")[number]
+def reading(setting: Setting, kind: str, starts: Starts, step: float, context: Context) -> Findings:
+    """Losses, subspaces and rounds to the goal of both starts, on the same seeds."""
+    clients = setting.clients()
     best = centralised(clients, setting.rank, normalise=True)
     rounds = ROUNDS // 10 if context.quick else ROUNDS
     seeds = [1000 * context.seeds[0] + k for k in range(2 if context.quick else RUNS)]
     words = (
         f"{setting.words}, {len(clients) // 10} a round, rank {setting.rank}, rho {setting.rho:g}, eta "
-        f"{setting.steps[number]:g}, 10 local steps, {rounds} rounds; means of the last {LAST} of {LOOKS} looks; the "
+        f"{step:g}, 10 local steps, {rounds} rounds; means of the last {LAST} of {LOOKS} looks; the "
         f"paper: {WORDS}"
     )
     lines: list[Line] = []
-    for name, classes in STARTS.items():
+    for name, start in starts.items():
         context.progress(name)
-        parameters = {"rank": setting.rank, "rho": setting.rho, "step_size": setting.steps[number]}
-        method = classes[number](local_steps=10, tolerance=0.0, **parameters)
+        parameters = {"rank": setting.rank, "rho": setting.rho, "step_size": step}
+        method = start(local_steps=10, tolerance=0.0, **parameters)
         ends = [measured(method, clients, best, seed, rounds) for seed in seeds]
         lines += [
             Line(f"{WHERE}, {setting.name}", f"{label}, {kind}, {name}", words, None, values, (None, None))
@@ -138,14 +135,18 @@ def reading(setting: Setting, number: int, context: Context) -> Findings:
     return Findings(tuple(lines))
 
 
-EXPERIMENTS = tuple(
+TITLE = "A reading: where a client starts that comes late,"
+EXPERIMENTS = (
     Experiment(
-        f"fedpca/start-{kind}-{setting.name.partition('-')[0].lower()}",
-        PAPER,
-        f"A reading: where a client starts that comes late, {kind}, {setting.name}",
-        partial(reading, setting, number),
-        0.5,
-    )
-    for setting in SETTINGS
-    for number, kind in enumerate(("fedpg", "fedpe"))
+        "fedpca/start-fedpg-digits", PAPER, f"{TITLE} fedpg, digits", partial(reading, DIGITS, "FedPG", PG, 0.05), 0.5
+    ),
+    Experiment(
+        "fedpca/start-fedpe-digits", PAPER, f"{TITLE} fedpe, digits", partial(reading, DIGITS, "FedPE", PE, 0.025), 0.5
+    ),
+    Experiment(
+        "fedpca/start-fedpg-unsw", PAPER, f"{TITLE} fedpg, UNSW-NB15", partial(reading, UNSW, "FedPG", PG, 0.003), 0.5
+    ),
+    Experiment(
+        "fedpca/start-fedpe-unsw", PAPER, f"{TITLE} fedpe, UNSW-NB15", partial(reading, UNSW, "FedPE", PE, 0.001), 0.5
+    ),
 )

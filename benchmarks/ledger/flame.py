@@ -103,15 +103,19 @@ def flame(problem: Problem, **settings: Any) -> FLAME:
     return FLAME(**_local(problem) | {"attraction": 5.0, "penalty": 0.01, "anchor": "global"} | settings)
 
 
-def methods(problem: Problem) -> dict[str, GradientMethod]:
-    """FLAME and its baselines in the paper's setting."""
-    local = _local(problem)
-    return {
-        "FLAME": flame(problem),
-        "pFedMe": PFedMe(attraction=5.0, model_rate=0.5, **local),
-        "FedAvg": FedAvg(weighting="uniform", **local),
-        "FedADMM": FedADMM(penalty=0.01, **local),
-    }
+def pfedme(problem: Problem) -> PFedMe:
+    """pFedMe in the paper's setting."""
+    return PFedMe(attraction=5.0, model_rate=0.5, **_local(problem))
+
+
+def fedavg(problem: Problem) -> FedAvg:
+    """FedAvg in the paper's setting."""
+    return FedAvg(weighting="uniform", **_local(problem))
+
+
+def fedadmm(problem: Problem) -> FedADMM:
+    """FedADMM in the paper's setting."""
+    return FedADMM(penalty=0.01, **_local(problem))
 
 
 def trace(method: GradientMethod, clients: Clients, seed: int, rounds: int, progress: Callable[[str], None]) -> Trace:

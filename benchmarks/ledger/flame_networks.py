@@ -6,9 +6,10 @@ of the global one, and FLAME reaches a level of the global model in fewer rounds
 
 from __future__ import annotations
 
-from benchmarks.ledger.flame import ANCHOR, DECAY, FEW, LOCAL, PAPER, SPLIT, Trace, digits, flame, methods, trace
+from benchmarks.ledger.flame import ANCHOR, DECAY, FEW, LOCAL, PAPER, SPLIT, Trace, digits, fedavg, flame, trace
 from benchmarks.ledger.ledger import Context, Experiment, Findings, Line
-from securefed.problems import problems
+from securefed.problems._convolutional import ConvolutionalNetwork
+from securefed.problems._dense import DenseNetwork
 
 MLP_ROWS, CNN_ROWS = 14_000, 2_000
 SHORTENED = f"{ANCHOR}; MNIST in place of the paper's sets, fewer rows and rounds: both tables would take hours here"
@@ -17,10 +18,11 @@ SHORTENED = f"{ANCHOR}; MNIST in place of the paper's sets, fewer rows and round
 def mlp(context: Context) -> Findings:
     """FLAME and FedAvg with the MLP of Table I, 79,510 parameters; one seed."""
     rounds, seed, level = (2 if context.quick else 60), context.seeds[0], 80.0
-    problem = problems.make("mlp", l2=DECAY)
+    problem = DenseNetwork(hidden=(100,), start="uniform", l2=DECAY)
     clients = digits(50, seed, FEW if context.quick else MLP_ROWS)
     runs = {
-        name: trace(methods(problem)[name], clients, seed, rounds, context.progress) for name in ("FLAME", "FedAvg")
+        name: trace(make(problem), clients, seed, rounds, context.progress)
+        for name, make in (("FLAME", flame), ("FedAvg", fedavg))
     }
     setting = f"MNIST, {MLP_ROWS} rows, two label shards a client; MLP, 50 clients, {LOCAL}; {SPLIT}; one seed"
     ours, theirs = runs["FLAME"], runs["FedAvg"]
@@ -47,7 +49,7 @@ def mlp(context: Context) -> Findings:
 def cnn(context: Context) -> Findings:
     """FLAME with the CNN of Table I on pictures of 28x28; one seed, 20 clients."""
     rounds, seed = (1 if context.quick else 12), context.seeds[0]
-    method = flame(problems.make("cnn", l2=DECAY), batch_size=20)
+    method = flame(ConvolutionalNetwork(l2=DECAY), batch_size=20)
     run = trace(method, digits(20, seed, CNN_ROWS // 4 if context.quick else CNN_ROWS), seed, rounds, context.progress)
     setting = f"MNIST, {CNN_ROWS} rows, two label shards a client, 20 clients, CNN, batches of 20; {SPLIT}; one seed"
     where = "Table II, CNN on MNIST"

@@ -199,6 +199,7 @@ class Experiment:
         title: a heading, "Table 2: UCI HAR".
         run: does the work. It may raise: the ledger records the message and goes on with the others.
         core_minutes: of a full run, measured; the longest start first.
+        messages: whether the message layer decides a figure, such as bytes or time; then its code counts as well.
     """
 
     name: str
@@ -206,6 +207,7 @@ class Experiment:
     title: str
     run: Callable[[Context], Findings]
     core_minutes: float
+    messages: bool = False
 
     def __post_init__(self) -> None:
         family, _, what = self.name.partition("/")

@@ -23,10 +23,12 @@ from securefed.attacks import views
 from securefed.attacks._base import Target
 from securefed.attacks._gradient_inversion import NaiveDescent
 from securefed.datasets._base import Dataset
-from securefed.datasets._loaders import load
+from securefed.datasets._images import mnist
+from securefed.datasets._signals import esr, uci_har
 from securefed.datasets.partition import iid, partly_sorted
 from securefed.datasets.scaling import maximum
-from securefed.problems import LogisticRegression, Problem, problems
+from securefed.problems import LogisticRegression, Problem
+from securefed.problems._dense import DenseNetwork
 
 # ------------------------------------------------------------------------------------------------------- Fig. 2
 
@@ -64,7 +66,7 @@ STEADY = ("SCAFFOLD", "MimeSVRG", "LoSAC")
 def heterogeneity(context: Context) -> Findings:
     """Accuracy by share of sorted rows, and what sorting all of them costs."""
     one_thread()
-    source, problem = load("mnist"), problems.make("2nn")
+    source, problem = mnist(), DenseNetwork()
     assert source.test is not None
     rounds, seed = (3 if context.quick else ROUNDS), context.seeds[0]
     shares = (0.0, 1.0) if context.quick else SHARES
@@ -121,10 +123,10 @@ def two_classes(data: Dataset, last: int) -> Dataset:
 def binary(name: str) -> tuple[Dataset, float, float]:
     """(rows with labels 0 and 1, range of the features, eta) of Fig. 6."""
     if name == "mnist":
-        return two_classes(load("mnist").data, 5), 1.0, 1e-4
+        return two_classes(mnist().data, 5), 1.0, 1e-4
     if name == "har":
-        return two_classes(load("uci_har").data, 2), 1.0, 1e-4
-    data = load("esr").data
+        return two_classes(uci_har().data, 2), 1.0, 1e-4
+    data = esr().data
     return maximum(data)(data), 1.0, 1e-3
 
 

@@ -18,7 +18,7 @@ from securefed.algorithms._optimization.method import ModelServer
 from securefed.algorithms._optimization.model import Model
 from securefed.algorithms._optimization.proximal import L1
 from securefed.datasets._base import Dataset
-from securefed.datasets._loaders import load
+from securefed.datasets._images import digits as load_digits
 from securefed.problems import SoftmaxRegression
 
 RUNS, LOOKS, ROUNDS = 10, 12, 60
@@ -66,7 +66,7 @@ class Setting:
 
 def digits(seed: int, shuffled: bool) -> Sequence[Dataset]:
     """Digits over 100 clients, sorted by class or shuffled; the seed draws which client holds what."""
-    source, rng = load("digits").data, np.random.default_rng(seed)
+    source, rng = load_digits().data, np.random.default_rng(seed)
     order = rng.permutation(source.rows) if shuffled else np.argsort(source.labels(), kind="stable")
     parts = np.array_split(order, CLIENTS)
     return [source.take(parts[k]) for k in rng.permutation(CLIENTS)]

@@ -11,7 +11,7 @@ from benchmarks.ledger import plots, records
 from benchmarks.ledger.catalogue import Catalogue, Entry
 from benchmarks.ledger.ledger import COMPARISON, MISSED, REPRODUCED, UNSTATED, Line
 from benchmarks.ledger.records import Record
-from benchmarks.ledger.sources import digest
+from benchmarks.ledger.staleness import stale
 
 DOCS = Path(__file__).parents[2] / "docs"
 PICTURES = "reproduction"  # beside the page that includes the tables
@@ -98,11 +98,6 @@ def _summary(papers: Mapping[str, Sequence[Entry]], results: Mapping[str, Record
     return "\n".join(rows)
 
 
-def stale(entry: Entry, result: Record) -> bool:
-    """Whether the code has changed since this result."""
-    return result.kind.digest != digest(entry.module)
-
-
 def _experiment(entry: Entry, result: Record | None) -> Iterable[str]:
     name = entry.experiment.name
     yield f"### {entry.experiment.title}"
@@ -112,9 +107,10 @@ def _experiment(entry: Entry, result: Record | None) -> Iterable[str]:
         return
     versions = ", ".join(f"{what} {which}" for what, which in result.machine.items())
     seeds = ", ".join(map(str, result.kind.seeds))
-    yield f"{again}: {duration(result.seconds)} on {result.date}; seeds {seeds}; {versions}."
+    code = f"commit {result.commit}" if result.commit else "the commit was not noted"
+    yield f"{again}: {duration(result.seconds)} on {result.date}; {code}; seeds {seeds}; {versions}."
     if stale(entry, result):
-        yield "> **Older than the code**: a source that this result depends on has changed since. Run it again."
+        yield f"> **Older than the code**: code that this result depends on has changed since. Run it again: {again}."
     if result.findings is None:
         yield f"**Failed**: {cell(result.failure or '')}"
         return

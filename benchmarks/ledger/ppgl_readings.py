@@ -16,7 +16,7 @@ from securefed.algorithms._graph import PPGL
 from securefed.algorithms._graph.method import GRAPH, LocalGraphData
 from securefed.datasets._base import Dataset
 from securefed.datasets._graphs import related_graphs
-from securefed.datasets._loaders import load
+from securefed.datasets._images import digits
 from securefed.errors import DivergenceError
 
 RUNS = 10
@@ -65,7 +65,7 @@ def related(seed: int, share: float, rows: int) -> Sequence[Dataset]:
 
 def pixels(seed: int) -> Sequence[Dataset]:
     """Twenty standardised pixels of the digits, rows shuffled over five clients."""
-    rng, x = np.random.default_rng(seed), load("digits").data.x
+    rng, x = np.random.default_rng(seed), digits().data.x
     x = x[:, x.std(axis=0) > 0.05]
     x = ((x - x.mean(axis=0)) / x.std(axis=0))[:, rng.choice(x.shape[1], VERTICES, replace=False)]
     return [Dataset(x[part]) for part in np.array_split(rng.permutation(len(x)), 5)]

@@ -20,8 +20,9 @@ from securefed.algorithms._graph.edges import Edges
 from securefed.algorithms._graph.method import CONSENSUS, GRAPH, GraphMethod
 from securefed.algorithms._graph.metrics import CommunityScores, community_scores
 from securefed.datasets._base import Dataset
+from securefed.datasets._images import coil20 as load_coil20
 from securefed.datasets._loaded_dataset import LoadedDataset
-from securefed.datasets._loaders import load
+from securefed.datasets._signals import abide as load_abide
 from securefed.datasets.partition import by_group
 
 OBJECTS, VIEWS, POSES = 4, 3, 12
@@ -90,7 +91,7 @@ def _communities(graph: Array | None) -> CommunityScores:
 
 def coil20(context: Context) -> Findings:
     """Table IV."""
-    source = load("coil20")
+    source = load_coil20()
     context.progress("choosing parameters")
     choice = fixed(METHODS, PPGL(sparsity=0.3, nu=10.0)) if context.quick else _chosen(source)
     repetitions = 4 if context.quick else 20
@@ -168,7 +169,7 @@ ABIDE_EVIDENCE = (
 
 def abide(context: Context) -> Findings:
     """Table V: do persons with autism have fewer and lighter edges?"""
-    source = load("abide")
+    source = load_abide()
     people = by_group(source.data, source.groups["subject"])
     autism = np.array([bool(person.labels()[0]) for person in people])
     repetitions = 2 if context.quick else 10

@@ -32,7 +32,9 @@ class Kind:
 class Record:
     """What became of one experiment: its findings, or the message it failed with.
 
-    `machine` holds the versions and the number of cores; nothing that names the machine.
+    Attributes:
+        machine: the versions and the number of cores; nothing that names the machine.
+        commit: of the code that ran, "" where it is not known.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Record:
     seconds: float
     date: str
     machine: Mapping[str, str]
+    commit: str = ""
     findings: Findings | None = None
     failure: str | None = None
 
@@ -58,13 +61,19 @@ class Record:
 
 
 def record(
-    name: str, kind: Kind, seconds: float, *, findings: Findings | None = None, failure: str | None = None
+    name: str,
+    kind: Kind,
+    seconds: float,
+    *,
+    commit: str = "",
+    findings: Findings | None = None,
+    failure: str | None = None,
 ) -> Record:
     """A record of now and here."""
     versions = {package: version(package) for package in ("numpy", "scipy", "torch")}
     machine = {"python": platform.python_version(), **versions, "cores": str(os.cpu_count())}
     today = datetime.now(UTC).date().isoformat()
-    return Record(name, kind, round(seconds, 1), today, machine, findings, failure)
+    return Record(name, kind, round(seconds, 1), today, machine, commit, findings, failure)
 
 
 def write(folder: Path, done: Record) -> Path:
@@ -77,6 +86,7 @@ def write(folder: Path, done: Record) -> Path:
         "quick": done.kind.quick,
         "seeds": done.kind.seeds,
         "digest": done.kind.digest,
+        "commit": done.commit,
         "seconds": done.seconds,
         "date": done.date,
         "machine": done.machine,
@@ -101,7 +111,7 @@ def read(folder: Path, name: str) -> Record | None:
         content = json.loads(path.read_text(encoding="utf-8"))
         findings = Findings.from_json(content) if content["failure"] is None else None
         kind = Kind(content["quick"], tuple(content["seeds"]), content["digest"])
-        about = content["seconds"], content["date"], content["machine"]
+        about = content["seconds"], content["date"], content["machine"], content.get("commit", "")
         return Record(content["name"], kind, *about, findings, content["failure"])
     except (ValueError, KeyError, TypeError) as error:
         raise StorageError(f"{path.name} is no result of this ledger ({error}); delete it and run again") from error

@@ -20,7 +20,7 @@ from benchmarks.ledger import records
 from benchmarks.ledger.catalogue import Entry, load
 from benchmarks.ledger.ledger import Context, Findings
 from benchmarks.ledger.records import Kind, Record
-from benchmarks.ledger.sources import digest
+from benchmarks.ledger.sources import commit, digest
 from securefed._public import require
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -41,6 +41,7 @@ class _Run:
     kind: Kind
     process: BaseProcess
     pipe: Connection
+    commit: str
     began: float = field(default_factory=time.monotonic)
 
 
@@ -64,7 +65,7 @@ def run(
     done: list[Record] = []
     waiting: list[tuple[Entry, Kind]] = []
     for entry in entries:
-        kind = Kind(quick, seeds, digest(entry.module))
+        kind = Kind(quick, seeds, digest(entry.module, entry.experiment))
         before = None if fresh else records.read(folder, entry.experiment.name)
         if before is not None and before.serves(kind):
             watcher.skipped(before)
@@ -100,7 +101,7 @@ def _start(entry: Entry, kind: Kind) -> _Run:
     process = spawn.Process(target=_work, args=arguments, name=entry.experiment.name)
     process.start()
     theirs.close()  # so that the end of the process ends the pipe
-    return _Run(entry, kind, process, ours)
+    return _Run(entry, kind, process, ours, commit())
 
 
 def _listen(running: _Run, watcher: Watcher) -> Record | None:
@@ -123,7 +124,12 @@ def _listen(running: _Run, watcher: Watcher) -> Record | None:
     else:
         failure, trace = content
     ended = records.record(
-        name, running.kind, time.monotonic() - running.began, findings=findings, failure=failure and _nowhere(failure)
+        name,
+        running.kind,
+        time.monotonic() - running.began,
+        commit=running.commit,
+        findings=findings,
+        failure=failure and _nowhere(failure),
     )
     watcher.ended(ended, trace)
     return ended

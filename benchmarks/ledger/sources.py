@@ -1,104 +1,112 @@
-"""A digest of everything a result depends on, so that a result is known to be older than the code it stands for.
+"""A digest of the code that an experiment depends on, so that a result is known to be older than the code.
 
-It covers the experiment's module and what that imports, directly or not, of this package and of the library's
-algorithms, problems and data sets: a change to the graph methods leaves the results of PCA as they are. Comments,
-docstrings and layout do not enter: polishing the prose does not cost an hour of runs. The message layer is left out as
-well, for it computes the same sums (`tests/contract/test_parity.py`), and so is which attacks are registered.
+It covers the experiment and every definition that it reaches by name in this project (`definitions`): in its own module
+and in those that it imports, algorithms, problems, data sets and attacks. The message layer computes the same sums
+whatever it does (`tests/contract/test_parity.py`); it counts in experiments that say that it decides a figure of
+theirs, such as bytes (`Experiment.messages`). In the others only the draw of a round's clients counts.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
-import importlib.util
-from collections.abc import Iterator
+import subprocess
 from functools import cache
-from pathlib import Path
 
-LIBRARY = tuple(f"securefed.{part}" for part in ("algorithms", "problems", "datasets", "detection", "_catalogue"))
-OTHERS = "securefed.problems._torch_module"
-"""Wraps modules that users bring; no experiment has one (`tests/benchmarks/test_experiments.py`)."""
-ASIDE = ("securefed.attacks", "securefed.defenses")
-FRAMEWORK = frozenset({"ledger"})  # how a figure is judged is applied when the page is made, not when it is measured
+from benchmarks.ledger.definitions import ROOT, Definition, Sources, text
+from benchmarks.ledger.ledger import Experiment
+
+JUDGES = "benchmarks.ledger.ledger"
+"""How a figure is judged is applied when the page is made, not when it is measured."""
+CARRIES = ("_costs", "_extras", "_lazy", "_messages", "_persistence", "_registry", "_runtime", "_transports")
+MESSAGE_LAYER = tuple(f"securefed.{part}" for part in (*CARRIES, "defenses", "parties"))
+FOLDERS = ("securefed", "attacks", "defenses", "benchmarks")
+"""Where code lies that an experiment may run."""
+COHORTS = ("securefed._runtime.client_sampling", "uniform")
+"""Draws the clients of a round, which decide a figure wherever not all take part."""
 
 
 @cache
-def digest(module: str) -> str:
-    """Hexadecimal digest of the code that results of this module's experiments depend on."""
-    state = hashlib.sha256()
-    for name, path in sorted(needed(module).items()):
-        state.update(f"{name}:{_of_file(path)}\n".encode())
+def tree() -> Sources:
+    """The sources on disk, read once."""
+    return Sources()
+
+
+def digest(module: str, experiment: Experiment, sources: Sources | None = None) -> str:
+    """Return the hexadecimal digest of the code that the results of an experiment depend on.
+
+    Args:
+        module: that defines the experiment in its `EXPERIMENTS`.
+        experiment: of that module.
+        sources: the files on disk by default.
+    """
+    sources = sources or tree()
+    call = _call(module, experiment.name, sources)
+    state = hashlib.sha256(text(call).encode())
+    for (where, name), code in sorted(reached(module, experiment, sources).items()):
+        state.update(f"{where}.{name}:{code}\n".encode())
     return state.hexdigest()[:16]
 
 
-def needed(module: str) -> dict[str, Path]:
-    """The module and what it imports of its own package and of the library, directly or not: name -> file."""
-    packages = (module.rpartition(".")[0], *LIBRARY)
-    found: dict[str, Path] = {}
-    ahead = [module]
-    while ahead:
-        name = ahead.pop()
-        path = _file(name) if name not in found else None
-        if path is not None:
-            found[name] = path
-            ahead += [other for other in _imports(path, packages) if other not in found]
+def reached(module: str, experiment: Experiment, sources: Sources | None = None) -> dict[Definition, str]:
+    """Return the definitions that an experiment depends on, each with a digest of its code."""
+    sources = sources or tree()
+    read = sources.module(module)
+    assert read is not None
+    uses = list(sources.uses(read, _call(module, experiment.name, sources)))
+    top = module.partition(".")[0]
+
+    def follows(name: str) -> bool:
+        ours = name.partition(".")[0] in (top, "securefed")
+        return ours and name != JUDGES and (experiment.messages or not in_message_layer(name))
+
+    found = sources.reached(uses, follows)
+    if not experiment.messages and ("securefed._runtime.federation", "Federation") in _named(sources, found):
+        found |= sources.reached([COHORTS], lambda name: name == COHORTS[0])
     return found
 
 
-def _file(name: str) -> Path | None:
+def commit() -> str:
+    """Return the commit of the code on disk, and whether the code was changed since; "" outside a clone."""
     try:
-        spec = importlib.util.find_spec(name)
-    except ModuleNotFoundError:  # a name inside a module, not a module
-        return None
-    return None if spec is None or spec.origin is None else Path(spec.origin)
+        head = _git("rev-parse", "--short=12", "HEAD").strip()
+        changed = _git("status", "--porcelain", "--", *(f"{folder}/*.py" for folder in FOLDERS)).strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return f"{head} with changes" if changed else head
 
 
-@cache
-def _import_statements(path: Path) -> list[ast.Import | ast.ImportFrom]:
-    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
-def _imports(path: Path, packages: tuple[str, ...]) -> Iterator[str]:
-    """What is imported of `packages`; of `from a import b` both `a` and `a.b`, which may be a module."""
-    for node in _import_statements(path):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        else:
-            continue
-        inside = [n for n in names if any(n == p or n.startswith(f"{p}.") for p in packages)]
-        named = (n for n in inside if n != packages[0] and not n.startswith(OTHERS))
-        yield from (n for n in named if n.rpartition(".")[2] not in FRAMEWORK)
+def in_message_layer(module: str) -> bool:
+    """Whether a module carries sums, and decides none."""
+    return any(module == part or module.startswith(f"{part}.") for part in MESSAGE_LAYER)
 
 
-def _of_file(path: Path) -> str:
-    return hashlib.sha256(code_of(path.read_text()).encode()).hexdigest()
+def _named(sources: Sources, found: dict[Definition, str]) -> set[Definition]:
+    """What these definitions name, followed or not."""
+    named: set[Definition] = set()
+    for where, name in found:
+        module = sources.module(where)
+        assert module is not None
+        named |= set(sources.definition(module, name)[1])
+    return named
 
 
-def code_of(source: str) -> str:
-    """The syntax tree as text, without docstrings, comments and layout; the same in every version of Python.
-
-    `ast.dump` would do but for its format, which versions change.
-    """
-    return _text(ast.parse(source))
-
-
-def _text(node: object) -> str:
-    if isinstance(node, list):
-        return "[" + " ".join(_text(item) for item in node if not _is_prose(item) and not _registers(item)) + "]"
-    if not isinstance(node, ast.AST):
-        return repr(node)
-    fields = ((name, getattr(node, name, None)) for name in node._fields)
-    said = (f"{name}={_text(value)}" for name, value in fields if value is not None and value != [])
-    return f"{type(node).__name__}({' '.join(said)})"
+def _call(module: str, name: str, sources: Sources) -> ast.AST:
+    """Return what an experiment runs: the argument of its `Experiment(...)`, or all experiments of the module."""
+    read = sources.module(module)
+    assert read is not None
+    everything = read.bound["EXPERIMENTS"][0]
+    for part in ast.walk(everything):
+        if isinstance(part, ast.Call) and part.args and isinstance(part.args[0], ast.Constant):
+            given = dict(zip(RUN_ARGUMENTS, part.args, strict=False)) | {word.arg: word.value for word in part.keywords}
+            if part.args[0].value == name and "run" in given:
+                return given["run"]
+    return everything
 
 
-def _is_prose(node: object) -> bool:
-    """A string that stands alone is a docstring or a comment."""
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-
-
-def _registers(node: object) -> bool:
-    """A bare import of attacks or defences, which the catalogue makes for what it registers."""
-    return isinstance(node, ast.Import) and all(alias.name.startswith(ASIDE) for alias in node.names)
+RUN_ARGUMENTS = ("name", "paper", "title", "run", "core_minutes")
+"""Of `Experiment`, in order; a title or an estimate of time decides no figure."""

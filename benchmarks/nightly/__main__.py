@@ -24,6 +24,7 @@ PARTS = {
     "kernels": ("kernels",),
     "mutants": ("mutation",),
     "fuzzers": ("fuzz",),
+    "figures": ("figures",),
     "soaks": ("soak_http", "soak_flower"),
 }
 

@@ -23,4 +23,4 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
     yield folder
-    sources.digest.cache_clear()
+    sources.tree.cache_clear()

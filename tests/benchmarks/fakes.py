@@ -86,7 +86,7 @@ class Heard:
 
 
 def run_fake(fake: Path, names: list[str], **options: object) -> tuple[Heard, dict[str, Record]]:
-    sources.digest.cache_clear()
+    sources.tree.cache_clear()
     heard = Heard()
     chosen = discover(fake.name, papers=("faps",)).select(names)
     settings = {"quick": False, "seeds": (11, 12, 13), "folder": fake.parent / "results"} | options

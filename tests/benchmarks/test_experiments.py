@@ -8,7 +8,6 @@ import pytest
 
 from benchmarks.ledger.catalogue import CORE_MINUTES, PAPERS, Catalogue, discover
 from benchmarks.ledger.ledger import Experiment
-from benchmarks.ledger.sources import OTHERS, needed
 
 HOUR = 60.0  # minutes that all experiments may take on two cores
 
@@ -60,12 +59,3 @@ def test_the_reckoning_of_the_hour() -> None:
     assert finish([30.0, 30.0, 20.0], workers=2) == 50.0
     assert finish([70.0, 1.0], workers=2) > HOUR
     assert sum(CORE_MINUTES.values()) / 2 <= HOUR
-
-
-def test_no_experiment_trains_a_module_of_the_users_own(catalogue: Catalogue) -> None:
-    """Which is why the digest of results leaves its wrapper out."""
-    paths = [path for entry in catalogue.entries.values() for path in needed(entry.module).values()]
-    assert paths
-    users = [path for path in paths if OTHERS.rpartition(".")[2] in path.read_text() and path.name != "sources.py"]
-    # The first loads it when asked to; the second trains users' modules, and no experiment runs it.
-    assert {f"{path.parent.name}/{path.name}" for path in users} <= {"problems/__init__.py", "_private/dp_fedavg.py"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.ledger import records, sources
+from benchmarks.ledger import records
 from benchmarks.ledger.ledger import (
     COMPARISON,
     MISSED,
@@ -174,21 +174,3 @@ def test_quick_runs_judge_nothing_and_owe_nothing() -> None:
     quick = a_record(findings=Findings((missed,)), quick=True)
     assert quick.verdict(missed) == QUICK
     assert quick.owing == ()
-
-
-def test_the_digest_sees_code_and_not_prose() -> None:
-    plain = "def f(x):\n    return x + 1\n"
-    prose = '"""About."""\n\n\ndef f(x):\n    """Adds."""\n    # one\n    return (x + 1)\n'
-    assert sources.code_of(plain) == sources.code_of(prose)
-    assert sources.code_of(plain) != sources.code_of(plain.replace("1", "2"))
-    assert sources.code_of(plain) != sources.code_of(plain.replace("+", "-"))
-    assert sources.code_of(plain) == sources.code_of("import securefed.attacks._gram\n" + plain)
-    assert sources.code_of(plain) != sources.code_of("import securefed.algorithms._pca\n" + plain)
-
-
-def test_a_result_depends_on_what_its_module_imports_and_on_nothing_else() -> None:
-    graph = set(sources.needed("securefed.algorithms._graph"))
-    assert {"securefed.algorithms._base", "securefed.algorithms._graph.ppgl", "securefed.datasets._base"} <= graph
-    assert not any(name.startswith(("securefed.algorithms._pca", "securefed._runtime.federation")) for name in graph)
-    personal = set(sources.needed("securefed.algorithms._personalized"))
-    assert {"securefed.algorithms._optimization.local_steps", "securefed.problems._linear"} <= personal

@@ -19,7 +19,8 @@ def results(fake: Path) -> tuple[Catalogue, Path]:
     """One experiment with findings, one failed, one not run."""
     catalogue = discover(fake.name, papers=("faps",))
     folder = fake.parent / "results"
-    digest = sources.digest(catalogue.entries["faps/good"].module)
+    entry = catalogue.entries["faps/good"]
+    digest = sources.digest(entry.module, entry.experiment)
     kind = Kind(False, (11, 12, 13), digest)
     missed = change(quantity="rounds | again", target=(None, 10.0), evidence="the printed step diverges")
     owing = change(quantity="rounds once more", target=(None, 10.0))
@@ -59,7 +60,7 @@ def test_the_page_says_what_is_stale_and_drops_pictures_of_the_past(
 ) -> None:
     catalogue, folder = results
     (fake / "helper.py").write_text("FACTOR = 3.0\n")
-    sources.digest.cache_clear()
+    sources.tree.cache_clear()
     left = tmp_path / "docs" / "reproduction" / "gone.png"
     left.parent.mkdir(parents=True)
     left.touch()

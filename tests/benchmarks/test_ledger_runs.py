@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.ledger import __main__, page, records
+from benchmarks.ledger import __main__, page, records, sources
 from benchmarks.ledger.catalogue import discover
 from benchmarks.ledger.ledger import QUICK
 from benchmarks.ledger.runner import ONE_THREAD
@@ -111,6 +111,23 @@ def test_a_full_run_writes_the_page_and_a_quick_one_keeps_apart(
     assert (command / "DOCS" / "reproduction" / "faps-good.png").exists()
     assert __main__.main(["--list"]) == 0
     assert "Table of dead" in capsys.readouterr().out
+
+
+def test_the_check_names_what_is_owed_and_the_command_that_renews_it(
+    command: Path, fake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert __main__.main(["faps/good", "faps/bad"]) == 1
+    capsys.readouterr()
+    assert __main__.main(["--check"]) == 1
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "faps/bad: failed" in printed
+    assert "faps/dead: not run yet" in printed
+    assert "faps/good" not in printed
+    assert "make reproduce REPRODUCE_ARGS='faps/bad faps/dead faps/owing'" in printed
+    (fake / "helper.py").write_text("FACTOR = 1.5\n")
+    sources.tree.cache_clear()
+    assert __main__.main(["--check"]) == 1
+    assert "faps/good: older than the code" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.nightly import kernels, mutation, schedules
+from benchmarks.ledger import staleness
+from benchmarks.nightly import figures, kernels, mutation, schedules
 from benchmarks.nightly.__main__ import PARTS, main
 from benchmarks.nightly.page import text
+from tests import release_check
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,6 +51,21 @@ def test_a_part_without_a_single_test_has_not_passed(
     part = schedules.play("some", ("tests",), "nightly", 1)
     assert part.passed is passed
     assert bool(part.notes) is (not passed and bool(printed))
+
+
+@pytest.mark.parametrize("stale", [("ppgl/fig6", "losac/fig2"), ()])
+def test_a_figure_older_than_the_code_fails_the_night_and_the_release_with_the_command_that_renews_it(
+    stale: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staleness, "owed", lambda *_: dict.fromkeys(stale, "older than the code"))
+    (part,) = figures.run(quick=True, seed=0)
+    assert part.passed is not bool(stale)
+    renewed = "make reproduce REPRODUCE_ARGS='ppgl/fig6 losac/fig2'"
+    assert [renewed in note for note in part.notes] == [True] * bool(stale)
+    monkeypatch.setattr(sys, "argv", ["release_check"])
+    monkeypatch.setattr(release_check, "git", lambda *_: sys.exit("the build begins"))
+    with pytest.raises(SystemExit, match=re.escape(renewed) if stale else "the build begins"):
+        release_check.main()
 
 
 def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]):

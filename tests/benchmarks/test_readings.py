@@ -6,9 +6,12 @@ import numpy as np
 
 from benchmarks.ledger.fedpca_readings import FedPEOwn, FedPGOwn
 from benchmarks.ledger.losac_readings import AllClientsFedADMM, digits
+from benchmarks.ledger.ppgl_degrees import PrintedDescent
 from benchmarks.ledger.ppgl_readings import OneTryPPGL, UncheckedPPGL, learned, normal
 from securefed._public import Public
 from securefed.algorithms._graph import PPGL
+from securefed.algorithms._graph.edges import Edges
+from securefed.algorithms._graph.smooth import MomentumDescent, SmoothGraph
 from tests.algorithms.gradients import PROBLEM, Loop, make_clients, some_drop
 from tests.algorithms.rounds import centred
 
@@ -46,3 +49,15 @@ def test_one_try_refuses_the_run_that_ours_and_the_printed_steps_finish():
     assert learned(OneTryPPGL(), normal(8), 7) is None
     assert learned(PPGL(), normal(8), 7) is not None
     assert learned(UncheckedPPGL(), normal(8), 7) is not None
+
+
+def test_the_printed_steps_are_ours_but_from_negative_degrees():
+    problem = SmoothGraph(Edges(3), alpha=1.0, beta=0.1, zeta=1e-3)
+    distances, ours, printed = np.ones(3), MomentumDescent(0.01, 0.9, 1), PrintedDescent(0.01, 0.9, 1)
+    for previous, alike in ((np.full(3, 0.4), True), (np.full(3, 2.0), False)):
+        graph = np.full(3, 0.5)
+        assert (problem.edges.degrees(graph + 0.9 * (graph - previous)) >= 0).all() == alike
+        pair = [steps.run(problem, graph, previous, distances)[0] for steps in (ours, printed)]
+        assert np.array_equal(*pair) == alike
+    slope = problem.gradient(graph + 0.9 * (graph - previous), distances)
+    np.testing.assert_allclose(pair[1], np.maximum(0, graph + 0.9 * (graph - previous) - 0.01 * slope))
