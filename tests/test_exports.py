@@ -61,7 +61,8 @@ _NAMES = {
         SumClient SumHelper SumResult SumServer SumTerms SummedTensor
     """,
     "securefed.statistics": """
-        ContingencyTable Count Covariance Estimate Histogram LinearRegression Mean Statistic Variance
+        ContingencyTable Correlation Count Covariance Estimate Estimates Fitted GroupBy Histogram LinearRegression
+        Mean MissingValues OrderStatistics Quantiles Skewness Statistic Together Variance from_terms
     """,
     "securefed.torch": """
         LoopRecording MaskingState RecordingCallback masked_allreduce record secure_all_reduce
