@@ -61,8 +61,9 @@ _NAMES = {
         SumClient SumHelper SumResult SumServer SumTerms SummedTensor
     """,
     "securefed.statistics": """
-        ContingencyTable Correlation Count Covariance Estimate Estimates Fitted GroupBy Histogram LinearRegression
-        Mean MissingValues OrderStatistics Quantiles Skewness Statistic Together Variance from_terms
+        ANOVA ChiSquare ContingencyTable Correlation Count Covariance CoxModel Estimate Estimates Fitted GroupBy
+        Histogram KaplanMeier LinearRegression LogRank LogisticModel Mean MissingValues OrderStatistics
+        PoissonModel Quantiles Skewness Statistic TTest Together Variance from_terms
     """,
     "securefed.torch": """
         LoopRecording MaskingState RecordingCallback masked_allreduce record secure_all_reduce

@@ -20,33 +20,45 @@ from securefed._lazy import export_lazily
 
 if TYPE_CHECKING:
     from securefed.statistics._base import Statistic
+    from securefed.statistics._cox import CoxModel
     from securefed.statistics._estimate import Estimate, Estimates
     from securefed.statistics._fitted import Fitted
     from securefed.statistics._grouped import GroupBy
     from securefed.statistics._moments import Correlation, Count, Covariance, Mean, Skewness, Variance
+    from securefed.statistics._newton import LogisticModel, PoissonModel
     from securefed.statistics._quantiles import OrderStatistics, Quantiles
     from securefed.statistics._regression import LinearRegression
     from securefed.statistics._settings import from_terms
+    from securefed.statistics._survival import KaplanMeier, LogRank
     from securefed.statistics._tables import ContingencyTable, Histogram, MissingValues
+    from securefed.statistics._tests import ANOVA, ChiSquare, TTest
     from securefed.statistics._together import Together
 
 __all__ = [
+    "ANOVA",
+    "ChiSquare",
     "ContingencyTable",
     "Correlation",
     "Count",
     "Covariance",
+    "CoxModel",
     "Estimate",
     "Estimates",
     "Fitted",
     "GroupBy",
     "Histogram",
+    "KaplanMeier",
     "LinearRegression",
+    "LogRank",
+    "LogisticModel",
     "Mean",
     "MissingValues",
     "OrderStatistics",
+    "PoissonModel",
     "Quantiles",
     "Skewness",
     "Statistic",
+    "TTest",
     "Together",
     "Variance",
     "from_terms",
@@ -59,6 +71,10 @@ EXPORTS: Final = {
     "securefed.statistics._quantiles": "Quantiles OrderStatistics",
     "securefed.statistics._grouped": "GroupBy",
     "securefed.statistics._regression": "LinearRegression",
+    "securefed.statistics._newton": "LogisticModel PoissonModel",
+    "securefed.statistics._survival": "KaplanMeier LogRank",
+    "securefed.statistics._cox": "CoxModel",
+    "securefed.statistics._tests": "TTest ANOVA ChiSquare",
     "securefed.statistics._base": "Statistic",
     "securefed.statistics._estimate": "Estimate Estimates",
     "securefed.statistics._fitted": "Fitted",

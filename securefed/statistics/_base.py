@@ -61,6 +61,8 @@ class Statistic(OneSum[Estimate]):
     """Whether each column is summed for itself, so that single entries can be left out."""
     takes_target: ClassVar[bool] = False
     """Whether the statistic uses `y`."""
+    one_sum: ClassVar[bool] = True
+    """Whether one sum is enough; of a model that iterates, it is not."""
 
     outliers: Outliers = field(default="refuse", kw_only=True)
 

@@ -107,7 +107,7 @@ def codes(column: Column, levels: tuple[Level, ...], *, refuse: bool) -> Array:
     for code, level in enumerate(known):
         out[values == level] = code
     out[column.missing] = np.nan
-    unseen = sorted({str(column.texts[row]) for row in np.flatnonzero(out == UNSEEN)})
+    unseen = sorted({str(column.texts[int(row)]) for row in np.flatnonzero(out == UNSEEN)})
     if unseen and refuse:
         raise DataError(
             f"column {column.name!r} holds {_listing(unseen)} in {np.count_nonzero(out == UNSEEN)} of {len(out)} rows, "

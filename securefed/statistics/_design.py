@@ -49,6 +49,8 @@ class Design(Statistic):
     """
 
     takes_target: ClassVar[bool] = True
+    ignores_shift: ClassVar[bool] = False
+    """Whether the parameters do not depend on a shift, although there is no intercept."""
 
     features: int = 0
     bound: Any = 1.0
@@ -78,7 +80,7 @@ class Design(Statistic):
         check_positive("target_bound", self.target_bound)
         check_positive("largest_weight", self.largest_weight)
         check_number("ridge", self.ridge, 0)
-        if not self.intercept and (np.any(self.shift) or self.target_shift):
+        if not self.intercept and not self.ignores_shift and (np.any(self.shift) or self.target_shift):
             raise ConfigError("a model without an intercept is not shifted; give bounds as numbers, not as pairs")
 
     def _asked_features(self) -> int:
@@ -183,6 +185,12 @@ class Design(Statistic):
 
     def _labels(self, value: Array) -> Labels:
         return (self.parameter_names()[int(self.intercept) :],)
+
+
+def several_sums(model: Statistic) -> ConfigError:
+    """Return the error of a model that takes several sums where one was asked for."""
+    name = type(model).__name__
+    return ConfigError(f"{name} takes a sum for each iteration: call {name}.fit(ask), or simulate(parties, defense)")
 
 
 def triangle(matrix: Array) -> Array:

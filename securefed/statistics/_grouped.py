@@ -50,8 +50,14 @@ class GroupBy(Statistic):
     least_cell: int = field(default=LEAST_CELL, kw_only=True)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.statistic, Statistic) or isinstance(self.statistic, GroupBy):
-            raise ConfigError(f"GroupBy needs one statistic that is not grouped; got {type(self.statistic).__name__}")
+        if (
+            not isinstance(self.statistic, Statistic)
+            or isinstance(self.statistic, GroupBy)
+            or not (self.statistic.one_sum)
+        ):
+            raise ConfigError(
+                f"GroupBy needs one statistic of one sum, that is not grouped; got {type(self.statistic).__name__}"
+            )
         if not isinstance(self.by, str):
             raise ConfigError(f"by must be the name of a column; got {self.by!r}")
         object.__setattr__(self, "levels", checked_levels(self.by, self.levels))
@@ -112,7 +118,11 @@ class GroupBy(Statistic):
         hidden = np.zeros(len(rows), bool) if sums.noised else small_cells(rows, self.least_cell, (0,))
         overall, _, detail = self.statistic._value(self._sums(sums, None))
         found = [None if hidden[at] or rows[at] < 1 else self._group(sums, at) for at in range(len(rows))]
-        nothing = (np.full(overall.shape, np.nan), np.full(overall.shape, np.inf), {})
+        nothing: tuple[Array, Array, dict[str, Array]] = (
+            np.full(overall.shape, np.nan),
+            np.full(overall.shape, np.inf),
+            {},
+        )
         made = [one or nothing for one in found]
         details: dict[str, Array] = {
             name: np.stack([one[2].get(name, np.full(np.shape(of_all), np.nan)) for one in made])

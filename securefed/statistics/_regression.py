@@ -34,11 +34,11 @@ from securefed._tensors import Array
 from securefed.defenses._chain import Link
 from securefed.errors import DataError
 from securefed.parties._summed_tensor import SummedTensor
-from securefed.statistics._base import Rows
 from securefed.statistics._design import Design, check_dependence, triangle
 from securefed.statistics._estimate import Estimate, Sums
 from securefed.statistics._fitted import Fitted
 from securefed.statistics._moments import symmetric
+from securefed.statistics._one_sum import Rows
 
 ROBUST: Final = ("", "HC0", "HC1", "HC2", "HC3")
 """Standard errors: classical ones, and those that hold under unequal spread."""
@@ -183,7 +183,7 @@ class ResidualProducts(Design):
     def _largest_residual(self) -> float:
         reach = np.append(np.ones(int(self.intercept)), self.scaled_bounds)
         most = self.target_bound / self.target_unit + float(np.abs(self.theta) @ reach)
-        return self.largest_weight * most * (2.0**_ROOM if self.robust in ("HC2", "HC3") else 1.0)
+        return float(self.largest_weight * most * (2.0**_ROOM if self.robust in ("HC2", "HC3") else 1.0))
 
     def tensors(self) -> tuple[SummedTensor, ...]:
         """Return count and the upper triangle."""

@@ -23,6 +23,10 @@ _MODULES: Final = {
     "_quantiles": "Quantiles OrderStatistics",
     "_grouped": "GroupBy",
     "_together": "Together",
+    "_newton": "NewtonStep",
+    "_survival": "KaplanMeier LogRank",
+    "_cox": "EventCounts CoxStep",
+    "_tests": "TTest ANOVA ChiSquare",
 }
 STATISTICS: Final = {name: module for module, names in _MODULES.items() for name in names.split()}
 """By name of its class, the module of each statistic whose settings terms hold."""

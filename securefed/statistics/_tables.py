@@ -258,9 +258,8 @@ def set_edges(statistic: Any) -> None:
 
 def edges_of(statistic: Any) -> tuple[tuple[float, ...], ...]:
     """Return the edges of each column."""
-    if isinstance(statistic.edges[0], tuple):
-        return tuple(statistic.edges)
-    return (statistic.edges,) * statistic.features
+    edges, features = statistic.edges, int(statistic.features)
+    return tuple(edges) if isinstance(edges[0], tuple) else (edges,) * features
 
 
 def _checked_edges(edges: Any) -> tuple[float, ...]:

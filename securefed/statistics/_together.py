@@ -42,8 +42,10 @@ class Together(OneSum[Estimates]):
 
     def __init__(self, *statistics: Statistic, names: tuple[str, ...] | None = None, **named: Statistic) -> None:
         for each in (*statistics, *named.values()):
-            if not isinstance(each, Statistic):
-                raise ConfigError(f"Together needs statistics, such as Mean(bound=120); got {type(each).__name__}")
+            if not isinstance(each, Statistic) or not each.one_sum:
+                raise ConfigError(
+                    f"Together needs statistics of one sum, such as Mean(bound=120); got {type(each).__name__}"
+                )
         own = tuple(names) if names else _numbered(statistics, set(named))
         object.__setattr__(self, "statistics", (*statistics, *named.values()))
         object.__setattr__(self, "names", (*own, *named))

@@ -25,6 +25,7 @@ def site(rng: np.random.Generator, rows: int) -> dict[str, Any]:
     risk = 0.03 * (age - 55) - 0.004 * (platelets - 250) + 0.8 * (ward == "icu")
     out: dict[str, Any] = {
         "age": age, "dose": dose, "platelets": platelets, "ward": ward.astype(object), "sex": sex.astype(object),
+        "group": np.where(ward == "burns", "surgery", ward).astype(object),
         "cost": 100 + 2 * age - 0.1 * platelets + rng.normal(0, 10 + age / 10, rows),
         "readmitted": (rng.random(rows) < 1 / (1 + np.exp(-risk))).astype(float),
         "visits": rng.poisson(np.exp(0.3 + 0.3 * risk)).clip(0, 60).astype(float),

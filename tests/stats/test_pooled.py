@@ -12,7 +12,7 @@ from securefed.statistics._settings import STATISTICS
 from tests.stats.battery import ENTRIES, OF, Entry
 from tests.stats.tables import SEEDS, pooled, sites
 
-STEPS = {"ResidualProducts"}
+STEPS = {"ResidualProducts", "NewtonStep", "EventCounts", "CoxStep"}
 """Statistics that a model asks for on its way; their numbers stand in the model's."""
 
 
