@@ -21,6 +21,8 @@ EXTRA_OF: Final = {
     "flwr": "flower",
     "tenseal": "lattice",
     "opacus": "records",
+    "pandas": "statistics",
+    "formulaic": "statistics",
 }
 """By the module that is imported, the extra in `pyproject.toml` that brings it."""
 

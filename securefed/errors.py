@@ -42,6 +42,20 @@ class DataError(SecureFedError, ValueError):
     """
 
 
+class CollinearityError(DataError):
+    """Columns of a regression are linearly dependent over all parties, or nearly so; the message names them.
+
+    What to do: leave one of the named columns out, or give a ridge.
+    """
+
+
+class SeparationError(DataError):
+    """Columns of a regression tell the outcomes apart entirely, so that the likelihood has no maximum.
+
+    What to do: leave out the columns that the message names, merge rare levels, or give a ridge.
+    """
+
+
 class UnknownNameError(ConfigError):
     """A name that is not registered, or a short name that several registered names end with.
 
@@ -91,6 +105,13 @@ class DivergenceError(SecureFedError, ArithmeticError):
     """An iterate of an algorithm is no longer finite, or has grown beyond its limit.
 
     What to do: lower the learning rate or the number of local steps, and scale the features.
+    """
+
+
+class ConvergenceError(SecureFedError, ArithmeticError):
+    """A model did not converge in the exchanges that it was given.
+
+    What to do: give more iterations, bounds near the largest entries, or a ridge.
     """
 
 

@@ -57,7 +57,9 @@ _NAMES = {
         SumClient SumHelper SumResult SumServer SumTerms SummedTensor
     """,
     "securefed.statistics": """
-        ContingencyTable Count Covariance Estimate Histogram LinearRegression Mean Statistic Variance
+        ANOVA ChiSquare ContingencyTable Correlation Count Covariance CoxModel Estimate Estimates Fitted GroupBy
+        Histogram KaplanMeier LinearRegression LogRank LogisticModel Mean MissingValues OrderStatistics
+        PoissonModel Quantiles Skewness Statistic TTest Together Variance from_terms
     """,
     "securefed.torch": """
         LoopRecording MaskingState RecordingCallback masked_allreduce record secure_all_reduce

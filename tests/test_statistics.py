@@ -14,7 +14,7 @@ from securefed.defenses._homomorphic import InsecurePaillier
 from securefed.errors import ConfigError, DataError, RoundVoid
 from securefed.parties import SumClient, SumServer
 from securefed.statistics import ContingencyTable, Count, Covariance, Histogram, LinearRegression, Mean, Variance
-from securefed.statistics._base import Sums
+from securefed.statistics._estimate import Sums
 from securefed.statistics._suppression import small_cells
 from tests.parties.helpers import play
 

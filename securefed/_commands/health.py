@@ -29,6 +29,7 @@ GAINS: Final = {
     "flower": "Flower apps",
     "lattice": "CKKS encryption",
     "records": "DP-SGD at the client",
+    "statistics": "labelled results and formulas of statistics",
 }
 """By extra, what it adds."""
 

@@ -26,6 +26,8 @@ from securefed.errors import ConfigError, DataError, TooFewSurvivors
 
 COUNT: Final = "count"
 """Name of the tensor that holds a party's number of rows, where the terms ask for a least number."""
+_COUNTS: Final = (COUNT, "counts")
+"""Names of such tensors, alone or behind the name of a statistic and a dot; "counts" has one number a column."""
 _LEAST_BLOCK, _OF_MANY, _MANY = 2, 3, 8
 
 
@@ -103,17 +105,24 @@ def check_minima(terms: GuardedTerms) -> None:
             )
     if terms.least_rows is not None:
         check_integer("least_rows", terms.least_rows, 1)
-        if terms.shapes.get(COUNT) != ():
+        if not any(shape == () for name, shape in terms.shapes.items() if _counts_rows(name)):
             raise ConfigError(f"least_rows is compared with the number of rows, a tensor {COUNT!r} of one number")
 
 
 def check_rows(terms: GuardedTerms, update: Mapping[str, Any]) -> None:
     """Raise `DataError`, for which the party sits out, where it has fewer rows than the terms ask for."""
-    if terms.least_rows is not None and not (rows := float(np.asarray(update[COUNT]))) >= terms.least_rows:
-        raise DataError(
-            f"{rows:g} rows, and these terms ask for {terms.least_rows} or more of each party: what so few rows add to "
-            "a sum says much of each; take no part, or agree on other terms"
-        )
+    if terms.least_rows is None:
+        return
+    for name in filter(_counts_rows, terms.shapes):
+        counts = np.ravel(np.asarray(update[name], np.float64))
+        fewest = float(counts.min(initial=np.inf))
+        if not fewest >= terms.least_rows:
+            column = f", column {counts.argmin()}" if len(counts) > 1 else ""
+            where = "" if name == COUNT else f" in {name!r}{column}"
+            raise DataError(
+                f"{fewest:g} rows{where}, and these terms ask for {terms.least_rows} or more of each party: what so "
+                "few rows add to a sum says much of each; take no part, or agree on other terms"
+            )
 
 
 def check_parties(terms: GuardedTerms, survivors: Sequence[ClientId]) -> None:
@@ -155,6 +164,11 @@ def open_beside(state: Path, seal: Seal | None, *, expected: bool, named: Path |
     path = named or ledger_beside(state)
     own = None if seal is None else seal.for_file(path.name)
     return Ledger.beside(path, own, expected=expected or named is not None)
+
+
+def _counts_rows(name: str) -> bool:
+    """Tell whether a tensor of this name holds numbers of a party's rows."""
+    return name.rpartition(".")[2] in _COUNTS
 
 
 def _default_block(terms: GuardedTerms) -> int:

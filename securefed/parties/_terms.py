@@ -53,11 +53,7 @@ _LARGEST_ENTRY: Final = 2.0**20
 """Bound of an entry or a metric where the caller declares none. In a ring of 64 bits and for 1000 clients the rounding
 error of an entry is then 6e-11 where weights are near the largest; at half the bound it is half as large. Coarser sums
 (`check_declared`) need declared bounds."""
-_LATER: Final = {
-    "least_rows",
-    "least_parties",
-    "answer_after",
-}  # not written where unset, so that digests of older terms stay
+_LATER: Final = {"least_rows", "least_parties", "answer_after", "about"}  # not written where unset: digests stay
 _MOST_CLIENTS: Final = 2**20
 """Terms take memory in proportion to their clients, and a server proposes them to sites (`secure_mod`)."""
 
@@ -84,11 +80,13 @@ class SumTerms:
             exceed it. `None` for no limit.
         max_void: attempts at one sum. An attempt is void if too few clients reply, or if one of them sat out because
             its update was beyond a bound or not finite.
-        least_rows: fewest rows of a party, by its tensor `count`; one with fewer sits out. `None` for any.
+        least_rows: fewest rows of a party, by its tensor `count` and every entry of its tensors `counts`, `X.count` and
+            `X.counts`, X a name; one with fewer sits out. `None` for any.
         least_parties: fewest parties of a result. `None` for any.
         answer_after: seconds, up to an hour, after which all clients answer a request for their contribution, counted
             from its arrival, so that the time which an update takes, or fails after, does not show; more than the
             slowest client takes. `None` answers at once. Set it by `dataclasses.replace(terms, answer_after=30.0)`.
+        about: what is summed, in a text that all parties agree on, such as a statistic's settings. `None` for no text.
 
     Raises:
         ConfigError: a field of another type or outside its domain, or fields that do not fit together.
@@ -111,6 +109,7 @@ class SumTerms:
     least_rows: int | None = None
     least_parties: int | None = None
     answer_after: float | None = None
+    about: str | None = None
 
     def __post_init__(self) -> None:
         if not self.tensors:
@@ -141,6 +140,8 @@ class SumTerms:
             check_positive("epsilon", self.epsilon)
         if self.answer_after is not None:
             check_number("answer_after", self.answer_after, positive=True, most=LONGEST_WAIT)
+        if self.about is not None:
+            check_type("about", self.about, str)
         for pattern in self.local:
             check_type("a pattern in `local`", pattern, str)
         for name, bound in self.metrics:

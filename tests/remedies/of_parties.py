@@ -284,7 +284,7 @@ TABLE: dict[str, Followed] = {
         lambda message, _: SumServer(like()).open(**arguments(r"open\((base=model)\)", message, model=UPDATE)),
     ),
     "noise for records that are refused": Followed(
-        STATISTICS,
+        "securefed/statistics/_one_sum.py",
         "noise for single rows does not hide ",
         lambda _: Mean(features=2, bound=16.0, rows=6).terms(clients=3, defense=RECORDS),
         lambda message, _: evaluated(
