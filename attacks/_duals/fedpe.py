@@ -25,7 +25,6 @@ from securefed.algorithms._pca.consensus import ConsensusPCA
 from securefed.algorithms._pca.fedpe import FedPE, lagrangian_gradient
 from securefed.algorithms._pca.operators import off, orth
 from securefed.attacks._duals.dual_attack import DualAttack, GramEstimate
-from securefed.attacks._duals.local_steps import EuclideanSteps
 from securefed.attacks._duals.local_steps_fit import fit_steps
 from securefed.attacks._duals.observed_steps import ObservedStep, rounding_left
 from securefed.attacks._gram.elimination import InnerEquations, eliminate, solve_shifted, symmetric_basis
@@ -81,12 +80,10 @@ class FedPEDuals(DualAttack):
 
     def fitted(self, steps: Sequence[ObservedStep], rows: int, algorithm: ConsensusPCA) -> GramEstimate:
         """Fit S, of a client with `rows` rows, to rounds of several local steps."""
-        motion = EuclideanSteps(algorithm.step_size, algorithm.local_steps, algorithm.rho)
-        fit = fit_steps(steps, len(steps[0].start), motion)
-        method = "fitted" if fit.proven else "fitted, not proven"
+        gram, fit = fit_steps(steps, algorithm)
         return GramEstimate(
-            gram=fit.gram,
-            method=method,
+            gram=gram,
+            method="fitted" if fit.proven else "fitted, not proven",
             standardised=False,
             residual=fit.residual,
             rank=fit.rank,

@@ -26,7 +26,6 @@ from securefed.algorithms._pca.consensus import ConsensusPCA
 from securefed.algorithms._pca.fedpg import FedPG
 from securefed.algorithms._pca.operators import off
 from securefed.attacks._duals.dual_attack import CONSTANT_DIAGONAL, DualAttack, GramEstimate, z_scored_diagonal
-from securefed.attacks._duals.local_steps import RiemannianSteps
 from securefed.attacks._duals.local_steps_fit import fit_steps
 from securefed.attacks._duals.observed_steps import ObservedStep, rounding_left
 from securefed.attacks._duals.unit_diagonal import with_unit_diagonal
@@ -100,8 +99,7 @@ class FedPGDuals(DualAttack):
     def fitted(self, steps: Sequence[ObservedStep], rows: int, algorithm: ConsensusPCA) -> GramEstimate:
         """Fit S, of a client with `rows` rows, to rounds of several local steps; arguments are those of `solved`."""
         features, unit = len(steps[0].start), z_scored_diagonal(algorithm, rows)  # unit: 1 or the number of rows
-        fit = fit_steps(steps, features, RiemannianSteps(algorithm.step_size, algorithm.local_steps))
-        gram = fit.gram
+        gram, fit = fit_steps(steps, algorithm)
         standardised = fit.proven and _looks_standardised(gram / unit)
         # c: that of the diagonal of z-scored columns, or the one that makes the least eigenvalue 0, for the least rank
         shift = unit - float(np.trace(gram)) / features if standardised else -float(np.linalg.eigvalsh(gram)[0])

@@ -30,26 +30,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
-from numpy.linalg import LinAlgError
 
 from securefed._tensors import Array
+from securefed.algorithms._base import RoundOutcome
 from securefed.algorithms._pca.consensus import POINT
 from securefed.algorithms._pca.fedpe import FedPE
 from securefed.algorithms._pca.fedpg import FedPG
-from securefed.algorithms._pca.operators import orth
 from securefed.algorithms._pca.server import BASIS
-from securefed.attacks._base import RoundView, Target, View
+from securefed.attacks._base import Target, View
 from securefed.attacks._duals.dual_attack import CONSTANT_DIAGONAL, z_scored_diagonal
-from securefed.attacks._duals.local_steps import ConsensusLocalSteps, LocalStart, StartTangents, local_steps_of
-from securefed.attacks._duals.observed_steps import excess
+from securefed.attacks._duals.local_steps_fit import NO_DRAWS, blind, client_with
+from securefed.attacks._engine.fit import ForwardSimulation
 from securefed.attacks._gram.coordinates import SymmetricMatrices
 from securefed.attacks._gram.joint_attack import JointAttack, JointFitProblem
-from securefed.attacks._gram.tangents import crossed, left
-from securefed.errors import DivergenceError
 
 
 @dataclass(frozen=True)
@@ -76,15 +72,15 @@ class JointDuals(JointAttack):
         FedPG does not show c, so it has one unknown less.
         """
         algorithm, features = cast("FedPG | FedPE", target.algorithm), target.public.features
-        return features * (features + 1) // 2 - local_steps_of(algorithm).blind, rounds * features * algorithm.rank
+        return features * (features + 1) // 2 - blind(algorithm), rounds * features * algorithm.rank
 
     def fit_problem(self, observed: View, target: Target) -> JointFitProblem:
         """Return the simulated client, the observed sums, and S = 0, where the fit begins.
 
-        `fit_jointly` first fits one matrix for all clients, from S = 0; then it changes each client's at random, and
+        `JointAttack` first fits one matrix for all clients, from S = 0; then it changes each client's at random, and
         fits them all.
         """
-        sender = SimulatedConsensusClient.of(observed, target)
+        sender = simulated_run(observed, target)
         observed_sums = np.concatenate([o.message[POINT].reshape(-1) for o in observed.rounds])
         return JointFitProblem(sender, observed_sums, np.zeros(sender.count))
 
@@ -103,7 +99,7 @@ class JointDuals(JointAttack):
         algorithm = cast("FedPG | FedPE", target.algorithm)
         rows = float(np.mean([target.public.rows[client] for client in members]))
         unit = z_scored_diagonal(algorithm, rows)  # 1 or `rows`
-        shifted = np.stack([_shifted(gram, unit) for gram in grams]) if local_steps_of(algorithm).blind else grams
+        shifted = np.stack([_shifted(gram, unit) for gram in grams]) if blind(algorithm) else grams
         return shifted, rows if algorithm.normalise else 1.0
 
 
@@ -114,88 +110,22 @@ def _shifted(gram: Array, unit: float) -> Array:
     return np.asarray(gram + shift * np.eye(len(gram)))
 
 
-@dataclass(frozen=True)
-class SimulatedConsensusClient:
-    """Messages of one client of FedPG or FedPE over all rounds, as a function of the coordinates x of its S.
+def simulated_run(observed: View, target: Target) -> ForwardSimulation:
+    """Return one client from its start on: the messages of all rounds as a function of the coordinates of its S.
 
-    Attributes:
-        rounds: observed rounds, with the broadcasts.
-        followed: Z+ of each round, the broadcast that followed, (features, rank).
-        rho: penalty parameter.
-        motion: the local steps of a round as a function of S; `motion.blind` is the number of directions of S on which
-            they do not depend, 1 for FedPG and 0 for FedPE.
-        coordinates: parametrisation of S.
+    It receives the broadcasts of the view; after the last round that is the run's output.
     """
+    algorithm = cast("FedPG | FedPE", target.algorithm)
+    coordinates = SymmetricMatrices.of(target.public.features)
+    received = [o.broadcast for o in observed.rounds]
+    following = [*received[1:], {BASIS: observed.output.get(BASIS, received[-1][BASIS])}]
 
-    rounds: Sequence[RoundView]
-    followed: Sequence[Array]
-    rho: float
-    motion: ConsensusLocalSteps
-    coordinates: SymmetricMatrices
+    def sent(x: Any) -> Any:
+        client, points = client_with(coordinates.matrix(x), np.zeros((algorithm.rank, algorithm.rank))), []
+        for broadcast, followed in zip(received, following, strict=True):
+            client, message = algorithm.contribute(client, broadcast, NO_DRAWS)
+            client = algorithm.commit(client, RoundOutcome(True, followed))
+            points.append(message[POINT].reshape(-1))
+        return np.concatenate(points)
 
-    @classmethod
-    def of(cls, observed: View, target: Target) -> SimulatedConsensusClient:
-        """Read the broadcasts that the client receives; after the last round that is the run's output."""
-        algorithm = cast("FedPG | FedPE", target.algorithm)
-        rounds = observed.rounds
-        following = [o.broadcast[BASIS] for o in rounds[1:]] + [observed.output.get(BASIS, rounds[-1].broadcast[BASIS])]
-        return cls(
-            rounds, following, algorithm.rho, local_steps_of(algorithm), SymmetricMatrices.of(target.public.features)
-        )
-
-    @property
-    def count(self) -> int:
-        """Number of coordinates of S."""
-        return self.coordinates.count
-
-    @property
-    def determined(self) -> int:
-        """Number of coordinates that the messages depend on."""
-        return self.count - self.motion.blind
-
-    def gram(self, x: Array) -> Array:
-        """Return S, given its coordinates."""
-        return self.coordinates.matrix(x)
-
-    def sent(self, x: Array) -> Array:
-        """Return all messages of the client, (equations,); NaN where the steps diverge."""
-        S = self.gram(x)
-        U, dual, T = self._first  # dual: Y
-        points = []  # M of each round
-        try:
-            for observation, following in zip(self.rounds, self.followed, strict=True):
-                U = self.motion.end(S, LocalStart(U, dual - self.rho * observation.broadcast[BASIS], T))
-                points.append(U + dual / self.rho)
-                dual, T = self.rho * (points[-1] - following), T + self.rho * excess(U) ** 2  # (9), (10)
-        except (LinAlgError, DivergenceError):
-            return np.full(sum(o.message[POINT].size for o in self.rounds), np.nan)
-        return np.concatenate([point.reshape(-1) for point in points])
-
-    def sent_and_tangents(self, x: Array) -> tuple[Array, Array]:
-        """Return all messages, and their derivatives by the coordinates of S, (equations, count).
-
-        The broadcasts are observed numbers, so that d(Y - rho Z) = dY = rho dM. Tangents, such as dU, are arrays
-        (features, count, rank); left(M, d) is M d, and crossed(d, V) is d^T V.
-        """
-        S = self.gram(x)
-        U, dual, T = self._first
-        start_tangents = StartTangents.zero(LocalStart(U, dual, T), self.count)
-        points, tangents = [], []
-        for observation, following in zip(self.rounds, self.followed, strict=True):
-            start = LocalStart(U, dual - self.rho * observation.broadcast[BASIS], T)
-            U, dU = self.motion.end_and_tangents(S, self.coordinates, start, start_tangents)
-            points.append(U + dual / self.rho)
-            tangents.append(dU + start_tangents.d_linear / self.rho)
-            B = excess(U)  # max(0, U^T U - I), so that h = B * B
-            # dT+ = dT + rho d(B * B) = dT + 2 rho B * dB, with dB = dU^T U + U^T dU where B > 0
-            dT = start_tangents.d_constraint_dual + 2 * self.rho * B[:, None, :] * (crossed(dU, U) + left(U.T, dU))
-            start_tangents = StartTangents(dU, self.rho * tangents[-1], dT)
-            dual, T = self.rho * (points[-1] - following), T + self.rho * B**2
-        flat = [tangent.transpose(0, 2, 1).reshape(-1, self.count) for tangent in tangents]
-        return np.concatenate([point.reshape(-1) for point in points]), np.vstack(flat)
-
-    @cached_property
-    def _first(self) -> tuple[Array, Array, Array]:
-        """Return U, Y and T at the client's start: orth(Z), 0 and 0."""
-        Z = self.rounds[0].broadcast[BASIS]
-        return orth(Z), np.zeros_like(Z), np.zeros((Z.shape[1], Z.shape[1]))
+    return ForwardSimulation(sent, coordinates.count, blind(algorithm))

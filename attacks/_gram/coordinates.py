@@ -10,6 +10,7 @@ Attacks on FAPS, LocalPower, FedPG and FedPE fit these parameters by Levenberg-M
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -107,10 +108,16 @@ class SymmetricMatrices:
         return len(self.i)
 
     def matrix(self, x: Array) -> Array:
-        """Return the matrix with these coordinates."""
-        out = np.zeros((self.size, self.size))
-        out[self.i, self.j] = out[self.j, self.i] = x * self.weight
-        return out
+        """Return the matrix with these coordinates; it is a `DualArray` where they are one."""
+        matrix: Array = (x * self.weight)[self._place]
+        return matrix
+
+    @cached_property
+    def _place(self) -> Array:
+        """Return the position of each entry's coordinate, (n, n)."""
+        place = np.zeros((self.size, self.size), np.int64)
+        place[self.i, self.j] = place[self.j, self.i] = np.arange(len(self.i))
+        return place
 
     def coordinates(self, matrix: Array) -> Array:
         """Return the coordinates of a matrix."""

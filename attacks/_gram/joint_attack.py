@@ -20,9 +20,18 @@ import numpy as np
 from securefed._public import require
 from securefed._tensors import Array
 from securefed.attacks._base import Reconstruction, Target, View
-from securefed.attacks._gram.joint_fit import MemberSimulation, fit_jointly
+from securefed.attacks._engine.fit import SearchLimits, Simulation, fit, unequal_starts
+from securefed.attacks._fitting.levenberg_marquardt import StallLimit
+from securefed.attacks._gram.coordinates import SymmetricMatrices
 from securefed.attacks._requirements import why_incomplete
 from securefed.errors import TranscriptError
+
+_GOAL = 3e-13
+"""Relative residual at which a fit stops: about round-off of double precision."""
+_PATIENCE = StallLimit(1e-8, far=10, close=None)
+"""A fit ends when ten Jacobians have not halved its residual while that is above 1e-8; below, it goes on to `_GOAL`."""
+_EQUAL_CLIENTS = SearchLimits(40, _GOAL, StallLimit(0.0, far=5))
+"""Limits of the fit of equal clients, which only gives a start and need not be accurate."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,7 @@ class JointFitProblem:
             equal.
     """
 
-    sender: MemberSimulation
+    sender: Simulation
     observed: Array
     first: Array
 
@@ -126,21 +135,29 @@ class JointAttack(ABC):
             raise TranscriptError(reason)
         members = sorted(observed.rounds[0].members)
         problem = self.fit_problem(observed, target)
-        senders = [problem.sender] * len(members)
-        fit = fit_jointly(
-            senders, problem.observed, problem.first, starts=self.starts, jacobians=self.jacobians, rng=rng
+        count = len(members)
+        # one matrix for all clients that explains the sums best; from there each client's is changed at random
+        common = fit([problem.sender], problem.observed / count, [problem.first], _EQUAL_CLIENTS)
+        start = common.points[0] if np.isfinite(common.residual) else problem.first
+        found = fit(
+            [problem.sender] * count,
+            problem.observed,
+            unequal_starts(start, count, self.starts, rng),
+            SearchLimits(self.jacobians, _GOAL, _PATIENCE),
         )
-        grams, factor = self.rescaled(fit.grams, target, members)
+        coordinates = SymmetricMatrices.of(target.public.features)
+        fitted = np.stack([coordinates.matrix(x) for x in found.points])
+        grams, factor = self.rescaled(fitted, target, members)
         return Reconstruction(
             secret=self.secret,
             value=factor * grams.sum(axis=0),
-            residual=fit.residual,
-            rank=fit.rank,
-            unknowns=fit.unknowns,
-            condition=fit.condition,
+            residual=found.residual,
+            rank=found.rank,
+            unknowns=found.unknowns,
+            condition=found.condition,
             diagnostics={
-                "method": "fitted" if fit.proven else "fitted, not proven",
-                "starts": fit.starts,
+                "method": "fitted" if found.proven else "fitted, not proven",
+                "starts": found.starts,
                 "clients": grams,
             },
             members=frozenset(members),

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from securefed._tensors import Array
 from securefed.algorithms._pca.localpower import LOCAL_STEPS, LocalPower
 from securefed.algorithms._pca.server import BASIS, CAPTURED, PRODUCT
 from securefed.attacks._base import Reconstruction, RoundView, Target, View
-from securefed.attacks._gram.fitted_gram import FittedGram
+from securefed.attacks._engine.fit import Fit
 from securefed.attacks._gram.observed_rounds import most_frequent_members, rounds_by_members, rows_of
 from securefed.attacks._gram.repeated_products import LocalPowerRound, polish, root
 from securefed.attacks._requirements import MEMORY, too_large, why_incomplete
@@ -99,7 +99,7 @@ class LocalPowerGram:
         rows = rows_of(members, target.public)
         rounds = _rounds(observed, members, target)
         estimate = root(_most_rounds(rounds), rows)
-        fit_result = self._fitted(rounds, estimate, rows)
+        fit_result = self._fitted(rounds, estimate, rows, cast(LocalPower, target.algorithm))
         gram, fitted = (estimate, None) if fit_result is None else fit_result
         method = "root" if fitted is None else "fitted" if fitted.proven else "fitted, not proven"
         return Reconstruction(
@@ -113,7 +113,9 @@ class LocalPowerGram:
             members=members,
         )
 
-    def _fitted(self, rounds: Sequence[LocalPowerRound], estimate: Array, rows: int) -> tuple[Array, FittedGram] | None:
+    def _fitted(
+        self, rounds: Sequence[LocalPowerRound], estimate: Array, rows: int, algorithm: LocalPower
+    ) -> tuple[Array, Fit] | None:
         """Fit S in a basis of its range; return `None` where the products do not span it or its rank is too large."""
         products = np.hstack([r.product for r in rounds])
         rank = min(rows, len(products))
@@ -121,8 +123,8 @@ class LocalPowerGram:
             return None
         frame = np.linalg.svd(products, full_matrices=False)[0][:, :rank]
         reduced = [LocalPowerRound(frame.T @ r.probe, frame.T @ r.product, r.steps, r.captured) for r in rounds]
-        fit = polish(reduced, frame.T @ estimate @ frame)
-        return frame @ fit.gram @ frame.T, fit
+        gram, fit = polish(reduced, frame.T @ estimate @ frame, algorithm)
+        return frame @ gram @ frame.T, fit
 
 
 def _members(observed: View) -> frozenset[int] | None:

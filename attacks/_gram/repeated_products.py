@@ -11,35 +11,32 @@ triangular matrix from the right, so that
 These linear equations determine all R_k up to one common factor. With the products S^q Z_k known up to this factor,
 `linear.solve` gives S^q, S is its q-th root, and the factor follows from the scalar tr(Z^T S Z), which clients send for
 the stop rule (`root`). The root magnifies round-off of the small eigenvalues, so S is finally fitted
-to the messages by simulating the client with Levenberg-Marquardt (`polish`). `local_power` calls both.
-
-orth(N) is the Q of N = Q R. Derivatives dV of a matrix by all unknowns are one array (features, unknowns, columns), its
-tangents; left(M, dV) is M dV, and complete(N, dN) returns orth(N) with its tangents.
+to the messages by running the client's own step (`polish`). `local_power` calls both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from numpy.linalg import LinAlgError
 
 from securefed._tensors import Array
-from securefed.algorithms._pca.operators import orth
-from securefed.attacks._fitting.levenberg_marquardt import GeodesicAcceleration, levenberg_marquardt
+from securefed.algorithms._pca.localpower import LOCAL_STEPS, LocalPower
+from securefed.algorithms._pca.operators import Gram
+from securefed.algorithms._pca.server import BASIS, CAPTURED, PRODUCT
+from securefed.algorithms._pca.ssi import GramClient
+from securefed.attacks._engine.fit import Fit, ForwardSimulation, SearchLimits, fit
 from securefed.attacks._gram.coordinates import SymmetricMatrices
-from securefed.attacks._gram.fitted_gram import FittedGram
 from securefed.attacks._gram.linear import solve
-from securefed.attacks._gram.tangents import complete, left
-from securefed.errors import DivergenceError
 
-GOAL, _JACOBIANS = 1e-13, 60
-"""Relative residual at which the fit stops, and its most Jacobians for each number of columns."""
+SEARCH = SearchLimits(jacobians=60, goal=1e-13)
+"""Limits of the fit; the residual is relative to the largest eigenvalue of S."""
+_NO_DRAWS = np.random.default_rng(0)
+"""Stands for the client's random generator, from which LocalPower's clients draw nothing."""
 _NULL_DIRECTION = 1e-10
 """Singular values of [Z_1 .. Z_K] below this share of the largest count as zero."""
-_FULL_RANK = 1e-12
-"""Singular values of the Jacobian below this share of the largest count as zero."""
 
 
 @dataclass(frozen=True)
@@ -120,87 +117,41 @@ def root(rounds: Sequence[LocalPowerRound], rows: int) -> Array:
     return np.asarray(S * (captured / max(sum(float(np.vdot(r.probe, S @ r.probe)) for r in rounds), 1e-300)))
 
 
-def polish(rounds: Sequence[LocalPowerRound], start: Array) -> FittedGram:
-    """Fit a symmetric S to all rounds, which may differ in q, by simulating their messages.
+def polish(rounds: Sequence[LocalPowerRound], start: Array, algorithm: LocalPower) -> tuple[Array, Fit]:
+    """Fit a symmetric S to all rounds, which may differ in q, by running the client's own step; return S and the fit.
 
-    In Gram-Schmidt a column depends only on the columns before it, so the first c columns of all messages form a
-    problem of their own. It is easier for smaller c, so the fit starts with one column and adds one at a time.
     The fit works in the basis of the start's eigenvectors, because the search scales each coordinate separately and
     small eigenvalues are far less certain than large ones.
 
     Args:
         rounds: one client's messages, in coordinates of a basis of the range of S.
         start: S to begin with, in the same coordinates.
+        algorithm: the algorithm with its settings.
     """
     values, frame = np.linalg.eigh(start)
     scale = float(values[-1])
-    coordinates = SymmetricMatrices.of(len(start))
-    point = coordinates.coordinates(np.diag(values / scale))
     rotated = [replace(r, probe=frame.T @ r.probe, product=frame.T @ r.product) for r in rounds]
-    fits = []
-    for columns in range(1, rotated[0].product.shape[1] + 1):
-        problem = RepeatedProducts([replace(r, product=r.product[:, :columns]) for r in rotated], coordinates, scale)
-        stepper = GeodesicAcceleration(problem.residual)
-        fits.append(
-            levenberg_marquardt(
-                problem.linearised, point, steps=_JACOBIANS, goal=GOAL, residual=problem.residual, stepper=stepper
-            )
-        )
-        point = fits[-1].point
-    s = np.linalg.svd(np.linalg.qr(fits[-1].jacobian, mode="r"), compute_uv=False)
-    rank = int(np.sum(s > _FULL_RANK * s[0]))
-    gram = scale * frame @ coordinates.matrix(point) @ frame.T
-    return FittedGram(gram, fits[-1].norm, rank, coordinates.count, float(s[0] / s[rank - 1]))
+    coordinates = SymmetricMatrices.of(len(start))
+    observed = np.concatenate([np.append(r.product.reshape(-1), r.captured) for r in rotated]) / scale
+    client, x = simulation(rotated, algorithm), coordinates.coordinates(np.diag(values / scale))
+    found = fit([client], observed, [x], SEARCH, unit=1.0)
+    return scale * frame @ coordinates.matrix(found.points[0]) @ frame.T, found
 
 
-@dataclass(frozen=True)
-class RepeatedProducts:
-    """The difference of simulated and observed messages, as a function of the coordinates of S / scale.
+def simulation(rounds: Sequence[LocalPowerRound], algorithm: LocalPower) -> ForwardSimulation:
+    """Return the client of these rounds: its messages as a function of the coordinates of its S."""
+    coordinates = SymmetricMatrices.of(len(rounds[0].probe))
 
-    Attributes:
-        rounds: one client's messages.
-        coordinates: parametrisation of S / scale.
-        scale: size of S; messages are divided by it.
-    """
+    def sent(x: Any) -> Any:
+        S = coordinates.matrix(x)
+        client, out = GramClient(Gram(S, S)), []
+        for r in rounds:
+            broadcast = {BASIS: r.probe, LOCAL_STEPS: np.asarray(r.steps)}
+            message = algorithm.contribute(client, broadcast, _NO_DRAWS)[1]
+            out += [message[PRODUCT][:, : r.product.shape[1]].reshape(-1), message[CAPTURED].reshape(1)]
+        return np.concatenate(out)
 
-    rounds: Sequence[LocalPowerRound]
-    coordinates: SymmetricMatrices
-    scale: float
-
-    def residual(self, x: Array) -> Array:
-        """Return the residuals of all messages; NaN where the simulation fails."""
-        S = self.coordinates.matrix(x)
-        try:
-            return self._stack(S, [S @ self._last(S, r) for r in self.rounds])
-        except (LinAlgError, DivergenceError):
-            return np.full(1, np.nan)
-
-    def linearised(self, x: Array) -> tuple[Array, Array]:
-        """Return `residual` and its derivative (equations, parameters)."""
-        S = self.coordinates.matrix(x)
-        products, rows = [], []
-        for r in self.rounds:
-            V, dV = r.start, np.zeros((len(r.start), len(x), r.start.shape[1]))
-            for _ in range(r.steps - 1):
-                V, dV = complete(S @ V, left(S, dV) + self.coordinates.times(V))
-            products.append(S @ V)
-            # d(S V) = S dV + dS V, (features, unknowns, columns); an equation is an entry of S V, row by row (`_stack`)
-            rows.append((left(S, dV) + self.coordinates.times(V)).transpose(0, 2, 1).reshape(-1, len(x)))
-        scalars = [self.coordinates.slopes(r.probe @ r.probe.T) for r in self.rounds]  # of tr(Z^T S Z) = <Z Z^T, S>
-        return self._stack(S, products), np.vstack([*rows, scalars])
-
-    def _last(self, S: Array, r: LocalPowerRound) -> Array:
-        """Return V of the last local product."""
-        V = r.start
-        for _ in range(r.steps - 1):
-            V = orth(S @ V)
-        return V
-
-    def _stack(self, S: Array, sent: Sequence[Array]) -> Array:
-        """Return the residuals of products `sent` and of the traces tr(Z^T S Z), in units of `scale`."""
-        residuals = [(Y - r.product / self.scale).reshape(-1) for Y, r in zip(sent, self.rounds, strict=True)]
-        scalars = [float(np.vdot(r.probe, S @ r.probe)) - r.captured / self.scale for r in self.rounds]
-        return np.concatenate([*residuals, scalars])
+    return ForwardSimulation(sent, coordinates.count)
 
 
 def _transposes(Z: Array, Y: Array, triangles: Array) -> Array:

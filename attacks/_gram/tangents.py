@@ -52,17 +52,3 @@ def horizontal(N: Array, dN: Array) -> tuple[Array, Array]:
     V = orth(N)
     d = right(dN, np.linalg.inv(V.T @ N))  # R = V^T N
     return V, d - left(V, left(V.T, d))
-
-
-def complete(N: Array, dN: Array) -> tuple[Array, Array]:
-    """Return V = orth(N) and all of dV, (n, directions, p).
-
-    dV = (I - V V^T) dN R^-1 + V (B - B^T), with B the part of V^T dN R^-1 below the diagonal.
-    """
-    V = orth(N)
-    d = right(dN, np.linalg.inv(V.T @ N))
-    inner = left(V.T, d)
-    # the direction comes first for `tril`, which works on the last two axes
-    below = np.tril(inner.transpose(1, 0, 2), -1)
-    turned = (below - below.transpose(0, 2, 1)).transpose(1, 0, 2)
-    return V, d + left(V, turned - inner)  # d - V V^T d + V (B - B^T)

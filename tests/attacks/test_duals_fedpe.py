@@ -10,8 +10,6 @@ from securefed.algorithms._pca.operators import off
 from securefed.attacks._base import Attack, Target, attacks
 from securefed.attacks._duals import FedPEDuals
 from securefed.attacks._duals.fedpe import gradient_parts
-from securefed.attacks._duals.local_steps import EuclideanSteps
-from securefed.attacks._duals.local_steps_fit import LocalStepsProblem
 from securefed.attacks._duals.observed_steps import observed_steps
 from securefed.attacks._gram.coordinates import SymmetricMatrices
 from securefed.attacks.scores import relative_error
@@ -82,17 +80,6 @@ def test_several_local_steps_are_simulated_and_fitted(local_steps):
     assert relative_error(got.value, gram(clients[0])) < 1e-6
     few = replace(views[0], rounds=views[0].rounds[:2])
     assert FedPEDuals().run(few, target, RNG).diagnostics["method"] == "fitted, not proven"
-
-
-def test_the_simulated_steps_are_differentiated_correctly():
-    views, _, _ = observe(replace(ONE_STEP, local_steps=4, step_size=0.03), digits(8, 0), 3)
-    steps = observed_steps(views[0].rounds, 1.0, orthonormal=False)
-    problem = LocalStepsProblem(steps, SymmetricMatrices.of(8), EuclideanSteps(0.03, 4, 1.0))
-    x, direction = RNG.normal(size=36), RNG.normal(size=36)
-    slope = (problem.residual(x + 1e-6 * direction) - problem.residual(x - 1e-6 * direction)) / 2e-6
-    residual, jacobian = problem.linearised(x)
-    np.testing.assert_allclose(residual, problem.residual(x), atol=1e-13)
-    np.testing.assert_allclose(jacobian @ direction, slope, atol=1e-7)
 
 
 def test_shuffled_messages_do_not_give_the_matrix():

@@ -5,13 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from securefed.algorithms._pca import SSI, FedPG
+from securefed.algorithms._pca import SSI, FedPE, FedPG
 from securefed.algorithms._pca.operators import off, orth
 from securefed.attacks._base import Attack, Target, attacks
 from securefed.attacks._duals import FedPGDuals
 from securefed.attacks._duals.fedpg import gradient_block
-from securefed.attacks._duals.local_steps import RiemannianSteps
-from securefed.attacks._duals.local_steps_fit import LocalStepsProblem
+from securefed.attacks._duals.local_steps_fit import simulation
 from securefed.attacks._duals.observed_steps import observed_steps
 from securefed.attacks._gram.coordinates import SymmetricMatrices
 from securefed.attacks._gram.elimination import EliminatedProducts, eliminate, least_trace_shift, solve_shifted
@@ -77,17 +76,24 @@ def test_several_local_steps_are_simulated_and_fitted(local_steps):
     assert "limited to 10" in FedPGDuals(fit_features=10).applies(target, views[0])
 
 
-def test_the_simulated_steps_are_differentiated_correctly():
-    views, _, _ = observe(replace(ONE_STEP, local_steps=4), digits(8, 0), 3)
+@pytest.mark.parametrize("kind", [FedPG, FedPE])
+def test_the_simulated_steps_are_the_clients_own_and_their_derivatives_are_right(kind):
+    algorithm = kind(3, rho=1.0, step_size=0.05, local_steps=4)
+    clients = digits(8, 0)
+    views, _, _ = observe(algorithm, clients, 3)
     coordinates = SymmetricMatrices.of(8)
-    problem = LocalStepsProblem(observed_steps(views[0].rounds, 1.0), coordinates, RiemannianSteps(0.05, 4))
-    x, direction = RNG.normal(size=36), RNG.normal(size=36)
-    slope = (problem.residual(x + 1e-6 * direction) - problem.residual(x - 1e-6 * direction)) / 2e-6
-    residual, jacobian = problem.linearised(x)
-    np.testing.assert_allclose(residual, problem.residual(x), atol=1e-13)
+    steps = observed_steps(views[0].rounds, 1.0, orthonormal=kind is FedPG)
+    client = simulation(steps, algorithm)
+    own = client.sent(coordinates.coordinates(gram(clients[0]) / clients[0].rows))
+    seen = np.concatenate([(step.end + step.linear).ravel() for step in steps])
+    np.testing.assert_allclose(own, seen, atol=1e-12)
+    x, direction = 0.3 * RNG.normal(size=36), RNG.normal(size=36)
+    slope = (client.sent(x + 1e-6 * direction) - client.sent(x - 1e-6 * direction)) / 2e-6
+    sent, jacobian = client.sent_and_tangents(x)
+    np.testing.assert_allclose(sent, client.sent(x), atol=1e-13)
     np.testing.assert_allclose(jacobian @ direction, slope, atol=1e-7)
-    blind = coordinates.coordinates(np.eye(8))
-    np.testing.assert_allclose(jacobian @ blind, 0, atol=1e-12)
+    shift = jacobian @ coordinates.coordinates(np.eye(8))
+    assert client.blind == (kind is FedPG) == (np.abs(shift).max() < 1e-12)
 
 
 def test_raw_data_take_the_shift_of_least_rank():

@@ -10,7 +10,7 @@ from securefed.algorithms._pca.operators import orth
 from securefed.attacks._base import Attack, Target, attacks
 from securefed.attacks._gram import LocalPowerGram
 from securefed.attacks._gram.coordinates import SymmetricMatrices
-from securefed.attacks._gram.repeated_products import LocalPowerRound, RepeatedProducts, factors, root
+from securefed.attacks._gram.repeated_products import LocalPowerRound, factors, root, simulation
 from securefed.attacks.scores import relative_error
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, TranscriptError
@@ -48,17 +48,20 @@ def test_the_triangular_factors_follow_from_symmetry_up_to_one_scale():
     assert factors(rounds[:1]).gap < 10  # one round alone does not say
 
 
-def test_the_simulated_products_are_differentiated_correctly():
+@pytest.mark.parametrize("columns", [2, 3])
+def test_the_simulated_products_are_the_clients_own_and_their_derivatives_are_right(columns):
     A = RNG.normal(size=(6, 6))
     S = A @ A.T
     rounds = products(S, [orth(RNG.normal(size=(6, 3))) for _ in range(2)], 4)
-    problem = RepeatedProducts(rounds, SymmetricMatrices.of(6), 1.0)
-    x = problem.coordinates.coordinates(S)
-    np.testing.assert_allclose(problem.residual(x), 0, atol=1e-11)
+    rounds = [replace(r, product=r.product[:, :columns]) for r in rounds]
+    client, coordinates = simulation(rounds, LocalPower(3, local_steps=(4,))), SymmetricMatrices.of(6)
+    x = coordinates.coordinates(S)
+    seen = np.concatenate([np.append(r.product.ravel(), r.captured) for r in rounds])
+    np.testing.assert_allclose(client.sent(x), seen, atol=1e-11)
     x, direction = x + 0.1 * RNG.normal(size=21), RNG.normal(size=21)
-    slope = (problem.residual(x + 1e-6 * direction) - problem.residual(x - 1e-6 * direction)) / 2e-6
-    residual, jacobian = problem.linearised(x)
-    np.testing.assert_allclose(residual, problem.residual(x), atol=1e-12)
+    slope = (client.sent(x + 1e-6 * direction) - client.sent(x - 1e-6 * direction)) / 2e-6
+    sent, jacobian = client.sent_and_tangents(x)
+    np.testing.assert_allclose(sent, client.sent(x), atol=1e-12)
     np.testing.assert_allclose(jacobian @ direction, slope, atol=1e-6 * np.abs(slope).max())
 
 
@@ -92,8 +95,8 @@ def test_a_client_of_full_rank():
 
 
 def test_shuffled_messages_prove_nothing():
-    clients = federation(20, 4)
-    observed, target = observe(LocalPower(3, local_steps=(2,)), clients, 6)
+    clients = federation(40, 6)
+    observed, target = observe(LocalPower(4, local_steps=(2,)), clients, 6)
     kept = [o.message for o in observed.rounds]
     rounds = tuple(replace(o, message=kept[i - 2]) for i, o in enumerate(observed.rounds))
     got = LocalPowerGram().run(replace(observed, rounds=rounds), target, RNG)

@@ -9,10 +9,11 @@ from securefed.algorithms._pca import FAPS, SSI, FedPE, FedPG
 from securefed.algorithms._pca.operators import orth
 from securefed.attacks._base import Attack, RoundView, Target, View, attacks
 from securefed.attacks._duals import FedPGDuals, JointDuals, PooledDuals
-from securefed.attacks._duals.joint_fit import SimulatedConsensusClient
+from securefed.attacks._duals.joint_fit import simulated_run
+from securefed.attacks._engine.fit import jacobian_rank
 from securefed.attacks._gram import JointGram
+from securefed.attacks._gram.coordinates import SymmetricMatrices
 from securefed.attacks._gram.faps.summed_clients import FAPSSimulation
-from securefed.attacks._gram.joint_fit import jacobian_rank
 from securefed.attacks.scores import relative_error, subspace_baseline
 from securefed.errors import ConfigError, TranscriptError
 from tests.attacks import consensus, subspaces
@@ -79,9 +80,9 @@ def test_fedpe_sums_leave_no_shift_open():
     algorithm = FedPE(2, step_size=0.03, local_steps=5)
     clients = consensus.digits(6, 0, parts=2)
     observed, target = consensus_sums(algorithm, clients, 14)
-    sender = SimulatedConsensusClient.of(observed, target)
+    sender = simulated_run(observed, target)
     assert sender.determined == sender.count == 21
-    x = [sender.coordinates.coordinates(consensus.gram(data) / data.rows) for data in clients]
+    x = [SymmetricMatrices.of(6).coordinates(consensus.gram(data) / data.rows) for data in clients]
     rank, _ = jacobian_rank(np.hstack([sender.sent_and_tangents(own)[1] for own in x]), 42)
     assert rank == 42
 
@@ -102,8 +103,8 @@ def test_faps_sums_give_each_client(parts, seed):
 def test_a_simulated_run_of_consensus_is_the_clients_own_and_its_derivative(kind):
     clients = consensus.digits(6, 0, parts=2)
     views, target, _ = consensus.observe(kind(2, step_size=0.03, local_steps=3), clients, 5)
-    sender = SimulatedConsensusClient.of(views[0], target)
-    x = sender.coordinates.coordinates(consensus.gram(clients[0]) / clients[0].rows)
+    sender = simulated_run(views[0], target)
+    x = SymmetricMatrices.of(6).coordinates(consensus.gram(clients[0]) / clients[0].rows)
     seen = np.concatenate([o.message["point"].reshape(-1) for o in views[0].rounds])
     np.testing.assert_allclose(sender.sent(x), seen, atol=1e-12)
     assert_differentiated(sender, x)
@@ -132,8 +133,8 @@ def assert_differentiated(sender, x):
 def test_equal_clients_are_a_saddle_where_only_the_sum_shows():
     clients = consensus.digits(6, 0, parts=2)
     observed, target = consensus_sums(FedPG(2, step_size=0.05, local_steps=5), clients, 12)
-    sender = SimulatedConsensusClient.of(observed, target)
-    x = [sender.coordinates.coordinates(consensus.gram(data) / data.rows) for data in clients]
+    sender = simulated_run(observed, target)
+    x = [SymmetricMatrices.of(6).coordinates(consensus.gram(data) / data.rows) for data in clients]
     assert jacobian_rank(np.hstack([sender.sent_and_tangents(own)[1] for own in x]), 40)[0] == 40
     assert jacobian_rank(np.hstack([sender.sent_and_tangents(x[0])[1]] * 2), 40)[0] == 20
 

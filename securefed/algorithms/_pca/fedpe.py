@@ -49,7 +49,8 @@ class FedPE(ConsensusPCA):
         """Return the multiplier of h after a round: T_i <- T_i + rho h(U_i^{k+1})  (10)."""
         assert client.basis is not None  # set by the contribution that is being committed
         excess = _excess(client.basis)
-        return np.asarray(client.constraint_dual + self.rho * excess * excess)
+        dual: Array = client.constraint_dual + self.rho * excess * excess
+        return dual
 
 
 def lagrangian_gradient(U: Array, SU: Array, linear: Array, constraint_dual: Array, rho: float) -> Array:
@@ -68,9 +69,11 @@ def lagrangian_gradient(U: Array, SU: Array, linear: Array, constraint_dual: Arr
     B = _excess(U)
     # G is the derivative of <T, B*B> + rho/2 ||B*B||^2 by B; by the chain rule through U^T U it adds U (G + G^T)
     G = 2 * constraint_dual * B + 2 * rho * B**3
-    return np.asarray(gradient + linear + rho * U + U @ (G + np.swapaxes(G, -1, -2)))
+    total: Array = gradient + linear + rho * U + U @ (G + np.swapaxes(G, -1, -2))
+    return total
 
 
 def _excess(U: Array) -> Array:
     """Return B = max(0, U^T U - I), entry by entry; h = B * B  (4)."""
-    return np.maximum(0.0, np.swapaxes(U, -1, -2) @ U - np.eye(U.shape[-1]))
+    excess: Array = np.maximum(0.0, np.swapaxes(U, -1, -2) @ U - np.eye(U.shape[-1]))
+    return excess

@@ -49,7 +49,8 @@ class Gram:
 
     def times(self, basis: Array) -> Array:
         """Compute S V for V of shape (features, columns)."""
-        return np.asarray(self.x.T @ (self.x @ basis) if self.matrix is None else self.matrix @ basis)
+        product: Array = self.x.T @ (self.x @ basis) if self.matrix is None else self.matrix @ basis
+        return product
 
     @property
     def nbytes(self) -> int:
@@ -83,7 +84,8 @@ def orth(matrix: Array) -> Array:
         raise DivergenceError("a basis to orthonormalise holds NaN or infinity: lower the step size, or the noise")
     q, r = np.linalg.qr(matrix)
     signs = np.where(np.diagonal(r, axis1=-2, axis2=-1) < 0, -1.0, 1.0)
-    return np.asarray(q * signs[..., None, :])
+    basis: Array = q * signs[..., None, :]
+    return basis
 
 
 def check_orthonormal(basis: Array) -> None:
@@ -101,7 +103,8 @@ def random_basis(features: int, rank: int, rng: np.random.Generator) -> Array:
 
 def off(basis: Array, matrix: Array) -> Array:
     """Return the part of a matrix outside a subspace, (I - V V^T) M for V = `basis` orthonormal; stacks are allowed."""
-    return np.asarray(matrix - basis @ (basis.mT @ matrix))
+    outside: Array = matrix - basis @ (basis.mT @ matrix)
+    return outside
 
 
 def check_rank(rank: int, public: Public) -> None:

@@ -201,7 +201,7 @@ class SubspaceMethod(Algorithm[SubspaceServer, Any]):
             basis: Z.
             gram_product: S_i Z, from which `captured` = tr(Z^T S_i Z) follows.
         """
-        out = {PRODUCT: product, CAPTURED: np.asarray(np.vdot(basis, gram_product))}
+        out = {PRODUCT: product, CAPTURED: np.reshape(np.vdot(basis, gram_product), ())}
         return out | {GRAM_PRODUCT: gram_product} if self.sends_gram_product else out
 
     def _residual(self, basis: Array, total: Tensors) -> float | None:

@@ -1,0 +1,237 @@
+"""Fit what clients hold to the messages that they sent, by simulating the clients: the one search of all attacks.
+
+A `Simulation` maps the coordinates x of one client's unknown (its rows, its Gram matrix, distances) to the messages
+of all rounds. Where the attacker observes sums over several clients, each has a simulation and an unknown of its own.
+`fit` minimises the norm of (sum of the simulated messages - observed messages) / unit over all of them, by
+Levenberg-Marquardt, from one start after the other.
+
+A fit is proven where it explains the messages to round-off, its Jacobian has full rank, and no direction of the
+unknowns can hide a large error. Clients that do not differ in anything public may come out in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.linalg import LinAlgError
+
+from securefed._tensors import Array
+from securefed.attacks._engine.forward import DualArray
+from securefed.attacks._fitting.levenberg_marquardt import (
+    GeodesicAcceleration,
+    LeastSquaresFit,
+    StallLimit,
+    levenberg_marquardt,
+)
+from securefed.errors import DivergenceError
+
+PROOF: Final = 1e-9
+"""Norm of the residual, in its unit, below which messages are explained: round-off of many rounds."""
+_LARGEST_ERROR: Final = 1e-3
+"""A fit is proven only where residual times condition number, which bounds the relative error along the weakest
+direction to first order, is below this."""
+_FULL_RANK: Final = 1e-11
+"""Singular values below this share of the largest, columns scaled to unit length, count as zero."""
+
+
+class Simulation(Protocol):
+    """The messages of one client in all rounds, as a function of the coordinates x, (count,), of its unknown."""
+
+    @property
+    def count(self) -> int:
+        """Return the number of coordinates."""
+        ...
+
+    @property
+    def determined(self) -> int:
+        """Return the number of directions of x on which the messages depend."""
+        ...
+
+    def sent(self, x: Array) -> Array:
+        """Return the client's messages as one vector, (equations,); NaN where the simulation fails."""
+        ...
+
+    def sent_and_tangents(self, x: Array) -> tuple[Array, Array]:
+        """Return `sent`, and its derivative (equations, count)."""
+        ...
+
+
+@dataclass(frozen=True)
+class ForwardSimulation:
+    """A client's own step in array operations, whose derivatives follow from running it on a `DualArray`.
+
+    Attributes:
+        step: maps x, an array or a `DualArray`, to the messages of all rounds as one vector of the same kind.
+        count: number of coordinates of x.
+        blind: number of directions of x on which the messages never depend.
+    """
+
+    step: Callable[[Any], Any]
+    count: int
+    blind: int = 0
+
+    @property
+    def determined(self) -> int:
+        """Return the number of directions of x on which the messages depend."""
+        return self.count - self.blind
+
+    def sent(self, x: Array) -> Array:
+        """Return the messages; a single NaN where the step fails."""
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                return np.asarray(self.step(x))
+        except (LinAlgError, DivergenceError):
+            return np.full(1, np.nan)
+
+    def sent_and_tangents(self, x: Array) -> tuple[Array, Array]:
+        """Return the messages and their derivatives; NaN where the step fails."""
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                out = self.step(DualArray.variables(x))
+        except (LinAlgError, DivergenceError):
+            return np.full(1, np.nan), np.full((1, len(x)), np.nan)
+        return out.value, out.slopes
+
+
+@dataclass(frozen=True)
+class SearchLimits:
+    """Limits of a search.
+
+    Attributes:
+        jacobians: largest number of Jacobians from each start.
+        goal: norm of the residual at which a search ends.
+        patience: limit after which a search without progress ends; `None` for no limit.
+    """
+
+    jacobians: int = 60
+    goal: float = 1e-13
+    patience: StallLimit | None = None
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The best end of a search, and how well the messages determine it.
+
+    Attributes:
+        points: coordinates of each client's unknown.
+        residual: norm of the residual.
+        rank: rank of the Jacobian.
+        unknowns: number of directions of all unknowns on which the messages depend.
+        condition: largest over smallest of the singular values that count for `rank`.
+        starts: number of starts that were tried.
+    """
+
+    points: Sequence[Array]
+    residual: float
+    rank: int
+    unknowns: int
+    condition: float
+    starts: int
+
+    @property
+    def proven(self) -> bool:
+        """Return whether the messages are explained, all directions determined, and none can hide a large error."""
+        return self.residual < PROOF and self.rank == self.unknowns and self.residual * self.condition < _LARGEST_ERROR
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Observed messages, and the simulations of the clients whose sum they are.
+
+    Attributes:
+        clients: simulation of each client.
+        observed: all messages as one vector, (equations,).
+        unit: unit of the residual, a number or one for each equation.
+    """
+
+    clients: Sequence[Simulation]
+    observed: Array
+    unit: Array | float
+
+    def points(self, x: Array) -> list[Array]:
+        """Split the coordinates of all clients into each client's."""
+        return np.split(x, np.cumsum([client.count for client in self.clients])[:-1])
+
+    def residual(self, x: Array) -> Array:
+        """Return (sum of the simulated messages - observed) / unit, (equations,)."""
+        sent = [client.sent(point) for client, point in zip(self.clients, self.points(x), strict=True)]
+        return np.asarray((np.sum(sent, axis=0) - self.observed) / self.unit)
+
+    def linearised(self, x: Array) -> tuple[Array, Array]:
+        """Return `residual` and its Jacobian, (equations, coordinates of all clients)."""
+        pairs = [client.sent_and_tangents(point) for client, point in zip(self.clients, self.points(x), strict=True)]
+        residual = (np.sum([sent for sent, _ in pairs], axis=0) - self.observed) / self.unit
+        return residual, np.hstack([tangents for _, tangents in pairs]) / np.reshape(self.unit, (-1, 1))
+
+
+def fit(
+    clients: Sequence[Simulation],
+    observed: Array,
+    starts: Iterable[Array],
+    search: SearchLimits,
+    unit: Array | float | None = None,
+) -> Fit:
+    """Search from one start after the other until the messages are explained; return the best end.
+
+    Args:
+        clients: simulation of each client in the sum.
+        observed: the observed messages, (equations,).
+        starts: coordinates of all clients at which searches begin.
+        search: limits of each search.
+        unit: unit of the residual; the norm of the messages by default.
+    """
+    messages = Messages(clients, observed, (float(np.linalg.norm(observed)) or 1.0) if unit is None else unit)
+    best: LeastSquaresFit | None = None
+    tried = 0
+    for start in starts:
+        tried += 1
+        found = levenberg_marquardt(
+            messages.linearised,
+            start,
+            steps=search.jacobians,
+            goal=search.goal,
+            residual=messages.residual,
+            patience=search.patience,
+            stepper=GeodesicAcceleration(messages.residual),  # second-order steps, which follow curved valleys
+        )
+        best = found if best is None or found.norm < best.norm else best
+        if best.norm < PROOF:
+            break
+    assert best is not None
+    unknowns = sum(client.determined for client in clients)
+    rank, condition = jacobian_rank(best.jacobian, unknowns)
+    return Fit(messages.points(best.point), best.norm, rank, unknowns, condition, tried)
+
+
+def unequal_starts(common: Array, clients: int, starts: int, rng: np.random.Generator) -> Iterator[Array]:
+    """Yield points at which clients differ at random, and whose mean is that of equal clients.
+
+    Equal clients have equal derivatives, so that a search cannot separate them: they are a saddle. The size of the
+    changes is .03, .09 and .27, in turn, of the common point's, since it is not known by how much clients differ.
+
+    Args:
+        common: coordinates of a client if all are equal.
+        clients: number of clients.
+        starts: number of points.
+        rng: source of the changes.
+    """
+    for k in range(starts):
+        spread = 0.03 * 3.0 ** (k % 3) * float(np.linalg.norm(common)) / np.sqrt(len(common))
+        moves = rng.normal(size=(clients, len(common)))
+        yield (common + spread * (moves - moves.mean(axis=0))).reshape(-1)
+
+
+def jacobian_rank(jacobian: Array, largest: int) -> tuple[int, float]:
+    """Return the rank of a Jacobian, at most `largest`, and its condition number, after scaling columns to length 1.
+
+    The condition number is over the `rank` largest singular values; both are 0 and NaN for an empty Jacobian.
+    """
+    if not jacobian.size:
+        return 0, float("nan")
+    scaled = jacobian / np.maximum(np.linalg.norm(jacobian, axis=0), 1e-300)
+    s = np.linalg.svd(np.linalg.qr(scaled, mode="r") if len(scaled) > scaled.shape[1] else scaled, compute_uv=False)
+    rank = min(int(np.sum(s > _FULL_RANK * s[0])), largest)
+    return rank, float(s[0] / s[rank - 1])
