@@ -103,9 +103,7 @@ class Quantise(Transform):
         check_ring(ring, f"the layout's tensor {tensor.name!r}")
         largest = (2 ** (ring - 1) - 1) // clients  # most units of one client's entry
         if largest < 2:
-            raise PlanError(
-                f"{clients} clients are too many for a {ring}-bit ring; use a wider ring, or fewer clients"
-            )
+            raise PlanError(f"{clients} clients are too many for a {ring}-bit ring; use a wider ring, or fewer clients")
         if tensor.bound / largest < _SMALLEST_STEP:
             raise PlanError(
                 f"tensor {tensor.name!r} has a bound of {tensor.bound:.3g}, too small for a fixed point in a "
