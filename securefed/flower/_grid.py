@@ -93,7 +93,7 @@ class FlowerGrid:
 
 
 def replies(
-    grid: Grid, messages: Mapping[int, Message], timeout: float | None, poll: float
+    grid: Grid, messages: Mapping[int, Message], timeout: float | None, poll: float, *, first: float | None = None
 ) -> Iterator[tuple[int, Message]]:
     """Send messages, and yield (receiver, reply) as replies arrive, until all are there or the timeout has passed.
 
@@ -102,6 +102,7 @@ def replies(
         messages: by receiver, in the caller's numbers: parties or SuperNodes.
         timeout: seconds to wait; `None` for no limit.
         poll: seconds between two looks for replies.
+        first: seconds to wait for the first reply, where SuperNodes may only be starting; from then on it is `timeout`.
     """
     waiting: dict[str, int] = {}
     for receiver, message in messages.items():  # one by one: what Flower cannot take is then one client's loss alone
@@ -109,13 +110,16 @@ def replies(
             waiting[number] = receiver
         else:  # Flower has logged why
             _LOG.warning("%d dropped out: its message could not be sent", receiver)
-    end = None if timeout is None else time.monotonic() + timeout
+    limit = timeout if timeout is None or first is None else max(first, timeout)
+    end = None if limit is None else time.monotonic() + limit
     while waiting:
         for reply in grid.pull_messages(list(waiting)):
+            if limit != timeout and timeout is not None:
+                limit, end = timeout, time.monotonic() + timeout
             if (party := waiting.pop(reply.metadata.reply_to_message_id or "", None)) is not None:
                 yield party, reply
         if not waiting or (end is not None and time.monotonic() >= end):
             break
         time.sleep(poll)
     if waiting:
-        _LOG.warning("no reply from %s within %s s", sorted(waiting.values()), timeout)
+        _LOG.warning("no reply from %s within %s s", sorted(waiting.values()), limit)

@@ -90,7 +90,7 @@ class SecureStrategy(Strategy):
             takes, or fails after, does not show; more than the slowest takes (`SumTerms.answer_after`).
         poll: seconds between two looks for replies.
         patience: seconds to wait for the replies of a stage in which clients do not train. The stage with the updates
-            waits as long as `start(timeout=...)` says.
+            waits as long as `start(timeout=...)` says, and so does the first exchange until a first SuperNode answers.
         folder: where the state of the sums is kept, so that a ServerApp that is started again goes on counting
             exchanges and epsilon. The model is the caller's to keep (`evaluate_fn`). By default in memory.
         seal: encrypts the states in the folder, which hold the server's secrets of an open round. An anchor is a small

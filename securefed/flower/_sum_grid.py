@@ -55,9 +55,8 @@ from securefed.parties._server import SumServer
 from securefed.parties._terms import SumTerms
 
 _SMALLEST_COHORT: Final = 3
-"""Fewest clients that secure aggregation plans for. If SuperNodes die before the first evaluation and fewer than these
-are sampled, the terms of evaluation are made for this number all the same: the missing clients count as lost, as they
-would in a round of training."""
+"""Fewest clients that secure aggregation plans for: where SuperNodes die before the first evaluation and fewer are
+left, its terms are for this number all the same, and the missing ones count as lost."""
 _LOG = logging.getLogger("securefed.flower")
 
 
@@ -74,7 +73,8 @@ class SumGrid(Grid):
         metrics: by phase, names of the metrics that are summed. They are further tensors of the update, so that the
             reply holds their means, weighted as those of the model's arrays are.
         poll: seconds between two looks for replies.
-        patience: seconds to wait for the replies of a stage in which clients do not train.
+        patience: seconds to wait for the replies of a stage in which clients do not train; in the very first exchange
+            from the first reply on.
         rounds: what became of each phase so far.
         samplings: how the strategy samples in each phase, where it does so as Flower's own ones do.
         folder: where the terms and the state of each phase's sum are kept; `None` to keep them in memory.
@@ -109,6 +109,7 @@ class SumGrid(Grid):
     _exchanges: int = 0  # how often the server has sent requests and waited for replies
     _refused: dict[int, str] = field(default_factory=dict)  # by SuperNode, why it refused its newest request
     _foreign: dict[int, str] = field(default_factory=dict)  # likewise, why it could not answer at all
+    _longest: float | None = None  # seconds that the strategy waits for replies
     _begun: int = 0  # phases that took place before the strategy was started last
 
     def set_run(self, run: Any) -> None:
@@ -184,7 +185,7 @@ class SumGrid(Grid):
             ConfigError: messages that differ from each other, or that most SuperNodes do not accept.
             BudgetSpent: the privacy budget allows no round.
         """
-        given = list(messages)
+        given, self._longest = list(messages), timeout
         self._refused.clear()
         self._foreign.clear()
         if not given or self.stopped is not None:
@@ -373,11 +374,10 @@ class SumGrid(Grid):
     ) -> Iterator[tuple[int, RecordDict]]:
         """Send contents to SuperNodes, and yield the contents of their replies as they arrive."""
         self._exchanges += 1
-        sent = {
-            node: Message(content, node, like.message_type, ttl=wait, group_id=like.group_id)
-            for node, content in contents.items()
-        }
-        for node, reply in replies(self.grid, sent, wait, self.poll):
+        first = None if wait is None or self._exchanges > 1 else self._longest  # SuperNodes may only be starting
+        ttl = wait if first is None else max(wait or 0.0, first)
+        sent = {n: Message(c, n, like.message_type, ttl=ttl, group_id=like.group_id) for n, c in contents.items()}
+        for node, reply in replies(self.grid, sent, wait, self.poll, first=first):
             self._refused.pop(node, None)
             self._foreign.pop(node, None)
             if not reply.has_error():

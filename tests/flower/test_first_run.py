@@ -23,7 +23,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping, 
 
 from securefed.defenses import secure_aggregation
 from securefed.errors import ConfigError, PlanError, RoundVoid
-from securefed.flower import AppReply, SitePolicy, secure_mod
+from securefed.flower import AppReply, SitePolicy, _grid, secure_mod
 from securefed.parties import _wrapped_names
 from tests.flower import ordinary_app
 from tests.flower.grid import LocalGrid
@@ -324,3 +324,48 @@ def test_a_run_that_trained_nothing_raises_the_reasons_and_one_that_did_hands_ov
     result = run(strategy, ordinary_app.grid(secure_mod, evaluate=broken), rounds=1)
     assert result.arrays is not None and strategy.stopped is None
     run(secured(FedAvg()), ordinary_app.grid(secure_mod), rounds=0)
+
+
+# ------------------------------------------------------------------------------------------------------ slow SuperNodes
+
+
+class HandClock:
+    """A clock that moves when the grid waits for replies."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += 1.0
+
+
+@pytest.mark.parametrize(("starts", "lost", "expected"), [(200.0, 0, CLIENTS), (200.0, 1, CLIENTS - 1)])
+def test_the_first_exchange_waits_for_supernodes_that_are_starting(
+    starts: float, lost: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of Flower's simulation on a busy machine, whose first clients answer after minutes."""
+    clock, grid = HandClock(), ordinary_app.grid(secure_mod)
+    monkeypatch.setattr(_grid, "time", clock)
+    gone, pull, moments = sorted(grid.nodes)[:lost], grid.pull_messages, list[float]()
+
+    def started(numbers: Any) -> Any:
+        if clock.now < starts:
+            return []
+        replies = pull(numbers)
+        moments.extend([clock.now] * bool(replies))
+        return replies
+
+    grid.pull_messages = started  # type: ignore[method-assign]
+    grid.lose = lambda message: message.metadata.dst_node_id in gone
+    strategy = secured(FedAvg(**NO_EVALUATION), patience=120.0)
+    run(strategy, grid, rounds=1, timeout=3600.0)
+    assert survivors(strategy) == [expected]
+    assert strategy.history[0].exchanges == 4 and strategy.history[0].void == ()
+    assert moments[0] == starts
+    assert moments[1] == pytest.approx(starts + (120.0 if lost else 0.0), abs=2.0)  # from the first reply on: patience
+    clock.now, moments = 0.0, []  # the control: a strategy that waits less gets no sum
+    with pytest.raises(RoundVoid):
+        run(secured(FedAvg(**NO_EVALUATION), patience=120.0, max_void=1), grid, rounds=1, timeout=150.0)
