@@ -281,6 +281,19 @@ def test_a_client_that_stays_away_shows_its_labels_and_its_classes_in_the_differ
 
 
 @pytest.mark.parametrize("steps", [1, 5])
+def test_a_client_that_stores_a_gradient_shows_it_in_the_first_sum_that_it_joins(tmp_path, steps) -> None:
+    made = audit(
+        ["optimization/scaffold"], ["secure_aggregation"], ["gradient_inversion/naive"],
+        data=patients(tmp_path), owner_column="hospital", seeds=3, workers=1, rounds=2, standardise=True,
+        settings={"problem": "logistic", "learning_rate": 0.1, "local_steps": steps},
+    )  # fmt: skip
+    words = {one.secret: one for one in made.cells if one.attack == "joining, gradient_inversion/class_sums"}
+    assert {one.view for one in words.values()} == {"changing survivors"} and "people" not in words
+    assert words["labels"].verdict.word == EXPOSED and words["labels"].leakage.low == 1.0
+    assert words["class means"].leakage.low > 0.2
+
+
+@pytest.mark.parametrize("steps", [1, 5])
 @pytest.mark.parametrize("people", [1, 2])
 def test_the_outcome_of_the_few_people_of_a_category_stands_in_the_first_sum_of_all_clients(
     tmp_path, people, steps
