@@ -83,7 +83,7 @@ from securefed.errors import DivergenceError
 ABSENCE_ROUNDS: Final = 30
 """Rounds of the runs over changing survivors: 15 without the target, at which the attack's error is below .02."""
 JOINING_ROUNDS: Final = 3
-"""Rounds of the runs in which the target joins: without it, with it, and without it, so that the others' part is known."""
+"""Rounds of the runs in which the target joins: without it, with it, and without it, which shows the others' part."""
 REAL_ROUNDS: Final = 2
 """Rounds that a defence without noise itself runs on the first seed; the second begins with the state of the first."""
 DEFAULT_SETTING: Final = "default setting"
