@@ -81,11 +81,10 @@ class AttackedViews:
         """Read what a client that stores a gradient shows where it joins, in a run whose first round is without it."""
         place = Place(self.name, defense, observed.view, self.seed, TARGET)
         truth = self._truth()
-        for found in gradient_attempts(place, observed, self.attacker.target, truth):
-            if (
-                found.secret != "people"
-            ):  # these are of all clients together, which the usual run holds in its first sum
-                self.result.attempts.append(replace(found, attack=f"{JOINING}{found.attack}"))
+        found = gradient_attempts(place, observed, self.attacker.target, truth)
+        # people are of all clients together, whom the usual run has in its first sum
+        own = (one for one in found if one.secret != "people")
+        self.result.attempts += [replace(one, attack=f"{JOINING}{one.attack}") for one in own]
 
     def _truth(self) -> Truth:
         few = self.settings.own.fewest
