@@ -169,6 +169,8 @@ def test_a_person_alone_in_a_category_is_read_from_the_pooled_moments(tmp_path, 
     found = [one for one in made.cells if one.secret == "people" and one.view == "sum only"]
     assert [one.verdict.word for one in found] == [EXPOSED]
     assert found[0].leakage.low > (0.95 if standardise else 0.999999)
+    (held,) = made.to_json()["held"]
+    assert held["all clients"] == EXPOSED and held["people"] == ["the row of one person (stage_d) of all clients' rows"]
     said = decision(with_sums(made))
     assert "That is about single clients: the sums give all clients' data together away." in said
     if not standardise:
