@@ -22,6 +22,12 @@ undone to first order, since both gradients change alike with the parameters:
 
     g of those who stayed away, at x_0  =  g_0 - g_1 + (n_1 / n_0) a (g_2 - g_0)
     a  =  <x_1 - x_0, x_2 - x_0> / |x_2 - x_0|^2
+
+Clients that store a gradient and send its changes (SCAFFOLD, LoSAC) send all of it in their first round only. Of one
+that joins in a later round, x_1, that round's sum shows it at once, beside the small changes of those who were there
+before; these are undone by a sum d_2 of theirs alone, with a = <x_1 - x_0, x_2 - x_1> / |x_2 - x_1|^2:
+
+    stored gradient of those who join, at x_1  =  d_1 - a d_2.
 """
 
 from __future__ import annotations
@@ -42,6 +48,7 @@ from securefed.attacks._gradient_inversion.gradient_rounds import (
     estimate_gradients,
     method_of,
     read_rounds,
+    stores_gradients,
     why_not_invertible,
 )
 from securefed.attacks._gradient_inversion.linear_model import LinearModel
@@ -151,6 +158,8 @@ def _first_gradient(observed: View, target: Target, model: LinearModel) -> tuple
     """Estimate the first gradient of a view's members; of changing members, that of those who stay away first."""
     rounds = read_rounds(observed, target)
     everyone = frozenset(rounds[0].members)
+    if observed.target not in everyone and stores_gradients(target.algorithm, target.public):
+        return _of_joining(rounds, everyone, observed.target, target, model)
     without = _first_of(rounds, lambda members: members < everyone and observed.target not in members)
     places = [0]
     if observed.target in everyone and without is not None:
@@ -168,6 +177,38 @@ def _first_gradient(observed: View, target: Target, model: LinearModel) -> tuple
         step = float(moved @ whole) / (float(whole @ whole) or 1.0)
         gradient = gradient + staying / held * step * (later[1].gradient - first.gradient)
     return replace(first, gradient=gradient), gone
+
+
+def _of_joining(
+    rounds: tuple[GradientRound, ...],
+    before: frozenset[ClientId],
+    client: ClientId | None,
+    target: Target,
+    model: LinearModel,
+) -> tuple[GradientEstimate, frozenset[ClientId]]:
+    """Estimate the stored gradient of the clients that join with one, from the first sum that holds it.
+
+    Args:
+        rounds: the rounds.
+        before: members of the first round.
+        client: the client that joins.
+        target: the algorithm and the public facts.
+        model: the linear model.
+    """
+    method = method_of(target)
+    joined = _first_of(rounds, lambda members: client in members)
+    if joined is None:
+        return estimate_gradients(rounds[:1], method, target.public, model)[0], before
+    first, own, part = rounds[0], rounds[joined], method.sent[-1]
+    again = _first_of(rounds[joined + 1 :], lambda members: members == before)
+    total = own.total[part]
+    if again is not None:
+        later = rounds[joined + 1 + again]
+        moved, next_ = own.received["x"] - first.received["x"], later.received["x"] - own.received["x"]
+        total = total - float(moved @ next_) / (float(next_ @ next_) or 1.0) * later.total[part]
+    new = frozenset(own.members) - before
+    alone = replace(own, total={**own.total, part: total}, members=tuple(sorted(new)))
+    return estimate_gradients((alone,), method, target.public, model)[0], new
 
 
 def _first_of(rounds: Sequence[GradientRound], fits: Callable[[frozenset[ClientId]], bool]) -> int | None:

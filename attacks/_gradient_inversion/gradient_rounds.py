@@ -285,6 +285,16 @@ def _training_with(gradient: Array, *, rows: float, steps: int, public: Public, 
     )
 
 
+def stores_gradients(method: object, public: Public) -> bool:
+    """Return whether clients send changes of a gradient that they store, beside their steps (SCAFFOLD, LoSAC).
+
+    What a client sends in its first round is then its whole gradient, and little afterwards.
+    """
+    if not isinstance(method, GradientMethod) or len(method.sent) < 2:
+        return False
+    return bool(method.memory(Model(method.problem, public)))
+
+
 def local_steps(method: LocalRound) -> int:
     """Return the number of local steps of a client with one row; one full batch is one pass."""
     return len(method.draw(1, np.random.default_rng(0)).parts)

@@ -211,6 +211,13 @@ def test_thirty_even_classes_are_no_minorities() -> None:
     assert alerts(even) == ()
 
 
+def test_a_rare_class_has_the_name_that_the_table_gives_it(tmp_path: Path) -> None:
+    rows = "".join(f"{place * 0.37 % 1:.3f},{'fatal' if place == 7 else 'ab'[place % 2]}\n" for place in range(60))
+    (tmp_path / "rows.csv").write_text(f"lab,outcome\n{rows}")
+    (text,) = named(kinds.SMALL_CLASS, facts_of(load(str(tmp_path / "rows.csv"), label="outcome"), label="outcome"))
+    assert text == "In column outcome a class has fewer than 5 rows: class 'fatal' with 1 row."
+
+
 def test_texts_gaps_and_numbers_in_texts_are_read() -> None:
     texts = np.array(["1.5", " 2.5", None, "", "4.0"] * 20, object)
     found = alerts(of(lab=texts, blood=np.array(["A", "A ", "B", None] * 25, object)))

@@ -169,6 +169,8 @@ def test_a_person_alone_in_a_category_is_read_from_the_pooled_moments(tmp_path, 
     found = [one for one in made.cells if one.secret == "people" and one.view == "sum only"]
     assert [one.verdict.word for one in found] == [EXPOSED]
     assert found[0].leakage.low > (0.95 if standardise else 0.999999)
+    (held,) = made.to_json()["held"]
+    assert held["all clients"] == EXPOSED and held["people"] == ["the row of one person (stage_d) of all clients' rows"]
     said = decision(with_sums(made))
     assert "That is about single clients: the sums give all clients' data together away." in said
     if not standardise:
@@ -278,6 +280,19 @@ def test_a_client_that_stays_away_shows_its_labels_and_its_classes_in_the_differ
     assert words["sum only", "labels"].verdict.word == NOT_DETECTED  # the sums of all clients alone do not tell
     assert words["changing survivors", "class means"].leakage.low > 0.2
     assert words["sum only", "class means"].leakage.mean < 0.05
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_a_client_that_stores_a_gradient_shows_it_in_the_first_sum_that_it_joins(tmp_path, steps) -> None:
+    made = audit(
+        ["optimization/scaffold"], ["secure_aggregation"], ["gradient_inversion/naive"],
+        data=patients(tmp_path), owner_column="hospital", seeds=3, workers=1, rounds=2, standardise=True,
+        settings={"problem": "logistic", "learning_rate": 0.1, "local_steps": steps},
+    )  # fmt: skip
+    words = {one.secret: one for one in made.cells if one.attack == "joining, gradient_inversion/class_sums"}
+    assert {one.view for one in words.values()} == {"changing survivors"} and "people" not in words
+    assert words["labels"].verdict.word == EXPOSED and words["labels"].leakage.low == 1.0
+    assert words["class means"].leakage.low > 0.2
 
 
 @pytest.mark.parametrize("steps", [1, 5])

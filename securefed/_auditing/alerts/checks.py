@@ -237,7 +237,7 @@ def _rows(count: int) -> str:
 
 
 def _value(value: Any) -> str:
-    return repr(value) if isinstance(value, str) else f"{value:g}"
+    return repr(str(value)) if isinstance(value, str) else f"{value:g}"
 
 
 def _capital(text: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from securefed._class_names import ClassName
 from securefed._tensors import Array
 from securefed.datasets._base import Dataset
 from securefed.datasets._loaded_dataset import LoadedDataset
@@ -74,7 +75,7 @@ def facts_of(
         held = {str(name): int(count) for name, count in zip(owners, counts, strict=True)}
     return TableFacts(
         _columns(source),
-        classes=_classes(source.data.y),
+        classes=_named(_classes(source.data.y), source.data.class_names),
         label=label or (source.reading.label if source.reading else "") or "label",
         parties=held,
         party=owner or "party",
@@ -122,6 +123,13 @@ def facts_of_clients(clients: Sequence[Dataset], names: Sequence[str] = (), code
         party="client",
         not_scaled=scaling_warning(Dataset(scaled)) if scaled.shape[1] else "",
     )
+
+
+def _named(classes: Array | None, names: Sequence[ClassName]) -> Array | None:
+    """Return classes by their names, where these are texts."""
+    if classes is None or not names or not all(isinstance(name, str) for name in names):
+        return classes
+    return np.array(names)[classes]
 
 
 def _classes(y: Array | None) -> Array | None:

@@ -185,7 +185,7 @@ def implied_attempts(
     if not sources:
         return []
     members = observed.members
-    out = [*_of_rows(place, sources, truth), *_of_gradients(place, observed, target, truth)]
+    out = [*_of_rows(place, sources, truth), *gradient_attempts(place, observed, target, truth)]
     grams = [found for source in sources if (found := _as_gram(source, members, truth)) is not None]
     for source in sorted(grams, key=_doubt)[:1]:
         of = source.estimate.members or members
@@ -207,8 +207,15 @@ def _of_rows(place: Place, sources: Sequence[Source], truth: Truth) -> Iterator[
             yield _statistic(place, OF_ROWS, found, null, truth, source.explained)
 
 
-def _of_gradients(place: Place, observed: View, target: Target, truth: Truth) -> Iterator[Attempt]:
-    """Score what the first gradient of a linear model tells by class; the null reads shuffled rounds."""
+def gradient_attempts(place: Place, observed: View, target: Target, truth: Truth) -> Iterator[Attempt]:
+    """Score what the first gradient of a linear model tells by class; the null reads shuffled rounds.
+
+    Args:
+        place: where the attack looks.
+        observed: the view.
+        target: the algorithm and the public facts.
+        truth: the rows that scores need.
+    """
     read = read_class_sums(observed, target, truth)
     if read is None:
         return

@@ -7,6 +7,7 @@ messages that one kind of attacker sees.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -15,7 +16,7 @@ from securefed._auditing.engine.allowed_views import default_threshold
 from securefed._auditing.engine.explained_messages import explains, precision
 from securefed._auditing.engine.incomplete_results import NOT_ATTACKED, NOT_READ
 from securefed._auditing.engine.seed_result import Judge, Place, SeedResult
-from securefed._auditing.implied.implications import Source, implied_attempts
+from securefed._auditing.implied.implications import Source, gradient_attempts, implied_attempts
 from securefed._auditing.implied.truth import Truth
 from securefed._auditing.registered.attacker import DIFFERENCE, Attacker, is_changing
 from securefed._auditing.registered.audit_settings import Settings
@@ -26,6 +27,8 @@ from securefed.attacks._base import View
 
 TARGET: Final = 0
 """The client that is attacked."""
+JOINING: Final = "joining, "
+"""Beginning of the name of an attack on a run in which the target joins after the first round."""
 
 
 class AttackedViews:
@@ -74,6 +77,19 @@ class AttackedViews:
             where = f"{self.name}, {defense}, {observed.view}"
             self.result.skipped.append(f"{where}: {NOT_ATTACKED}: {NOT_READ if refused else 'no attack was chosen'}")
 
+    def _attack_joining(self, defense: str, observed: View) -> None:
+        """Read what a client that stores a gradient shows where it joins, in a run whose first round is without it."""
+        place = Place(self.name, defense, observed.view, self.seed, TARGET)
+        truth = self._truth()
+        found = gradient_attempts(place, observed, self.attacker.target, truth)
+        # people are of all clients together, whom the usual run has in its first sum
+        own = (one for one in found if one.secret != "people")
+        self.result.attempts += [replace(one, attack=f"{JOINING}{one.attack}") for one in own]
+
+    def _truth(self) -> Truth:
+        few = self.settings.own.fewest
+        return Truth.of(self.prepared, TARGET, self.seed, self.result.names, few)
+
     def _attack_part(
         self, defense: str, result: Result, observed: View, attacker: Attacker, before: Sequence[str]
     ) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -101,8 +117,7 @@ class AttackedViews:
             if self.first:
                 self.result.keep_pictures(place, finding.attack, judged, self.prepared.image_shape)
         if not before:
-            truth = Truth.of(self.prepared, TARGET, self.seed, self.result.names, self.settings.own.fewest)
-            self.result.attempts += implied_attempts(place, sources, observed, self.attacker.target, truth)
+            self.result.attempts += implied_attempts(place, sources, observed, self.attacker.target, self._truth())
         return tuple(finding.attack for finding in findings), refused
 
     def _judge(self, observed: View, result: Result) -> Judge:

@@ -80,6 +80,10 @@ class Settings:
         """
         return tuple(range(self.clients))[self.survivor_change if round % 2 else 0 :]
 
+    def joining(self, round: int) -> tuple[int, ...]:
+        """List the clients of a round over changing survivors where the first few stay away in even rounds instead."""
+        return self.present(round + 1)
+
     def columns(self, count: int) -> tuple[str, ...]:
         """Return the names of the data's columns; none where a run has another number of columns than the data."""
         names = self.source().features

@@ -39,7 +39,7 @@ from securefed._auditing.engine.seed_result import (
     finite_or_nan,
     run_costs,
 )
-from securefed._auditing.registered.attacked_views import TARGET, AttackedViews
+from securefed._auditing.registered.attacked_views import JOINING, TARGET, AttackedViews
 from securefed._auditing.registered.attacker import DIFFERENCE, Attacker, prefix_lengths
 from securefed._auditing.registered.audit_settings import Settings
 from securefed._auditing.registered.audited_defenses import (
@@ -68,6 +68,7 @@ from securefed._runtime.server import Result
 from securefed._tensors import Tensors
 from securefed.attacks import views
 from securefed.attacks._base import Target, View
+from securefed.attacks._gradient_inversion.gradient_rounds import stores_gradients
 from securefed.attacks.scores import leakage
 from securefed.attacks.views import CHANGING_SURVIVORS
 from securefed.defenses._base import Aggregation, Defense
@@ -81,6 +82,8 @@ from securefed.errors import DivergenceError
 
 ABSENCE_ROUNDS: Final = 30
 """Rounds of the runs over changing survivors: 15 without the target, at which the attack's error is below .02."""
+JOINING_ROUNDS: Final = 3
+"""Rounds of the runs in which the target joins: without it, with it, and without it, which shows the others' part."""
 REAL_ROUNDS: Final = 2
 """Rounds that a defence without noise itself runs on the first seed; the second begins with the state of the first."""
 DEFAULT_SETTING: Final = "default setting"
@@ -248,6 +251,9 @@ class SeedRun(AttackedViews):
                 result, _ = self._exact(name, defense, result, CHANGING_SURVIVORS, **how)
             observed = changing_sums(result.transcript, TARGET, shared.clients, shared.colluders)
             self._attack(name, result, observed, attacker)
+            if stores_gradients(self.case.build(), self.prepared.public):
+                late = self._sums(sums, JOINING, rounds=JOINING_ROUNDS, schedule=shared.joining)
+                self._attack_joining(name, changing_sums(late.transcript, TARGET, shared.clients, shared.colluders))
 
     def _paillier(self) -> None:
         quantised = self._sums(QUANTISED)

@@ -23,10 +23,10 @@ from securefed._auditing.engine.allowed_views import (
     limits_of,
 )
 from securefed._auditing.engine.audit_result import AUDIT, AuditResult
-from securefed._auditing.engine.results import CLIENT, Cell
-from securefed._auditing.engine.statistics import FOUND, upper
+from securefed._auditing.engine.results import CLIENT, FEDERATION, Cell
+from securefed._auditing.engine.statistics import EXPOSED, FOUND, INCONCLUSIVE, NOT_DETECTED, PARTIAL, upper
 from securefed._auditing.report.report_words import in_sentence, short
-from securefed._auditing.report.selections import PLAIN, Remedy, alone, remedies
+from securefed._auditing.report.selections import PLAIN, Remedy, alone, remedies, strongest
 
 _SINGLE: Final = "server"
 """View of single messages: what leaks from plain ones there must have been looked for under a protection."""
@@ -87,7 +87,24 @@ def rulings(report: AuditResult, algorithm: str) -> dict[str, Ruling]:
 def settings_judged(report: AuditResult) -> list[dict[str, object]]:
     """Say of every setting which views it allows, which were attacked, and what may be said of it, as JSON values."""
     names = report.algorithms if "acceptable" in report.settings.get(AUDIT, {}) else ()
-    return [{"algorithm": name} | ruling.to_json() for name in names for ruling in rulings(report, name).values()]
+    return [
+        {"algorithm": name} | ruling.to_json() | _of_all_clients(report, name, defense)
+        for name in names
+        for defense, ruling in rulings(report, name).items()
+    ]
+
+
+def _of_all_clients(report: AuditResult, algorithm: str, defense: str) -> dict[str, object]:
+    """Say what the sums of a setting tell of all clients' data together and of people in it, as JSON values."""
+    seen = [cell for cell in report.of(algorithm) if cell.defense == defense and cell.view in alone(report)]
+    found = strongest(cell for cell in seen if cell.owner == FEDERATION)
+    read = (cell.part for cell in found.values() if cell.secret == "people" and cell.verdict.word in FOUND)
+    words = {cell.verdict.word for cell in found.values() if cell.secret != "people"}
+    order = (EXPOSED, PARTIAL, INCONCLUSIVE, NOT_DETECTED)
+    return {
+        "all clients": next((one for one in order if one in words), "not attacked"),
+        "people": list(dict.fromkeys(read)),
+    }
 
 
 def limits(same: Sequence[Outcome], defenses: Sequence[str]) -> str:

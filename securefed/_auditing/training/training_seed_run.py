@@ -61,7 +61,7 @@ DROP, ALIGNMENT, SHADOW = "membership/loss drop", "membership/gradient alignment
 Attack = Callable[[AttackInputs], list[Reconstruction]]
 """From the observed change and the public facts to estimates; raises `SecureFedError` where it does not apply."""
 _ONLY_POOLED_LABELS: Final = (
-    "the most that a sum tells of counts of labels are those of all its clients together, which are the guess: of one "
+    "the most that a sum tells of labels are the counts of all its clients together, which are the guess: of one "
     "client they tell nothing more. The labels of people whom a rare category names were not attacked"
 )
 _SEARCH_SHARE: Final = 0.5
