@@ -28,6 +28,9 @@ highest seed, and how many. The target is a range for the mean, fixed in the exp
 - **not reproduced**: it does not; the note says why.
 - **for comparison**: the paper prints nothing here; the line stands beside the others and is not judged.
 
+Beside the date stands the commit of the code that ran. A result is **older than the code** if code that it depends on
+has changed since; `python -m benchmarks.ledger --check` names these results and the command that renews them.
+
 In the plots a line is the mean over seeds (geometric on a logarithmic axis) and its band reaches from the lowest to
 the highest; where seeds end at different points, what is left of each is a thin line."""
 
