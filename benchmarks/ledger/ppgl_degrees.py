@@ -94,7 +94,7 @@ def reading(context: Context) -> Findings:
                 for clients in (make(seed) for seed in range(2 if context.quick else RUNS))
             ]
             both = [(a, b) for a, b in pairs if a is not None and b is not None]
-            gaps = tuple(float(np.abs(a - b).max()) for a, b in both) or (0.0,)
+            gaps = [float(np.abs(a - b).max()) for a, b in both]
             setting = (
                 f"{kind}; defaults, xi = .9, eta = .005, K = 5, {rounds} rounds, both with our ceiling; one value a run"
             )
@@ -106,7 +106,8 @@ def reading(context: Context) -> Findings:
                 (f"runs refused, {name}, the paper's: momentum from every point", [float(b is None) for _, b in pairs]),
                 (f"largest difference of a weight at the end, {name}, runs that both finish", gaps),
             ):
-                lines.append(Line(f"{WHERE}, {kind}", quantity, setting, None, tuple(values), (None, None)))
+                if values:  # there may be no run that both finish
+                    lines.append(Line(f"{WHERE}, {kind}", quantity, setting, None, tuple(values), (None, None)))
     return Findings(tuple(lines))
 
 
