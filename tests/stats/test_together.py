@@ -102,6 +102,52 @@ def test_all_statistics_go_through_a_folder(tmp_path: Path, monkeypatch: pytest.
         np.testing.assert_allclose(found[name].value, beside[name].value, atol=1e-8)
 
 
+def test_a_site_gives_its_table_to_the_command_and_learns_why_it_sat_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No message says which site it was, or why; what the site's own command prints stays there."""
+    monkeypatch.chdir(tmp_path)
+    Path("exchange").mkdir()
+    party("identity", "server.key")
+    table = Together(ages=Mean(bound={"age": (0, 120)}, rows=50), wards=ContingencyTable({"ward": WARDS}, rows=50))
+    terms = table.terms(clients=3, defense=secure_aggregation())
+    Path("terms.json").write_bytes(terms.to_bytes())
+    lines = ["age,ward,name", *(f"{40 + row},icu,patient {row}" for row in range(30))]
+    files = {site: Path(f"site-{site}.csv") for site in range(3)}
+    for file in files.values():
+        file.write_text("\n".join(lines))
+
+    def turns(most: int = 20) -> tuple[str, str]:
+        """What the sites' commands said, and what the server's did, until the round is complete."""
+        of_sites, of_server = "", ""
+        for _ in range(most):
+            of_server += server()
+            if "is complete" in of_server:
+                break
+            for site, file in files.items():
+                given = ("--party", site, "--update", file, *SERVER)
+                of_sites += party("contribute", "exchange", "--terms", "terms.json", *given)
+        return of_sites, of_server
+
+    said, of_server = turns()
+    assert "sit out" not in said and "Round 1 is complete" in of_server
+    found = from_terms(terms).estimate(SumResult.from_folder("exchange", terms))
+    assert found["ages"].value[0] == pytest.approx(54.5, abs=1e-9)
+    assert found["wards"].value[0] == 90
+    for line, why in (("130,icu,x", "age from 0 to 120"), ("50,maternity,x", "holds 'maternity'")):
+        fresh = tmp_path / why[:3]
+        fresh.mkdir()
+        monkeypatch.chdir(fresh)
+        Path("exchange").mkdir()
+        party("identity", "server.key")
+        Path("terms.json").write_bytes(terms.to_bytes())
+        for site, file in files.items():
+            file.write_text("\n".join([*lines, *([line] if site == 1 else [])]))
+        said, of_server = turns(6)
+        assert "You sit out" in said and why in said
+        assert why not in of_server and "is complete" not in of_server
+
+
 def answers(statistic: Any, tables: list[Any], **terms: Any) -> Any:
     agreed = statistic.terms(clients=len(tables), defense=secure_aggregation(), **terms)
     clients = {i: SumClient(agreed, i) for i in range(len(tables))}
