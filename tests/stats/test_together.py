@@ -185,6 +185,22 @@ def test_small_cells_are_left_out_of_each_table() -> None:
     assert found["c"].detail["suppressed"].sum() >= 2
 
 
+def test_a_column_with_few_entries_in_a_group_is_left_out_of_it() -> None:
+    """Of 10 patients in each group one alone has platelets in one of them: the mean would be this patient's value."""
+    wards = ["icu"] * 4 + ["surgery"] * 4 + ["burns"] * 4
+    rows = [{"ward": wards, "age": np.full(12, 50.0), "platelets": np.full(12, 200.0)} for _ in range(3)]
+    for part in rows:
+        part["platelets"][:4] = np.nan
+    rows[1]["platelets"][0] = 77.0
+    mean = Mean(bound={"age": 120, "platelets": 1500}, rows=20, outliers="omit entries")
+    found = GroupBy(mean, "ward", WARDS).simulate(rows, secure_aggregation())
+    np.testing.assert_allclose(found.value[:, 0], 50.0)
+    assert np.isnan(found.value[0, 1]) and np.isnan(found.detail["counts"][0, 1])
+    assert np.isnan(found.value[:, 1]).sum() == 2  # a second one: the mean of all rows is known
+    every = GroupBy(mean, "ward", WARDS, least_cell=1).simulate(rows, secure_aggregation())
+    np.testing.assert_allclose(every.value[0, 1], 77.0)  # the control
+
+
 def test_noise_for_single_rows_asks_every_statistic_to_omit() -> None:
     noise = chain(records(), gaussian(1.0), secure_aggregation())
     median = Quantiles((0.0, 1.0), outliers="omit entries")
