@@ -162,7 +162,11 @@ def contribute(
         ),
     ],
     update: Annotated[
-        Path | None, typer.Option(help="This site's .npz, .safetensors or .csv; read when a request asks for it.")
+        Path | None,
+        typer.Option(
+            help="This site's .npz, .safetensors or .csv; where the terms are of a statistic, its table of rows (.csv "
+            "or .parquet), of which the statistic's part is computed here."
+        ),
     ] = None,
     weight: Annotated[
         float | None,
@@ -191,7 +195,7 @@ def contribute(
     from securefed._commands.party_files import read_identity, read_public_identity  # noqa: PLC0415
 
     at = replace(_exchange(folder, terms, state or Path(f"client-{number}.state"), seal_key_file), ledger=ledger)
-    read = _read(table_format(encoding, separator, decimal), update, base)
+    read = _contributed(at.terms, table_format(encoding, separator, decimal), update, base)
     keys = Keys(read_public_identity(server), None if identity is None else read_identity(identity))
     numbers = {name: _number(text, f"--metric {name}") for name, text in _pairs(metric or [], "--metric").items()}
     say(*answer(at, number, keys, Contribution(read[0], weight, numbers, read[1])))
@@ -253,6 +257,17 @@ def _read(form: TableFormat, *paths: Path | None) -> list[dict[str, Any] | None]
     if form.given() and not any(path and path.name.lower().endswith((".csv", ".csv.gz")) for path in paths):
         raise ConfigError(f"no file here is a .csv file; leave out {' '.join(form.command_options())}")
     return [None if path is None else read_arrays(path, form) for path in paths]
+
+
+def _contributed(terms: SumTerms, form: TableFormat, update: Path | None, base: Path | None) -> list[Any]:
+    """Read a site's update and base; of a table of rows, a function that computes its part of the terms' statistic."""
+    from securefed.datasets._tables.files import TABLES, read_file  # noqa: PLC0415
+    from securefed.statistics import from_terms  # noqa: PLC0415
+
+    if update is None or terms.about is None or not update.name.lower().endswith(TABLES):
+        return list(_read(form, update, base))
+    statistic, table = from_terms(terms), read_file(update, form)
+    return [lambda: statistic.summand(table), None]
 
 
 def _exchange(folder: Path, terms: Path, state: Path, seal_key_file: Path | None) -> Exchange:

@@ -19,10 +19,11 @@ from securefed._commands.party_sentences import describe
 from securefed._messages import REFUSAL, SERVER, Message
 from securefed._persistence.packing import from_bytes
 from securefed._runtime.refusals import read_refusal
-from securefed.errors import BindingError, ConfigError, MessageRefused, StorageError
+from securefed.errors import BindingError, ConfigError, MessageRefused, SecureFedError, StorageError
 from securefed.parties import SumClient, SumResult, SumTerms
+from securefed.parties._client import Update
 from securefed.parties._envelope import unwrap
-from securefed.parties._guards import check_seal, open_beside
+from securefed.parties._guards import check_rows, check_seal, open_beside
 from securefed.parties._update import read_update
 
 
@@ -31,13 +32,13 @@ class Contribution:
     """Contribution of a client to a sum.
 
     Attributes:
-        update: arrays by name; `None` where none is given.
+        update: arrays by name, or a function that computes them from a table of rows; `None` where none is given.
         weight: its weight in the mean, such as its number of rows; `None` where the terms name no largest weight.
         metrics: numbers that are summed beside the update, by name.
         base: the model that it was computed from; `None` without one.
     """
 
-    update: Mapping[str, Any] | None = None
+    update: Update | None = None
     weight: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     base: Mapping[str, Any] | None = None
@@ -140,7 +141,12 @@ def _out_of_range(mine: Contribution, terms: SumTerms) -> list[str]:
     Where the terms sum differences from the base, bounds are not compared: by default a defence clips differences.
     """
     assert mine.update is not None
-    update = read_update(mine.update, terms.shapes, "the update")
+    try:
+        given = mine.update() if callable(mine.update) else mine.update
+        check_rows(terms, given)
+    except SecureFedError as error:
+        return [f"You sit out, and the round is repeated: {error}"]
+    update = read_update(given, terms.shapes, "the update")
     if odd := [name for name, value in update.items() if not np.isfinite(value).all()]:
         return [f"Your update holds values that are not finite in {odd[0]!r}: you sit out, and the round is repeated."]
     weight = 1.0 if mine.weight is None else mine.weight

@@ -74,9 +74,11 @@ class Estimates(Mapping[str, Estimate]):
 
     Attributes:
         parts: by name, the result of each statistic.
+        by_column: names of those that are of single columns of the data.
     """
 
     parts: Mapping[str, Any]
+    by_column: frozenset[str] = frozenset()
 
     @overload
     def __getitem__(self, name: str) -> Any: ...
@@ -117,7 +119,7 @@ class Estimates(Mapping[str, Estimate]):
             import pandas as pd  # noqa: PLC0415 - optional
         columns = []
         for name, part in self.parts.items():
-            if not isinstance(part, Estimate) or part.value.ndim not in (1, 2) or not part.labels:
+            if name not in self.by_column:
                 continue
             frame = pd.DataFrame(part.value, index=list(part.labels[0]))
             ends = [name] if part.value.ndim == 1 else [f"{name} {label}" for label in part.labels[1]]

@@ -31,8 +31,9 @@ class GroupBy(Statistic):
     """A statistic of each group; the value has shape (groups, ...), behind the groups that of the statistic.
 
     `detail` holds the `rows` of each group, which groups were `suppressed`, the value of `all` groups together, and the
-    statistic's own details, by group. Left out are groups with fewer rows than `least_cell`, and a second one; a group
-    without rows, or with too few for the statistic, is NaN as well.
+    statistic's own details, by group. Left out are groups with fewer rows than `least_cell`, and a second one; where
+    entries are counted apart, a column of a group with fewer entries too. A group without rows, or with too few for the
+    statistic, is NaN as well.
 
     Attributes:
         statistic: what is computed of each group; its `outliers` are those of the whole.
@@ -128,8 +129,13 @@ class GroupBy(Statistic):
             name: np.stack([one[2].get(name, np.full(np.shape(of_all), np.nan)) for one in made])
             for name, of_all in detail.items()
         }
+        value, error = (np.stack([one[at] for one in made]) for at in (0, 1))
+        if "by.entries" in sums.total and not sums.noised:
+            few = small_cells(np.rint(sums.total["by.entries"]), self.least_cell, (0,))  # of one column, in a group
+            value, error = _without(few, value, np.nan), _without(few, error, np.inf)
+            details = {name: _without(few, found, np.nan) for name, found in details.items()}
         details |= {"rows": np.where(hidden, np.nan, rows), "suppressed": hidden, "all": overall}
-        return np.stack([one[0] for one in made]), np.stack([one[1] for one in made]), details
+        return value, error, details
 
     def _group(self, sums: Sums, at: int) -> tuple[Array, Array, dict[str, Array]] | None:
         """Return the statistic of one group; `None` where it has too few rows for it."""
@@ -149,6 +155,13 @@ class GroupBy(Statistic):
             if tensor.name in ("count", "counts") and not sums.noised and np.all(error[tensor.name] < 0.5):
                 total[tensor.name], error[tensor.name] = np.rint(total[tensor.name]), 0.0
         return Sums(total, error, sums.noised)
+
+
+def _without(few: Array, found: Array, instead: float) -> Array:
+    """Leave out the columns of groups that have few entries, where an array has one number or more for each."""
+    if found.shape[:2] != few.shape:
+        return found
+    return np.where(few.reshape(*few.shape, *(1,) * (found.ndim - 2)), instead, found)
 
 
 def _name(name: str) -> str:

@@ -49,6 +49,8 @@ class MissingValues(Statistic):
         ConfigError: a number outside its domain.
     """
 
+    by_column: ClassVar[bool] = True
+
     features: int = 1
     rows: int = 2**20
     columns: tuple[str, ...] = field(default=(), kw_only=True)

@@ -88,9 +88,9 @@ class Together(OneSum[Estimates]):
             DataError: the sum holds too few rows for a statistic.
         """
         check_result(result)
-        return Estimates(
-            {name: each.estimate(_part(result, name)) for name, each in zip(self.names, self.statistics, strict=True)}
-        )
+        parts = dict(zip(self.names, self.statistics, strict=True))
+        found = {name: each.estimate(_part(result, name)) for name, each in parts.items()}
+        return Estimates(found, frozenset(name for name, each in parts.items() if each.by_column))
 
     def _refusing(self) -> str:
         return next(filter(None, (each._refusing() for each in self.statistics)), "")

@@ -102,6 +102,52 @@ def test_all_statistics_go_through_a_folder(tmp_path: Path, monkeypatch: pytest.
         np.testing.assert_allclose(found[name].value, beside[name].value, atol=1e-8)
 
 
+def test_a_site_gives_its_table_to_the_command_and_learns_why_it_sat_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No message says which site it was, or why; what the site's own command prints stays there."""
+    monkeypatch.chdir(tmp_path)
+    Path("exchange").mkdir()
+    party("identity", "server.key")
+    table = Together(ages=Mean(bound={"age": (0, 120)}, rows=50), wards=ContingencyTable({"ward": WARDS}, rows=50))
+    terms = table.terms(clients=3, defense=secure_aggregation())
+    Path("terms.json").write_bytes(terms.to_bytes())
+    lines = ["age,ward,name", *(f"{40 + row},icu,patient {row}" for row in range(30))]
+    files = {site: Path(f"site-{site}.csv") for site in range(3)}
+    for file in files.values():
+        file.write_text("\n".join(lines))
+
+    def turns(most: int = 20) -> tuple[str, str]:
+        """What the sites' commands said, and what the server's did, until the round is complete."""
+        of_sites, of_server = "", ""
+        for _ in range(most):
+            of_server += server()
+            if "is complete" in of_server:
+                break
+            for site, file in files.items():
+                given = ("--party", site, "--update", file, *SERVER)
+                of_sites += party("contribute", "exchange", "--terms", "terms.json", *given)
+        return of_sites, of_server
+
+    said, of_server = turns()
+    assert "sit out" not in said and "Round 1 is complete" in of_server
+    found = from_terms(terms).estimate(SumResult.from_folder("exchange", terms))
+    assert found["ages"].value[0] == pytest.approx(54.5, abs=1e-9)
+    assert found["wards"].value[0] == 90
+    for line, why in (("130,icu,x", "age from 0 to 120"), ("50,maternity,x", "holds 'maternity'")):
+        fresh = tmp_path / why[:3]
+        fresh.mkdir()
+        monkeypatch.chdir(fresh)
+        Path("exchange").mkdir()
+        party("identity", "server.key")
+        Path("terms.json").write_bytes(terms.to_bytes())
+        for site, file in files.items():
+            file.write_text("\n".join([*lines, *([line] if site == 1 else [])]))
+        said, of_server = turns(6)
+        assert "You sit out" in said and why in said
+        assert why not in of_server and "is complete" not in of_server
+
+
 def answers(statistic: Any, tables: list[Any], **terms: Any) -> Any:
     agreed = statistic.terms(clients=len(tables), defense=secure_aggregation(), **terms)
     clients = {i: SumClient(agreed, i) for i in range(len(tables))}
@@ -137,6 +183,22 @@ def test_small_cells_are_left_out_of_each_table() -> None:
     assert np.isnan(found["a"].value).sum() == np.isnan(found["b"].value).sum() == 2
     assert np.isnan(found["c"].value[:, 0]).tolist() == [True, True, True]  # none of surgery, 3 of burns, and a second
     assert found["c"].detail["suppressed"].sum() >= 2
+
+
+def test_a_column_with_few_entries_in_a_group_is_left_out_of_it() -> None:
+    """Of 10 patients in each group one alone has platelets in one of them: the mean would be this patient's value."""
+    wards = ["icu"] * 4 + ["surgery"] * 4 + ["burns"] * 4
+    rows = [{"ward": wards, "age": np.full(12, 50.0), "platelets": np.full(12, 200.0)} for _ in range(3)]
+    for part in rows:
+        part["platelets"][:4] = np.nan
+    rows[1]["platelets"][0] = 77.0
+    mean = Mean(bound={"age": 120, "platelets": 1500}, rows=20, outliers="omit entries")
+    found = GroupBy(mean, "ward", WARDS).simulate(rows, secure_aggregation())
+    np.testing.assert_allclose(found.value[:, 0], 50.0)
+    assert np.isnan(found.value[0, 1]) and np.isnan(found.detail["counts"][0, 1])
+    assert np.isnan(found.value[:, 1]).sum() == 2  # a second one: the mean of all rows is known
+    every = GroupBy(mean, "ward", WARDS, least_cell=1).simulate(rows, secure_aggregation())
+    np.testing.assert_allclose(every.value[0, 1], 77.0)  # the control
 
 
 def test_noise_for_single_rows_asks_every_statistic_to_omit() -> None:
