@@ -1,4 +1,4 @@
-"""The cases of the protocol vectors: every aggregation with its stages, and the messages around sums in a run."""
+"""The cases of the protocol vectors: every aggregation with its stages, the messages around sums in a run, and Flower's."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from securefed.defenses import Identities, ckks, public_identity, quantise, secu
 from securefed.defenses._homomorphic import InsecurePaillier, insecure_deal
 from securefed.parties import SumTerms
 from tests.frozen.recorded import Choosing, RunCase, SumCase
+from tests.frozen.recorded_flower import FlowerCase
 
 CLIENTS = 4
 KEYS = {i: bytes([i + 1]) * 32 for i in range(CLIENTS)}
@@ -108,4 +109,4 @@ RUNS: dict[str, RunCase] = {
         secure_aggregation, lost=lambda number, stage, party: stage == "commit" and party == 1
     ),
 }
-CASES: dict[str, SumCase | RunCase] = {**SUMS, **RUNS}
+CASES: dict[str, SumCase | RunCase | FlowerCase] = {**SUMS, **RUNS, "Flower": FlowerCase()}
