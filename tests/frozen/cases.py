@@ -1,4 +1,4 @@
-"""The cases of the protocol vectors: every aggregation with its stages, the messages around sums in a run, and Flower's."""
+"""The cases of the protocol vectors: every aggregation with its stages, messages around sums in a run, and Flower."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ SUMS: dict[str, SumCase] = {
     "Paillier with a threshold": SumCase(
         partial(terms, lambda: threshold_paillier(keys=insecure_deal(3, CLIENTS))), given, rounds=2
     ),
-    "CKKS": SumCase(partial(terms, ckks(), metrics={}), given, sealed=True),
+    "CKKS": SumCase(partial(terms, ckks(), metrics={}), given, own_randomness=True),
 }
 RUNS: dict[str, RunCase] = {
     "run in the clear": RunCase(lambda: None),

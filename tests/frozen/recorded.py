@@ -40,18 +40,21 @@ class Record:
 
     Attributes:
         drawn: the streams of secrets.
-        sealed: whether a library draws randomness of its own (SEAL), so that only lengths and layouts are the same.
+        own_randomness: whether a library draws its own (SEAL): then only lengths and layouts are the same.
         lines: a line for every message: number of the exchange, stage, sender, receiver, length, digest of the message
             as it travels, digest of its named arrays.
     """
 
     drawn: FixedRandomness
-    sealed: bool = False
+    own_randomness: bool = False
     lines: list[str] = field(default_factory=list)
 
     def note(self, data: bytes, message: Message) -> None:
         """Write the line of one message."""
-        digests = "-" if self.sealed else short(data), body_digest(message.body, layout_only=self.sealed)
+        digests = (
+            "-" if self.own_randomness else short(data),
+            body_digest(message.body, layout_only=self.own_randomness),
+        )
         place = f"{message.round} {message.stage} {message.sender}>{message.receiver}"
         self.lines.append(f"{place} {len(data)} {' '.join(digests)}")
 
@@ -68,7 +71,7 @@ class SumCase:
         lost: which replies are lost.
         identities: private identities by client, where the terms pin them.
         signed: the private identity by which the server signs its requests.
-        sealed: as in `Record`.
+        own_randomness: as in `Record`.
     """
 
     make: Callable[[], SumTerms]
@@ -78,12 +81,12 @@ class SumCase:
     lost: Lost = lambda *_: False
     identities: Mapping[int, bytes] = field(default_factory=dict)
     signed: bytes | None = None
-    sealed: bool = False
+    own_randomness: bool = False
 
     def record(self, secrets: str = "frozen") -> list[str]:
         """Play all rounds with these secrets; lines beside the messages say the terms, and what came out."""
         with fixed_randomness(secrets) as drawn:
-            terms, record = self.make(), Record(drawn, self.sealed)
+            terms, record = self.make(), Record(drawn, self.own_randomness)
             with drawn.of(SERVER):
                 server = SumServer(terms, identity=self.signed)
             parties: dict[int, Any] = {}
@@ -95,9 +98,9 @@ class SumCase:
                 result = server.result
                 assert result is not None
                 mean = {name: np.asarray(value) for name, value in result.mean.items()}
-                kept = "-" if self.sealed else body_digest(mean)
+                kept = "-" if self.own_randomness else body_digest(mean)
                 record.lines.append(f"result {','.join(map(str, result.survivors))} {len(result.void)} void {kept}")
-        return [f"terms {'-' if self.sealed else terms.digest.hex()[:12]}", *record.lines]
+        return [f"terms {'-' if self.own_randomness else terms.digest.hex()[:12]}", *record.lines]
 
     def _round(self, number: int, server: SumServer, parties: Mapping[int, Any], record: Record) -> None:
         base = self.base(number)
