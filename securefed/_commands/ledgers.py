@@ -62,8 +62,8 @@ def show(path: File, seal_key_file: SealKey = None) -> None:
     groups, book = sorted(len(block) for block in sums.blocks), found.book
     say(
         f"Exchanges answered: {book.exchanges}.",
-        f"Trainings by DP-SGD: {book.trainings}, with {sum(book.trained.values())} steps; {len(book.reserved)} reserved "
-        "and not recorded, which stay spent.",
+        f"Trainings by DP-SGD: {book.trainings}, with {sum(book.trained.values())} steps; {len(book.reserved)} "
+        "reserved and not recorded, which stay spent.",
         f"Version of the data: {sums.data}. Sums from a base: {len(sums.sums)}.",
         f"Parties that the sums without a base tell apart, in groups of: {', '.join(map(str, groups)) or 'none yet'}.",
         f"Sat out of {sum(sums.out.values())} exchanges of {in_all} in all, at most {of_base} of one base.",
