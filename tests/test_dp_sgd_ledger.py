@@ -12,8 +12,10 @@ import pytest
 import torch
 from opacus import PrivacyEngine
 from torch import nn
+from typer.testing import CliRunner
 
 from securefed import DataUsage, Ledger, Limits
+from securefed._commands.cli import app
 from securefed.defenses import secure_aggregation
 from securefed.errors import BudgetSpent, ConfigError, LedgerLost, RoundVoid
 from securefed.parties import SumClient, SumServer, SumTerms
@@ -173,6 +175,10 @@ def test_what_ran_is_counted_whatever_was_reserved(tmp_path: Path) -> None:
     with pytest.raises(BudgetSpent):
         tight.ledger.record(training)
     assert tight.epsilon == pytest.approx(renyi(NOISE, RATE, 3))
+    tight.train(1)  # without a reservation: counted, though none is given afterwards
+    with pytest.raises(BudgetSpent):
+        tight.reserve(1)
+    assert tight.epsilon == pytest.approx(renyi(NOISE, RATE, 4))
 
 
 def test_a_training_that_exceeds_its_reservation_makes_the_client_sit_out(tmp_path: Path) -> None:
@@ -235,3 +241,16 @@ def test_no_engine_and_a_lost_ledger_are_named(tmp_path: Path) -> None:
     site.path.unlink()
     with pytest.raises(LedgerLost):
         site.ledger.record(training)
+
+
+def test_the_operator_reads_what_was_trained_and_what_a_crash_left(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.ledger.record(site.reserve())
+    training = site.reserve()
+    site.train(2)
+    site.ledger.record(training)
+    site.reserve()
+    shown = CliRunner().invoke(app, ["ledger", "show", str(site.path)])
+    assert shown.exit_code == 0, shown.output
+    said = " ".join(shown.output.split())
+    assert "Trainings by DP-SGD: 3, with 2 steps; 1 reserved and not recorded, which stay spent." in said

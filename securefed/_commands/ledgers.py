@@ -59,9 +59,11 @@ def show(path: File, seal_key_file: SealKey = None) -> None:
     """Say what the data were used for, and what is left."""
     found = _open(path, seal_key_file)
     sums, (of_base, in_all) = found.sums, found.sums.most_out
-    groups = sorted(len(block) for block in sums.blocks)
+    groups, book = sorted(len(block) for block in sums.blocks), found.book
     say(
-        f"Exchanges answered: {found.spent.exchanges}.",
+        f"Exchanges answered: {book.exchanges}.",
+        f"Trainings by DP-SGD: {book.trainings}, with {sum(book.trained.values())} steps; {len(book.reserved)} "
+        "reserved and not recorded, which stay spent.",
         f"Version of the data: {sums.data}. Sums from a base: {len(sums.sums)}.",
         f"Parties that the sums without a base tell apart, in groups of: {', '.join(map(str, groups)) or 'none yet'}.",
         f"Sat out of {sum(sums.out.values())} exchanges of {in_all} in all, at most {of_base} of one base.",

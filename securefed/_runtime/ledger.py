@@ -212,12 +212,14 @@ class Ledger:
         """
         before, cost = steps_of(engine), cost_of_training(noise_multiplier, rate, steps)
         with self._locked():
-            book = self._read().with_trained(before - Counter(self._counted.get(engine, before)))
-            after = book.with_reserved(noise_multiplier, rate, steps)
-            self._book = book
+            book = self._read()
+            if unreserved := before - Counter(self._counted.get(engine, before)):
+                book = book.with_trained(unreserved)
+                self._write(book)
+            self._counted[engine] = before
+            self._book, after = book, book.with_reserved(noise_multiplier, rate, steps)
             self._afford(after, cost, "training")
             self._write(after)
-        self._counted[engine] = before
         return Training(book.trainings, engine, before)
 
     def record(self, training: Training) -> None:
@@ -324,8 +326,8 @@ class Ledger:
             hidden = "no noise" if not cost.mechanisms else "noise that hides single records only"
             raise BudgetSpent(
                 f"this client's ledger limits epsilon to {limits.epsilon:g} for one {limits.unit}, and the {what} "
-                f"has {hidden}, so that its epsilon is infinite; use a defence with noise for that unit, or set "
-                "Limits(epsilon=None)"
+                f"has {hidden}, so that its epsilon is infinite; use a defence with noise for that unit, "
+                "let DP-SGD train (Ledger.reserve, and trained= of SumClient.receive), or set Limits(epsilon=None)"
             )
         epsilon = after.spent(limits.delta, limits.unit).epsilon
         if not epsilon <= limits.epsilon:

@@ -8,7 +8,7 @@ to the clients in it, and `secure_mod` checks it as `SumClient.check` does. Here
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -82,3 +82,25 @@ def outcome(phase: str, asked: Collection[int], confirmed: Collection[int], reas
         said += f"; by the others it is not checked, or refused ({'; '.join(told)})"
     _LOG.log(logging.ERROR if missing else logging.INFO, "%s", said)
     return said
+
+
+def report(publish: Callable[[str], str], phases: Collection[str], terms: Mapping[str, SumTerms]) -> str:
+    """Publish the last sums of a run, and return what became of each; empty where there was none.
+
+    A run keeps its result where a sum cannot be published.
+
+    Args:
+        publish: publishes the last sum of a phase, and says what became of it.
+        phases: those of the run, `train` or `evaluate`.
+        terms: by phase.
+    """
+    if phases and not any(terms[phase].plan.verified for phase in phases):
+        return UNVERIFIED
+    said = []
+    for phase in phases:
+        try:
+            said.append(publish(phase))
+        except Exception as error:
+            _LOG.exception("%s: the last sum could not be published", phase)
+            said.append(f"{phase}: the last sum could not be published, so that no client checked it: {error!r}")
+    return "; ".join(said)

@@ -34,7 +34,7 @@ from securefed.errors import (
 from securefed.flower._cohorts import Sampling, check_nodes
 from securefed.flower._grid import replies
 from securefed.flower._kept_sums import kept_sum
-from securefed.flower._last_sums import UNVERIFIED, LastSum, outcome, void
+from securefed.flower._last_sums import LastSum, outcome, report, void
 from securefed.flower._outcome import SecureRound, check_outcome
 from securefed.flower._refusals import ALLOW, foreign, refusal_of
 from securefed.flower._roster import Roster
@@ -145,8 +145,7 @@ class SumGrid(Grid):
         """
         terms = {phase: server.terms for phase, server in self._sums.items()}
         check_outcome(self.rounds[self._begun :], terms, self.weighted_by)
-        verified = any(terms[phase].plan.verified for phase in self._last)
-        self.checked = "; ".join(map(self._publish, self._last)) if verified else UNVERIFIED if self._last else ""
+        self.checked = report(self._publish, self._last, terms)
 
     def _publish(self, phase: str) -> str:
         """Publish the last sum of a phase to the clients in it, and say which of them checked it."""

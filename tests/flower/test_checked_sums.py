@@ -169,3 +169,19 @@ def test_a_result_is_no_request_of_an_ordinary_stage() -> None:
     assert "holds no key of a sum" in strategy.checked
     assert not any("calls" in node.context.state for node in grid.nodes.values())
     assert SumRequest(0, publishes=False).publishes is False
+
+
+def test_a_link_that_fails_at_the_end_costs_the_check_and_not_the_result() -> None:
+    strategy, grid = secured(FedAvg(fraction_evaluate=0.0), VERIFIED), sites()
+    push = grid.push_messages
+
+    def pushed(messages: Any) -> Any:
+        sent = list(messages)
+        if any("result" in message.content.config_records.get("securefed.request", {}) for message in sent):
+            raise ConnectionError("the SuperLink is gone")
+        return push(sent)
+
+    grid.push_messages = pushed  # type: ignore[method-assign]
+    result = run(strategy, grid, 1)
+    assert result.arrays is not None
+    assert "no client checked it: ConnectionError('the SuperLink is gone')" in strategy.checked
