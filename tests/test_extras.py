@@ -77,10 +77,12 @@ named("audit", lambda: securefed.datasets.load("digits"))
 named("audit", lambda: securefed.datasets.load("breast_cancer"))
 named("paillier", lambda: secure_mean([{"w": np.ones(2)}] * 3, defense=securefed.defenses.paillier()))
 named("torch", lambda: _catalogue.algorithms.make("private/fedavg"))
-from securefed.statistics import Mean, Together
+from securefed.statistics import LinearRegression, Mean, Together
 found = Together(Mean()).simulate([np.ones((3, 1))] * 3)
 named("statistics", found.to_frame)
 named("statistics", found["mean"].to_frame)
+model = LinearRegression.from_formula
+named("statistics", lambda: model("y ~ x", bounds={"x": 1}))
 """)
 
 

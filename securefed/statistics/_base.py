@@ -108,6 +108,10 @@ class Statistic(OneSum[Estimate]):
         """Return the columns that are read from a table with names; all of them where there are none."""
         return tuple(map(Wanted, getattr(self, "columns", ())))
 
+    def _made(self, x: Array) -> Array:
+        """Return the columns of the statistic, made from those that were read."""
+        return x
+
     def _target(self) -> str:
         """Return the name of the column of targets, empty for none."""
         return ""
@@ -159,7 +163,7 @@ class Statistic(OneSum[Estimate]):
         if isinstance(x, tuple) and y is None:
             raise DataError("x is a pair, as `simulate` takes it; here rows and targets are two: summand(x, y)")
         refuse = self.outliers == "refuse"
-        rows = read_columns(x, self._wanted(), refuse=refuse)
+        rows = self._made(read_columns(x, self._wanted(), refuse=refuse))
         if y is None and self._target() and has_names(x):
             y = read_columns(x, (Wanted(self._target()),), refuse=refuse)[:, 0]
         target = None if y is None else np.asarray(real_array(one_column(y, "y"), "y"), np.float64)

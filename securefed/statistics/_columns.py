@@ -184,6 +184,12 @@ def power_of_two(size: float) -> float:
     return 2.0 ** math.ceil(math.log2(size))
 
 
+def checked_range(what: str, given: Any) -> tuple[float, float]:
+    """Return the lowest and the highest value of a bound; raise `ConfigError` for what is none."""
+    middle, half = _range(what, given)
+    return middle - half, middle + half
+
+
 def _range(what: str, given: Any) -> tuple[float, float]:
     """Return the middle and the half width of a range, or 0 and the bound itself."""
     if not isinstance(given, list | tuple):

@@ -68,7 +68,7 @@ class _Lives(Design):
             raise ConfigError("Cox regression takes no weights")
 
     def _wanted(self) -> tuple[Wanted, ...]:
-        return tuple(map(Wanted, (*self.columns, self.event))) if self.columns else ()
+        return (*self._sources(), Wanted(self.event)) if self.columns else ()
 
     def _check(self, x: Array, y: Array | None) -> None:
         check_table(x, self.features + 1, self.rows, of=" (covariates and the event)")

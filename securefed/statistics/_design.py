@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -19,9 +19,10 @@ from securefed._hyperparameters import check_integer, check_number, check_positi
 from securefed._tensors import Array
 from securefed.errors import CollinearityError, ConfigError, DataError
 from securefed.statistics._base import Statistic, check_table
-from securefed.statistics._columns import Wanted, checked_bounds, power_of_two
+from securefed.statistics._columns import Level, Wanted, checked_bounds, power_of_two
 from securefed.statistics._estimate import Labels
 from securefed.statistics._fitted import INTERCEPT
+from securefed.statistics._formula import Recipe, made_columns, read_formula, sources_of
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class Design(Statistic):
         largest_weight: largest weight of a row.
         shift: subtracted from x, set by pairs of `bound`.
         target_shift: subtracted from y, set by a pair.
+        recipe: how the columns are made of those of the table, set by `from_formula`.
+        levels: by category, the agreed levels, set by `from_formula`.
 
     Raises:
         ConfigError: a number outside its domain.
@@ -64,6 +67,8 @@ class Design(Statistic):
     largest_weight: float = field(default=1.0, kw_only=True)
     shift: float | tuple[float, ...] = field(default=0.0, kw_only=True)
     target_shift: float = field(default=0.0, kw_only=True)
+    recipe: Recipe = field(default=(), kw_only=True)
+    levels: tuple[tuple[str, tuple[Level, ...]], ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,6 +87,36 @@ class Design(Statistic):
         check_number("ridge", self.ridge, 0)
         if not self.intercept and not self.ignores_shift and (np.any(self.shift) or self.target_shift):
             raise ConfigError("a model without an intercept is not shifted; give bounds as numbers, not as pairs")
+
+    @classmethod
+    def from_formula(
+        cls, formula: str, *, bounds: Mapping[str, Any], levels: Mapping[str, Sequence[Level]] | None = None,
+        **settings: Any,
+    ) -> Self:  # fmt: skip
+        """Make a model from a formula, such as "readmitted ~ age + ward + age:ward".
+
+        Args:
+            formula: "target ~ terms"; terms are names of columns, products `a:b` and `a*b`, and `- 1` for no intercept.
+            bounds: of each column of numbers, its largest absolute value, or the lowest and the highest.
+            levels: of each category, its levels; the first is the reference, each other has a column of 0 and 1.
+            settings: further settings of the model.
+
+        Raises:
+            ConfigError: the formula cannot be read, or names a column without bounds or levels.
+            MissingExtraError: formulaic is not installed.
+        """
+        read = read_formula(formula, bounds, levels or {})
+        if read.target:
+            settings["target"] = read.target
+        made: dict[str, Any] = dict(read.bounds)
+        if not cls.ignores_shift:
+            settings["intercept"] = read.intercept
+            if not read.intercept and levels:
+                raise ConfigError("a formula without an intercept has no categories; leave '- 1' out")
+            if not read.intercept:  # a model without an intercept is not shifted
+                made = {name: max(-low, high) for name, (low, high) in made.items()}
+        agreed = tuple((name, tuple(found)) for name, found in (levels or {}).items())
+        return cls(bound=made, recipe=read.recipe, levels=agreed, **settings)
 
     def _asked_features(self) -> int:
         if not self.columns and not isinstance(self.bound, Mapping):
@@ -159,8 +194,21 @@ class Design(Statistic):
             out[0] = 0.0
         return out
 
+    def _sources(self) -> tuple[Wanted, ...]:
+        """Return the columns of the table that those of the model are made of."""
+        levels = dict(self.levels)
+        return tuple(Wanted(name, levels.get(name, ())) for name in sources_of(self.recipe) or self.columns)
+
     def _wanted(self) -> tuple[Wanted, ...]:
-        return tuple(map(Wanted, (*self.columns, *filter(None, [self.weights]))))
+        return (*self._sources(), *map(Wanted, filter(None, [self.weights])))
+
+    def _made(self, x: Array) -> Array:
+        if not self.recipe:
+            return x
+        names = [source.name for source in self._sources()]
+        if x.shape[1] < len(names):
+            raise DataError(f"x must have the columns {', '.join(names)}; got shape {x.shape}")
+        return np.column_stack([made_columns(x[:, : len(names)], names, self.recipe), x[:, len(names) :]])
 
     def _target(self) -> str:
         return self.target

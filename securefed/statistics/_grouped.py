@@ -129,7 +129,7 @@ class GroupBy(Statistic):
             name: np.stack([one[2].get(name, np.full(np.shape(of_all), np.nan)) for one in made])
             for name, of_all in detail.items()
         }
-        value, error = (np.stack([one[at] for one in made]) for at in (0, 1))
+        value, error = np.stack([one[0] for one in made]), np.stack([one[1] for one in made])
         if "by.entries" in sums.total and not sums.noised:
             few = small_cells(np.rint(sums.total["by.entries"]), self.least_cell, (0,))  # of one column, in a group
             value, error = _without(few, value, np.nan), _without(few, error, np.inf)

@@ -287,6 +287,7 @@ class LogisticModel(_Newton):
     The result has scikit-learn's names (`coef_`, `intercept_`), `standard_errors_`, `p_values_` and `summary()`. There
     is no penalty unless `ridge` is given, which adds ridge / 2 |coef|^2 to the negative log-likelihood. `fit(ask)` and
     `simulate(parties, defense)` take one secure sum for each iteration. With noise its standard errors do not count it.
+    Settings are those of `LinearRegression`, and `iterations`, the most sums; `robust` is true or false.
     """
 
     @property

@@ -49,12 +49,27 @@ class LinearRegression(Design):
     """Least squares; the value has shape (features,), and `detail["intercept"]` shape ().
 
     The result has scikit-learn's names (`coef_`, `intercept_`), `standard_errors_`, `p_values_` and `summary()`.
-    `detail` holds `r2`, the `covariance` of all parameters, and the residual `variance`. Other settings are those of
-    every regression: columns, bounds, weights.
+    `detail` holds `r2`, the `covariance` of all parameters, and the residual `variance`. `from_formula` makes a model
+    from a formula.
 
     Attributes:
+        features: number of columns of x, where they have no names.
+        bound: largest absolute entry of x: one number, one for each column, or a mapping from names of columns to a
+            number or to a pair, the lowest and the highest value.
+        target_bound: largest absolute entry of y, or a pair, the lowest and the highest.
+        rows: most rows of one party.
+        ridge: added to the diagonal of the sum of outer products, but for the intercept's entry.
+        intercept: whether the model has an intercept.
+        columns: names of the columns of x, where `bound` does not name them.
+        target: name of the column of targets, where `y` is not given apart.
+        weights: name of a column of weights of rows, such as survey weights; empty for none. In arrays it is the last
+            column of x.
+        largest_weight: largest weight of a row.
         robust: "" for classical standard errors, or "HC0" to "HC3", which hold where the spread of y depends on x.
             They take a second sum (`simulate` and `fit` make both).
+
+    Raises:
+        ConfigError: a number outside its domain.
     """
 
     robust: str = field(default="", kw_only=True)

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import scipy.stats
 import statsmodels.api as sm
+import statsmodels.formula.api as smf
 from lifelines import CoxPHFitter, KaplanMeierFitter
 from lifelines.statistics import multivariate_logrank_test
 
@@ -136,9 +137,10 @@ def cox(frame: pd.DataFrame) -> Expected:
     }  # fmt: skip
 
 
-def cox_breslow(frame: pd.DataFrame) -> Expected:
-    f = lives(frame, GRID_OF_TIMES)
-    fit = sm.PHReg(f["time"], f[["age", "platelets"]], f["died"], ties="breslow").fit(tol=1e-12)
+def hazards(frame: pd.DataFrame, ties: str, columns: Any = ("age", "platelets")) -> Expected:
+    """Cox regression by statsmodels, whose Newton steps go on to the last digits; lifelines stops a little before."""
+    f = lives(frame, GRID_OF_TIMES).assign(sex=lambda each: (each["sex"] == "m") * 1.0)
+    fit = sm.PHReg(f["time"], f[list(columns)], f["died"], ties=ties).fit(tol=1e-12)
     return {"value": fit.params, "standard_errors_": fit.bse}
 
 
@@ -147,8 +149,18 @@ def by_group(frame: pd.DataFrame, test: Any) -> Expected:
     return {"value": [one.statistic for one in made], "p": [one.pvalue for one in made]}
 
 
+def formulas(frame: pd.DataFrame, kind: Any, text: str, *last: str, fit: Any = None, **more: Any) -> Expected:
+    """What statsmodels makes of a formula; `last` are the parameters that we have at the end."""
+    made = kind(text, frame.dropna(subset=NAMES[::2]), **more).fit(**(fit or {}))
+    order = [name for name in made.params.index if name not in last] + list(last)
+    return {"parameters_": made.params[order], "standard_errors_": made.bse[order]}
+
+
 GRID_OF_TIMES = np.arange(2.0, 41.0, 2.0)
 COVARIATES = {"age": BOUNDS["age"], "platelets": BOUNDS["platelets"]}
+FORMULA: dict[str, Any] = {
+    "bounds": COVARIATES, "levels": {"sex": SEXES, "group": ("icu", "surgery")}, "rows": 300, "outliers": "omit"
+}  # fmt: skip
 NEWTON: dict[str, Any] = {"bound": COVARIATES, "rows": 300, "outliers": "omit"}
 LIVES: dict[str, Any] = {**NEWTON, "target": "time", "event": "died", "times": GRID_OF_TIMES, "least_events": 1}
 TABLE: dict[str, Any] = {"times": GRID_OF_TIMES, "event": "died", "rows": 300, "least_events": 1}
@@ -251,7 +263,26 @@ ENTRIES: dict[str, Entry] = {
         gaps=False,
     ),
     "cox": Entry(CoxModel(**LIVES), cox),
-    "cox, breslow": Entry(CoxModel(**LIVES, ties="breslow"), cox_breslow),
+    "cox, breslow": Entry(CoxModel(**LIVES, ties="breslow"), lambda f: hazards(f, "breslow")),
+    "least squares by formula": Entry(
+        LinearRegression.from_formula("cost ~ sex + group + age*sex + platelets", target_bound=(-200, 600), **FORMULA),
+        lambda f: formulas(f, smf.ols, "cost ~ sex + group + age + age:sex + platelets", "platelets", "age:sex[T.m]"),
+    ),
+    "least squares without an intercept": Entry(
+        LinearRegression.from_formula("cost ~ age + platelets - 1", target_bound=600, **{**FORMULA, "levels": {}}),
+        lambda f: formulas(f, smf.ols, "cost ~ age + platelets - 1"),
+    ),
+    "logistic by formula": Entry(
+        LogisticModel.from_formula("readmitted ~ C(group) + age + age:platelets", **FORMULA),
+        lambda f: formulas(
+            f, smf.glm, "readmitted ~ group + age + age:platelets", family=sm.families.Binomial(),
+            fit={"tol": 1e-14, "maxiter": 100},
+        ),
+    ),
+    "cox by formula": Entry(
+        CoxModel.from_formula("sex + age", **FORMULA, target="time", event="died", times=GRID_OF_TIMES, least_events=1),
+        lambda f: hazards(f, "efron", ["sex", "age"]), gaps=False,
+    ),
     "welch": Entry(TTest(**GROUPS), lambda f: by_group(f, lambda a, b: scipy.stats.ttest_ind(a, b, equal_var=False))),
     "student": Entry(TTest(**GROUPS, equal_variances=True), lambda f: by_group(f, scipy.stats.ttest_ind)),
     "anova": Entry(ANOVA(**GROUPS), lambda f: by_group(f, scipy.stats.f_oneway)),

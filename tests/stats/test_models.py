@@ -230,6 +230,43 @@ def test_without_a_part_for_noise_a_summary_says_so() -> None:
         assert "no convergence" in str(error)
 
 
+def test_a_formula_is_read_once_and_its_columns_are_made_at_each_party_from_the_terms() -> None:
+    levels = {"ward": ("icu", "surgery", "burns")}
+    model = LinearRegression.from_formula(
+        "cost ~ age + ward", bounds={"age": (0, 120)}, levels=levels, target_bound=600, rows=300
+    )
+    terms = model.terms(clients=3, defense=secure_aggregation())
+    mine = from_terms(SumTerms.from_bytes(terms.to_bytes()))
+    assert mine == model
+    assert model.parameter_names() == ("intercept", "age", "ward[T.surgery]", "ward[T.burns]")
+    for name, part in mine.summand(SITES[0]).items():
+        np.testing.assert_array_equal(part, model.summand(SITES[0])[name])
+    with pytest.raises(DataError, match="'ward' holds 'maternity'"):
+        model.summand({**SITES[0], "ward": ["maternity"] * len(SITES[0]["age"])})
+    omitting = LinearRegression.from_formula(
+        "cost ~ age + ward", bounds={"age": (0, 120)}, levels=levels, target_bound=600, rows=300, outliers="omit"
+    )
+    assert omitting.summand({**SITES[0], "ward": ["maternity"] * len(SITES[0]["age"])})["count"] == 0
+
+
+@pytest.mark.parametrize(
+    ("formula", "words"),
+    [
+        ("cost ~ log(age)", r"holds 'log\(age\)'"),
+        ("cost ~ age + other", "names other, which has neither bounds nor levels"),
+        ("cost ~ (", "is no formula"),
+        ("cost ~ 1", "names no column"),
+        ("cost + age ~ age", "several targets"),
+        ("cost ~ age:ward", "age:ward without age"),
+        ("cost ~ age + ward - 1", "without an intercept has no categories"),
+    ],
+)
+def test_a_formula_that_cannot_be_summed_is_refused_by_name(formula: str, words: str) -> None:
+    levels = {"ward": ("icu", "surgery")}
+    with pytest.raises(ConfigError, match=words):
+        LinearRegression.from_formula(formula, bounds={"age": 120}, levels=levels, target_bound=600, rows=300)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
