@@ -17,11 +17,13 @@ from securefed.attacks._generic.readable_rows import ClearRows
 from securefed.attacks._generic.row_fit import FitRows
 from securefed.attacks._generic.row_regression import LearnedGram, LearnedRows, RegressRows
 from securefed.attacks._generic.time_budget import StepClock, TimeBudget, WallClock, clock, on_clock
+from securefed.attacks._generic.unknown_fit import FitUnknown
 
 __all__ = [
     "ClearRows",
     "Differentiable",
     "FitRows",
+    "FitUnknown",
     "LearnedCounts",
     "LearnedGram",
     "LearnedRows",

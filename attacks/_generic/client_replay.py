@@ -21,6 +21,7 @@ from securefed._messages import ClientId
 from securefed._tensors import Array, Tensors
 from securefed.algorithms._base import RoundOutcome
 from securefed.attacks._base import RoundView, Target, View
+from securefed.attacks._engine import DualArray
 from securefed.attacks._generic.message_units import MessageUnits
 from securefed.attacks._generic.time_budget import TimeBudget, clock
 from securefed.datasets._base import Dataset
@@ -197,8 +198,7 @@ class Replay:
 
         """
         client, (algorithm, public) = self.members[index], (self.target.algorithm, self.target.public)
-        if self.budget is not None:
-            self.budget.check()
+        self.check_budget()
         clock().count(len(data.x))
         state: Any = None
         parts = []
@@ -215,6 +215,27 @@ class Replay:
                 summed = self._clipped(sent, observation)
             parts.append(_like(summed, observation.message))
         return np.concatenate(parts)
+
+    def check_budget(self) -> None:
+        """Raise `TranscriptError` if the time is spent."""
+        if self.budget is not None:
+            self.budget.check()
+
+    def member_data(self, index: int, rows: Any) -> Dataset:
+        """Return a member's data with other rows, an array or a `DualArray`, which no check of a `Dataset` would pass.
+
+        Args:
+            index: the member's place in `members`.
+            rows: hypothetical rows, as many as the member has.
+        """
+        first = sum(self.sizes[:index])
+        labels = None if self.labels is None else self.labels[first : first + self.sizes[index]]
+        if not isinstance(rows, DualArray):
+            return Dataset(rows, labels)
+        data = object.__new__(Dataset)
+        for name, value in {"x": rows, "y": labels, "class_names": ()}.items():
+            object.__setattr__(data, name, value)
+        return data
 
     def _clipped(self, sent: Tensors, observation: RoundView) -> Tensors:
         """Clip a contribution as the caller says (`through`), or as the view says: some tensors together, to a norm."""
@@ -374,4 +395,5 @@ def _like(sent: Tensors, message: Tensors) -> Array:
 
 
 def _flat(tensors: Tensors) -> Array:
-    return np.concatenate([np.asarray(tensors[name], np.float64).reshape(-1) for name in sorted(tensors)])
+    kept: list[Any] = [tensors[name] for name in sorted(tensors)]
+    return np.concatenate([np.reshape(v if isinstance(v, DualArray) else np.asarray(v, np.float64), -1) for v in kept])

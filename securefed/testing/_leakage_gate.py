@@ -8,6 +8,7 @@ or the sums only) for several secrets. The leakage of an attack is 0 where it do
 facts, and 1 where it is exact; each mean over the runs has a 95 % interval. The secrets are these:
 
     samples, gram, labels           one client's rows, their Gram matrix X^T X, its number of rows of each class
+    distances                       squared distances between one client's columns (`audit_algorithm(unknown=...)`)
     membership                      whether a given row took part, for an attacker who has rows like the clients'
     confirmation                    the same, for an attacker who knows all other rows
     pooled samples, pooled gram     rows and Gram matrix of all clients together

@@ -37,9 +37,9 @@ FEDERATION: Final[Literal["federation"]] = "federation"
 RECORD: Final = "record"
 """Owner of a membership secret: one row, which took part or did not."""
 Secret = Literal[
-    "client", "federation", "gram", "samples", "labels", "statistics", "tokens", "categories", "membership",
-    "confirmation", "pooled gram", "pooled samples", "pooled tokens", "pooled categories", "people", "counts",
-    "column means", "class means",
+    "client", "federation", "gram", "distances", "samples", "labels", "statistics", "tokens", "categories",
+    "membership", "confirmation", "pooled gram", "pooled distances", "pooled samples", "pooled tokens",
+    "pooled categories", "people", "counts", "column means", "class means",
 ]  # fmt: skip
 """Names of secrets. In an audit of registered algorithms they are `client` and `federation`: one client's and all
 clients' data, whose kind the algorithm's audit case (the settings in which it is audited) states. The others state the
@@ -48,7 +48,7 @@ whether a record took part, for an adversary who knows all other rows. `statisti
 and `categories` (which of them occur) are secrets of an audit of a torch loop. `people` are the row of one person, or
 the mean of a few, in the data of all clients together; `counts` are those of categories of 0 and 1, with their cross
 tables."""
-POOLED: Final[tuple[Secret, ...]] = ("pooled gram", "pooled samples")
+POOLED: Final[tuple[Secret, ...]] = ("pooled gram", "pooled distances", "pooled samples")
 """The data of all clients together, which sums may give away where they hide every single client."""
 SUMMARIES: Final[tuple[Secret, ...]] = ("labels", "counts", "column means", "class means")
 """A client's statistics: a part of its data, so that they never say that all of its data are exposed."""
@@ -56,7 +56,7 @@ PARTS: Final[tuple[Secret, ...]] = (*SUMMARIES, "categories", "pooled categories
 """Secrets that are a part of the data of their owner: exposed, they never say that all of its data are."""
 IMPLIED: Final[tuple[Secret, ...]] = ("counts", "column means", "class means", "people")
 """Secrets that are scored where another secret's estimate implies them, and that no attack searches for by itself."""
-GATED: Final[tuple[Secret, ...]] = ("gram", "samples", *SUMMARIES, "membership", "people", *POOLED)
+GATED: Final[tuple[Secret, ...]] = ("gram", "distances", "samples", *SUMMARIES, "membership", "people", *POOLED)
 """Secrets that a gate (a test that fails above a limit on leakage) checks by default. Not `confirmation`: an adversary
 who guesses all of a client's data can confirm the guess against any message without noise, so that only differential
 privacy passes it."""

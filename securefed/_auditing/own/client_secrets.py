@@ -6,6 +6,7 @@ without messages. The guess follows from the prior and the public numbers of row
 
     rows         the prior's mean row, for every row
     Gram matrix  X^T X of the prior, times (own rows / the prior's rows)
+    distances    squared distances between the prior's columns, times (own rows / the prior's rows)
     labels       the prior's counts of each class, times (own rows / the prior's rows)
 
 An estimate that only looks like rows of this kind also fits the secret rows better than the mean row does. So for rows
@@ -99,9 +100,11 @@ class SecretData:
         return None if self.target is None else self.labels
 
     def truth(self, kind: str) -> Array:
-        """Return the secret of a kind: `gram`, `labels` (counts of each class) or `samples`."""
+        """Return the secret of a kind: `gram`, `distances`, `labels` (counts of each class) or `samples`."""
         if kind == "gram":
             return np.asarray(self.rows.T @ self.rows)
+        if kind == "distances":
+            return column_distances(self.rows)
         if kind == "labels":
             assert self.target is not None
             return self._counts(self.data[self.target].y)
@@ -112,6 +115,8 @@ class SecretData:
         share = len(self.rows) / len(self.prior)
         if kind == "gram":
             return np.asarray(self.prior.T @ self.prior * share)
+        if kind == "distances":
+            return column_distances(self.prior) * share
         if kind == "labels":
             return np.asarray(self._counts(self.labels) * share)
         return np.broadcast_to(self.prior.mean(axis=0), self.rows.shape)
@@ -225,3 +230,8 @@ class SecretData:
         return np.asarray(
             counts * (len(rows) / total) if total > 0 else np.full(len(classes), len(rows) / len(classes))
         )
+
+
+def column_distances(rows: Array) -> Array:
+    """Return the squared distances between the columns of some rows, (features, features)."""
+    return np.asarray(np.sum((rows[:, :, None] - rows[:, None, :]) ** 2, axis=0))

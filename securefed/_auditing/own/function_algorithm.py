@@ -25,6 +25,7 @@ from securefed._persistence.packing import local
 from securefed._public import Public, require
 from securefed._tensors import Array, Layout, Tensors, TensorSpec
 from securefed.algorithms._base import Algorithm
+from securefed.attacks._engine import DualArray
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError, SecureFedError
 
@@ -158,7 +159,12 @@ class FunctionAlgorithm(Algorithm[Tensors, Rows]):
             return self.call(data, deepcopy(dict(broadcast)), again)
 
     def _numbers(self, name: str, value: Any) -> Array:
-        """Return a tensor of the message as float64; raise `DataError` if its numbers are not real and finite."""
+        """Return a tensor of the message as float64; raise `DataError` if its numbers are not real and finite.
+
+        Where an attack runs the function on a `DualArray`, the message stays one.
+        """
+        if isinstance(value, DualArray):
+            return value  # type: ignore[return-value] # it stands for an array
         try:
             array = np.asarray(value)
             real = array.dtype.kind in "fiub"

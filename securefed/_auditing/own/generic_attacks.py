@@ -4,7 +4,7 @@ The attacks only run the algorithm's client step on rows of their own: a `Replay
 members (the clients whose sum it holds) to the messages of the observed rounds.
 
     probe        messages linear in the moments [1 X]^T [1 X] of the rows X: solve for these
-    fit          search for rows that would send the messages
+    fit          search for rows that would send the messages, or for what the caller says that the step depends on
     clear rows   read rows that stand in the messages as they are
     regression   learn rows, Gram matrix or label counts from simulated clients and their messages
     low digits   learn rows from the last digits of the messages
@@ -40,6 +40,7 @@ from securefed.attacks._base import Reconstruction, View
 from securefed.attacks._generic import (
     ClearRows,
     FitRows,
+    FitUnknown,
     LearnedCounts,
     LearnedGram,
     LearnedRows,
@@ -79,7 +80,7 @@ class GenericAttacks:
         secret: SecretData,
         place: Place,
         result: SeedResult,
-        fit: FitRows,
+        fit: FitRows | FitUnknown,
         observed: View,
         replay_of: Callable[[View], Replay],
     ) -> None:
@@ -101,7 +102,9 @@ class GenericAttacks:
         elif (refusal := self._fit.applies(self.replay.target, self.replay.observed)) is not None:
             self.skip(self._fit.name, refusal)
         else:
-            self._try(self._fit.name, lambda replay: self._derive(self._fit.attack(replay, self._rng(3))))
+            explained = self._try(self._fit.name, lambda replay: self._derive(self._fit.attack(replay, self._rng(3))))
+            # all that such messages depend on is known then, as after a probe
+            self._moments_known |= explained and self._fit.secret == "gram"
 
     def add_null_of_other_rows(self) -> None:
         """Add messages of other rows as a null for the attacks that follow; the search would take too long on them.

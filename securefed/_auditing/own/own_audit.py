@@ -23,11 +23,12 @@ from securefed._auditing.own.active_attempts import attack_actively
 from securefed._auditing.own.function_algorithm import Backend, Combine, Contribute, as_algorithm
 from securefed._auditing.own.instance_checks import Rehearsal
 from securefed._auditing.own.own_seed_run import DEFENSES, VIEWS, AttackOptions, OwnSeedRun, chosen_views
-from securefed._public import Public
+from securefed._public import Public, require
 from securefed._tensors import Array, Tensors
 from securefed.algorithms._base import Algorithm
 from securefed.algorithms._validation import missing_methods
-from securefed.attacks._generic import FitRows, TimeBudget
+from securefed.attacks._engine.unknowns import Unknown
+from securefed.attacks._generic import FitRows, FitUnknown, TimeBudget
 from securefed.datasets._base import Dataset
 from securefed.errors import ConfigError, DataError
 
@@ -51,6 +52,7 @@ def audit_algorithm(
     fit: FitRows | None = None,
     seconds: float = 900.0,
     active: bool = False,
+    unknown: Unknown = "rows",
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Report:
     """Run an algorithm in the clear, and attack what a server sees, or what it sees of sums alone.
@@ -76,6 +78,10 @@ def audit_algorithm(
             then. 900 seconds are far more than a step of milliseconds needs.
         active: also attack an instance with a server that chooses its broadcasts (view `active server`), outside
             `seconds`.
+        unknown: what the messages depend on: "rows", or, of an algorithm in NumPy that uses the rows X only through
+            them, "gram" (X^T X) or "distances" (between the columns of X, which are signals). The attack then fits that
+            matrix, which messages may determine where they do not determine the rows; it checks the claim first, and
+            says so where it is wrong.
         progress: called before the first run and after every one with (runs done, runs in all, name of the run just
             done); without it, progress is logged (INFO).
 
@@ -102,7 +108,7 @@ def audit_algorithm(
     draw: Any = clients if callable(clients) else lambda _, given=list(clients): given
     if active and not is_instance:
         raise ConfigError("active=True needs an Algorithm: the attacks that choose broadcasts know none for functions")
-    options = AttackOptions(chosen, population, feature_bound, fit or FitRows(), active)
+    options = AttackOptions(chosen, population, feature_bound, _fit_of(unknown, fit), active)
     function = None if is_instance else (start, combine, backend)
     subject = OwnSubject(algorithm, function, draw, rounds, seeds, options, seconds)
     results = []
@@ -218,6 +224,13 @@ class OwnSubject:
         if self.seeds < self.clients:
             given.append(f"{self.seeds} of {self.clients} clients were targets, one a seed")
         return tuple(given)
+
+
+def _fit_of(unknown: Unknown, fit: FitRows | None) -> FitRows | FitUnknown:
+    """Return the fitting attack; raise `ConfigError` for an unknown without a name, or with limits of rows."""
+    require(unknown in ("rows", "gram", "distances"), f'unknown is "rows", "gram" or "distances"; got {unknown!r}')
+    require(unknown == "rows" or fit is None, f"fit limits the search for rows; leave it out with unknown={unknown!r}")
+    return (fit or FitRows()) if unknown == "rows" else FitUnknown(unknown)
 
 
 def _is_instance(algorithm: Any, start: Tensors | None, combine: Combine | None) -> bool:

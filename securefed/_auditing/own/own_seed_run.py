@@ -36,7 +36,7 @@ from securefed._tensors import Array
 from securefed.algorithms._base import Algorithm
 from securefed.attacks import views
 from securefed.attacks._base import Target, View
-from securefed.attacks._generic import FitRows, RawBits, Replay, TimeBudget
+from securefed.attacks._generic import FitRows, FitUnknown, RawBits, Replay, TimeBudget
 from securefed.attacks._membership import ConfirmationAttack, ShadowMembership
 from securefed.attacks._membership.likelihood_ratio import CandidateRecord, MembershipAttack
 from securefed.attacks.scores import rows_not_held
@@ -76,14 +76,14 @@ class AttackOptions:
         views: the views that are attacked.
         population: rows like the clients', for the membership attack; `None` for the other clients' rows.
         feature_bound: declared range of the data; `None` for the largest entry of all clients.
-        fit: limits of the fitting attack.
+        fit: the fitting attack with its limits.
         active: whether a server that chooses its broadcasts attacks too.
     """
 
     views: Sequence[str]
     population: Array | None
     feature_bound: float | None
-    fit: FitRows
+    fit: FitRows | FitUnknown
     active: bool = False
 
 
