@@ -36,7 +36,15 @@ from securefed.errors import ConfigError, DataError, LedgerLost, StorageError
 from securefed.parties._answer_time import hold, moment
 from securefed.parties._base_check import BaseCheckingNode
 from securefed.parties._checked_result import checked_result
-from securefed.parties._contribution import check_trained, contribution, given_metrics, given_weight, number, structure
+from securefed.parties._contribution import (
+    build_nothing,
+    check_trained,
+    contribution,
+    given_metrics,
+    given_weight,
+    number,
+    structure,
+)
 from securefed.parties._envelope import check_key, header, unwrap
 from securefed.parties._guards import check_rows, check_seal, open_beside
 from securefed.parties._precision import lost_entirely
@@ -316,6 +324,7 @@ class SumClient:
             self._say_what_is_lost(pending, out)
             return node.state.committed, out  # the algorithm's state of a client of a sum is empty and stays as it is
         except Exception as error:
+            build_nothing(self.terms, base)
             return error
 
     def _say_what_is_lost(self, pending: PendingUpload, out: Tensors) -> None:

@@ -72,6 +72,12 @@ def contribution(
     return out
 
 
+def build_nothing(terms: SumTerms, base: Mapping[str, Array] | None) -> None:
+    """Take the time of building a contribution, where the update failed and the server must not learn that."""
+    zeros = {tensor.name: np.broadcast_to(0.0, tensor.shape) for tensor in terms.tensors}
+    contribution(terms, zeros, 0.0, {name: 0.0 for name, _ in terms.metrics}, base)
+
+
 def number(value: Any, what: str) -> float:
     """Return a number as a float; raise `DataError` for another type, as for a tensor of other names."""
     try:
