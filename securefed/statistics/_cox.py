@@ -17,7 +17,7 @@ events, and times are merged until each has at least `least_events`; the model i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Final, Literal
 
@@ -169,36 +169,34 @@ class CoxStep(_Lives):
         score = sums.total["covariates"].copy()
         information = np.zeros((self.features, self.features))
         likelihood = float(np.array(self.theta) @ score)
+        terms = 0.0  # sum of 1 / base
         for at in np.flatnonzero(np.array(self.deaths) > 0):
             deaths = int(self.deaths[at])
-            for place in range(deaths):
-                share = place / deaths if self.ties == "efron" else 0.0
-                base, first, second = (
-                    part[at] - (share * sums.total[f"tied{k}"][at] if share else 0.0)
-                    for k, part in enumerate((zero, one, two))
-                )
-                if not base > 0:
-                    raise DataError("noise or rounding has made a sum at risk negative; agree on fewer times")
-                mean = first / base
-                score -= mean
-                information += symmetric(second / base, self.features) - np.outer(mean, mean)
-                likelihood -= math.log(base)
+            shares = np.arange(deaths) / deaths if self.ties == "efron" else np.zeros(deaths)
+            tied = [sums.total[f"tied{k}"][at] if self.ties == "efron" else np.zeros(()) for k in range(3)]
+            base = zero[at] - shares * tied[0]
+            if not (base > 0).all():
+                raise DataError("noise or rounding has made a sum at risk negative; agree on fewer times")
+            means = (one[at] - shares[:, None] * tied[1]) / base[:, None]
+            second = two[at] * (1 / base).sum() - tied[2] * (shares / base).sum()
+            score -= means.sum(0)
+            information += symmetric(second, self.features) - means.T @ means
+            likelihood -= float(np.log(base).sum())
+            terms += float((1 / base).sum())
         detail = {
             "information": information,
             "likelihood": np.asarray(likelihood),
-            "score_error": self._error(sums, zero),
+            "score_error": self._spread(sums.error, terms),
+            "score_noise": self._spread(sums.noise, terms),
         }
         return score, np.full(self.features, float(detail["score_error"])), detail
 
-    def _error(self, sums: Sums, zero: Array) -> Array:
-        """Return a bound on the error of the score, to first order in those of the sums."""
-        size = len(self.times) + 1
-        known = np.array(self.deaths) > 0
-        least = np.maximum(zero[known], 1e-300) * (0.5 if self.ties == "efron" else 1.0)
-        moved = size * (sums.error["risk1"] + sums.error["risk0"] * self.largest)
-        moved += sums.error.get("tied1", 0.0) + sums.error.get("tied0", 0.0) * self.largest
-        total = sums.error["covariates"] + float((np.array(self.deaths)[known] * moved / least).sum())
-        return np.asarray(total * math.sqrt(self.features))
+    def _spread(self, of_sums: Mapping[str, float], terms: float) -> Array:
+        """Return how far the score is off, to first order in what the sums are off by: errors, or noise."""
+        off = {name: of_sums.get(name, 0.0) for name in ("covariates", "risk0", "risk1", "tied0", "tied1")}
+        moved = (len(self.times) + 1) * (off["risk1"] + off["risk0"] * self.largest)
+        moved += off["tied1"] + off["tied0"] * self.largest
+        return np.asarray((off["covariates"] + moved * terms) * math.sqrt(self.features))
 
 
 @dataclass(frozen=True)
@@ -280,16 +278,16 @@ class CoxModel(_Lives):
             except CollinearityError as error:
                 if iteration == 1:
                     raise
-                raise separated(move, names) from error
+                raise separated(move, names, found) from error
             move = np.linalg.solve(matrix, found.value - self.penalty() * theta)
             floor = float(found.detail["score_error"]) / smallest
             size = float(np.abs(move).max())
             theta = theta + move
-            if size <= max(_SETTLED, 4 * floor):
+            if size <= max(_SETTLED, 4 * (floor + float(found.detail["score_noise"]) / smallest)):
                 return self._fitted(found, theta, size + floor, settings["times"], merged.sum())
             sizes.append(size)
             if stuck(sizes):
-                raise separated(move, names)
+                raise separated(move, names, found)
         raise ConvergenceError(
             f"no convergence in {self.iterations} sums: the last step was {sizes[-1]:.2g} in "
             f"{largest_moves(move, names)}, in units of the bounds; give more iterations, bounds nearer to the largest "

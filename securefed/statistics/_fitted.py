@@ -87,8 +87,8 @@ class Fitted(Estimate):
         """Return a table of the parameters as text."""
         columns = self._columns()
         width = max(map(len, (*self.names, INTERCEPT)))
-        facts = [f"{self.count:g} rows of {len(self.survivors)} parties"]
-        facts += [f"{words} {float(self.detail[name]):.4g}" for name, words in _FACTS.items() if name in self.detail]
+        facts = [f"{self.count:.10g} rows of {len(self.survivors)} parties"]
+        facts += [f"{words} {float(self.detail[name]):.6g}" for name, words in _FACTS.items() if name in self.detail]
         lines = [f"{self.kind}; {', '.join(facts)}", " " * width + "".join(f"{name:>12}" for name in columns)]
         for at, name in enumerate(self.names):
             lines.append(f"{name:<{width}}" + "".join(f"{column[at]:>12.4g}" for column in columns.values()))

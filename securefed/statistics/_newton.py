@@ -12,7 +12,8 @@ starts where statsmodels and R do, one weighted least squares step of log y: fro
 theta is public to all parties, as it is the broadcast of every iteration. What the sums hold has public bounds: |z| is
 at most 1 in its units, so |eta| is at most |theta_0| + sum |theta_c| b_c.
 
-The result is known up to |I^-1| times the error of the score, plus the last step. Where the last steps do not shrink,
+The result is known up to |I^-1| times the error of the score, plus the last step. With noise the steps end where they
+are as small as what noise does to them. Where the last steps do not shrink,
 or I vanishes on the way, some columns tell the outcomes apart entirely: then there is no maximum (`SeparationError`).
 """
 
@@ -145,6 +146,8 @@ class NewtonStep(Design):
             "likelihood": np.asarray(sums.total["score"][-1]),
             "information_error": np.asarray(sums.error["information"] * self.width),
             "score_error": np.asarray(sums.error["score"] * math.sqrt(self.width)),
+            "information_noise": np.asarray(sums.noise.get("information", 0.0) * 2 * math.sqrt(self.width)),
+            "score_noise": np.asarray(sums.noise.get("score", 0.0) * math.sqrt(self.width)),
         }
         return sums.total["score"][:-1], np.full(self.width, sums.error["score"]), detail
 
@@ -228,13 +231,13 @@ class _Newton(Design):
             try:
                 after, move = self._moved(theta, found, names, first=False)
             except CollinearityError as error:
-                raise separated(move, names) from error
+                raise separated(move, names, found) from error
             size, floor = float(np.abs(move).max()), self._floor(found)
-            if size <= max(_SETTLED, 4 * floor):
+            if size <= max(_SETTLED, 4 * (floor + self._floor(found, "score_noise"))):
                 return self._fitted(found, after, size + floor, iteration)
             sizes.append(size)
             if stuck(sizes):
-                raise separated(move, names)
+                raise separated(move, names, found)
             theta = after
         raise ConvergenceError(
             f"no convergence in {self.iterations} sums: the last step was {sizes[-1]:.2g} in "
@@ -246,17 +249,20 @@ class _Newton(Design):
         """Return theta after one step, and the step."""
         penalty = self.penalty()
         matrix = found.detail["information"] + np.diag(penalty)
+        noise = float(found.detail["information_noise"])  # about the spectral norm of the noise
+        if noise and float(np.linalg.eigvalsh(matrix)[0]) <= 2 * noise:
+            raise separated(np.linalg.eigh(matrix)[1][:, 0], names, found)
         check_dependence(matrix, float(found.detail["information_error"]), names)
         move = np.linalg.solve(matrix, found.value - penalty * theta)
         if not first and not np.isfinite(move).all():
             raise ConvergenceError("a step is not finite; give bounds near the largest entries, or a ridge")
         return theta + move, move
 
-    def _floor(self, found: Estimate) -> float:
-        """Return the bound on theta's error that comes from the errors of the sums."""
+    def _floor(self, found: Estimate, of: str = "score_error") -> float:
+        """Return the bound on theta's error that comes from the errors of the sums, or theta's spread by noise."""
         matrix = found.detail["information"] + np.diag(self.penalty())
         smallest = float(np.abs(np.linalg.eigvalsh(matrix)).min())
-        return float(found.detail["score_error"]) / max(smallest - float(found.detail["information_error"]), 1e-300)
+        return float(found.detail[of]) / max(smallest - float(found.detail["information_error"]), 1e-300)
 
     def _fitted(self, found: Estimate, theta: Array, bound: float, iterations: int) -> Fitted:
         """Return the model in the units of x."""
@@ -320,8 +326,13 @@ def largest_moves(move: Array, names: tuple[str, ...]) -> str:
     return ", ".join(name for name, one in zip(names, size, strict=True) if one > 0.2 * size.max())
 
 
-def separated(move: Array, names: tuple[str, ...]) -> SeparationError:
-    """Return the error of a likelihood without a maximum."""
+def separated(move: Array, names: tuple[str, ...], found: Estimate) -> SeparationError | ConvergenceError:
+    """Return the error of a likelihood without a maximum, or of one that noise hides."""
+    if found.noise:
+        return ConvergenceError(
+            f"the noise is larger than what the rows tell of {largest_moves(move, names)}: the steps do not shrink; "
+            "leave columns out, declare bounds near the largest entries, or give a ridge"
+        )
     return SeparationError(
         f"the outcomes are told apart entirely, over all parties, by {largest_moves(move, names)}: the likelihood has "
         "no maximum, and the steps do not shrink; leave such columns out, merge rare levels, or give a ridge"
