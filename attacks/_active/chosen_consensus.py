@@ -36,7 +36,7 @@ Source of the eigenvectors: Harshman 1970, Foundations of the PARAFAC procedure 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -47,6 +47,7 @@ from securefed.attacks._active.chosen_broadcasts import ChosenBroadcast, Dialogu
 from securefed.attacks._base import Reconstruction, RoundView, Target, View
 from securefed.attacks._distances.graph_simulation import GraphSimulation
 from securefed.attacks._distances.starting_points import pooled
+from securefed.attacks._engine import DualArray
 from securefed.attacks._fitting.levenberg_marquardt import StallLimit, levenberg_marquardt
 from securefed.attacks.views import ACTIVE_SERVER
 
@@ -193,10 +194,9 @@ class ChosenConsensus:
         try:
             _, vectors = np.linalg.eig(three @ np.linalg.pinv(one_))
             changes = np.linalg.solve((vectors / vectors[-1]).real, one_)[:, :edges]
-            # derivative of the graph after the first of the later rounds by the distances, by complex steps
-            step = 1e-30
-            sent = one.first(2).sent(mean + 1j * step * np.eye(edges)[:, None, :])[1][:, 0]
-            slope = (sent[:, :edges] / sent[:, edges:]).imag.T / step
+            # derivative of the graph after the first of the later rounds by the distances
+            sent: Any = one.first(2).sent(cast(Array, DualArray(mean[None], np.eye(edges))))[1]
+            slope = (sent[0, :edges] / sent[0, edges:]).slopes
             return np.asarray(np.linalg.solve(slope, changes.T).T)
         except np.linalg.LinAlgError:
             return np.zeros((count, edges))

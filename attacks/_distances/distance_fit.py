@@ -58,6 +58,10 @@ _STAGES = (1, 2, 3, 6, 14)
 """Numbers of first rounds that are fitted one after the other, for one client."""
 _HOPELESS = 0.3
 """Norm of a stage's residual, over the root of the stage's number of rounds, above which a start is given up."""
+_ALONE = 2
+"""Largest number of starts for one client: a search from the first may end at a kink of the projections (1 of 10
+scenes of 14 columns and six rounds; none of them from both). Half of it loses these; twice as many take time on nulls.
+"""
 _COMPLETIONS = 3
 """Largest number of completions of the undetermined distances in a stage, each after a fit."""
 _SETTLED = 1e-6
@@ -158,7 +162,7 @@ class DistanceFit:
     def _search(self, system: GraphSimulation, rng: np.random.Generator) -> tuple[float, Array, Array]:
         """Return the norm of the residual, the distances (members, edges) and the Jacobian of the best start's fit."""
         best: tuple[float, Array, Array] | None = None
-        tries = self.starts if len(system.members) > 1 and isinstance(system.method, PPGL) else 1
+        tries = (self.starts if len(system.members) > 1 else _ALONE) if isinstance(system.method, PPGL) else 1
         for start in islice(starting_points(system, rng), tries):
             fitted = self._fit(system, start)
             if best is None or fitted[0] < best[0]:
@@ -253,15 +257,14 @@ class DistanceFit:
     def _check_memory(self, system: GraphSimulation) -> None:
         """Refuse a simulation that would not fit into `memory`.
 
-        Counted are about 12 complex arrays (members, edges, edges), since derivatives are taken by complex steps, 16
-        bytes a number; and 4 real Jacobians.
+        Counted are about 12 arrays (members, edges, edges) of derivatives, and 4 Jacobians.
 
         Raises:
             TranscriptError: it would not fit.
         """
         count, edges = len(system.members), system.edges
         equations = min(self.rounds, len(system.rounds)) * system.rounds[0].total.size
-        needed = 16 * 12 * count * edges**2 + 8 * 4 * equations * count * edges
+        needed = 8 * 12 * count * edges**2 + 8 * 4 * equations * count * edges
         if needed > self.memory:
             raise TranscriptError(
                 f"fitting {count} clients' distances on {edges} edges takes {needed / 1e9:.1f} GB, the limit is "

@@ -10,18 +10,16 @@ where v is w with momentum, S v are the degrees (sums of the weights at each ver
 matrix), consensus is the graph that the server broadcast, and eta, alpha, beta, zeta and pull are the algorithm's
 settings. It sends w or a multiple of it: PPGL sends [gamma w, gamma] with a weight gamma, IGL only its objective. The
 algorithm's own code is called for the steps. The members are the clients whose sum the attacker observes. A member's
-graph depends only on its own distances, so one simulation with a leading axis of directions yields the derivatives of
-all members by all their distances. Derivatives are computed by complex steps: f'(x) = Im f(x + i h) / h for a tiny h.
-This works because the steps are analytic where they are smooth, and because NumPy orders complex numbers by their real
-parts first, so that projections and signs are those of the real parts. `distance_fit`, `starting_points` and
-`posterior_mode` call it.
+graph depends only on its own distances, so one simulation on a `DualArray` yields the derivatives of all members by all
+their distances. `distance_fit`, `starting_points` and `posterior_mode` call it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 
@@ -30,15 +28,9 @@ from securefed._public import Public
 from securefed._tensors import Array
 from securefed.algorithms._graph.igl import IGL
 from securefed.algorithms._graph.method import OBJECTIVE, GraphMethod, LocalGraphData, edges_of
-from securefed.algorithms._graph.ppgl import PPGL
 from securefed.attacks._base import RoundView, Target, View
+from securefed.attacks._engine.forward import DualArray, slopes_of, value_of
 from securefed.errors import TranscriptError
-
-_BLOCK = 128
-"""Directions that are simulated together: at 435 edges the arrays of all directions leave the processor's cache, and a
-Jacobian takes almost twice as long; half and twice this number cost about the same as this one."""
-_STEP = 1e-30
-"""h of the complex step. No difference is taken, so h can be tiny: the error h^2 is far below round-off."""
 
 
 @dataclass(frozen=True)
@@ -80,44 +72,15 @@ class GraphRound:
         return cls(consensus, np.concatenate(parts), tuple(sorted(item.members)), clips, np.repeat(noise, sizes))
 
     def clipped(self, vectors: Array) -> Array:
-        """Return members' vectors (..., size) after clipping; complex vectors are allowed, for derivatives.
-
-        The length is the root of the sum of squares without absolute values, so that it is analytic.
-        """
+        """Return members' vectors (..., size) after clipping."""
         for indices, norm in self.clips:
             entries = vectors[..., indices]
             margin = 1 + (indices.size + 8) * np.finfo(float).eps  # the defence adds this margin for round-off
-            length = margin * np.sqrt((entries**2).sum(axis=-1, keepdims=True))
-            scale = np.where(length.real > norm, norm / np.where(length == 0, 1.0, length), 1.0)
+            length = margin * np.linalg.norm(entries, axis=-1, keepdims=True)
+            scale = np.where(length > norm, norm / np.where(length == 0, 1.0, length), 1.0)
             vectors = vectors.copy()
             vectors[..., indices] = entries * scale
         return vectors
-
-
-@dataclass(frozen=True, kw_only=True)
-class AnalyticPPGL(PPGL):
-    """PPGL for complex graphs: the norm ||w - w_con|| is computed without absolute values, so that it is analytic."""
-
-    def contribution_weights(self, graph: Array, consensus: Array, own: LocalGraphData) -> Array:
-        """Return PPGL's weight gamma of a client, (25) of its paper: 1 / (||w - w_con|| + floor), at first 1 / clients.
-
-        Args:
-            graph: w, (..., edges).
-            consensus: w_con, (edges,).
-            own: whether this is the client's first round, and the number of clients.
-        """
-        equal = np.full(own.first.shape, 1 / own.clients)
-        if self.weights == "equal":
-            return equal
-        distance = np.sqrt(((graph - consensus) ** 2).sum(axis=-1, keepdims=True))
-        return np.where(own.first, equal, 1 / (distance + self.distance_floor))
-
-
-def complex_differentiable(method: GraphMethod) -> GraphMethod:
-    """Return the method in a form whose local steps allow complex distances, so that complex steps differentiate it."""
-    if isinstance(method, PPGL):
-        return AnalyticPPGL(**{item.name: getattr(method, item.name) for item in fields(method)})
-    return method
 
 
 @dataclass(frozen=True)
@@ -125,7 +88,7 @@ class GraphSimulation:
     """The equations `simulated sum = observed sum` of all rounds, with the members' distances as unknowns.
 
     Attributes:
-        method: graph learning method, analytic in complex distances.
+        method: the graph learning method.
         public: public facts of the run.
         rounds: observed rounds in order, beginning with the first round of the run.
         members: all clients that took part in one of the rounds, ascending.
@@ -153,7 +116,7 @@ class GraphSimulation:
             rounds = tuple(GraphRound.of(item, method.read(item.broadcast), names) for item in observed.rounds)
         except KeyError as error:
             raise TranscriptError(f"the view lacks tensor {error} of {type(method).__name__}") from error
-        return cls(complex_differentiable(method), target.public, rounds, tuple(sorted(observed.members)))
+        return cls(method, target.public, rounds, tuple(sorted(observed.members)))
 
     @property
     def edges(self) -> int:
@@ -161,10 +124,11 @@ class GraphSimulation:
         return edges_of(self.public.features).count
 
     def sent(self, distances: Array) -> list[Array]:
-        """Simulate the message of each member in each round, (..., members, size); 0 where it takes no part.
+        """Simulate the message of each member in each round, (members, size); 0 where it takes no part.
 
         Args:
-            distances: squared distances over the number of rows, z / N, (..., members, edges), real or complex.
+            distances: squared distances over the number of rows, z / N, (members, edges); on a `DualArray` the messages
+                are such arrays too.
         """
         public, count = self.public, len(self.members)
         rows = np.array([public.rows[client] for client in self.members], float)[:, None]
@@ -179,8 +143,7 @@ class GraphSimulation:
             with np.errstate(all="ignore"):
                 sent, new_memory = self.method.steps(round_.consensus, memory, data)
             parts = [sent[name][..., None] if name == OBJECTIVE else sent[name] for name in names]
-            leading = np.broadcast_shapes(*(part.shape[:-1] for part in parts))
-            message = np.concatenate([np.broadcast_to(part, (*leading, part.shape[-1])) for part in parts], axis=-1)
+            message = np.concatenate(parts, axis=-1)
             messages.append(np.where(present, round_.clipped(message), 0.0))
             if self.counted is not None and number >= self.counted:
                 continue
@@ -242,21 +205,11 @@ class GraphSimulation:
             sent = self.sent(distances)
             return self._residual([value.sum(axis=0) for value in sent], units), np.zeros((0, 0))
         # direction e moves distance e of every member at once: a member's message depends on its own distances alone
-        directions = np.eye(self.edges)[:, None, :]
-        blocks = [directions[begin : begin + _BLOCK] for begin in range(0, self.edges, _BLOCK)]
-        # for each block of directions, the messages of each round: their imaginary parts hold the derivatives
-        sent_by_block = [self.sent(distances + 1j * _STEP * block) for block in blocks]
-        jacobian = []
-        for index, unit in enumerate(units):
-            values = [sent[index] for sent in sent_by_block]
-            # a message that does not depend on distances has no axis of directions: it gets one, of zeros
-            derivatives = np.concatenate(
-                [np.broadcast_to(v.imag, (len(block), *v.shape[1:])) for v, block in zip(values, blocks, strict=True)]
-            )
-            # from (edges, members, size) to (size, members * edges), over h and the unit
-            jacobian.append(derivatives.transpose(2, 1, 0).reshape(derivatives.shape[-1], -1) / (_STEP * unit)[:, None])
-        totals = [value[0].real.sum(axis=0) for value in sent_by_block[0]]
-        return self._residual(totals, units), np.concatenate(jacobian)
+        sent = self.sent(cast(Array, DualArray(distances, np.eye(self.edges))))
+        # from (members, size, edges) to (size, members * edges), over the unit
+        slopes = [np.broadcast_to(slopes_of(value), (*value.shape, self.edges)).transpose(1, 0, 2) for value in sent]
+        jacobian = [d.reshape(len(d), -1) / unit[:, None] for d, unit in zip(slopes, units, strict=True)]
+        return self._residual([value_of(value).sum(axis=0) for value in sent], units), np.concatenate(jacobian)
 
     def _residual(self, totals: Sequence[Array], units: Sequence[Array]) -> Array:
         """Return (simulated - observed sum) / unit of all rounds, flat."""

@@ -36,7 +36,7 @@ seven of ten seeds of two members of ten vertices end exact within six starts.
 
 
 def starting_points(system: GraphSimulation, rng: np.random.Generator) -> Iterator[Array]:
-    """Yield guesses of z / N, (members, edges): p alone for one client, else p plus random differences, without end.
+    """Yield guesses of z / N, (members, edges), without end: p for one client, then p plus random differences.
 
     Args:
         system: simulation of the members in the observed rounds.
@@ -45,10 +45,9 @@ def starting_points(system: GraphSimulation, rng: np.random.Generator) -> Iterat
     equal_members = np.tile(pooled(system), (len(system.members), 1))
     if len(equal_members) == 1:
         yield equal_members
-        return
     while True:
         difference = rng.normal(size=equal_members.shape)
-        difference -= difference.mean(axis=0)
+        difference -= difference.mean(axis=0) if len(difference) > 1 else 0.0
         size = _DIFFERENCE * np.linalg.norm(equal_members) / max(float(np.linalg.norm(difference)), 1e-300)
         yield equal_members + size * difference
 

@@ -6,8 +6,9 @@ operations that have a rule are listed here (ufuncs) and in `array_rules` (funct
 `NoDerivativeError`, and so is a conversion to an array or a number, which would drop the derivatives without a word.
 
 Values have any shape (...); derivatives, called slopes, have the shape (..., directions). At points where a function
-has no derivative: `maximum` and `minimum` follow the argument without derivatives where both are equal, or else the
-first; `absolute` and `norm` have slope 0 at 0. Branches follow the values: comparisons return plain arrays.
+has no derivative: `maximum` and `minimum` follow the argument with derivatives where both are equal, the first if both
+have them, so that a search leaves the kink; `absolute` and `norm` have slope 0 at 0. Branches follow the values:
+comparisons return plain arrays.
 """
 
 from __future__ import annotations
@@ -211,10 +212,8 @@ def _extremum(function: Any, better: Any) -> Callable[..., DualArray]:
     """Return the rule of `maximum` or `minimum`; see the head of this file for ties."""
 
     def rule(x: Any, y: Any) -> DualArray:
-        first_is_constant = not isinstance(x, DualArray)
         a, b = value_of(x), value_of(y)
-        tie = (a == b) & (first_is_constant or isinstance(y, DualArray))
-        taken = better(a, b) | tie
+        taken = better(a, b) | ((a == b) & isinstance(x, DualArray))
         slopes = np.where(taken[..., None], slopes_of(x), slopes_of(y))
         return DualArray(function(a, b), slopes)
 

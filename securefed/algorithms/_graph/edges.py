@@ -60,12 +60,14 @@ class Edges:
 
     def degrees(self, graph: Array) -> Array:
         """Compute the degrees S w, (..., vertices): the sum of the weights of the edges at each vertex."""
-        return np.asarray(graph[..., self.incident].sum(axis=-1))
+        degrees: Array = graph[..., self.incident].sum(axis=-1)
+        return degrees
 
     def spread(self, values: Array) -> Array:
         """Compute S^T v, (..., edges): for each edge the sum of the values at its two vertices."""
         heads, tails = self.ends
-        return np.asarray(values[..., heads] + values[..., tails])
+        sums: Array = values[..., heads] + values[..., tails]
+        return sums
 
     def adjacency(self, graph: Array) -> Array:
         """Return the adjacency matrix, (..., vertices, vertices), symmetric with zero diagonal."""

@@ -209,7 +209,7 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
         last, before = self.descent().run(*inputs)
 
         def g(w: Array) -> Array:
-            return np.asarray(own.problem.objective(w, own.distances)[..., None])
+            return own.problem.objective(w, own.distances)[..., None]
 
         ended, overshoots = g(last), self._overshoots(own.problem, strength)
         below_ceiling = ended <= own.ceiling
@@ -223,7 +223,8 @@ class GraphMethod(Algorithm[GraphServer, GraphClient]):
             return last, before
 
         def f(w: Array) -> Array:
-            return np.asarray(g(w) + strength / 2 * ((w - anchor) ** 2).sum(axis=-1, keepdims=True))
+            value: Array = g(w) + strength / 2 * ((w - anchor) ** 2).sum(axis=-1, keepdims=True)
+            return value
 
         second_try, second_before = replace(self.descent(), momentum=0.0).run(*inputs)
         recovers = began_high & (f(second_try) < f(graph))

@@ -45,14 +45,16 @@ class SmoothGraph:
         """Return g(w), (...,); `graph` and `distances` = z / N are (..., edges)."""
         degrees = self.edges.degrees(graph) + self.zeta
         fit = (distances * graph).sum(axis=-1)
-        return np.asarray(fit - self.alpha * np.log(degrees).sum(axis=-1) + 2 * self.beta * (graph**2).sum(axis=-1))
+        value: Array = fit - self.alpha * np.log(degrees).sum(axis=-1) + 2 * self.beta * (graph**2).sum(axis=-1)
+        return value
 
     def gradient(self, graph: Array, distances: Array, degrees: Array | None = None) -> Array:
         """Return z / N - S^T(alpha / (S w + zeta)) + 4 beta w, (..., edges); `degrees` = S w where it is known."""
         if degrees is None:
             degrees = self.edges.degrees(graph)
         barrier = self.edges.spread(self.alpha / (degrees + self.zeta))
-        return np.asarray(distances - barrier + 4 * self.beta * graph)
+        gradient: Array = distances - barrier + 4 * self.beta * graph
+        return gradient
 
     def smoothness(self, degree: float) -> float:
         """Bound the largest eigenvalue of the Hessian where no degree is below `degree`; ||S||_2^2 = 2 (d - 1).
