@@ -13,6 +13,7 @@ from docs.generators import (
     decision_tree,
     docstrings,
     error_names,
+    figure_counts,
     licences,
     links,
     papers,
@@ -91,7 +92,7 @@ def test_every_link_of_the_pages_leads_to_a_file() -> None:
 
 
 def test_every_table_that_a_page_includes_is_made_from_results() -> None:
-    made = {**records.pages(), **papers.pages(), **decision_tree.pages()}
+    made = {**records.pages(), **papers.pages(), **figure_counts.pages(), **decision_tree.pages()}
     included = {
         name
         for page in sorted((ROOT / "docs").rglob("*.md"))

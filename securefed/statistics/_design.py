@@ -85,6 +85,7 @@ class Design(Statistic):
         check_positive("target_bound", self.target_bound)
         check_positive("largest_weight", self.largest_weight)
         check_number("ridge", self.ridge, 0)
+        check_number("target_shift", self.target_shift)
         if not self.intercept and not self.ignores_shift and (np.any(self.shift) or self.target_shift):
             raise ConfigError("a model without an intercept is not shifted; give bounds as numbers, not as pairs")
 

@@ -24,10 +24,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from securefed._auditing.engine.audit_report import Report
-from securefed._auditing.engine.results import GATED, POOLED, SECRETS, Secret
+from securefed._auditing.engine.results import GATED, ON_REQUEST, POOLED, SECRETS, Secret
 from securefed._auditing.gate.leakage_limits import (
     OWNERS,
     absent,
+    asks_for,
     blind,
     has_label_counts,
     leaks,
@@ -130,6 +131,8 @@ def _require_attackable(secrets: Sequence[Secret], views: Sequence[str], report:
         )
     if "labels" in secrets and not has_label_counts(report):
         raise ConfigError("labels: the clients' data hold no counts of classes; leave labels out of secrets")
+    if (names := [name for name in secrets if name in ON_REQUEST]) and not asks_for(report, "distances"):
+        raise ConfigError(f"{', '.join(names)}: the audit was not asked for distances; leave them out of secrets")
 
 
 def _audit(algorithm: Any, clients: Clients | None, views: Sequence[str], audit: dict[str, Any]) -> Report:

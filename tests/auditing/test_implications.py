@@ -22,10 +22,10 @@ from securefed._auditing.report.decision import decision
 from securefed._auditing.report.observers import observers
 from securefed._auditing.report.plain_sums import with_sums
 from securefed._public import Public
-from securefed.attacks import membership_rates
 from securefed.attacks._base import Reconstruction
 from securefed.attacks._gradient_inversion.class_sums import ClassGradient
 from securefed.attacks._membership.gram_membership import GramMembership
+from securefed.attacks._membership.membership_rates import membership_rates
 from tests.auditing.test_report import cell, report
 
 README = Path(__file__).parents[2] / "README.md"

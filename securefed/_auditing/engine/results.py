@@ -56,6 +56,8 @@ PARTS: Final[tuple[Secret, ...]] = (*SUMMARIES, "categories", "pooled categories
 """Secrets that are a part of the data of their owner: exposed, they never say that all of its data are."""
 IMPLIED: Final[tuple[Secret, ...]] = ("counts", "column means", "class means", "people")
 """Secrets that are scored where another secret's estimate implies them, and that no attack searches for by itself."""
+ON_REQUEST: Final[tuple[Secret, ...]] = ("distances", "pooled distances")
+"""Secrets that an own algorithm is asked for by `unknown="distances"`; where it is not, the Gram matrix tells them."""
 GATED: Final[tuple[Secret, ...]] = ("gram", "distances", "samples", *SUMMARIES, "membership", "people", *POOLED)
 """Secrets that a gate (a test that fails above a limit on leakage) checks by default. Not `confirmation`: an adversary
 who guesses all of a client's data can confirm the guess against any message without noise, so that only differential

@@ -28,7 +28,7 @@ from typing import Final
 
 from securefed._auditing.engine.audit_report import Report
 from securefed._auditing.engine.incomplete_results import NOT_ATTACKED
-from securefed._auditing.engine.results import CLIENT, FEDERATION, IMPLIED, POOLED, SECRETS, Cell, Secret
+from securefed._auditing.engine.results import CLIENT, FEDERATION, IMPLIED, ON_REQUEST, POOLED, SECRETS, Cell, Secret
 from securefed._auditing.engine.statistics import FOUND, INCONCLUSIVE, seeds_for, upper
 from securefed._auditing.report.report_words import why_inconclusive
 from securefed._auditing.report.selections import strongest
@@ -234,7 +234,7 @@ def unsearched(report: Report, view: str, secret: Secret) -> str | None:
     clients together, are asked of sums only. Counts of labels are a secret only where labels are classes that the
     clients hold in different shares. What follows from other secrets is not searched for by itself.
     """
-    if secret in IMPLIED:
+    if secret in IMPLIED or (secret in ON_REQUEST and not asks_for(report, "distances")):
         return None
     if (secret == "labels" and not has_label_counts(report)) or (secret in POOLED and view != SUM_ONLY):
         return None
@@ -248,7 +248,12 @@ def unsearched(report: Report, view: str, secret: Secret) -> str | None:
 
 def has_label_counts(report: Report) -> bool:
     """Whether counts of labels were among the secrets."""
-    return any("labels" in report.settings[name].get("also attacked", "") for name in report.algorithms)
+    return asks_for(report, "labels")
+
+
+def asks_for(report: Report, secret: str) -> bool:
+    """Whether a secret beside the rows was among those that the audit looked for."""
+    return any(secret in report.settings[name].get("also attacked", "") for name in report.algorithms)
 
 
 def _chosen(report: Report, views: Sequence[str], secrets: Sequence[Secret]) -> list[Cell]:

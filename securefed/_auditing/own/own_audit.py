@@ -172,6 +172,8 @@ class OwnSubject:
         also = ["membership", "pooled data"]
         if self.label_counts:
             also.append("counts of labels")
+        if isinstance(self.options.fit, FitUnknown):
+            also.append(self.options.fit.unknown)
         return {
             "hyper-parameters": {field.name: str(getattr(self.algorithm, field.name)) for field in own},
             "data": "the caller's rows",
