@@ -81,7 +81,7 @@ class _RefusesByName(BaseCheckingNode):
     """The control: a client that says by name what is wrong with its update."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, base=lambda: None, **settings)
+        super().__init__(*args, base=lambda: None, trained=lambda: False, **settings)
 
     def _without(self, state: Any, error: Exception) -> Any:
         raise battery.SecureFedError(f"{error!r}")
