@@ -44,7 +44,7 @@ test: $(READY)  ## What a change must pass: a sample of all combinations, three 
 	$(PYTEST) -m "not exhaustive" --hypothesis-profile quick --nbmake --nbmake-timeout=300 $(QUICK_NOTEBOOKS) tests
 
 test-rest: $(READY)  ## What `make test` leaves out: the other combinations, slow searches and statistics, more examples
-	$(PYTEST) -m "exhaustive or hypothesis"
+	$(PYTEST) -m "(exhaustive or hypothesis) and not nightly"
 
 test-notebooks: $(READY)  ## The notebooks that `make test` leaves out
 	$(PYTEST) --nbmake --nbmake-timeout=300 $(OTHER_NOTEBOOKS)

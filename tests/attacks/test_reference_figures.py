@@ -24,7 +24,7 @@ from securefed.attacks.scores import relative_error
 from securefed.problems import LogisticRegression
 from tests.attacks.subspaces import digits, gram
 
-pytestmark = pytest.mark.exhaustive
+pytestmark = [pytest.mark.exhaustive, pytest.mark.nightly]
 
 TEN = range(10)
 EXACT = 1e-6
