@@ -113,7 +113,7 @@ def test_what_a_server_sees_of_a_party_does_not_depend_on_its_update(name: str, 
 @pytest.mark.parametrize("name", ["paillier", "masks"])
 def test_the_battery_finds_a_party_that_refuses_by_name(name: str, monkeypatch: Any) -> None:
     with pytest.raises(AssertionError):
-        play(name, 200, Talkative, monkeypatch, (Phase.generate,))
+        play(name, 2000, Talkative, monkeypatch, (Phase.generate,))  # ends at the first; a draw may take some hundreds
 
 
 def test_honest_schedules_reach_the_upload(monkeypatch: Any) -> None:
