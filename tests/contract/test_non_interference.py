@@ -116,4 +116,4 @@ CONTROLS = [
 def test_the_battery_finds_the_oracle_when_the_old_order_is_put_back(name: str, defense: str) -> None:
     """The control: a client that computes before it checks, and refuses by name, is told apart."""
     with pytest.raises(AssertionError):
-        play(name, defense, 200, OldOrder, (Phase.generate,))
+        play(name, defense, 2000, OldOrder, (Phase.generate,))

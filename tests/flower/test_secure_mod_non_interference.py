@@ -334,4 +334,4 @@ def test_the_battery_finds(what: str, monkeypatch: Any) -> None:
         changed = {"called first": CallsFirst, "metrics beside": PassesMetrics, "ended by the app": ForgetsExits}
         monkeypatch.setattr(mod, "_Turn", changed[what])
     with pytest.raises(AssertionError):
-        play("masks", 200, victim, monkeypatch, (Phase.generate,))
+        play("masks", 2000, victim, monkeypatch, (Phase.generate,))
